@@ -1,0 +1,1 @@
+"""Second derivatives of the contrastive loss: per output, per head weight, per parameter."""

@@ -1,0 +1,216 @@
+"""Fixed curvature over every pair of a data set, exactly, without storing pairs.
+
+The paper samples and mines pairs because a Hessian a pair cannot be afforded. With "fixed", only the
+sums w_i = Σ_j y_ij and m_i = Σ_j y_ij u_j depend on the pairs (`surefind.curvature.outputs`):
+
+- same pairs: the class's sum of u less u_i, O(n z);
+- different pairs inside the margin: one blocked, masked product over the similarities, O(n² z) multiply-
+  adds and O(block) memory; half that much when z is small and memory traffic dominates;
+- then one pass ``Σ_i diag(A_i) h_i²`` over the features, which may be memory-mapped or a stream.
+
+There is no mining bias, so there is no w_n to tune. The result is what `head_curvature` gives for the
+targets of the whole set: a sum over pairs, unscaled, unclipped. Row ranges of one set add up to the
+whole, so processes can share the work.
+
+Policy: a set without a same pair, or without a different pair, is refused; it would be a posterior
+about nothing.
+
+Axes: ``n`` examples, ``r`` of them in this range, ``d`` features, ``z`` outputs.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from surefind.curvature.outputs import DISTANCES, Distance, OutputHessians, output_hessians
+from surefind.curvature.structured import KroneckerCurvature, kronecker_of_blocks
+from surefind.errors import DegenerateError, InputError
+from surefind.pairs import Labels, Relation, as_relation, blocks, pair_weights
+from surefind.validation import check_choice, check_directed, check_matrix, check_positive
+
+FEATURE_ELEMENTS = 1 << 22
+"""Numbers of features read at a time: 16 MB in float32."""
+
+Features = Tensor | np.ndarray | Iterable[Tensor]
+"""A matrix in memory, a memory-mapped array, or batches of rows in order."""
+
+
+def dataset_curvature(
+    features: Features,
+    outputs: Tensor,
+    labels: Labels,
+    *,
+    distance: Distance,
+    margin: float,
+    rows: slice | None = None,
+) -> Float[Tensor, "z d"]:
+    """Compute the diagonal of the head's "fixed" curvature over every pair of the set.
+
+    Args:
+        features: What the head sees (r, d), one row for each example in ``rows``: a tensor, an array
+            (memory-mapped or not), or an iterable of batches of rows.
+        outputs: What the head says of all examples (n, z), before normalisation.
+        labels: A class per example, or a relation over them.
+        distance: "euclidean" or "arccos".
+        margin: Squared distance up to which different pairs repel.
+        rows: The examples to add up; all of them by default. Ranges add up to the whole.
+
+    Returns:
+        One number for each head weight (z, d): a sum over pairs, which may be negative.
+    """
+    hessians = dataset_output_hessians(outputs, labels, distance=distance, margin=margin, rows=rows)
+    diagonal = hessians.diagonal()
+    return _add_up(diagonal[at].T @ (h * h) for at, h in _paired(features, hessians)).to(
+        outputs.dtype
+    )
+
+
+def dataset_kronecker_curvature(
+    features: Features,
+    outputs: Tensor,
+    labels: Labels,
+    *,
+    distance: Distance,
+    margin: float,
+) -> KroneckerCurvature:
+    """Compute the partial traces of the same curvature; arguments as `dataset_curvature`.
+
+    Args:
+        features: (n, d), or batches of its rows.
+        outputs: (n, z), before normalisation.
+        labels: A class per example, or a relation over them.
+        distance: "euclidean" or "arccos".
+        margin: Squared distance up to which different pairs repel.
+
+    Returns:
+        The two factors.
+    """
+    hessians = dataset_output_hessians(outputs, labels, distance=distance, margin=margin)
+    parts = [kronecker_of_blocks(_rows(hessians, at), h) for at, h in _paired(features, hessians)]
+    return KroneckerCurvature(
+        _add_up(p.left for p in parts).to(outputs.dtype),
+        _add_up(p.right for p in parts).to(outputs.dtype),
+    )
+
+
+def dataset_output_hessians(
+    outputs: Tensor,
+    labels: Labels,
+    *,
+    distance: Distance,
+    margin: float,
+    rows: slice | None = None,
+) -> OutputHessians:
+    """Scan the pairs once and form the output-space blocks of the examples in ``rows``.
+
+    Args:
+        outputs: (n, z), before normalisation.
+        labels: A class per example, or a relation over them.
+        distance: "euclidean" or "arccos".
+        margin: Squared distance up to which different pairs repel.
+        rows: The examples to form blocks for; all of them by default.
+
+    Returns:
+        One block for each example in ``rows``.
+    """
+    check_choice("distance", distance, DISTANCES)
+    relation = as_relation(labels)
+    check_matrix("outputs", outputs, rows=len(relation))
+    check_directed("outputs", outputs)
+    check_positive("margin", margin)
+    check_informative(relation)
+    span = slice(*(rows or slice(None)).indices(len(relation))[:2])
+    u = torch.nn.functional.normalize(outputs, dim=1)
+    # The count of partners rides along as one more column.
+    vectors = torch.cat([u, u.new_ones(len(u), 1)], dim=1)
+    if distance == "euclidean":
+        vectors = vectors[:, -1:]
+    attract, repel = pair_weights(relation, 0.5)
+    sums = attract * relation.same_sums(vectors, span)
+    sums -= repel * relation.different_sums(vectors, u, margin, span)
+    sums = sums.to(outputs.dtype)
+    means = sums[:, :-1] if distance == "arccos" else torch.zeros_like(u[span])
+    return output_hessians(outputs[span], sums[:, -1], means, distance)
+
+
+def check_informative(relation: Relation) -> None:
+    """Refuse pairs that no posterior can be learnt from.
+
+    Args:
+        relation: The relation over a whole data set.
+
+    Raises:
+        DegenerateError: If there is no same pair or no different pair.
+    """
+    if relation.n_same == 0:
+        raise DegenerateError(
+            "no two examples are the same, so there is nothing to learn what 'same' means from. "
+            "Give at least one class with two examples."
+        )
+    if relation.n_different == 0:
+        raise DegenerateError(
+            "no two examples are different: there is only one class. Give at least two."
+        )
+
+
+def _rows(hessians: OutputHessians, at: slice) -> OutputHessians:
+    return OutputHessians(
+        hessians.directions[at],
+        hessians.inverse_lengths[at],
+        hessians.isotropic[at],
+        hessians.partners[at],
+    )
+
+
+def _add_up(parts: Iterable[Tensor]) -> Tensor:
+    total: Tensor | None = None
+    for part in parts:
+        total = part.double() if total is None else total.add_(part)
+    assert total is not None
+    return total
+
+
+def _paired(
+    features: Features, hessians: OutputHessians
+) -> Iterator[tuple[slice, Float[Tensor, "b d"]]]:
+    """Give batches of feature rows with the slice of the blocks that they belong to.
+
+    Args:
+        features: A matrix, an array or batches.
+        hessians: The blocks, one for each row.
+
+    Yields:
+        The slice and the rows.
+
+    Raises:
+        InputError: If there are not as many rows as blocks, or a batch cannot be used.
+    """
+    like, start = hessians.directions, 0
+    for batch in _batches(features):
+        if start + len(batch) > len(like):
+            break
+        rows = batch.to(like.device, like.dtype)
+        check_matrix("features", rows)
+        at = slice(start, start + len(rows))
+        start = at.stop
+        yield at, rows
+    else:
+        if start == len(like):
+            return
+        raise InputError(f"features have {start} rows where {len(like)} are expected: one each.")
+    raise InputError(f"features have more rows than the {len(like)} that are expected.")
+
+
+def _batches(features: Features) -> Iterator[Tensor]:
+    if not isinstance(features, Tensor | np.ndarray):
+        yield from features
+        return
+    if features.ndim != 2:
+        raise InputError(f"features must be a matrix (n, d); got shape {tuple(features.shape)}.")
+    size = max(1, FEATURE_ELEMENTS // max(1, features.shape[1]))
+    for at in blocks(slice(0, len(features)), size):
+        rows = features[at]
+        yield rows if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows))

@@ -1,0 +1,90 @@
+"""Embeddings with a concentration: where an input lies on the sphere, and how surely.
+
+Each row is a von Mises-Fisher distribution: a unit direction and a concentration κ (kappa). κ = 0
+means that the direction says nothing, κ = ∞ that it is exact; 1/κ is the uncertainty.
+
+Axes: ``n`` examples, ``z`` embedding.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefind.errors import InputError
+from surefind.validation import check_matrix, check_unit_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """``n`` unit directions, each with its concentration.
+
+    Attributes:
+        mean: Unit directions (n, z), a tensor or an array.
+        kappa: Concentrations (n), of the same kind; not negative, possibly infinite.
+
+    Raises:
+        InputError: If the two do not fit together, or hold what no distribution has.
+    """
+
+    mean: Any
+    kappa: Any
+
+    def __post_init__(self) -> None:
+        mean, kappa = _tensor("mean", self.mean), _tensor("kappa", self.kappa)
+        if mean.dtype in (torch.float16, torch.bfloat16):
+            mean = mean.float()
+        if mean.ndim == 2 and len(mean):
+            check_matrix("mean", mean)
+            check_unit_rows("mean", mean)
+        elif mean.ndim != 2:
+            raise InputError(f"mean must be (n, z); got shape {tuple(mean.shape)}.")
+        if kappa.shape != mean.shape[:1]:
+            raise InputError(
+                f"kappa must have one value per row of mean, shape {tuple(mean.shape[:1])}; "
+                f"got {tuple(kappa.shape)}."
+            )
+        if not bool((kappa >= 0).all()):
+            raise InputError("kappa must not be negative or NaN; 0 means: direction unknown.")
+
+    @property
+    def uncertainty(self) -> Any:
+        """One over κ, (n): zero for an exact direction, infinite for an unknown one."""
+        if isinstance(self.kappa, Tensor):
+            return 1 / self.kappa
+        with np.errstate(divide="ignore"):
+            return 1 / self.kappa
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def __getitem__(self, index: Any) -> "Embeddings":
+        if isinstance(index, int):
+            # A single row stays a batch of one, so that every consumer sees the same axes.
+            index = range(len(self))[index]
+            index = slice(index, index + 1)
+        return Embeddings(self.mean[index], self.kappa[index])
+
+    def __iter__(self) -> Iterator["Embeddings"]:
+        return (self[i] for i in range(len(self)))
+
+    def numpy(self) -> "Embeddings":
+        """Return the same embeddings as NumPy arrays."""
+        if isinstance(self.mean, np.ndarray):
+            return self
+        return Embeddings(self.mean.detach().cpu().numpy(), self.kappa.detach().cpu().numpy())
+
+    def tensors(self) -> "Embeddings":
+        """Return the same embeddings as tensors."""
+        return Embeddings(_tensor("mean", self.mean), _tensor("kappa", self.kappa))
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    raise InputError(f"{name} must be a tensor or a NumPy array; got {type(value).__name__}.")

@@ -1,0 +1,25 @@
+"""Everything that surefind raises.
+
+    SurefindError                   catch this to catch all of them
+    ├── InputError                  (also a ValueError) what came cannot be used: shape, dtype, range
+    │   └── DegenerateError         well formed, but it holds no information: no pair, no direction
+    └── NumericalError              (also an ArithmeticError) the computation left its safe range
+
+Each message says what came, what was expected, and what to do.
+"""
+
+
+class SurefindError(Exception):
+    """Base of every error that surefind raises on purpose."""
+
+
+class InputError(SurefindError, ValueError):
+    """An argument cannot be used as it is."""
+
+
+class DegenerateError(InputError):
+    """The data are well formed but carry no information for what was asked."""
+
+
+class NumericalError(SurefindError, ArithmeticError):
+    """A computation left the range in which its result can be trusted."""

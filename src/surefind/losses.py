@@ -1,0 +1,47 @@
+"""The contrastive loss of unit embeddings.
+
+    L = (1 - w) mean_same |u_i - u_j|²  +  w mean_different max(0, m - |u_i - u_j|²)
+
+With w = 1/2 this is the expectation of the paper's eq. `contrastive`; it is a mean over pairs, not a
+sum over examples. Up to the constant ``w m |neg inside| / |neg|`` it equals ``Σ_ij y_ij ½|u_i - u_j|²``
+with the targets of `surefind.pairs`. Training *descends* its gradient (the paper prints ``+λ∇L``).
+
+Policy: a batch without same (or different) pairs has no such term; with neither, the loss is zero.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from surefind.pairs import Labels, Relation, checked_pairs, pair_weights
+
+
+def contrastive_loss(
+    embeddings: Tensor, labels: Labels, *, margin: float, negative_weight: float = 0.5
+) -> Float[Tensor, ""]:
+    """Compute the loss of a batch over all its pairs.
+
+    Args:
+        embeddings: Unit vectors (n, z).
+        labels: A class per example, or a relation over them.
+        margin: Squared distance up to which different pairs repel.
+        negative_weight: The weight w of different pairs.
+
+    Returns:
+        The scalar loss, differentiable in the embeddings.
+    """
+    relation = checked_pairs(labels, embeddings, margin, negative_weight)
+    return relation_loss(embeddings, relation, margin=margin, negative_weight=negative_weight)
+
+
+def relation_loss(
+    embeddings: Float[Tensor, "n z"], relation: Relation, *, margin: float, negative_weight: float
+) -> Float[Tensor, ""]:
+    """Compute the same as `contrastive_loss`, trusting its arguments: for the training loop."""
+    everything = slice(0, len(relation))
+    same, different = relation.block(everything, everything)
+    squared_distance = 2 - 2 * embeddings @ embeddings.T
+    attract, repel = pair_weights(relation, negative_weight)
+    pull = torch.where(same, squared_distance, 0).sum()
+    push = torch.where(different, margin - squared_distance, 0).clamp(min=0).sum()
+    return (attract * pull + repel * push) / 2

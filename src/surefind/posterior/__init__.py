@@ -1,0 +1,1 @@
+"""Gaussian posteriors of a linear head, and what they say of an input."""

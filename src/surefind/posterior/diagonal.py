@@ -1,0 +1,165 @@
+"""The posterior with independent weights: the paper's, and the default.
+
+Head weights are independent Gaussians, so an input's output is one with a diagonal covariance,
+
+    z | h ~ N(W h, diag v),    v_k = Σ_q h_q² / precision_kq,
+
+one extra matrix product. `surefind.sphere` takes it to the sphere without sampling.
+
+Two kinds of samples: *marginal* ones draw each input's output on its own, O(z) a sample; *joint* ones draw
+a head and embed all inputs with it, for comparing embeddings under one sampled network (as ECE
+does). For a single input they have the same distribution.
+
+Axes: ``n`` examples, ``d`` features, ``z`` outputs, ``s`` samples.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from surefind.embeddings import Embeddings
+from surefind.errors import InputError
+from surefind.posterior.contract import check_features, check_sampling
+from surefind.posterior.evidence import Evidence, laplace_log_evidence
+from surefind.posterior.precision import laplace_precision
+from surefind.posterior.projection import gaussian_embeddings, unit
+from surefind.validation import check_matrix
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPosterior:
+    """Independent Gaussian weights of a linear head.
+
+    Attributes:
+        mean: The weights (z, d); the last column is the bias if features carry a one.
+        precision: One over their variances (z, d), all above zero.
+        clipped: Share of the curvature that was clipped on the way to the precision.
+        evidence: Loss and prior, for `log_evidence`; None if they are not known.
+
+    Raises:
+        InputError: If mean and precision do not fit, or a precision is not positive.
+    """
+
+    mean: Tensor
+    precision: Tensor
+    clipped: float = 0.0
+    evidence: Evidence | None = None
+
+    def __post_init__(self) -> None:
+        check_matrix("mean", self.mean)
+        check_matrix("precision", self.precision)
+        if self.precision.shape != self.mean.shape or self.precision.dtype != self.mean.dtype:
+            raise InputError(
+                f"mean and precision must have the same shape and dtype; got "
+                f"{tuple(self.mean.shape)} {self.mean.dtype} and "
+                f"{tuple(self.precision.shape)} {self.precision.dtype}."
+            )
+        if not bool((self.precision > 0).all()):
+            raise InputError(
+                f"every precision must be above 0; the smallest is {float(self.precision.min()):.3g}. "
+                "Clip the curvature and add a prior: HeadPosterior.from_curvature does both."
+            )
+
+    @classmethod
+    def from_curvature(
+        cls,
+        mean: Tensor,
+        curvature: Tensor,
+        *,
+        scale: float,
+        prior_precision: float,
+        loss: float | None = None,
+    ) -> "HeadPosterior":
+        """Clip and scale a curvature, add the prior, and centre the posterior at the weights.
+
+        Args:
+            mean: The head's weights (z, d).
+            curvature: Their curvature (z, d), from any of the curvature functions.
+            scale: How many observations the averaged loss stands for.
+            prior_precision: δ.
+            loss: The averaged loss at the weights, if the evidence is wanted.
+
+        Returns:
+            The posterior.
+
+        Raises:
+            InputError: If the curvature is not the weights' own.
+        """
+        if curvature.shape != mean.shape:
+            raise InputError(
+                f"curvature must have the weights' shape {tuple(mean.shape)}; "
+                f"got {tuple(curvature.shape)}."
+            )
+        precision, clipped = laplace_precision(
+            curvature, scale=scale, prior_precision=prior_precision
+        )
+        evidence = None if loss is None else Evidence(scale * loss, prior_precision)
+        return cls(mean, precision.to(mean.dtype), clipped, evidence)
+
+    @cached_property
+    def _variance(self) -> Float[Tensor, "z d"]:
+        return 1 / self.precision
+
+    def predict(self, features: Tensor) -> Embeddings:
+        """Give each input its direction and concentration, without sampling.
+
+        Args:
+            features: (n, d).
+
+        Returns:
+            The embeddings.
+        """
+        return gaussian_embeddings(*self.output_moments(features))
+
+    def output_moments(self, features: Tensor) -> tuple[Float[Tensor, "n z"], Float[Tensor, "n z"]]:
+        """Give mean and variance of the outputs before normalisation.
+
+        Args:
+            features: (n, d).
+
+        Returns:
+            Both, (n, z).
+        """
+        check_features(features, self.mean)
+        return features @ self.mean.T, (features * features) @ self._variance.T
+
+    def sample(
+        self, features: Tensor, n_samples: int, *, joint: bool, generator: torch.Generator
+    ) -> Float[Tensor, "s n z"]:
+        """Draw unit embeddings.
+
+        Args:
+            features: (n, d).
+            n_samples: How many of each input.
+            joint: True: one sampled head embeds all inputs. False: each input on its own.
+            generator: The source of randomness.
+
+        Returns:
+            Unit vectors (s, n, z).
+        """
+        check_sampling(n_samples)
+        mean, variance = self.output_moments(features)
+        if not joint:
+            noise = normal((n_samples, *mean.shape), mean, generator)
+            return unit(mean + variance.sqrt() * noise)
+        samples = mean.new_empty(n_samples, *mean.shape)
+        deviation = self._variance.sqrt()
+        for sample in samples:
+            head = torch.addcmul(self.mean, deviation, normal(self.mean.shape, mean, generator))
+            torch.matmul(features, head.T, out=sample)
+        return unit(samples)
+
+    def log_evidence(self) -> float:
+        """Give the Laplace approximation of the log marginal likelihood."""
+        return laplace_log_evidence(
+            self.evidence, self.mean, float(self.precision.double().log().sum())
+        )
+
+
+def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw standard normals with the generator, on the device and in the dtype of ``like``."""
+    noise = torch.randn(*shape, generator=generator, dtype=like.dtype, device=generator.device)
+    return noise.to(like.device)

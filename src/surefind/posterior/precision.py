@@ -1,0 +1,63 @@
+"""From curvature to precision: the one place where it is clipped, scaled and given a prior.
+
+    precision = scale · max(0, curvature) + δ
+
+``scale`` says how many observations the averaged loss stands for; δ = σ_prior⁻² is the prior's
+precision. Together they set how wide the posterior is. Curvature of pairs can be negative (different
+pairs push apart), and what is clipped is reported: the share of the curvature's total magnitude.
+
+For a matrix, the eigenvalues are clipped instead of the entries.
+
+Policy: curvature of which nothing is left is refused; the posterior would silently be the prior.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from surefind.errors import DegenerateError
+from surefind.validation import check_finite, check_positive
+
+
+def laplace_precision(
+    curvature: Float[Tensor, "..."], *, scale: float, prior_precision: float
+) -> tuple[Float[Tensor, "..."], float]:
+    """Clip, scale and add the prior.
+
+    Args:
+        curvature: A diagonal, or eigenvalues: a sum over pairs.
+        scale: How many observations the averaged loss stands for.
+        prior_precision: δ.
+
+    Returns:
+        The precision, all of it at least δ, and the share of the curvature that was clipped.
+    """
+    check_positive("scale", scale)
+    check_positive("prior_precision", prior_precision)
+    kept, clipped = clip_negative(curvature)
+    return scale * kept + prior_precision, clipped
+
+
+def clip_negative(curvature: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."], float]:
+    """Set what is negative to zero.
+
+    Args:
+        curvature: A diagonal, or eigenvalues.
+
+    Returns:
+        What is left, and how much of the total magnitude was removed.
+
+    Raises:
+        DegenerateError: If nothing is left.
+    """
+    check_finite("curvature", curvature)
+    kept = curvature.clamp(min=0)
+    total = float(curvature.abs().sum(dtype=torch.float64))
+    left = float(kept.sum(dtype=torch.float64))
+    if left == 0:
+        raise DegenerateError(
+            "the curvature has no positive entry, so the posterior would be the prior alone. Usual "
+            "causes: every different pair is inside the margin (untrained encoder, or a margin that "
+            "is too large), or there is no same pair."
+        )
+    return kept, 1 - left / total

@@ -1,0 +1,40 @@
+"""From Gaussian outputs to the sphere: directions with a concentration, and unit samples."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from surefind.embeddings import Embeddings
+from surefind.sphere import resultant
+from surefind.vmf import concentration
+
+
+def gaussian_embeddings(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n z"]) -> Embeddings:
+    """Project N(mean, diag variance) onto the sphere and give its direction and κ, no sampling.
+
+    Policy: an input whose mean output is zero has no direction; it gets κ = 0, at which direction
+    means nothing, and the first axis for one.
+
+    Args:
+        mean: Mean outputs.
+        variance: Variances of the outputs.
+
+    Returns:
+        The embeddings, in the dtype of the mean.
+    """
+    moments = resultant(mean, variance)
+    kappa = concentration(moments.shortfall, mean.shape[1]).to(mean.dtype)
+    length = torch.linalg.vector_norm(moments.mean, dim=1, keepdim=True)
+    axis = torch.zeros_like(mean[:1])
+    axis[0, 0] = 1
+    known = length > 0
+    direction = torch.where(known, moments.mean / torch.where(known, length, 1.0), axis)
+    return Embeddings(direction, torch.where(known[:, 0], kappa, 0.0))
+
+
+def unit(vectors: Float[Tensor, "*batch z"]) -> Float[Tensor, "*batch z"]:
+    """Normalise samples; an exact zero, which has probability zero, goes to the first axis."""
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    axis = torch.zeros_like(vectors[..., :1, :])
+    axis[..., 0] = 1
+    return torch.where(length > 0, vectors / torch.where(length > 0, length, 1.0), axis)

@@ -1,0 +1,279 @@
+"""Moments of a Gaussian vector pushed onto the unit sphere, without sampling.
+
+For z ~ N(μ, diag v) and u = z/|z|, the identities 1/|z| = (2/√π)∫ e^{-r²|z|²} dr and
+1/|z|² = ∫ e^{-t|z|²} dt turn both moments into one-dimensional integrals. In units of c² = |μ|² + Σv,
+with ρ = v/c², β = μ²/c², ε_k = 2sρ_k and t = s/c²,
+
+    E[u_k]  = (μ_k/c) · (1/√π) ∫ s^{-1/2} e^{-s+δ(s)} / (1+ε_k) ds          =: (μ_k/c) (1 + a_k)
+    E[u_k²] = ∫ (ρ_k/(1+ε_k) + β_k/(1+ε_k)²) e^{-s+δ(s)} ds
+    δ(s)    = Σ_l ½(ε_l - log(1+ε_l)) + s Σ_l β_l ε_l/(1+ε_l)
+
+δ and a are small when the Gaussian is narrow, and `expm1` keeps their digits; so does
+
+    1 - R̄² = 1 - |E[u]|² = Σ_k (β_k/m²) d_k (2 - d_k),   d_k = (1-m) - m a_k,   m = |μ|/c,
+
+which never subtracts nearly equal numbers (1 - m is Σρ/(1+m)). κ follows from 1 - R̄².
+
+The integrals are trapezoid sums in y with s = exp(y - e^{-y}), which decays doubly exponentially to the
+left; the step's error bound e^{-2πw/h} with a strip of half-width w > 1 is below 1e-13. To the right
+the grid ends where the integrand is negligible. There are two evaluations:
+
+- *series*, when the largest ρ is at most 1/200 (narrow, or many dimensions): δ and 1/(1+ε) are short
+  power series in s, so an input costs O(z) for its power sums, not z × nodes logarithms. The number
+  of terms comes from the bound max_s s (2ρs)^J e^{-s/(1+2ρs)} < 1e-15.
+- *direct* otherwise: z × nodes logarithms.
+
+Both work in float64 and return the dtype of the input. Axes: ``n`` inputs, ``z`` embedding,
+``y`` quadrature nodes.
+
+Policy: an input with μ = 0 has E[u] = 0, and with v = 0 too E[u²] = 1/z: nothing is known of it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from surefind.errors import InputError
+from surefind.validation import check_matrix
+
+STEP = 0.25
+FIRST_Y = -3.6
+"""Below it, s^(3/2) and s, which bound the integrands there, are under 1e-17."""
+SERIES_LIMIT = 1 / 200
+SERIES_END = 78.0
+"""Where the series' grid ends: there e^{-s/(1+2ρs)} < 1e-18 for all ρ up to SERIES_LIMIT."""
+NEGLIGIBLE = -39.0
+"""Logarithm of what the integrand may still be where the direct grid ends."""
+LARGEST_S = 1e33
+CHUNK = 1 << 18
+"""Numbers in a temporary: 2 MB in float64, which stays in cache."""
+
+
+class Resultant(NamedTuple):
+    """The mean vector of directions, and how much its length falls short of one.
+
+    Attributes:
+        mean: E[u].
+        shortfall: 1 - |E[u]|², to full relative accuracy.
+    """
+
+    mean: Float[Tensor, "n z"]
+    shortfall: Float[Tensor, " n"]
+
+
+def spherical_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute E[u] and E[u²] of u = z/|z| for z ~ N(mean, diag variance).
+
+    Args:
+        mean: Means (n, z).
+        variance: Variances (n, z), not negative.
+
+    Returns:
+        E[u] (n, z) and the elementwise E[u²] (n, z), whose rows sum to one.
+    """
+    _check(mean, variance)
+    second = torch.empty_like(mean)
+    for rows in _chunks(mean):
+        _, rho, beta = _units(mean[rows].double(), variance[rows].double())
+        known = rho.sum(1, keepdim=True) + beta.sum(1, keepdim=True) > 0
+        value = _evaluate(_series_second, _direct_second, rho, beta)
+        second[rows] = torch.where(known, value, 1 / mean.shape[1]).to(mean.dtype)
+    return resultant(mean, variance).mean, second
+
+
+def resultant(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n z"]) -> Resultant:
+    """Compute E[u] and 1 - |E[u]|², trusting the arguments."""
+    first = torch.empty_like(mean)
+    shortfall = mean.new_empty(len(mean), dtype=torch.float64)
+    for rows in _chunks(mean):
+        mu = mean[rows].double()
+        c, rho, beta = _units(mu, variance[rows].double())
+        a = _evaluate(_series_excess, _direct_excess, rho, beta)
+        m2 = beta.sum(1)
+        m = m2.sqrt()
+        d = (rho.sum(1) / (1 + m))[:, None] - m[:, None] * a
+        missing = torch.einsum("nz,nz,nz->n", beta, d, 2 - d) / m2
+        shortfall[rows] = torch.where(m2 > 0, missing, 1.0).clamp(0, 1)
+        first[rows] = (mu / c[:, None] * (1 + a)).to(mean.dtype)
+    return Resultant(first, shortfall)
+
+
+def _check(mean: Tensor, variance: Tensor) -> None:
+    check_matrix("mean", mean)
+    check_matrix("variance", variance, rows=len(mean))
+    if variance.shape != mean.shape:
+        raise InputError(
+            f"mean and variance must have the same shape; got {tuple(mean.shape)} "
+            f"and {tuple(variance.shape)}."
+        )
+    if bool((variance < 0).any()):
+        raise InputError("variance must not be negative.")
+
+
+def _chunks(mean: Float[Tensor, "n z"]) -> list[slice]:
+    size = max(1, CHUNK // mean.shape[1])
+    return [slice(i, i + size) for i in range(0, len(mean), size)]
+
+
+def _units(
+    mean: Float[Tensor, "n z"], variance: Float[Tensor, "n z"]
+) -> tuple[Float[Tensor, " n"], Float[Tensor, "n z"], Float[Tensor, "n z"]]:
+    """Scale to c = 1: return c, ρ and β; each row of ρ + β sums to one."""
+    beta = mean * mean
+    c2 = beta.sum(1) + variance.sum(1)
+    c2 = torch.where(c2 > 0, c2, 1.0)
+    return c2.sqrt(), variance / c2[:, None], beta.div_(c2[:, None])
+
+
+def _evaluate(
+    series: Callable[[Tensor, Tensor], Tensor],
+    direct: Callable[[Tensor, Tensor], Tensor],
+    rho: Float[Tensor, "n z"],
+    beta: Float[Tensor, "n z"],
+) -> Float[Tensor, "n z"]:
+    """Evaluate each input by the series where its bound holds, directly elsewhere."""
+    narrow = rho.amax(1) <= SERIES_LIMIT
+    if bool(narrow.all()):
+        return series(rho, beta)
+    value = torch.empty_like(rho)
+    if bool(narrow.any()):
+        value[narrow] = series(rho[narrow], beta[narrow])
+    for rows in _wide_rows(~narrow, rho.shape[1]):
+        value[rows] = direct(rho[rows], beta[rows])
+    return value
+
+
+def _wide_rows(wide: Bool[Tensor, " n"], z: int) -> tuple[Int[Tensor, " w"], ...]:
+    """Split the wide inputs so that a temporary over nodes and dimensions stays small."""
+    return torch.split(wide.nonzero()[:, 0], max(1, CHUNK // (100 * z)))
+
+
+# quadrature --------------------------------------------------------------------------------
+
+
+def _grid(end: float, like: Tensor) -> tuple[Float[Tensor, " y"], Float[Tensor, " y"]]:
+    """Give nodes s and weights of ∫_0^∞ … ds, up to s = end."""
+    y = torch.arange(FIRST_Y, math.log(end) + STEP, STEP, dtype=torch.float64, device=like.device)
+    s = (y - (-y).exp()).exp()
+    return s, STEP * s * (1 + (-y).exp())
+
+
+# series ------------------------------------------------------------------------------------
+
+
+def _terms(largest_rho: float) -> int:
+    """Choose how many powers of ε the series needs for an error below 1e-15."""
+    s = [0.5 * i for i in range(1, 157)]
+    for terms in range(3, 40):
+        error = max(
+            x * (2 * largest_rho * x) ** terms * math.exp(-x / (1 + 2 * largest_rho * x)) for x in s
+        )
+        if error < 1e-15:
+            return terms
+    raise AssertionError("SERIES_LIMIT bounds rho")
+
+
+class _Series(NamedTuple):
+    """What both series integrals need: nodes, weights times e^{-s}, δ at the nodes, terms."""
+
+    s: Float[Tensor, " y"]
+    weight: Float[Tensor, " y"]
+    delta: Float[Tensor, "n y"]
+    terms: int
+
+
+def _series(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> _Series:
+    """Sum the powers of ρ once, then evaluate δ at all nodes as a polynomial in s."""
+    terms = _terms(float(rho.max()))
+    s, weight = _grid(SERIES_END, rho)
+    coefficients = rho.new_zeros(len(rho), terms + 2)  # of s^0 … s^(terms+1)
+    power = rho
+    for j in range(1, terms + 1):
+        sign = (-1) ** j * 2.0**j
+        if j > 1:
+            coefficients[:, j] += sign / (2 * j) * power.sum(1)
+        coefficients[:, j + 1] -= sign * torch.einsum("nz,nz->n", beta, power)
+        if j < terms:
+            power = power * rho
+    powers = s[None, :] ** torch.arange(terms + 2, device=s.device)[:, None]
+    return _Series(s, weight * (-s).exp(), coefficients @ powers, terms)
+
+
+def _series_excess(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> Float[Tensor, "n z"]:
+    """Compute a_k = (T_0 - 1) + Σ_j T_j (-2ρ_k)^j, T_j = (1/√π)∫ s^{j-½} e^{-s+δ} ds."""
+    s, weight, delta, terms = _series(rho, beta)
+    weight = weight / (math.pi * s).sqrt()
+    moments = (delta.exp() * weight) @ (s[:, None] ** torch.arange(terms + 1, device=s.device))
+    value = moments[:, terms, None].expand_as(rho).clone()
+    for j in reversed(range(1, terms)):
+        value.mul_(rho).mul_(-2).add_(moments[:, j, None])
+    return value.mul_(rho).mul_(-2).add_((torch.expm1(delta) @ weight)[:, None])
+
+
+def _series_second(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> Float[Tensor, "n z"]:
+    """Compute E[u_k²] = Σ_j V_j (-2ρ_k)^j (ρ_k + (j+1) β_k), V_j = ∫ s^j e^{-s+δ} ds."""
+    s, weight, delta, terms = _series(rho, beta)
+    moments = (delta.exp() * weight) @ (s[:, None] ** torch.arange(terms + 1, device=s.device))
+    value = torch.zeros_like(rho)
+    for j in reversed(range(terms + 1)):
+        value = value * (-2 * rho) + moments[:, j, None] * (rho + (j + 1) * beta)
+    return value
+
+
+# direct ------------------------------------------------------------------------------------
+
+
+class _Direct(NamedTuple):
+    """What both direct integrals need: weights, ε and 1/(1+ε), Φ and Φ - e^{-s} at the nodes."""
+
+    weight: Float[Tensor, " y"]
+    s: Float[Tensor, " y"]
+    epsilon: Float[Tensor, "n y z"]
+    inverse: Float[Tensor, "n y z"]
+    phi: Float[Tensor, "n y"]
+    change: Float[Tensor, "n y"]
+
+
+def _direct(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> _Direct:
+    """Evaluate everything at all nodes, with one logarithm for each node and dimension."""
+    s, weight = _grid(_end(rho, beta), rho)
+    epsilon = 2 * rho[:, None, :] * s[:, None]
+    inverse = 1 / (1 + epsilon)
+    log1p = epsilon.log1p()
+    log_phi = -log1p.sum(2) / 2 - s * torch.einsum("nz,nyz->ny", beta, inverse)
+    delta = (epsilon - log1p).sum(2) / 2
+    delta += s * torch.einsum("nz,nyz,nyz->ny", beta, epsilon, inverse)
+    phi, gauss = log_phi.exp(), (-s).exp()
+    # δ has the digits where s is small, log Φ = δ - s where s is so large that δ - s has none.
+    change = torch.where(delta < 1, gauss * torch.expm1(delta.clamp(max=1)), phi - gauss)
+    return _Direct(weight, s, epsilon, inverse, phi, change)
+
+
+def _end(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> float:
+    """Find an s beyond which every input's integrand, s e^{-s+δ}/(1+ε), is negligible."""
+    s = torch.logspace(1.6, math.log10(LARGEST_S), 24, dtype=rho.dtype, device=rho.device)
+    epsilon = 2 * rho[:, None, :] * s[:, None]
+    log_phi = -epsilon.log1p().sum(2) / 2 - s * (beta[:, None, :] / (1 + epsilon)).sum(2)
+    tail = log_phi + s.log() - epsilon.amax(2).log1p()
+    negligible = (tail < NEGLIGIBLE).all(0)
+    return float(s[negligible][0]) if bool(negligible.any()) else LARGEST_S
+
+
+def _direct_excess(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> Float[Tensor, "n z"]:
+    """Compute a_k = (1/√π) ∫ s^{-½} (Φ/(1+ε_k) - e^{-s}) ds."""
+    at = _direct(rho, beta)
+    # The bracket is (Φ - e^{-s} - ε_k e^{-s}) / (1+ε_k), whose terms are both small.
+    bracket = at.change[:, :, None] - at.epsilon * (-at.s).exp()[:, None]
+    weight = at.weight / (math.pi * at.s).sqrt()
+    return torch.einsum("nyz,nyz,y->nz", bracket, at.inverse, weight)
+
+
+def _direct_second(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> Float[Tensor, "n z"]:
+    """Compute E[u_k²] = ∫ (ρ_k/(1+ε_k) + β_k/(1+ε_k)²) Φ ds."""
+    at = _direct(rho, beta)
+    factor = (rho[:, None, :] + beta[:, None, :] * at.inverse) * at.inverse
+    return torch.einsum("nyz,ny,y->nz", factor, at.phi, at.weight)

@@ -1,0 +1,122 @@
+import numpy as np
+import oracles
+import pytest
+import torch
+
+import surefind as sf
+from surefind import pairs
+from surefind.curvature import dataset as module
+
+N, D, Z = 40, 7, 3
+
+
+@pytest.fixture
+def problem(normal):
+    features = normal(N, D)
+    return features, features @ normal(D, Z)
+
+
+def relation_of(kind, normal):
+    if kind == "labels":
+        return torch.tensor([0] * 15 + [1] * 10 + [2] * 14 + [3])
+    if kind == "positions":
+        return sf.Positions(40 * normal(N, 2), 25.0, 60.0)
+    every = torch.tensor([(i, j) for i in range(N) for j in range(i)])[::3]
+    return sf.PairList(every[:, 0], every[:, 1], torch.arange(len(every)) % 2 == 0, n=N)
+
+
+@pytest.mark.parametrize("kind", ["labels", "positions", "list"])
+@pytest.mark.parametrize("distance", ["euclidean", "arccos"])
+@pytest.mark.parametrize("small_blocks", [False, True])
+def test_equals_head_curvature_on_the_whole_set(
+    problem, normal, monkeypatch, kind, distance, small_blocks
+):
+    if small_blocks:
+        monkeypatch.setattr(pairs, "BLOCK_ROWS", 11)
+        monkeypatch.setattr(pairs, "BLOCK_COLUMNS", 7)
+        monkeypatch.setattr(module, "FEATURE_ELEMENTS", 6 * D)
+    features, outputs = problem
+    labels = relation_of(kind, normal)
+    targets = sf.pair_targets(labels, oracles.normalize(outputs), margin=1.2)
+    expected = sf.head_curvature(
+        features, outputs, targets, distance=distance, approximation="fixed"
+    )
+    curvature = sf.dataset_curvature(features, outputs, labels, distance=distance, margin=1.2)
+    torch.testing.assert_close(curvature, expected, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "arccos"])
+def test_kronecker_equals_that_of_the_batch(problem, normal, monkeypatch, distance):
+    monkeypatch.setattr(module, "FEATURE_ELEMENTS", 6 * D)
+    features, outputs = problem
+    labels = relation_of("labels", normal)
+    targets = sf.pair_targets(labels, oracles.normalize(outputs), margin=1.2)
+    expected = sf.kronecker_curvature(
+        features, outputs, targets, distance=distance, approximation="fixed"
+    )
+    k = sf.dataset_kronecker_curvature(features, outputs, labels, distance=distance, margin=1.2)
+    torch.testing.assert_close(k.left, expected.left)
+    torch.testing.assert_close(k.right, expected.right)
+
+
+def test_features_may_be_mapped_or_streamed(problem, normal, tmp_path):
+    features, outputs = problem
+    labels = relation_of("labels", normal)
+    options = {"distance": "arccos", "margin": 1.2}
+    expected = sf.dataset_curvature(features, outputs, labels, **options)
+    np.save(tmp_path / "features.npy", features.numpy())
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    stream = (part for part in features.split(9))
+    for source in (mapped, stream, list(features.split(40))):
+        torch.testing.assert_close(
+            sf.dataset_curvature(source, outputs, labels, **options), expected
+        )
+
+
+@pytest.mark.parametrize("kind", ["labels", "positions", "list"])
+def test_row_ranges_add_up(problem, normal, kind):
+    """As processes share the work: each has its rows' features and everybody's outputs."""
+    features, outputs = problem
+    labels = relation_of(kind, normal)
+    options = {"distance": "arccos", "margin": 1.2}
+    ranges = [slice(0, 13), slice(13, 14), slice(14, N)]
+    parts = [sf.dataset_curvature(features[r], outputs, labels, rows=r, **options) for r in ranges]
+    whole = sf.dataset_curvature(features, outputs, labels, **options)
+    torch.testing.assert_close(sum(parts), whole)
+
+
+def test_balanced_classes_all_inside_the_margin_give_exactly_zero(problem):
+    features, outputs = problem
+    curvature = sf.dataset_curvature(
+        features, outputs, torch.arange(N) % 4, distance="euclidean", margin=4.0
+    )
+    assert not curvature.any()
+
+
+def test_float32_stays_float32_and_close(problem, normal):
+    features, outputs = problem
+    labels = relation_of("labels", normal)
+    options = {"distance": "arccos", "margin": 1.2}
+    exact = sf.dataset_curvature(features, outputs, labels, **options)
+    single = sf.dataset_curvature(features.float(), outputs.float(), labels, **options)
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), exact, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda h, z, y: (h, z, y * 0), "there is only one class"),
+        (lambda h, z, y: (h, z, torch.arange(N)), "no two examples are the same"),
+        (lambda h, z, y: (h, z, y[:-1]), "outputs has 40 rows where the other arguments have 39"),
+        (lambda h, z, y: (h[:-1], z, y), "features have 39 rows where 40 are expected"),
+        (lambda h, z, y: (torch.cat([h, h]).split(9), z, y), "more rows than the 40"),
+        (lambda h, z, y: (h[0], z, y), "features must be a matrix"),
+        (lambda h, z, y: (h * torch.nan, z, y), "features holds 280 NaN"),
+        (lambda h, z, y: (h, z * 0, y), "outputs has 40 zero rows"),
+    ],
+)
+def test_unusable_input_is_refused(problem, change, message):
+    features, outputs, labels = change(*problem, torch.arange(N) % 4)
+    with pytest.raises(sf.InputError, match=message):
+        sf.dataset_curvature(features, outputs, labels, distance="arccos", margin=1.0)

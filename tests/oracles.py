@@ -1,0 +1,155 @@
+"""Slow and obvious definitions that the fast code must equal. Nothing of surefind is imported here."""
+
+import mpmath
+import torch
+from torch.func import hessian, jacrev
+
+
+def normalize(x):
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def class_kind(labels):
+    """+1 same, -1 different, 0 self, for each ordered pair."""
+    n = len(labels)
+    kind = torch.zeros(n, n, dtype=torch.int64)
+    for i in range(n):
+        for j in range(n):
+            if i != j:
+                kind[i, j] = 1 if labels[i] == labels[j] else -1
+    return kind
+
+
+def position_kind(coordinates, inner, outer):
+    n = len(coordinates)
+    kind = torch.zeros(n, n, dtype=torch.int64)
+    for i in range(n):
+        for j in range(n):
+            distance = float((coordinates[i] - coordinates[j]).norm())
+            if i != j and distance <= inner:
+                kind[i, j] = 1
+            elif i != j and distance > outer:
+                kind[i, j] = -1
+    return kind
+
+
+def listed_kind(pairs, n):
+    kind = torch.zeros(n, n, dtype=torch.int64)
+    for i, j, same in pairs:
+        kind[i, j] = kind[j, i] = 1 if same else -1
+    return kind
+
+
+def pair_targets(kind, u, margin, weight=0.5):
+    """y_ij by its definition."""
+    n = len(u)
+    y = torch.zeros(n, n, dtype=u.dtype)
+    positives, negatives = int((kind == 1).sum()), int((kind == -1).sum())
+    for i in range(n):
+        for j in range(n):
+            if kind[i, j] == 1:
+                y[i, j] = 2 * (1 - weight) / positives
+            elif kind[i, j] == -1 and float(((u[i] - u[j]) ** 2).sum()) <= margin:
+                y[i, j] = -2 * weight / negatives
+    return y
+
+
+def contrastive_loss(kind, u, margin, weight=0.5):
+    same, different = [], []
+    for i in range(len(u)):
+        for j in range(len(u)):
+            squared = ((u[i] - u[j]) ** 2).sum()
+            if kind[i, j] == 1:
+                same.append(squared)
+            elif kind[i, j] == -1:
+                different.append((margin - squared).clamp(min=0))
+    loss = torch.zeros((), dtype=u.dtype)
+    if same:
+        loss = loss + (1 - weight) * torch.stack(same).mean()
+    if different:
+        loss = loss + weight * torch.stack(different).mean()
+    return loss
+
+
+def gauss_newton(embed, params, inputs, targets, distance, approximation):
+    """The Gauss-Newton matrix, ordered pair by ordered pair: Jᵀ H J with autograd's J and H.
+
+    ``embed(params, x)`` maps one input to its output before normalisation; params is a flat vector.
+    """
+    if distance == "euclidean":
+        network = lambda p, x: normalize(embed(p, x))
+        pair_loss = lambda a, b, y: 0.5 * y * ((a - b) ** 2).sum()
+    else:
+        network = embed
+        pair_loss = lambda a, b, y: 0.5 * y * ((normalize(a) - normalize(b)) ** 2).sum()
+    outputs = [network(params, x) for x in inputs]
+    jacobians = [jacrev(network)(params, x) for x in inputs]
+    z = len(outputs[0])
+    total = torch.zeros(len(params), len(params), dtype=params.dtype)
+    for i in range(len(inputs)):
+        for j in range(len(inputs)):
+            y = targets[i, j]
+            if y == 0 or (approximation == "positive" and y < 0):
+                continue
+            both = lambda v, y=y: pair_loss(v[:z], v[z:], y)
+            H = hessian(both)(torch.cat([outputs[i], outputs[j]]))
+            if approximation == "fixed":
+                H[:z, z:] = 0
+                H[z:, :z] = 0
+            J = torch.cat([jacobians[i], jacobians[j]])
+            total += J.T @ H @ J
+    return total
+
+
+def head_gauss_newton(weights, features, targets, distance, approximation):
+    z, d = weights.shape
+    embed = lambda p, h: p.view(z, d) @ h
+    return gauss_newton(embed, weights.flatten(), features, targets, distance, approximation)
+
+
+def spherical_first_moment(mean, variance, digits=30):
+    """E[z/|z|] and 1 - |E[z/|z|]|² in high precision, from 1/|z| = (2/√π)∫ exp(-r²|z|²) dr."""
+    with mpmath.workdps(digits):
+        mu = [mpmath.mpf(float(m)) for m in mean]
+        v = [mpmath.mpf(float(x)) for x in variance]
+        unit = mpmath.sqrt(sum(m * m for m in mu) + sum(v))
+
+        def component(k):
+            def integrand(x):
+                r2 = (x / unit) ** 2
+                value = mu[k] / (1 + 2 * r2 * v[k])
+                for m, s in zip(mu, v, strict=True):
+                    value *= mpmath.exp(-r2 * m * m / (1 + 2 * r2 * s)) / mpmath.sqrt(
+                        1 + 2 * r2 * s
+                    )
+                return value
+
+            nodes = [0, 1, 3, 8, 40, mpmath.inf]
+            return 2 / mpmath.sqrt(mpmath.pi) / unit * mpmath.quad(integrand, nodes)
+
+        first = [component(k) for k in range(len(mu))]
+        shortfall = 1 - sum(e * e for e in first)
+        return [float(e) for e in first], float(shortfall)
+
+
+def vmf_log_normalizer(kappa, dim):
+    """log C(κ) and its derivative -I_{ν+1}/I_ν."""
+    with mpmath.workdps(40):
+        order = mpmath.mpf(dim) / 2 - 1
+        bessel = mpmath.besseli(order, kappa)
+        value = order * mpmath.log(kappa) - mpmath.mpf(dim) / 2 * mpmath.log(2 * mpmath.pi)
+        slope = -mpmath.besseli(order + 1, kappa) / bessel
+        return float(value - mpmath.log(bessel)), float(slope)
+
+
+def von_mises_match(mean_a, kappa_a, mean_b, kappa_b):
+    """log ∫ p_a p_b over the circle by a plain Riemann sum."""
+    angle = torch.linspace(0, 2 * torch.pi, 200_001, dtype=torch.float64)[:-1]
+    point = torch.stack([angle.cos(), angle.sin()], dim=1)
+    step = float(angle[1])
+
+    def density(mean, kappa):
+        raw = (kappa * (point @ mean)).exp()
+        return raw / (raw.sum() * step)
+
+    return float((density(mean_a, kappa_a) * density(mean_b, kappa_b)).sum().mul(step).log())

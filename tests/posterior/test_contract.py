@@ -1,0 +1,199 @@
+"""What every posterior must do, whatever its structure. A new one adds a line to BUILDERS."""
+
+import oracles
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+import surefind as sf
+
+N, D, Z = 30, 4, 3
+OPTIONS = {"distance": "arccos", "approximation": "fixed"}
+SETTINGS = {"scale": 50.0, "prior_precision": 0.7}
+
+
+def diagonal(mean, features, outputs, targets, **settings):
+    curvature = sf.head_curvature(features, outputs, targets, **OPTIONS)
+    return sf.HeadPosterior.from_curvature(mean, curvature, **settings)
+
+
+def kronecker(mean, features, outputs, targets, **settings):
+    curvature = sf.kronecker_curvature(features, outputs, targets, **OPTIONS)
+    return sf.KroneckerPosterior.from_curvature(mean, curvature, **settings)
+
+
+def dense(mean, features, outputs, targets, **settings):
+    curvature = sf.dense_curvature(features, outputs, targets, **OPTIONS)
+    return sf.DensePosterior.from_curvature(mean, curvature, **settings)
+
+
+BUILDERS = {"diagonal": diagonal, "kronecker": kronecker, "dense": dense}
+
+
+def dense_precision(posterior):
+    """The posterior's precision matrix over all weights, row by row."""
+    if isinstance(posterior, sf.HeadPosterior):
+        return torch.diag(posterior.precision.flatten())
+    if isinstance(posterior, sf.DensePosterior):
+        basis = posterior.basis
+        return basis @ torch.diag(posterior.precision) @ basis.T
+    basis = torch.kron(posterior.left, posterior.right)
+    return basis @ torch.diag(posterior.precision.flatten()) @ basis.T
+
+
+@pytest.fixture
+def problem(normal):
+    features, mean = normal(N, D), normal(Z, D)
+    outputs = features @ mean.T
+    targets = sf.pair_targets(torch.arange(N) % 5, oracles.normalize(outputs), margin=0.7)
+    return mean, features, outputs, targets
+
+
+@pytest.fixture(params=BUILDERS)
+def build(request):
+    return BUILDERS[request.param]
+
+
+@pytest.fixture
+def posterior(build, problem):
+    return build(*problem, **SETTINGS)
+
+
+def output_samples(posterior, features, n, generator):
+    """Outputs under heads drawn from the dense Gaussian, by torch's own distribution."""
+    covariance = torch.linalg.inv(dense_precision(posterior))
+    root = torch.linalg.cholesky(covariance)
+    noise = torch.randn(n, Z * D, generator=generator, dtype=torch.float64)
+    heads = posterior.mean + (noise @ root.T).view(n, Z, D)
+    return features @ heads.mT
+
+
+def test_prediction_agrees_with_samples_of_the_dense_gaussian(posterior, problem, generator):
+    features = problem[1][:5]
+    u = oracles.normalize(output_samples(posterior, features, 200_000, generator))
+    mean = u.mean(0)
+    predicted = posterior.predict(features)
+    torch.testing.assert_close(predicted.mean, oracles.normalize(mean), atol=1e-2, rtol=0)
+    kappa = sf.vmf_concentration(mean.norm(dim=1), Z)
+    torch.testing.assert_close(predicted.kappa, kappa, rtol=2e-2, atol=0)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_samples_have_the_predicted_moments(posterior, problem, generator, joint):
+    features = problem[1][:5]
+    u = posterior.sample(features, 100_000, joint=joint, generator=generator)
+    assert u.shape == (100_000, 5, Z)
+    torch.testing.assert_close(u.norm(dim=2), torch.ones(100_000, 5, dtype=u.dtype))
+    predicted = posterior.predict(features)
+    torch.testing.assert_close(oracles.normalize(u.mean(0)), predicted.mean, atol=1e-2, rtol=0)
+    kappa = sf.vmf_concentration(u.mean(0).norm(dim=1), Z)
+    torch.testing.assert_close(predicted.kappa, kappa, rtol=3e-2, atol=0)
+
+
+def test_joint_samples_move_together_and_marginal_ones_do_not(posterior, problem, generator):
+    """Two equal inputs: one sampled head sends both to one point."""
+    twice = problem[1][:1].expand(2, D)
+    together = posterior.sample(twice, 50, joint=True, generator=generator)
+    torch.testing.assert_close(together[:, 0], together[:, 1])
+    apart = posterior.sample(twice, 50, joint=False, generator=generator)
+    assert (apart[:, 0] - apart[:, 1]).norm(dim=1).min() > 1e-4
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_same_generator_same_samples_and_the_global_one_is_not_touched(posterior, problem, joint):
+    state = torch.get_rng_state()
+    draws = [
+        posterior.sample(problem[1], 3, joint=joint, generator=torch.Generator().manual_seed(5))
+        for _ in range(2)
+    ]
+    assert torch.equal(draws[0], draws[1])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_without_scale_the_posterior_is_the_prior(build, problem):
+    posterior = build(*problem, scale=1e-12, prior_precision=0.7)
+    expected = 0.7 * torch.eye(Z * D, dtype=torch.float64)
+    torch.testing.assert_close(dense_precision(posterior), expected)
+
+
+def test_kappa_falls_with_the_width_of_the_posterior(build, problem):
+    kappas = torch.stack([
+        build(*problem, scale=scale, prior_precision=0.7 * scale).predict(problem[1]).kappa
+        for scale in torch.logspace(5, -2, 40).tolist()
+    ])
+    assert (kappas.diff(dim=0) < 0).all()
+
+
+def test_log_evidence_is_that_of_the_dense_gaussian(build, problem):
+    """Loss, prior density at the mean, and the Gaussian volume, by torch's own distribution."""
+    posterior = build(*problem, **SETTINGS, loss=0.3)
+    zero = torch.zeros(Z * D, dtype=torch.float64)
+    prior = MultivariateNormal(zero, precision_matrix=0.7 * torch.eye(Z * D, dtype=zero.dtype))
+    volume = -MultivariateNormal(zero, precision_matrix=dense_precision(posterior)).log_prob(zero)
+    expected = -50 * 0.3 + prior.log_prob(posterior.mean.flatten()) + volume
+    assert posterior.log_evidence() == pytest.approx(float(expected), rel=1e-9)
+
+
+def test_evidence_without_a_loss_is_refused(posterior):
+    with pytest.raises(sf.InputError, match="does not know its loss and prior"):
+        posterior.log_evidence()
+
+
+def test_reports_what_was_clipped(posterior):
+    assert 0 <= posterior.clipped < 1
+
+
+def test_one_input_keeps_its_axis(posterior, problem, generator):
+    one = problem[1][:1]
+    assert posterior.predict(one).mean.shape == (1, Z)
+    assert posterior.sample(one, 1, joint=True, generator=generator).shape == (1, 1, Z)
+
+
+def test_an_input_without_direction_is_unknown(posterior):
+    e = posterior.predict(torch.zeros(1, D, dtype=torch.float64))
+    assert e.kappa.tolist() == [0]
+    torch.testing.assert_close(e.mean.norm(dim=1), torch.ones(1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda h: h[:, :-1], "3 columns where the head has 4. The head seems to have a bias"),
+        (lambda h: h[:, :-2], "2 columns where the head has 4.$"),
+        (lambda h: h.float(), "float32 where the head is torch.float64"),
+        (lambda h: h * torch.nan, "features holds 120 NaN"),
+        (lambda h: h[:0], "features is empty"),
+        (lambda h: h[0], "features must be a matrix"),
+    ],
+)
+def test_unusable_features_are_refused(posterior, problem, generator, change, message):
+    features = change(problem[1])
+    with pytest.raises(sf.InputError, match=message):
+        posterior.predict(features)
+    for joint in (True, False):
+        with pytest.raises(sf.InputError, match=message):
+            posterior.sample(features, 2, joint=joint, generator=generator)
+
+
+def test_no_samples_are_refused(posterior, problem, generator):
+    with pytest.raises(sf.InputError, match="n_samples must be at least 1; got 0"):
+        posterior.sample(problem[1], 0, joint=True, generator=generator)
+
+
+@pytest.mark.parametrize("setting", ["scale", "prior_precision"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan")])
+def test_settings_out_of_range_are_refused(build, problem, setting, value):
+    with pytest.raises(sf.InputError, match=f"{setting} must be a finite number above 0"):
+        build(*problem, **(SETTINGS | {setting: value}))
+
+
+def test_curvature_of_another_head_is_refused(build, problem):
+    mean, *rest = problem
+    with pytest.raises(sf.InputError, match="curvature"):
+        build(mean[:, :-1], *rest, **SETTINGS)
+
+
+def test_curvature_of_which_nothing_is_left_is_refused(build, problem):
+    mean, features, outputs, targets = problem
+    with pytest.raises(sf.DegenerateError, match="the posterior would be the prior alone"):
+        build(mean, features, outputs, targets * 0, **SETTINGS)

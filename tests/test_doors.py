@@ -1,0 +1,38 @@
+"""Wrong names at the doors, as a user meets them: in a process without the tests' type checks."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import torch
+import surefind as sf
+
+h, z, y = torch.randn(4, 3), torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
+u = torch.nn.functional.normalize(z, dim=1)
+t = sf.pair_targets(y, u, margin=1)
+calls = [
+    lambda: sf.head_curvature(h, z, t, distance="cosine", approximation="fixed"),
+    lambda: sf.head_curvature(h, z, t, distance="arccos", approximation="exact"),
+    lambda: sf.dataset_curvature(h, z, y, distance="cosine", margin=1),
+    lambda: sf.mine_pairs(y, u, kind="easy", max_pairs=5, margin=1, generator=torch.Generator()),
+    lambda: sf.pair_targets(y, u, margin="wide"),
+    lambda: sf.vmf_log_normalizer(torch.ones(1), 3.5),
+]
+for call in calls:
+    try:
+        call()
+    except sf.InputError as error:
+        print(error)
+"""
+
+
+def test_wrong_names_are_answered_with_the_right_ones():
+    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == [
+        "distance must be one of 'euclidean', 'arccos'; got 'cosine'.",
+        "approximation must be one of 'fixed', 'positive', 'full'; got 'exact'.",
+        "distance must be one of 'euclidean', 'arccos'; got 'cosine'.",
+        "kind must be one of 'all', 'hard', 'semi-hard'; got 'easy'.",
+        "margin must be a finite number above 0; got 'wide'.",
+        "dim must be a whole number of at least 2; got 3.5.",
+    ]

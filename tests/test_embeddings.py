@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+import torch
+
+import surefind as sf
+
+
+@pytest.fixture
+def embeddings(directions):
+    return sf.Embeddings(directions(4, 3), torch.tensor([0.0, 2.0, 4.0, torch.inf]).double())
+
+
+def test_uncertainty_is_one_over_kappa(embeddings):
+    assert embeddings.uncertainty.tolist() == [torch.inf, 0.5, 0.25, 0]
+    np.testing.assert_array_equal(embeddings.numpy().uncertainty, [np.inf, 0.5, 0.25, 0])
+
+
+def test_indexing_keeps_the_axes(embeddings):
+    assert embeddings[1].mean.shape == (1, 3)
+    assert embeddings[-1].kappa.tolist() == [torch.inf]
+    assert embeddings[1:3].kappa.tolist() == [2, 4]
+    assert embeddings[torch.tensor([2, 0])].kappa.tolist() == [4, 0]
+    assert embeddings[embeddings.kappa > 1].mean.shape == (3, 3)
+    assert [len(e) for e in embeddings] == [1, 1, 1, 1]
+    with pytest.raises(IndexError):
+        embeddings[4]
+
+
+def test_arrays_and_tensors_go_round(embeddings):
+    array = embeddings.numpy()
+    assert isinstance(array.mean, np.ndarray)
+    assert array.numpy() is array
+    assert torch.equal(array.tensors().mean, embeddings.mean)
+
+
+def test_empty_is_a_value_too():
+    assert len(sf.Embeddings(torch.empty(0, 3), torch.empty(0))) == 0
+
+
+def test_half_precision_directions_are_accepted(directions):
+    sf.Embeddings(directions(4, 64).half(), torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("mean", "kappa", "message"),
+    [
+        (torch.eye(3), torch.ones(2), "one value per row of mean"),
+        (torch.eye(3), -torch.ones(3), "must not be negative or NaN"),
+        (torch.eye(3), torch.full((3,), torch.nan), "must not be negative or NaN"),
+        (torch.eye(3) * 3, torch.ones(3), "rows of length 1"),
+        (torch.ones(3), torch.ones(3), "mean must be \\(n, z\\)"),
+        ([[1.0, 0.0]], torch.ones(1), "must be a tensor or a NumPy array; got list"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(mean, kappa, message):
+    with pytest.raises(sf.InputError, match=message):
+        sf.Embeddings(mean, kappa)

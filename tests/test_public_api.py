@@ -1,0 +1,29 @@
+"""The public surface: what docs/reference.md lists is what can be imported, no more, no less."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import surefind
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference.md"
+
+
+def test_reference_lists_exactly_the_exported_names():
+    listed = re.findall(r"^### `(\w+)", REFERENCE.read_text(), flags=re.MULTILINE)
+    assert sorted(listed) == surefind.__all__
+
+
+def test_all_is_sorted_and_importable():
+    assert sorted(surefind.__all__) == surefind.__all__
+    assert all(hasattr(surefind, name) for name in surefind.__all__)
+
+
+def test_import_leaves_optional_libraries_alone():
+    """`import surefind` needs the core dependencies only."""
+    code = "import sys, surefind; print(*{m.split('.')[0] for m in sys.modules})"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"scipy", "sklearn", "matplotlib", "mpmath", "beartype"} & set(loaded.stdout.split())
