@@ -17,6 +17,7 @@ calls = [
     lambda: sf.mine_pairs(y, u, kind="easy", max_pairs=5, margin=1, generator=torch.Generator()),
     lambda: sf.pair_targets(y, u, margin="wide"),
     lambda: sf.vmf_log_normalizer(torch.ones(1), 3.5),
+    lambda: sf.MetricLearner(sf.Encoder(torch.nn.Identity(), torch.nn.Linear(3, 2))).fit(h),
 ]
 for call in calls:
     try:
@@ -35,4 +36,5 @@ def test_wrong_names_are_answered_with_the_right_ones():
         "kind must be one of 'all', 'hard', 'semi-hard'; got 'easy'.",
         "margin must be a finite number above 0; got 'wide'.",
         "dim must be a whole number of at least 2; got 3.5.",
+        "fit takes a surefind.Dataset(inputs, labels); got Tensor.",
     ]

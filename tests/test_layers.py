@@ -18,8 +18,18 @@ MAY_IMPORT = {
     "curvature": BASE | {"pairs"},
     "vmf": BASE | {"embeddings"},
     "posterior": BASE | {"pairs", "curvature", "embeddings", "sphere", "vmf"},
+    "seeds": set(),
+    "processes": set(),
+    "data": BASE | {"pairs"},
+    "models": BASE,
+    "objectives": BASE | {"pairs", "losses", "mining"},
+    "train": BASE | {"data", "pairs", "processes", "seeds"},
+    "runs": BASE | {"data", "models", "objectives", "processes", "train"},
+    "methods": BASE
+    | {"data", "models", "pairs", "objectives", "train", "runs", "processes", "seeds"}
+    | {"curvature", "embeddings", "posterior"},
 }
-TOP = {"__init__"}
+TOP = {"__init__", "learner"}
 
 
 def stage_of(path):

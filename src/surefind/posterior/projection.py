@@ -38,3 +38,24 @@ def unit(vectors: Float[Tensor, "*batch z"]) -> Float[Tensor, "*batch z"]:
     axis = torch.zeros_like(vectors[..., :1, :])
     axis[..., 0] = 1
     return torch.where(length > 0, vectors / torch.where(length > 0, length, 1.0), axis)
+
+
+def sampled_embeddings(samples: Float[Tensor, "s n z"]) -> Embeddings:
+    """Sum unit samples up in a direction and κ.
+
+    1 - R̄² is taken from the samples' spread around their mean, which keeps its digits when they are close.
+    Samples that cancel out have no direction: κ = 0 and the first axis, as in `gaussian_embeddings`.
+
+    Args:
+        samples: Unit vectors, s of each input.
+
+    Returns:
+        The embeddings, in the dtype of the samples.
+    """
+    mean = samples.double().mean(0)
+    shortfall = ((samples.double() - mean) ** 2).sum(2).mean(0)
+    kappa = concentration(shortfall, samples.shape[2])
+    known = torch.linalg.vector_norm(mean, dim=1) > 0
+    return Embeddings(
+        unit(mean).to(samples.dtype), torch.where(known, kappa, 0.0).to(samples.dtype)
+    )

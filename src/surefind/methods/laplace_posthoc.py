@@ -1,0 +1,139 @@
+"""Post-hoc LAM: train a point estimate, or take one, and fit a posterior of its head.
+
+"Fixed" curvature is exact over every pair of the training data (`surefind.curvature.dataset`).
+"Positive" and "full" need features of both sides of a pair, so they are averaged over random batches.
+
+    precision = scale · max(0, curvature) + δ
+
+``scale`` is the number of training examples by default. δ is found by the evidence
+(`tune_prior_precision`) unless it is given. With ``epochs=0`` the encoder is taken as it comes:
+your own trained model.
+
+Several processes: each passes its rows through the network, outputs are gathered, sums are added up.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from surefind.curvature.dataset import dataset_curvature
+from surefind.curvature.head import Approximation, head_curvature
+from surefind.curvature.outputs import Distance
+from surefind.data.dataset import Dataset
+from surefind.methods.deterministic import trained_copy
+from surefind.methods.head_embedder import HeadEmbedder, restore_head_embedder
+from surefind.models.encoder import Encoder, on_sphere
+from surefind.pairs import as_relation, blocks, pair_targets
+from surefind.posterior.diagonal import HeadPosterior
+from surefind.posterior.evidence import tune_prior_precision
+from surefind.processes import gather_rows, part, sum_processes
+from surefind.runs import Run
+from surefind.train import Plan, epoch_batches
+
+FEATURE_BYTES = 4 << 30
+"""Features up to this size are kept in memory; larger ones are computed a second time instead."""
+PASS_BATCH = 512
+
+
+@dataclass(frozen=True)
+class LaplacePosthoc:
+    """Fit a posterior of the head after training.
+
+    Attributes:
+        distance: "euclidean" or "arccos".
+        approximation: "fixed" (exact over all pairs), "positive" or "full".
+        scale: How many observations the loss stands for; None for the number of examples.
+        prior_precision: δ; None for the one with the largest evidence.
+    """
+
+    distance: Distance = "arccos"
+    approximation: Approximation = "fixed"
+    scale: float | None = None
+    prior_precision: float | None = None
+
+    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> HeadEmbedder:
+        """Train a copy of the encoder, if there are epochs, and fit the posterior.
+
+        Args:
+            encoder: Stays as it is.
+            dataset: The training data.
+            run: What to train by.
+
+        Returns:
+            The encoder with its posterior.
+        """
+        trained = trained_copy(encoder, dataset, run)
+        curvature = self.curvature(trained, dataset, run)
+        mean = trained.head_weights()
+        scale = float(len(dataset)) if self.scale is None else self.scale
+        prior = self.prior_precision
+        if prior is None:
+            prior = tune_prior_precision(mean, curvature, scale=scale)
+        posterior = HeadPosterior.from_curvature(
+            mean, curvature, scale=scale, prior_precision=prior
+        )
+        return HeadEmbedder(trained, posterior)
+
+    def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> HeadEmbedder:
+        """Put encoder and posterior together again."""
+        return restore_head_embedder(encoder, tensors)
+
+    @torch.no_grad()
+    def curvature(self, encoder: Encoder, dataset: Dataset, run: Run) -> Tensor:
+        """Compute the head's curvature over the training data.
+
+        Args:
+            encoder: In evaluation mode.
+            dataset: The training data.
+            run: Its margin; and its plan, where batches are needed.
+
+        Returns:
+            The curvature (z, d), unscaled and unclipped.
+        """
+        if self.approximation != "fixed":
+            return self._batch_curvature(encoder, dataset, run)
+        own = part(len(dataset))
+        width = encoder.head_weights().shape[1]
+        small = 4 * width * (own.stop - own.start) <= FEATURE_BYTES
+        features, outputs = [], []
+        for h in _features(encoder, dataset, own, run.plan):
+            outputs.append(encoder.outputs_of(h))
+            if small:
+                features.append(h)
+        everyone = gather_rows(torch.cat(outputs), len(dataset))
+        curvature = dataset_curvature(
+            features if small else _features(encoder, dataset, own, run.plan),
+            everyone,
+            dataset.relation(),
+            distance=self.distance,
+            margin=run.margin,
+            rows=own,
+        )
+        return sum_processes(curvature)
+
+    def _batch_curvature(self, encoder: Encoder, dataset: Dataset, run: Run) -> Tensor:
+        """Average over the batches of one epoch; each process does its share of the batches."""
+        plan = run.plan
+        batches = epoch_batches(dataset, plan, epoch=0)
+        total = torch.zeros_like(encoder.head_weights())
+        for rows in batches[part(len(batches))]:
+            features = encoder.features(dataset.read(rows, preprocessing=plan.preprocessing))
+            outputs = encoder.outputs_of(features)
+            relation = as_relation(dataset.relation(rows))
+            targets = pair_targets(relation, on_sphere(outputs), margin=run.margin)
+            total += head_curvature(
+                features,
+                outputs,
+                targets,
+                distance=self.distance,
+                approximation=self.approximation,
+            )
+        return sum_processes(total) / len(batches)
+
+
+def _features(encoder: Encoder, dataset: Dataset, rows: slice, plan: Plan) -> Iterator[Tensor]:
+    """Pass rows through the backbone, batch by batch."""
+    for at in blocks(rows, PASS_BATCH):
+        yield encoder.features(dataset.read(at, preprocessing=plan.preprocessing))

@@ -1,0 +1,1 @@
+"""Networks that turn inputs into unit embeddings, and how they are built, pooled and kept."""

@@ -1,0 +1,115 @@
+"""An encoder's architecture as plain data, so that it can be rebuilt without code from a file.
+
+Layers of torch.nn in an `nn.Sequential` are described by their constructor's arguments, towers of
+`transformers` by their recipe. Anything else has no description: whoever loads such an encoder
+brings the network, and gets its weights.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from surefind.errors import InputError
+from surefind.models.encoder import Encoder
+from surefind.models.initialization import untouched_rng
+from surefind.models.pooling import GeM
+from surefind.models.towers import Tower, tower_of
+
+_CONV = (
+    "in_channels",
+    "out_channels",
+    "kernel_size",
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+    "bias",
+)
+_NORM = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+_POOL = ("kernel_size", "stride", "padding")
+
+LAYERS: Mapping[type[nn.Module], tuple[str, ...]] = {
+    nn.Conv2d: _CONV,
+    nn.Linear: ("in_features", "out_features", "bias"),
+    nn.BatchNorm1d: _NORM,
+    nn.BatchNorm2d: _NORM,
+    nn.LayerNorm: ("normalized_shape", "eps"),
+    nn.MaxPool2d: _POOL,
+    nn.AvgPool2d: _POOL,
+    nn.AdaptiveAvgPool2d: ("output_size",),
+    nn.Flatten: ("start_dim", "end_dim"),
+    nn.ReLU: (),
+    nn.GELU: (),
+    nn.SiLU: (),
+    nn.Tanh: (),
+    nn.Identity: (),
+    GeM: (),
+}
+"""Layers that can be described, with the arguments that make them."""
+
+
+def describe(encoder: Encoder) -> dict[str, Any] | None:
+    """Describe an encoder's architecture.
+
+    Args:
+        encoder: Any encoder.
+
+    Returns:
+        What `build` takes and JSON can hold, or None if a layer is of another kind.
+    """
+    head, backbone = _layer(encoder.head), _layer(encoder.backbone)
+    if head is None or backbone is None:
+        return None
+    convolutions = (p for p in encoder.parameters() if p.ndim == 4 and not p.is_contiguous())
+    return {"backbone": backbone, "head": head, "channels_last": any(True for _ in convolutions)}
+
+
+def build(description: Mapping[str, Any]) -> Encoder:
+    """Build an encoder; its weights are arbitrary and to be loaded.
+
+    Args:
+        description: From `describe`.
+
+    Returns:
+        The encoder, in evaluation mode.
+    """
+    with untouched_rng():
+        encoder = Encoder(_built(description["backbone"]), _built(description["head"]))
+    if description["channels_last"]:
+        encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    encoder.eval()
+    return encoder
+
+
+def _layer(module: nn.Module) -> dict[str, Any] | None:
+    if isinstance(module, Tower):
+        return {"tower": module.recipe}
+    if type(module) is nn.Sequential:
+        parts = {name: _layer(layer) for name, layer in module.named_children()}
+        return None if None in parts.values() else {"sequential": parts}
+    if type(module) not in LAYERS:
+        return None
+    arguments = {name: getattr(module, name) for name in LAYERS[type(module)]}
+    if "bias" in arguments:
+        arguments["bias"] = arguments["bias"] is not None
+    return {"layer": type(module).__name__, "arguments": arguments}
+
+
+def _built(description: Mapping[str, Any]) -> nn.Module:
+    if "tower" in description:
+        return tower_of(description["tower"])
+    if "sequential" in description:
+        block = nn.Sequential()
+        for name, part in description["sequential"].items():
+            block.add_module(name, _built(part))
+        return block
+    known = {kind.__name__: kind for kind in LAYERS}
+    name = description["layer"]
+    if name not in known:
+        raise InputError(f"the architecture has a layer {name!r} that this version does not know.")
+    arguments = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in description["arguments"].items()
+    }
+    return known[name](**arguments)

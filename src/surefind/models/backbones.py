@@ -1,0 +1,248 @@
+"""The door to pretrained backbones.
+
+A backbone comes from a folder (``config.json``, ``*.safetensors``, ``preprocessor_config.json``) or by its
+name on the Hugging Face hub. Nothing is fetched unless ``download=True``: without it a name is looked up
+among the files that are already on this machine. Weights in pickle files are refused, because opening one
+can run anything; so is code that comes with a model. Weights are read as float32, however they are stored.
+
+Every parameter must be in the files: a checkpoint that lacks some would start with arbitrary ones.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from surefind.errors import InputError
+from surefind.models.encoder import Encoder, empty_head
+from surefind.models.image_format import image_format
+from surefind.models.initialization import initialize, untouched_rng
+from surefind.models.towers import Tower, chosen_pooling, family_of, library, tower_of
+
+FILES = (
+    "config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "model.safetensors",
+    "model-*.safetensors",
+    "model.safetensors.index.json",
+)
+"""What is fetched of a model: no pickles, no code, no text tower's vocabulary."""
+
+RESNET50: Mapping[str, Any] = {
+    "model_type": "resnet",
+    "embedding_size": 64,
+    "hidden_sizes": [256, 512, 1024, 2048],
+    "depths": [3, 4, 6, 3],
+    "layer_type": "bottleneck",
+}
+
+
+def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool = False) -> Tower:
+    """Load a pretrained image tower: ResNet, ConvNeXt, DINOv2, CLIP or SigLIP.
+
+    Args:
+        source: A folder, or a name on the hub such as "facebook/dinov2-small".
+        pooling: "auto" for the family's own, or another one of it: see `surefind.models.towers`.
+        download: Whether a name may be fetched from the hub.
+
+    Returns:
+        The tower, in evaluation mode: images (n, 3, h, w) to features (n, d), with ``preprocessing``.
+
+    Raises:
+        InputError: If files are missing, damaged, pickled, or of a network that has no tower here.
+    """
+    transformers = library()
+    folder = _folder(source, download=download)
+    _check_folder(folder)
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(_unreadable(folder, error)) from error
+    config = getattr(config, "vision_config", config)
+    family = family_of(config.model_type)
+    pooling = chosen_pooling(config.model_type, pooling)
+    network = getattr(transformers, family.classes[pooling])
+    try:
+        with untouched_rng(), _quiet(transformers):
+            model, report = network.from_pretrained(
+                folder,
+                config=config,
+                local_files_only=True,
+                use_safetensors=True,
+                dtype=torch.float32,
+                output_loading_info=True,
+            )
+    except Exception as error:  # safetensors, torch and transformers each have their own
+        raise InputError(_unreadable(folder, error)) from error
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise InputError(
+            f"the weights of {source} lack {len(missing)} of the network's parameters, such as "
+            f"{missing[0]}. They are of another network than config.json says, or pooling={pooling!r} "
+            "needs a part that was not saved."
+        )
+    return Tower(model, pooling, _preprocessing(folder))
+
+
+def resnet50(
+    *,
+    pretrained: str | Path | None,
+    embedding_dim: int | None = None,
+    download: bool = False,
+    generator: torch.Generator,
+) -> Encoder:
+    """Build ResNet-50 with GeM pooling and a linear layer, which preserves the dimension by default.
+
+    Args:
+        pretrained: As the source of `load_backbone`, for example "microsoft/resnet-50". None: all
+            weights are drawn.
+        embedding_dim: Number of outputs; 2048 by default.
+        download: Whether a name may be fetched from the hub.
+        generator: Draws the weights that are not pretrained.
+
+    Returns:
+        The encoder, in evaluation mode.
+
+    Raises:
+        InputError: If the pretrained network is another one.
+    """
+    if pretrained is None:
+        tower = tower_of({"config": RESNET50, "pooling": "gem"}, generator=generator)
+    else:
+        tower = load_backbone(pretrained, download=download)
+        config: Any = tower.model.config
+        wrong = {k: getattr(config, k, None) for k, v in RESNET50.items()}
+        wrong = {k: v for k, v in wrong.items() if v != RESNET50[k]}
+        if wrong:
+            raise InputError(
+                f"{pretrained} is not a ResNet-50: it has {wrong}. "
+                "Use load_backbone and put a head on it."
+            )
+    return with_linear_head(tower, embedding_dim, generator=generator)
+
+
+def with_linear_head(
+    tower: Tower, embedding_dim: int | None = None, *, generator: torch.Generator
+) -> Encoder:
+    """Put a linear layer on a tower.
+
+    Args:
+        tower: The backbone, which is not changed.
+        embedding_dim: Number of outputs; as many as features by default.
+        generator: Draws the layer's weights.
+
+    Returns:
+        The encoder, in the mode of the tower.
+
+    Raises:
+        InputError: If the dimension is below 1.
+    """
+    z = tower.width if embedding_dim is None else embedding_dim
+    if z < 1:
+        raise InputError(f"embedding_dim must be at least 1; got {z}.")
+    head = empty_head(tower.width, z, bias=True)
+    initialize(head, generator)
+    encoder = Encoder(tower, head.train(tower.training))
+    encoder.training = tower.training
+    return encoder
+
+
+def _folder(source: str | Path, *, download: bool) -> Path:
+    """Find the folder that holds a source's files, on this machine unless a download is allowed."""
+    if Path(source).is_dir():
+        return Path(source)
+    if isinstance(source, Path) or source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise InputError(
+            f"there is no folder {source}. Give one with config.json and *.safetensors, "
+            "or a name on the hub such as 'facebook/dinov2-small'."
+        )
+    hub = import_module("huggingface_hub")
+    if download:
+        try:
+            return Path(hub.snapshot_download(source, allow_patterns=FILES))
+        except Exception as error:  # of the hub, of HTTP, of the disk
+            raise InputError(
+                f"{source} could not be fetched ({_first_line(error)}). Check the name and the "
+                "connection; or copy the model's folder here and pass the path."
+            ) from error
+    # A look at the disk alone: the hub's own offline look-up may still use the network, to report itself.
+    try:
+        config = hub.try_to_load_from_cache(source, "config.json")
+    except ValueError:  # not a name that the hub could have
+        config = None
+    if not isinstance(config, str):
+        raise InputError(
+            f"{source} is neither a folder nor among the models on this machine. Pass download=True "
+            "to fetch it, or copy its config.json, model.safetensors and preprocessor_config.json "
+            "into a folder and pass the path."
+        )
+    return Path(config).parent
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder} has no config.json. Give the folder that save_pretrained wrote, "
+            "or a snapshot of a model from the hub."
+        )
+    if any(folder.glob("*.safetensors")):
+        return
+    pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in folder.glob(pattern))
+    if pickled:
+        raise InputError(
+            f"{folder} holds its weights as {pickled[0]}, a pickle, which can run code when it is "
+            "opened. Get the model.safetensors of the same model, or convert it where you trust it."
+        )
+    raise InputError(
+        f"{folder} has no *.safetensors beside config.json. Copy the weights there, or pass the "
+        "model's name with download=True."
+    )
+
+
+def _unreadable(folder: Path, error: Exception) -> str:
+    return (
+        f"the files in {folder} cannot be read ({_first_line(error)}). They are damaged, or the "
+        "weights are not those of config.json. Copy the folder again."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _preprocessing(folder: Path) -> dict[str, Any] | None:
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if not (folder / name).is_file():
+            continue
+        try:
+            found = image_format(json.loads((folder / name).read_text(encoding="utf-8")))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{name} in {folder} cannot be read ({error}). Copy it again, or remove it and "
+                "give the preprocessing yourself."
+            ) from error
+        if found is not None:
+            return found
+    return None
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Keep the library from reporting the text tower that we leave out on purpose."""
+    log = transformers.utils.logging
+    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if bars:
+            log.enable_progress_bar()

@@ -1,0 +1,94 @@
+"""Small convolutional encoders: the paper's two, and one for tiny images.
+
+    FashionMNIST  28 × 28 × 1   conv 32, conv 64, pool               → 9216 → 3
+    CIFAR10       32 × 32 × 3   conv 32, pool, conv 64, pool, conv 64 → 1024 → 16
+    small         any square    conv 16, conv 32, pool               → 32 ⌊side/2⌋² → any
+
+Convolutions are 3 × 3 with a ReLU after each; pooling takes the maximum of 2 × 2. Only the small net pads.
+
+Convolutions keep their weights in `torch.channels_last`, which the CPU kernels prefer; values and the order
+of features are the same in either format.
+"""
+
+import torch
+from torch import nn
+
+from surefind.errors import InputError
+from surefind.models.encoder import Encoder
+from surefind.models.initialization import initialize, untouched_rng
+
+
+def fashion_mnist_net(embedding_dim: int = 3, *, generator: torch.Generator) -> Encoder:
+    """Build the paper's network for 28 × 28 grey images.
+
+    Args:
+        embedding_dim: Number of outputs.
+        generator: Draws the weights.
+
+    Returns:
+        The encoder, in training mode.
+    """
+    _check_whole("embedding_dim", embedding_dim, at_least=1)
+    with untouched_rng():
+        layers = [
+            *(nn.Conv2d(1, 32, 3), nn.ReLU()),
+            *(nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        ]
+        return _encoder(layers, nn.Linear(9216, embedding_dim), generator)
+
+
+def cifar10_net(embedding_dim: int = 16, *, generator: torch.Generator) -> Encoder:
+    """Build the paper's network for 32 × 32 colour images.
+
+    Args:
+        embedding_dim: Number of outputs.
+        generator: Draws the weights.
+
+    Returns:
+        The encoder, in training mode.
+    """
+    _check_whole("embedding_dim", embedding_dim, at_least=1)
+    with untouched_rng():
+        layers = [
+            *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(64, 64, 3), nn.ReLU()),
+        ]
+        return _encoder(layers, nn.Linear(1024, embedding_dim), generator)
+
+
+def small_net(
+    in_channels: int, side: int, embedding_dim: int, *, generator: torch.Generator
+) -> Encoder:
+    """Build a network for tiny square images, such as the 8 × 8 digits of scikit-learn.
+
+    Args:
+        in_channels: Channels of an image.
+        side: Its height and width, at least 2.
+        embedding_dim: Number of outputs.
+        generator: Draws the weights.
+
+    Returns:
+        The encoder, in training mode.
+    """
+    _check_whole("in_channels", in_channels, at_least=1)
+    _check_whole("side", side, at_least=2)
+    _check_whole("embedding_dim", embedding_dim, at_least=1)
+    with untouched_rng():
+        layers = [
+            *(nn.Conv2d(in_channels, 16, 3, padding=1), nn.ReLU()),
+            *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        ]
+        return _encoder(layers, nn.Linear(32 * (side // 2) ** 2, embedding_dim), generator)
+
+
+def _encoder(layers: list[nn.Module], head: nn.Linear, generator: torch.Generator) -> Encoder:
+    encoder = Encoder(nn.Sequential(*layers, nn.Flatten()), head)
+    initialize(encoder, generator)
+    encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return encoder
+
+
+def _check_whole(name: str, value: int, *, at_least: int) -> None:
+    if value != int(value) or value < at_least:
+        raise InputError(f"{name} must be a whole number of at least {at_least}; got {value!r}.")

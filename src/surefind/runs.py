@@ -1,0 +1,146 @@
+"""A run: stages of training, each kept in a file of its own so that it can go on after any end.
+
+A method trains in stages ("encoder", "member 3", "variance"). A stage that is finished is read back,
+one that was cut off goes on from what was kept last, and both end bit for bit as an undisturbed run
+would. Without a folder nothing is written.
+
+What is kept is one safetensors file a stage (`surefind.models.checkpoint`): tensors of the trainee
+and of the optimiser, and as JSON the place in the run, the history, and the settings that a
+continued run must share.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from surefind.data.dataset import Dataset
+from surefind.errors import InputError
+from surefind.models.checkpoint import load_tensors, save_tensors
+from surefind.objectives import Objective
+from surefind.processes import world
+from surefind.train import Epoch, Plan, Progress, State, Trainee, train
+
+Report = Callable[[str, Progress], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What every method trains by.
+
+    Attributes:
+        plan: How to train.
+        objective: The loss of a batch of embeddings.
+        margin: Squared distance up to which different pairs repel, in curvatures.
+        folder: Where stages are kept; None to keep nothing.
+        report: Called with the stage's name and its progress.
+        history: The epochs of each stage, filled in as stages end.
+    """
+
+    plan: Plan
+    objective: Objective
+    margin: float
+    folder: Path | None = None
+    report: Report = lambda _stage, _progress: None
+    history: dict[str, tuple[Epoch, ...]] = field(default_factory=dict)
+
+    def stage(
+        self, name: str, trainee: Trainee, dataset: Dataset, plan: Plan | None = None
+    ) -> None:
+        """Train a stage, or go on with it, or read it back if it is finished.
+
+        Args:
+            name: The stage's name; its file's too.
+            trainee: Changed in place.
+            dataset: The training data.
+            plan: How to train, where it differs from the run's.
+        """
+        plan = plan or self.plan
+        settings = {"seed": plan.seed, "batch_size": plan.batch_size, "examples": len(dataset)}
+        path = None if self.folder is None else self.folder / f"{name}.safetensors"
+        start = None if path is None or not path.exists() else read_state(path, settings)
+        if start is not None and start.epoch >= plan.epochs:
+            trainee.restore(start.tensors)
+            self.history[name] = start.history
+            return
+
+        def keep(state: State) -> None:
+            if path is not None and world()[0] == 0:
+                write_state(path, state, settings)
+
+        self.history[name] = train(
+            trainee,
+            dataset,
+            plan,
+            start=start,
+            keep=keep,
+            report=lambda progress: self.report(name, progress),
+        )
+
+
+def write_state(path: Path, state: State, settings: dict[str, Any]) -> None:
+    """Keep a state in a file.
+
+    Args:
+        path: The file; its folder is made if need be.
+        state: What to keep.
+        settings: What a run that goes on from it must share.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {f"trainee.{k}": v for k, v in state.tensors.items()}
+    numbers: dict[str, dict[str, Any]] = {}
+    for index, entries in state.optimizer["state"].items():
+        for key, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+            else:
+                numbers.setdefault(str(index), {})[key] = value
+    metadata = {
+        "settings": settings,
+        "epoch": state.epoch,
+        "step": state.step,
+        "loss_sum": state.loss_sum,
+        "seconds": state.seconds,
+        "history": [asdict(epoch) for epoch in state.history],
+        "optimizer": {"state": numbers, "groups": state.optimizer["param_groups"]},
+    }
+    save_tensors(path, tensors, metadata)
+
+
+def read_state(path: Path, settings: dict[str, Any]) -> State:
+    """Read a kept state.
+
+    Args:
+        path: The file.
+        settings: What this run shares with the one that wrote it.
+
+    Returns:
+        The state.
+
+    Raises:
+        InputError: If it belongs to a run with other settings.
+    """
+    tensors, metadata = load_tensors(path)
+    if metadata.get("settings") != settings:
+        raise InputError(
+            f"{path} was kept by a run with other settings: {metadata.get('settings')} there, "
+            f"{settings} here. Give the same settings, or another folder."
+        )
+    optimizer: dict[int, dict[str, Any]] = {
+        int(index): dict(entries) for index, entries in metadata["optimizer"]["state"].items()
+    }
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".", 2)
+            optimizer.setdefault(int(index), {})[key] = value
+    return State(
+        metadata["epoch"],
+        metadata["step"],
+        metadata["loss_sum"],
+        metadata["seconds"],
+        tuple(Epoch(**epoch) for epoch in metadata["history"]),
+        {k.removeprefix("trainee."): v for k, v in tensors.items() if k.startswith("trainee.")},
+        {"state": optimizer, "param_groups": metadata["optimizer"]["groups"]},
+    )

@@ -1,0 +1,141 @@
+"""What every method must do. A new one is tested by being in METHODS."""
+
+import subprocess
+import sys
+
+import learning
+import numpy as np
+import pytest
+import torch
+
+import surefind as sf
+from surefind.methods import METHODS
+
+QUICK = {
+    "mc-dropout": METHODS["mc-dropout"](n_samples=20),
+    "deep-ensemble": METHODS["deep-ensemble"](members=3),
+}
+"""Smaller versions of what would take long; everything else as it is by default."""
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def fitted(name):
+    train, _ = learning.digits()
+    return learning.learner(QUICK.get(name, name), epochs=6).fit(train)
+
+
+def test_retrieves_better_than_the_untrained_encoder(fitted):
+    _, test = learning.digits()
+    e = fitted.embed(test)
+    assert learning.recall_at_1(e, test.labels) > 0.9
+    torch.testing.assert_close(e.mean.norm(dim=1), torch.ones(len(test)))
+    assert (e.kappa > 0).all()
+
+
+def test_uncertainty_rises_from_clean_to_blurred_to_noise(fitted, name):
+    """The teaser figure's claim, on real digits. A point estimate has no uncertainty to rise."""
+    if name in ("deterministic", "pfe"):
+        return  # PFE is known not to: variances are extrapolated by a network (paper, section 5)
+    _, test = learning.digits()
+    clean = test.read()
+    blurred = torch.nn.functional.avg_pool2d(clean, 5, stride=1, padding=2)
+    noise = torch.rand(clean.shape, generator=torch.Generator().manual_seed(0))
+    doubt = [fitted.embed(x).uncertainty.median() for x in (clean, blurred, noise)]
+    assert doubt[0] < doubt[1]
+    assert doubt[0] < doubt[2]
+
+
+def test_embedding_does_not_depend_on_company_or_repetition(fitted):
+    _, test = learning.digits()
+    together, alone = fitted.embed(test), fitted.embed(test[3:5])
+    torch.testing.assert_close(together[3:5].mean, alone.mean)
+    torch.testing.assert_close(together[3:5].kappa, alone.kappa, rtol=1e-3, atol=0)
+    again = fitted.embed(test)
+    assert torch.equal(together.mean, again.mean)
+    assert torch.equal(together.kappa, again.kappa)
+
+
+def test_arrays_in_arrays_out(fitted):
+    images = learning.digits()[1].inputs[:4]
+    e = fitted.embed(images)
+    assert isinstance(e.mean, np.ndarray)
+    assert isinstance(e.kappa, np.ndarray)
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_samples_are_unit_vectors_from_the_generator_alone(fitted, joint):
+    test = learning.digits()[1][:10]
+    state = torch.get_rng_state()
+    draws = [
+        fitted.sample(test, 6, joint=joint, generator=torch.Generator().manual_seed(2))
+        for _ in range(2)
+    ]
+    assert draws[0].shape == (6, 10, 3)
+    torch.testing.assert_close(draws[0].norm(dim=2), torch.ones(6, 10))
+    assert torch.equal(*draws)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_joint_samples_are_the_same_networks_in_every_batch(fitted, name):
+    if name in ("pfe", "hib"):
+        return  # no sampled network in the model: inputs are independent given it
+    test = learning.digits()[1][:10]
+    whole, parts = (
+        fitted.sample(
+            test, 4, joint=True, generator=torch.Generator().manual_seed(2), batch_size=size
+        )
+        for size in (10, 3)
+    )
+    torch.testing.assert_close(whole, parts, atol=1e-5, rtol=0)
+
+
+def test_samples_agree_with_the_embedding(fitted, name):
+    count = 3 if name == "deep-ensemble" else 400  # an ensemble's samples are its members
+    test = learning.digits()[1][:20]
+    draws = fitted.sample(test, count, joint=True, generator=torch.Generator().manual_seed(2))
+    mean = torch.nn.functional.normalize(draws.mean(0), dim=1)
+    assert ((mean * fitted.embed(test).mean).sum(1) > 0.95).all()
+
+
+def test_saved_loaded_and_embedded_in_a_new_process_is_bit_identical(fitted, tmp_path):
+    test = learning.digits()[1][:16]
+    fitted.save(tmp_path / "model")
+    np.save(tmp_path / "x.npy", test.inputs)
+    script = (
+        "import numpy as np, surefind as sf, torch; torch.set_num_threads(1)\n"
+        "e = sf.load('model').embed(np.load('x.npy')); np.savez('e.npz', m=e.mean, k=e.kappa)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+    there, here = np.load(tmp_path / "e.npz"), fitted.embed(test.inputs)
+    np.testing.assert_array_equal(there["m"], here.mean)
+    np.testing.assert_array_equal(there["k"], here.kappa)
+
+
+def test_the_callers_encoder_is_left_alone(name):
+    encoder = learning.encoder()
+    before = {k: v.clone() for k, v in encoder.state_dict().items()}
+    method = METHODS[name](members=2) if name == "deep-ensemble" else name
+    sf.MetricLearner(encoder, method=method, epochs=1, batch_size=64).fit(
+        learning.digits()[0][:200]
+    )
+    assert learning.tensors_equal(encoder.state_dict(), before)
+    assert encoder.training
+    assert all(p.requires_grad and p.grad is None for p in encoder.parameters())
+
+
+def test_same_seed_same_model_other_seed_another(name):
+    train = learning.digits()[0][:200]
+    method = METHODS[name](members=2) if name == "deep-ensemble" else name
+
+    def tensors(seed):
+        fit = learning.learner(method, epochs=1, seed=seed).fit(train)
+        return fit.fitted.tensors()
+
+    one, two, other = tensors(1), tensors(1), tensors(2)
+    assert learning.tensors_equal(one, two)
+    assert not learning.tensors_equal(one, other)

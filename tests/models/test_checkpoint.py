@@ -1,0 +1,186 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import surefind as sf
+from surefind.models import checkpoint
+from surefind.models.checkpoint import load_state, load_tensors, save_tensors
+from surefind.models.convnets import small_net
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.safetensors"
+
+
+TENSORS = {
+    "matrix": torch.arange(6.0).view(2, 3),
+    "transposed": torch.arange(6.0).view(2, 3).T,
+    "scalar": torch.tensor(3),
+    "empty": torch.zeros(0, 4),
+    "half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    "double": torch.tensor([1 / 3], dtype=torch.float64),
+    "special": torch.tensor([float("nan"), float("inf"), -0.0]),
+    "flags": torch.tensor([True, False]),
+}
+
+
+def bits(tensor):
+    return (
+        tensor.dtype,
+        tuple(tensor.shape),
+        tensor.contiguous().view(-1).view(torch.uint8).tolist(),
+    )
+
+
+@pytest.mark.parametrize("metadata", [{}, {"step": 3, "names": ["a", "ü"], "nested": {"x": None}}])
+def test_everything_comes_back_bit_for_bit(path, metadata):
+    save_tensors(path, TENSORS, metadata)
+    tensors, read = load_tensors(str(path))
+    assert read == metadata
+    assert tensors.keys() == TENSORS.keys()
+    assert all(bits(tensors[k]) == bits(TENSORS[k]) for k in TENSORS)
+
+
+def test_no_tensors_is_no_error(path):
+    save_tensors(path, {}, {"a": 1})
+    assert load_tensors(path) == ({}, {"a": 1})
+
+
+def test_a_network_comes_back_bit_identical(path, generator):
+    net = small_net(1, 8, 4, generator=generator)
+    save_tensors(path, net.state_dict(), {})
+    other = small_net(1, 8, 4, generator=generator)
+    x = torch.rand(3, 1, 8, 8, generator=generator)
+    assert not torch.equal(net(x), other(x))
+    load_state(other, load_tensors(path)[0])
+    assert torch.equal(net(x), other(x))
+    assert other.backbone[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_tied_weights_are_saved_twice(path):
+    weight = torch.ones(2, 2, requires_grad=True)
+    save_tensors(path, {"a": weight, "b": weight}, {})
+    assert load_tensors(path)[0].keys() == {"a", "b"}
+
+
+def test_loaded_tensors_are_no_windows_into_the_file(path):
+    save_tensors(path, {"a": torch.ones(1000)}, {})
+    tensors, _ = load_tensors(path)
+    path.write_bytes(b"\0" * path.stat().st_size)
+    assert (tensors["a"] == 1).all()
+
+
+def test_every_truncation_is_refused(path):
+    save_tensors(path, {"a": torch.arange(20.0)}, {"step": 1})
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(sf.InputError, match="is not a whole safetensors file"):
+            load_tensors(path)
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 a zip", b"\x80\x02}q\x00.", b"text" * 100])
+def test_files_of_another_kind_are_refused(path, content):
+    path.write_bytes(content)
+    with pytest.raises(sf.InputError, match="is not a whole safetensors file"):
+        load_tensors(path)
+
+
+def test_files_that_others_wrote_are_refused(path):
+    save_file({"a": torch.ones(2)}, path)
+    with pytest.raises(sf.InputError, match="a safetensors file that surefind did not write"):
+        load_tensors(path)
+
+
+def test_a_missing_file_and_a_missing_folder(path):
+    with pytest.raises(sf.InputError, match="there is no checkpoint"):
+        load_tensors(path)
+    with pytest.raises(sf.InputError, match="there is no folder"):
+        save_tensors(path.parent / "new" / "a", {}, {})
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), torch.ones(1)])
+def test_metadata_that_json_cannot_hold_is_refused(path, value):
+    with pytest.raises(sf.InputError, match="metadata must be what JSON can hold"):
+        save_tensors(path, {}, {"a": value})
+    assert list(path.parent.iterdir()) == []
+
+
+def test_dtypes_that_safetensors_does_not_know_are_refused(path):
+    with pytest.raises(sf.InputError, match="convert those that safetensors does not know"):
+        save_tensors(path, {"a": torch.ones(2, dtype=torch.complex128)}, {})
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["save_file", "_flush", "os.replace"])
+def test_an_error_on_the_way_leaves_the_old_file(path, monkeypatch, moment):
+    save_tensors(path, {"a": torch.ones(2)}, {"step": 1})
+
+    def fail(*_, **__):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{checkpoint.__name__}.{moment}", fail)
+        with pytest.raises(OSError, match="disk full"):
+            save_tensors(path, {"a": torch.zeros(2)}, {"step": 2})
+    tensors, metadata = load_tensors(path)
+    assert metadata == {"step": 1}
+    assert (tensors["a"] == 1).all()
+    assert list(path.parent.iterdir()) == [path]
+
+
+KILLED = """
+import os, signal, sys, torch
+from surefind.models.checkpoint import save_tensors
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+save_tensors(sys.argv[1], {"a": torch.zeros(2)}, {"step": 2})
+"""
+
+
+def test_a_process_killed_before_the_rename_leaves_the_old_file(path):
+    save_tensors(path, {"a": torch.ones(2)}, {"step": 1})
+    run = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert load_tensors(path)[1] == {"step": 1}
+    assert len(list(path.parent.iterdir())) == 2
+    save_tensors(path, {"a": torch.ones(2)}, {"step": 3})
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_the_file_is_on_the_disk_before_it_gets_its_name(path, monkeypatch):
+    events = []
+    flush, replace = checkpoint._flush, os.replace
+    monkeypatch.setattr(checkpoint, "_flush", lambda p: (events.append(p.name), flush(p)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
+    save_tensors(path, {}, {})
+    assert events == [".model.safetensors.tmp", "rename", path.parent.name]
+
+
+def test_states_that_do_not_fit_change_nothing():
+    net = nn.Linear(2, 2)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    wrong = {"weight": torch.zeros(2, 3), "other": torch.zeros(1)}
+    with pytest.raises(sf.InputError) as caught:
+        load_state(net, wrong)
+    for part in (
+        "3 differences",
+        "bias is missing",
+        "other is not in the network",
+        "weight is (2, 3) float32 where the network has (2, 2) float32",
+    ):
+        assert part in str(caught.value)
+    with pytest.raises(sf.InputError, match=r"bias is \(2,\) float64"):
+        load_state(net, {"weight": torch.zeros(2, 2), "bias": torch.zeros(2).double()})
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_many_differences_are_cut_short():
+    with pytest.raises(sf.InputError, match=r"8 differences: .*; …. Build"):
+        load_state(nn.Sequential(*(nn.Linear(1, 1) for _ in range(4))), {})

@@ -1,0 +1,43 @@
+import learning
+import pytest
+import torch
+from pytorch_metric_learning import losses, miners
+
+import surefind as sf
+from surefind.objectives import Contrastive, External
+
+
+@pytest.mark.parametrize("miner", [None, miners.MultiSimilarityMiner()])
+@pytest.mark.parametrize("loss", [losses.ContrastiveLoss(), losses.TripletMarginLoss()])
+def test_losses_and_miners_of_pytorch_metric_learning_work_as_they_are(loss, miner):
+    train, test = learning.digits()
+    learner = learning.learner("laplace-posthoc", objective=External(loss, miner), epochs=4)
+    assert learning.recall_at_1(learner.fit(train).embed(test), test.labels) > 0.9
+
+
+@pytest.mark.parametrize("mining", ["all", "hard", "semi-hard"])
+def test_mined_pairs_train_too(mining):
+    train, test = learning.digits()
+    objective = Contrastive(0.7, mining=mining, max_pairs=200)
+    learner = learning.learner(objective=objective, epochs=4).fit(train)
+    assert learning.recall_at_1(learner.embed(test), test.labels) > 0.9
+
+
+def test_contrastive_is_the_loss_over_all_pairs(directions, generator):
+    u, labels = directions(8, 3), torch.arange(8) % 3
+    value = Contrastive(1.1, negative_weight=0.3)(u, sf.Classes(labels), generator)
+    expected = sf.contrastive_loss(u, labels, margin=1.1, negative_weight=0.3)
+    torch.testing.assert_close(value, expected)
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(sf.InputError, match="margin must be"):
+        Contrastive(margin=0.0)
+    with pytest.raises(sf.InputError, match="negative_weight must lie"):
+        Contrastive(negative_weight=2.0)
+
+
+def test_an_external_loss_needs_labels(directions, generator):
+    places = sf.Positions(torch.rand(4, 2), 1.0, 2.0)
+    with pytest.raises(sf.InputError, match="needs class labels"):
+        External(losses.ContrastiveLoss())(directions(4, 3), places, generator)

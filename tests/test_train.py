@@ -1,0 +1,172 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import learning
+import pytest
+import torch
+
+import surefind as sf
+from surefind import train as module
+from surefind.data.dataset import Dataset
+from surefind.train import Plan, epoch_batches
+
+SCRIPT = """
+import sys, time, torch
+sys.path.insert(0, {tests!r})
+import learning
+torch.set_num_threads(1)
+train = learning.digits()[0]
+learner = learning.learner({method!r}, epochs=4)
+slow = lambda stage, progress: time.sleep({pause})
+learner.fit(train, folder={folder!r}, report=slow).save({out!r})
+"""
+
+
+def script(folder, out, *, method="laplace-online", pause=0.0):
+    tests = str(Path(__file__).parent)
+    code = SCRIPT.format(tests=tests, folder=str(folder), out=str(out), method=method, pause=pause)
+    return [sys.executable, "-c", code]
+
+
+def test_killed_at_any_moment_a_run_ends_bit_identical(tmp_path):
+    """kill -9 in the middle of training, twice, then once to the end."""
+    subprocess.run(script(tmp_path / "a", tmp_path / "undisturbed"), check=True)
+    for i in range(2):
+        process = subprocess.Popen(script(tmp_path / "b", tmp_path / "disturbed", pause=0.02))
+        kept = tmp_path / "b" / "encoder.safetensors"
+        for _ in range(600):
+            if kept.exists():
+                break
+            time.sleep(0.05)
+        time.sleep(0.15 + 0.2 * i)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(script(tmp_path / "b", tmp_path / "disturbed"), check=True)
+    one, two = (sf.load(tmp_path / name).fitted.tensors() for name in ("undisturbed", "disturbed"))
+    assert learning.tensors_equal(one, two)
+
+
+def test_a_run_kept_within_an_epoch_goes_on_within_it(tmp_path, monkeypatch):
+    """Keep after every step, stop in the middle of the second epoch, and go on."""
+    monkeypatch.setattr(module, "KEEP_SECONDS", 0.0)
+    train = learning.digits()[0]
+
+    class StopError(Exception):
+        pass
+
+    def stop(stage, progress):
+        if (progress.epoch, progress.step) == (1, 5):
+            raise StopError
+
+    with pytest.raises(StopError):
+        learning.learner("laplace-online").fit(train, folder=tmp_path, report=stop)
+    seen = []
+    resumed = learning.learner("laplace-online").fit(
+        train, folder=tmp_path, report=lambda _, p: seen.append((p.epoch, p.step))
+    )
+    assert seen[0] == (1, 5)
+    whole = learning.learner("laplace-online").fit(train)
+    assert learning.tensors_equal(resumed.fitted.tensors(), whole.fitted.tensors())
+    for a, b in zip(resumed.history_["encoder"], whole.history_["encoder"], strict=True):
+        assert a.loss == pytest.approx(b.loss)
+
+
+def test_a_finished_stage_is_read_back(tmp_path):
+    train = learning.digits()[0]
+    first = learning.learner("pfe").fit(train, folder=tmp_path)
+    steps = []
+    again = learning.learner("pfe").fit(train, folder=tmp_path, report=lambda *p: steps.append(p))
+    assert steps == []
+    assert learning.tensors_equal(first.fitted.tensors(), again.fitted.tensors())
+
+
+def test_more_epochs_go_on_from_what_is_there(tmp_path):
+    train = learning.digits()[0]
+    learning.learner(epochs=1).fit(train, folder=tmp_path)
+    longer = learning.learner(epochs=3).fit(train, folder=tmp_path)
+    whole = learning.learner(epochs=3).fit(train)
+    assert learning.tensors_equal(longer.fitted.tensors(), whole.fitted.tensors())
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path):
+    train = learning.digits()[0]
+    learning.learner(epochs=1).fit(train, folder=tmp_path)
+    with pytest.raises(sf.InputError, match="kept by a run with other settings"):
+        learning.learner(epochs=1, seed=5).fit(train, folder=tmp_path)
+
+
+def test_half_a_checkpoint_is_refused_by_name(tmp_path):
+    train = learning.digits()[0]
+    learning.learner(epochs=1).fit(train, folder=tmp_path)
+    file = tmp_path / "encoder.safetensors"
+    os.truncate(file, file.stat().st_size // 2)
+    with pytest.raises(sf.InputError, match=r"encoder.safetensors is not a whole safetensors file"):
+        learning.learner(epochs=2).fit(train, folder=tmp_path)
+
+
+def test_a_loss_that_is_not_finite_stops_by_name_and_keeps_the_last_good_state(tmp_path):
+    train = learning.digits()[0]
+    learning.learner(epochs=1).fit(train, folder=tmp_path)
+    before = (tmp_path / "encoder.safetensors").read_bytes()
+
+    def broken(embeddings, relation, generator):
+        return embeddings.sum() * torch.nan
+
+    with pytest.raises(sf.NumericalError, match="the loss is nan at step 0 of epoch 1"):
+        learning.learner(epochs=2, objective=broken).fit(train, folder=tmp_path)
+    assert (tmp_path / "encoder.safetensors").read_bytes() == before
+
+
+def test_learning_rate_decays_from_epoch_to_epoch():
+    rates = []
+
+    class Watched(torch.optim.SGD):
+        def step(self, closure=None):
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    train = learning.digits()[0][:64]
+    learning.learner(
+        epochs=3, batch_size=64, optimizer=lambda p: Watched(p, lr=0.5), decay=0.1
+    ).fit(train)
+    assert rates == pytest.approx([0.5, 0.05, 0.005])
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW])
+def test_any_optimiser_can_be_resumed(tmp_path, kind):
+    train = learning.digits()[0][:128]
+    options = {"optimizer": lambda p: kind(p, lr=1e-2)}
+    learning.learner(epochs=1, **options).fit(train, folder=tmp_path)
+    resumed = learning.learner(epochs=2, **options).fit(train, folder=tmp_path)
+    whole = learning.learner(epochs=2, **options).fit(train)
+    assert learning.tensors_equal(resumed.fitted.tensors(), whole.fitted.tensors())
+
+
+def test_batches_by_class_need_labels():
+    positions = torch.rand(40, 2, dtype=torch.float64)
+    data = Dataset(torch.rand(40, 3), positions=positions)
+    plan = Plan(1, 8, torch.optim.SGD, examples_per_class=4)
+    with pytest.raises(sf.InputError, match="examples_per_class needs labels"):
+        epoch_batches(data, plan, 0)
+
+
+def test_batches_by_class_train_too():
+    train = learning.digits()[0]
+    fitted = learning.learner(examples_per_class=8).fit(train)
+    assert fitted.history_["encoder"][-1].loss < fitted.history_["encoder"][0].loss
+
+
+def test_positions_train_like_labels():
+    """Places instead of classes: the digits' classes as points on a line."""
+    train = learning.digits()[0]
+    places = torch.stack([100.0 * train.labels, torch.zeros(len(train))], dim=1)
+    placed = Dataset(train.inputs, positions=places)
+    for method in ("laplace-online", "laplace-posthoc"):
+        one = learning.learner(method).fit(placed).fitted.tensors()
+        two = learning.learner(method).fit(train).fitted.tensors()
+        for name in one:
+            torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
