@@ -3,6 +3,7 @@
 import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 
 import surefind
 
@@ -23,12 +24,26 @@ def entry(name: str) -> str:
     """Write one name: signature, docstring, members."""
     thing = getattr(surefind, name)
     parts = [f"### `{name}`\n"]
+    if inspect.ismodule(thing):
+        parts += [prose(inspect.getdoc(thing) or ""), *members(thing)]
+        return "\n".join(parts)
     if not (inspect.isclass(thing) and issubclass(thing, Exception)):
         parts.append(f"```python\n{name}{signature(thing)}\n```\n")
     parts.append(prose(inspect.getdoc(thing) or ""))
     if inspect.isclass(thing):
         parts += [method(name, k, v) for k, v in vars(thing).items() if public(k, v)]
     return "\n".join(parts)
+
+
+def members(module: ModuleType) -> list[str]:
+    """Write the public classes and functions of a module."""
+    own = [(k, v) for k, v in vars(module).items() if k[0] != "_" and callable(v)]
+    return [
+        f"**`{module.__name__.removeprefix('surefind.')}.{name}{signature(thing)}`**\n\n"
+        + prose(inspect.getdoc(thing) or "")
+        for name, thing in sorted(own)
+        if name not in ("Any", "Method")
+    ]
 
 
 def public(name: str, member: object) -> bool:

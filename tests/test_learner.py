@@ -92,11 +92,11 @@ def test_misuse_is_answered_with_what_to_do():
     generator = seeded(0)
     with pytest.raises(sf.InputError, match="not fitted yet; call fit"):
         learning.learner().embed(train)
-    with pytest.raises(sf.InputError, match="epochs must not be negative; got -1"):
+    with pytest.raises(sf.InputError, match="epochs must be a whole number of at least 0; got -1"):
         learning.learner(epochs=-1).fit(train)
     with pytest.raises(sf.InputError, match="nothing to embed"):
         fitted.embed(train[:0])
-    with pytest.raises(sf.InputError, match="n_samples must be at least 1"):
+    with pytest.raises(sf.InputError, match="n_samples must be a whole number of at least 1"):
         fitted.sample(train, 0, generator=generator)
     with pytest.raises(sf.InputError, match="method must be one of 'deterministic'"):
         learning.learner("lam").fit(train)

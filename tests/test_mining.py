@@ -96,5 +96,7 @@ def test_no_mined_pair_inside_the_margin_leaves_the_weight_alone(directions):
 
 
 def test_wrong_options_are_refused(directions, generator):
-    with pytest.raises(sf.InputError, match="max_pairs must be at least 1; got 0"):
+    with pytest.raises(
+        sf.InputError, match="max_pairs must be a whole number of at least 1; got 0"
+    ):
         mine(directions(9, 3), generator, max_pairs=0)

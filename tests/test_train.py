@@ -170,3 +170,10 @@ def test_positions_train_like_labels():
         two = learning.learner(method).fit(train).fitted.tensors()
         for name in one:
             torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_frozen_network_has_nothing_to_train_but_can_be_taken_as_it_is():
+    train, encoder = learning.digits()[0][:100], learning.encoder().requires_grad_(False)
+    with pytest.raises(sf.InputError, match="all parameters are frozen"):
+        sf.MetricLearner(encoder, epochs=1).fit(train)
+    sf.MetricLearner(encoder, method="laplace-posthoc", epochs=0).fit(train)

@@ -33,7 +33,7 @@ from surefind.pairs import blocks
 from surefind.processes import world
 from surefind.runs import Report, Run
 from surefind.train import Epoch, Optimizer, Plan
-from surefind.validation import check_choice
+from surefind.validation import check_choice, check_whole
 
 FORMAT = 1
 FILE = "model.safetensors"
@@ -120,8 +120,7 @@ class MetricLearner:
             raise InputError(
                 f"fit takes a surefind.Dataset(inputs, labels); got {type(dataset).__name__}."
             )
-        if self.epochs < 0:
-            raise InputError(f"epochs must not be negative; got {self.epochs}.")
+        check_whole("epochs", self.epochs, least=0)
         objective = self.objective or Contrastive(self.margin)
         optimizer = self.optimizer or _rmsprop(self.learning_rate)
         plan = Plan(
@@ -140,7 +139,7 @@ class MetricLearner:
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
         return self
 
-    def embed(self, inputs: Any, *, batch_size: int = 256) -> Embeddings:
+    def embed(self, inputs: Any, *, batch_size: int = 512) -> Embeddings:
         """Embed inputs, each with its concentration.
 
         Args:
@@ -176,12 +175,8 @@ class MetricLearner:
 
         Returns:
             Unit vectors (s, n, z); a NumPy array if the inputs are one.
-
-        Raises:
-            InputError: If no sample is asked for.
         """
-        if n_samples < 1:
-            raise InputError(f"n_samples must be at least 1; got {n_samples}.")
+        check_whole("n_samples", n_samples, least=1)
         draw = self.fitted.sampler(n_samples, joint=joint, generator=generator)
         samples = torch.cat([draw(x) for x in self._batches(inputs, batch_size)], dim=1)
         return samples.numpy() if isinstance(inputs, np.ndarray) else samples

@@ -22,9 +22,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from surefind.errors import InputError
 from surefind.pairs import Labels, PairList, checked_pairs, inside_margin
-from surefind.validation import check_choice
+from surefind.validation import check_choice, check_whole
 
 Mining = Literal["all", "hard", "semi-hard"]
 
@@ -50,14 +49,10 @@ def mine_pairs(
 
     Returns:
         The pairs, a relation over the same examples.
-
-    Raises:
-        InputError: If max_pairs is not positive.
     """
     check_choice("kind", kind, get_args(Mining))
     relation = checked_pairs(labels, embeddings, margin, 0.5)
-    if max_pairs < 1:
-        raise InputError(f"max_pairs must be at least 1; got {max_pairs}.")
+    check_whole("max_pairs", max_pairs, least=1)
     everything = slice(0, len(relation))
     same, different = relation.block(everything, everything)
     cosine = embeddings.detach() @ embeddings.detach().T

@@ -34,7 +34,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from surefind.errors import InputError
@@ -48,7 +48,8 @@ SERIES_END = 78.0
 """Where the series' grid ends: there e^{-s/(1+2ρs)} < 1e-18 for all ρ up to SERIES_LIMIT."""
 NEGLIGIBLE = -39.0
 """Logarithm of what the integrand may still be where the direct grid ends."""
-LARGEST_S = 1e33
+ENDS = (60.0, 400.0, 1e6, 1e15, 1e33)
+"""Where a direct grid may end; algebraic tails of the widest inputs need the last ones."""
 CHUNK = 1 << 18
 """Numbers in a temporary: 2 MB in float64, which stays in cache."""
 
@@ -131,25 +132,25 @@ def _units(
 
 def _evaluate(
     series: Callable[[Tensor, Tensor], Tensor],
-    direct: Callable[[Tensor, Tensor], Tensor],
+    direct: Callable[[Tensor, Tensor, float], Tensor],
     rho: Float[Tensor, "n z"],
     beta: Float[Tensor, "n z"],
 ) -> Float[Tensor, "n z"]:
     """Evaluate each input by the series where its bound holds, directly elsewhere."""
-    narrow = rho.amax(1) <= SERIES_LIMIT
-    if bool(narrow.all()):
+    wide = rho.amax(1) > SERIES_LIMIT
+    if not bool(wide.any()):
         return series(rho, beta)
     value = torch.empty_like(rho)
-    if bool(narrow.any()):
-        value[narrow] = series(rho[narrow], beta[narrow])
-    for rows in _wide_rows(~narrow, rho.shape[1]):
-        value[rows] = direct(rho[rows], beta[rows])
+    if not bool(wide.all()):
+        value[~wide] = series(rho[~wide], beta[~wide])
+    # Inputs whose integrands end at the same place share a grid; few need a long one.
+    rows = wide.nonzero()[:, 0]
+    ends = _ends(rho[rows], beta[rows])
+    for end in torch.unique(ends).tolist():
+        size = max(1, CHUNK // int((math.log(end) - FIRST_Y) / STEP * rho.shape[1]))
+        for part in torch.split(rows[ends == end], size):
+            value[part] = direct(rho[part], beta[part], end)
     return value
-
-
-def _wide_rows(wide: Bool[Tensor, " n"], z: int) -> tuple[Int[Tensor, " w"], ...]:
-    """Split the wide inputs so that a temporary over nodes and dimensions stays small."""
-    return torch.split(wide.nonzero()[:, 0], max(1, CHUNK // (100 * z)))
 
 
 # quadrature --------------------------------------------------------------------------------
@@ -228,52 +229,60 @@ def _series_second(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> Flo
 
 
 class _Direct(NamedTuple):
-    """What both direct integrals need: weights, ε and 1/(1+ε), Φ and Φ - e^{-s} at the nodes."""
+    """What both direct integrals need: weights, ε and 1/(1+ε), Φ and Φ - e^{-s} at the nodes.
+
+    The embedding's axis comes first, so that sums over it, which are short, run along memory.
+    """
 
     weight: Float[Tensor, " y"]
     s: Float[Tensor, " y"]
-    epsilon: Float[Tensor, "n y z"]
-    inverse: Float[Tensor, "n y z"]
+    epsilon: Float[Tensor, "z n y"]
+    inverse: Float[Tensor, "z n y"]
     phi: Float[Tensor, "n y"]
     change: Float[Tensor, "n y"]
 
 
-def _direct(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> _Direct:
+def _direct(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"], end: float) -> _Direct:
     """Evaluate everything at all nodes, with one logarithm for each node and dimension."""
-    s, weight = _grid(_end(rho, beta), rho)
-    epsilon = 2 * rho[:, None, :] * s[:, None]
+    s, weight = _grid(end, rho)
+    epsilon = (2 * rho.T)[:, :, None] * s
     inverse = 1 / (1 + epsilon)
     log1p = epsilon.log1p()
-    log_phi = -log1p.sum(2) / 2 - s * torch.einsum("nz,nyz->ny", beta, inverse)
-    delta = (epsilon - log1p).sum(2) / 2
-    delta += s * torch.einsum("nz,nyz,nyz->ny", beta, epsilon, inverse)
+    pull = beta.T[:, :, None] * inverse
+    log_phi = -log1p.sum(0) / 2 - s * pull.sum(0)
+    delta = (epsilon - log1p).sum(0) / 2 + s * (pull * epsilon).sum(0)
     phi, gauss = log_phi.exp(), (-s).exp()
     # δ has the digits where s is small, log Φ = δ - s where s is so large that δ - s has none.
     change = torch.where(delta < 1, gauss * torch.expm1(delta.clamp(max=1)), phi - gauss)
     return _Direct(weight, s, epsilon, inverse, phi, change)
 
 
-def _end(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> float:
-    """Find an s beyond which every input's integrand, s e^{-s+δ}/(1+ε), is negligible."""
-    s = torch.logspace(1.6, math.log10(LARGEST_S), 24, dtype=rho.dtype, device=rho.device)
-    epsilon = 2 * rho[:, None, :] * s[:, None]
-    log_phi = -epsilon.log1p().sum(2) / 2 - s * (beta[:, None, :] / (1 + epsilon)).sum(2)
-    tail = log_phi + s.log() - epsilon.amax(2).log1p()
-    negligible = (tail < NEGLIGIBLE).all(0)
-    return float(s[negligible][0]) if bool(negligible.any()) else LARGEST_S
+def _ends(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> Float[Tensor, " n"]:
+    """Find for each input an s beyond which its integrand, s Φ/(1+ε), is negligible."""
+    s = torch.tensor(ENDS, dtype=rho.dtype, device=rho.device)
+    epsilon = (2 * rho.T)[:, :, None] * s
+    log_phi = -epsilon.log1p().sum(0) / 2 - s * (beta.T[:, :, None] / (1 + epsilon)).sum(0)
+    tail = log_phi + s.log() - epsilon.amax(0).log1p()
+    reached = tail < NEGLIGIBLE
+    reached[:, -1] = True
+    return s[reached.int().argmax(1)]
 
 
-def _direct_excess(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> Float[Tensor, "n z"]:
+def _direct_excess(
+    rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"], end: float
+) -> Float[Tensor, "n z"]:
     """Compute a_k = (1/√π) ∫ s^{-½} (Φ/(1+ε_k) - e^{-s}) ds."""
-    at = _direct(rho, beta)
+    at = _direct(rho, beta, end)
     # The bracket is (Φ - e^{-s} - ε_k e^{-s}) / (1+ε_k), whose terms are both small.
-    bracket = at.change[:, :, None] - at.epsilon * (-at.s).exp()[:, None]
+    bracket = at.change - at.epsilon * (-at.s).exp()
     weight = at.weight / (math.pi * at.s).sqrt()
-    return torch.einsum("nyz,nyz,y->nz", bracket, at.inverse, weight)
+    return ((bracket * at.inverse) @ weight).T
 
 
-def _direct_second(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> Float[Tensor, "n z"]:
+def _direct_second(
+    rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"], end: float
+) -> Float[Tensor, "n z"]:
     """Compute E[u_k²] = ∫ (ρ_k/(1+ε_k) + β_k/(1+ε_k)²) Φ ds."""
-    at = _direct(rho, beta)
-    factor = (rho[:, None, :] + beta[:, None, :] * at.inverse) * at.inverse
-    return torch.einsum("nyz,ny,y->nz", factor, at.phi, at.weight)
+    at = _direct(rho, beta, end)
+    factor = (rho.T[:, :, None] + beta.T[:, :, None] * at.inverse) * at.inverse
+    return ((factor * at.phi) @ at.weight).T

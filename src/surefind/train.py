@@ -153,9 +153,17 @@ def train(
         The history.
 
     Raises:
+        InputError: If there is nothing to train.
         NumericalError: If the loss is not finite; what was kept last is as it was.
     """
+    if plan.epochs == 0:
+        return ()
     parameters = trainee.parameters()
+    if not parameters:
+        raise InputError(
+            "nothing can be trained: all parameters are frozen. Call requires_grad_(True) on those "
+            "that should learn, or give epochs=0 to take the network as it is."
+        )
     optimizer = plan.optimizer(parameters)
     base_rates = [group["lr"] for group in optimizer.param_groups]
     first, skip, loss_sum, spent = 0, 0, 0.0, 0.0

@@ -4,7 +4,7 @@ Public functions call these once; everything behind them trusts its arguments.
 """
 
 from collections.abc import Collection
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -70,7 +70,7 @@ def check_finite(name: str, value: Tensor) -> None:
     """
     # Any NaN or infinity makes the sum non-finite: one cheap pass without a temporary in the good
     # case. A finite tensor whose sum overflows falls through to the exact check.
-    if torch.isfinite(value.sum(dtype=torch.float64)):
+    if torch.isfinite(value.detach().sum()):
         return
     bad = ~torch.isfinite(value)
     if bad.any():
@@ -131,6 +131,21 @@ def check_positive(name: str, value: float) -> None:
     """
     if not isinstance(value, Real) or not 0 < value < float("inf"):
         raise InputError(f"{name} must be a finite number above 0; got {value!r}.")
+
+
+def check_whole(name: str, value: object, *, least: int) -> None:
+    """Require a whole number that is not too small.
+
+    Args:
+        name: What to call it in the message.
+        value: The number to check.
+        least: The smallest number allowed.
+
+    Raises:
+        InputError: If it is smaller or not whole.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise InputError(f"{name} must be a whole number of at least {least}; got {value!r}.")
 
 
 def check_share(name: str, value: float) -> None:

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
+from surefind.validation import check_whole
 
 DEBYE_TERMS = 9
 DEBYE_ORDER = 24
@@ -58,7 +59,7 @@ def vmf_concentration(resultant_length: Tensor, dim: int) -> Tensor:
     Raises:
         InputError: If a length is outside [0, 1].
     """
-    _check_dim(dim)
+    check_whole("dim", dim, least=2)
     if not bool(((resultant_length >= 0) & (resultant_length <= 1)).all()):
         raise InputError("resultant_length must lie between 0 and 1: it is the length of a mean.")
     eps = torch.finfo(resultant_length.dtype).eps
@@ -87,7 +88,7 @@ def vmf_log_normalizer(kappa: Tensor, dim: int) -> Tensor:
     Raises:
         InputError: If a concentration is negative, NaN or infinite.
     """
-    _check_dim(dim)
+    check_whole("dim", dim, least=2)
     if not bool(((kappa >= 0) & torch.isfinite(kappa)).all()):
         raise InputError("kappa must be finite and not negative to have a density.")
     value = -dim / 2 * math.log(2 * math.pi) - _log_scaled_bessel(kappa.double(), dim / 2 - 1)
@@ -181,11 +182,6 @@ def _debye_polynomials(terms: int) -> list[list[float]]:
         u = following
         polynomials.append(u)
     return [[float(c) for c in u] for u in polynomials]
-
-
-def _check_dim(dim: int) -> None:
-    if not isinstance(dim, int) or dim < 2:
-        raise InputError(f"dim must be a whole number of at least 2; got {dim!r}.")
 
 
 _DEBYE = _debye_polynomials(DEBYE_TERMS)

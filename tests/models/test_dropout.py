@@ -223,9 +223,13 @@ def test_sampling_wants_dropout_evaluation_and_a_number(encoder, x, generator):
     with pytest.raises(sf.InputError, match="the encoder has no dropout"):
         joint_samples(small_net(1, 8, 4, generator=generator).eval(), x, [1])
     for n in (0, -1):
-        with pytest.raises(sf.InputError, match=f"n_samples must be at least 1; got {n}"):
+        with pytest.raises(
+            sf.InputError, match=f"n_samples must be a whole number of at least 1; got {n}"
+        ):
             mask_seeds(n, generator)
-        with pytest.raises(sf.InputError, match=f"n_samples must be at least 1; got {n}"):
+        with pytest.raises(
+            sf.InputError, match=f"n_samples must be a whole number of at least 1; got {n}"
+        ):
             marginal_samples(encoder, x, n, generator)
     with pytest.raises(sf.InputError, match="seeds is empty"):
         joint_samples(encoder, x, [])

@@ -176,7 +176,9 @@ def test_unusable_features_are_refused(posterior, problem, generator, change, me
 
 
 def test_no_samples_are_refused(posterior, problem, generator):
-    with pytest.raises(sf.InputError, match="n_samples must be at least 1; got 0"):
+    with pytest.raises(
+        sf.InputError, match="n_samples must be a whole number of at least 1; got 0"
+    ):
         posterior.sample(problem[1], 0, joint=True, generator=generator)
 
 

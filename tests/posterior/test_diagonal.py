@@ -23,6 +23,14 @@ def test_output_moments_are_those_of_independent_weights(normal):
             assert float(v[i, k]) == pytest.approx(expected)
 
 
+def test_features_without_the_ones_have_the_same_variance(normal):
+    features = torch.cat([normal(5, 3), torch.ones(5, 1, dtype=torch.float64)], dim=1)
+    posterior = sf.HeadPosterior(normal(2, 4), normal(2, 4).exp())
+    expected = posterior.output_moments(features)[1]
+    torch.testing.assert_close(posterior.output_variance(features[:, :3]), expected)
+    torch.testing.assert_close(posterior.output_variance(features), expected)
+
+
 def test_far_inputs_are_no_surer_and_unseen_directions_are_less_sure():
     """Weights that the data determine have high precision; a feature never seen has the prior's."""
     mean = torch.ones(2, 2, dtype=torch.float64)

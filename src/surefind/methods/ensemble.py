@@ -11,6 +11,7 @@ follows
 from their spread. With five members κ is coarse: that is the method's own limit.
 """
 
+import copy
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
-from surefind.errors import InputError
 from surefind.methods.contract import Sampler, prefixed
 from surefind.methods.deterministic import restored_copy, trained_copy
 from surefind.models.encoder import Encoder
@@ -27,7 +27,7 @@ from surefind.pairs import blocks
 from surefind.posterior.projection import sampled_embeddings
 from surefind.runs import Run
 from surefind.seeds import seeded
-from surefind.validation import check_choice
+from surefind.validation import check_choice, check_whole
 
 REDRAW = ("all", "head")
 
@@ -106,17 +106,12 @@ class DeepEnsemble:
 
         Returns:
             The aligned members.
-
-        Raises:
-            InputError: If there are fewer than two members.
         """
-        if self.members < 2:
-            raise InputError(f"an ensemble needs at least 2 members; got {self.members}.")
+        check_whole("members", self.members, least=2)
         check_choice("redraw", self.redraw, REDRAW)
         trained = []
         for i in range(self.members):
-            start = restored_copy(encoder, prefixed("encoder", encoder.state_dict()))
-            start.requires_grad_(True)
+            start = copy.deepcopy(encoder)
             if i > 0:
                 fresh = start if self.redraw == "all" else start.head
                 initialize(fresh, seeded(run.plan.seed, "member", i))

@@ -8,8 +8,10 @@ from torch import Tensor
 from surefind.embeddings import Embeddings
 from surefind.methods.contract import Sampler, prefixed
 from surefind.methods.deterministic import restored_copy
-from surefind.models.encoder import Encoder
+from surefind.models.encoder import Encoder, plain_features
 from surefind.posterior.diagonal import HeadPosterior
+from surefind.posterior.projection import gaussian_embeddings
+from surefind.validation import check_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,10 @@ class HeadEmbedder:
     @torch.no_grad()
     def embed(self, inputs: Tensor) -> Embeddings:
         """Embed a batch, with κ from the posterior, without sampling."""
-        return self.posterior.predict(self.encoder.features(inputs))
+        head = self.encoder.head
+        plain = plain_features(self.encoder.backbone, head, inputs)
+        check_finite("features", plain)
+        return gaussian_embeddings(head(plain), self.posterior.output_variance(plain))
 
     def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
         """Give a function that draws embeddings from the posterior.

@@ -13,9 +13,9 @@ of features are the same in either format.
 import torch
 from torch import nn
 
-from surefind.errors import InputError
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize, untouched_rng
+from surefind.validation import check_whole
 
 
 def fashion_mnist_net(embedding_dim: int = 3, *, generator: torch.Generator) -> Encoder:
@@ -28,7 +28,7 @@ def fashion_mnist_net(embedding_dim: int = 3, *, generator: torch.Generator) -> 
     Returns:
         The encoder, in training mode.
     """
-    _check_whole("embedding_dim", embedding_dim, at_least=1)
+    check_whole("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
             *(nn.Conv2d(1, 32, 3), nn.ReLU()),
@@ -47,7 +47,7 @@ def cifar10_net(embedding_dim: int = 16, *, generator: torch.Generator) -> Encod
     Returns:
         The encoder, in training mode.
     """
-    _check_whole("embedding_dim", embedding_dim, at_least=1)
+    check_whole("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
             *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(2)),
@@ -71,9 +71,9 @@ def small_net(
     Returns:
         The encoder, in training mode.
     """
-    _check_whole("in_channels", in_channels, at_least=1)
-    _check_whole("side", side, at_least=2)
-    _check_whole("embedding_dim", embedding_dim, at_least=1)
+    check_whole("in_channels", in_channels, least=1)
+    check_whole("side", side, least=2)
+    check_whole("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
             *(nn.Conv2d(in_channels, 16, 3, padding=1), nn.ReLU()),
@@ -87,8 +87,3 @@ def _encoder(layers: list[nn.Module], head: nn.Linear, generator: torch.Generato
     initialize(encoder, generator)
     encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return encoder
-
-
-def _check_whole(name: str, value: int, *, at_least: int) -> None:
-    if value != int(value) or value < at_least:
-        raise InputError(f"{name} must be a whole number of at least {at_least}; got {value!r}.")

@@ -30,6 +30,7 @@ from surefind.errors import InputError
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import NORMS
 from surefind.models.pooling import GeM
+from surefind.validation import check_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,12 +151,8 @@ def mask_seeds(n_samples: int, generator: torch.Generator) -> list[int]:
 
     Returns:
         A seed for each.
-
-    Raises:
-        InputError: If no sample is asked for.
     """
-    if n_samples < 1:
-        raise InputError(f"n_samples must be at least 1; got {n_samples}.")
+    check_whole("n_samples", n_samples, least=1)
     seeds = torch.randint(2**62, (n_samples,), generator=generator, device=generator.device)
     return [int(seed) for seed in seeds]
 
@@ -193,12 +190,8 @@ def marginal_samples(
 
     Returns:
         Unit embeddings (s, n, z).
-
-    Raises:
-        InputError: If no sample is asked for.
     """
-    if n_samples < 1:
-        raise InputError(f"n_samples must be at least 1; got {n_samples}.")
+    check_whole("n_samples", n_samples, least=1)
     return _samples(encoder, inputs, (generator for _ in range(n_samples)), joint=False)
 
 

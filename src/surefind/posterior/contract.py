@@ -62,16 +62,3 @@ def check_features(features: Tensor, mean: Float[Tensor, "z d"]) -> None:
         raise InputError(
             f"features are {features.dtype} where the head is {mean.dtype}; convert one."
         )
-
-
-def check_sampling(n_samples: int) -> None:
-    """Require at least one sample.
-
-    Args:
-        n_samples: How many were asked for.
-
-    Raises:
-        InputError: If it is less than one.
-    """
-    if n_samples < 1:
-        raise InputError(f"n_samples must be at least 1; got {n_samples}.")

@@ -22,11 +22,15 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.posterior.contract import check_features, check_sampling
+from surefind.pairs import blocks
+from surefind.posterior.contract import check_features
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
 from surefind.posterior.precision import laplace_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
-from surefind.validation import check_matrix
+from surefind.validation import check_matrix, check_whole
+
+SQUARES = 1 << 19
+"""Squared features held at a time: 2 MB in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +128,21 @@ class HeadPosterior:
             Both, (n, z).
         """
         check_features(features, self.mean)
-        return features @ self.mean.T, (features * features) @ self._variance.T
+        return features @ self.mean.T, _quadratic(features, self._variance)
+
+    def output_variance(self, plain: Float[Tensor, "n p"]) -> Float[Tensor, "n z"]:
+        """Give the variance of the outputs from features that lack the column of ones.
+
+        For a network's own features, which would have to be copied to append it.
+
+        Args:
+            plain: (n, d - 1), or (n, d) if the head has no bias.
+
+        Returns:
+            (n, z).
+        """
+        width = plain.shape[1]
+        return _quadratic(plain, self._variance[:, :width]) + self._variance[:, width:].sum(1)
 
     def sample(
         self, features: Tensor, n_samples: int, *, joint: bool, generator: torch.Generator
@@ -140,7 +158,7 @@ class HeadPosterior:
         Returns:
             Unit vectors (s, n, z).
         """
-        check_sampling(n_samples)
+        check_whole("n_samples", n_samples, least=1)
         mean, variance = self.output_moments(features)
         if not joint:
             noise = normal((n_samples, *mean.shape), mean, generator)
@@ -157,6 +175,17 @@ class HeadPosterior:
         return laplace_log_evidence(
             self.evidence, self.mean, float(self.precision.double().log().sum())
         )
+
+
+def _quadratic(
+    features: Float[Tensor, "n d"], variance: Float[Tensor, "z d"]
+) -> Float[Tensor, "n z"]:
+    """Compute Σ_q h_q² σ²_kq, squaring in pieces that stay in cache instead of in a second copy."""
+    value = features.new_empty(len(features), len(variance))
+    for rows in blocks(slice(0, len(features)), max(1, SQUARES // features.shape[1])):
+        h = features[rows]
+        torch.matmul(h * h, variance.T, out=value[rows])
+    return value
 
 
 def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> Tensor:

@@ -21,11 +21,12 @@ from torch import Tensor
 from surefind.curvature.structured import KroneckerCurvature
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.posterior.contract import check_features, check_sampling
+from surefind.posterior.contract import check_features
 from surefind.posterior.diagonal import normal
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
 from surefind.posterior.precision import clip_negative, laplace_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
+from surefind.validation import check_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +115,7 @@ class KroneckerPosterior:
         Returns:
             Unit vectors (s, n, z).
         """
-        check_sampling(n_samples)
+        check_whole("n_samples", n_samples, least=1)
         mean, variance = self._turned_moments(features)
         if not joint:
             noise = normal((n_samples, *mean.shape), mean, generator)
@@ -220,7 +221,7 @@ class DensePosterior:
         Returns:
             Unit vectors (s, n, z).
         """
-        check_sampling(n_samples)
+        check_whole("n_samples", n_samples, least=1)
         check_features(features, self.mean)
         if not joint:
             mean, covariance = self._output_moments(features)

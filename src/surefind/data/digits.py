@@ -1,0 +1,51 @@
+"""Handwritten digits that come with scikit-learn, and patches of photographs beside them.
+
+Small, real and always there: 1,797 digits of 8 × 8 pixels, and as unknown inputs patches of the same
+size from the two photographs of the library. The last third of the digits, in the library's order, is
+the test part.
+"""
+
+import numpy as np
+
+from surefind.data.dataset import Dataset
+from surefind.data.extras import require
+from surefind.data.splits import Splits
+from surefind.validation import check_whole
+
+SIDE = 8
+LEVELS = 16
+"""The digits' grey levels run from 0 to this."""
+
+
+def load_digits(*, n_ood: int = 500, seed: int = 0) -> Splits:
+    """Load the digits.
+
+    Args:
+        n_ood: Number of patches of photographs.
+        seed: Chooses the patches.
+
+    Returns:
+        The parts ``"train"``, ``"test"`` and ``"ood"``; the last has no labels.
+    """
+    check_whole("n_ood", n_ood, least=1)
+    datasets = require("sklearn.datasets", "load the digits")
+    stored = datasets.load_digits()
+    images = np.round(stored.images * (255 / LEVELS)).astype(np.uint8)
+    cut = len(images) * 2 // 3
+    digits = Dataset(images, stored.target, classes=list("0123456789"), name="digits")
+    photographs = [p.mean(axis=2).astype(np.uint8) for p in datasets.load_sample_images().images]
+    return Splits({
+        "train": digits[:cut],
+        "test": digits[cut:],
+        "ood": Dataset(_patches(photographs, n_ood, seed), name="photographs"),
+    })
+
+
+def _patches(photographs: list[np.ndarray], n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    patches = np.zeros((n, SIDE, SIDE), dtype=np.uint8)
+    for i in range(n):
+        photograph = photographs[i % len(photographs)]
+        y, x = rng.integers(0, np.array(photograph.shape) - SIDE + 1)
+        patches[i] = photograph[y : y + SIDE, x : x + SIDE]
+    return patches

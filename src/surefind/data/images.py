@@ -1,0 +1,256 @@
+"""Image files, decoded when they are read.
+
+Whatever a file holds, the result is 8-bit RGB or grey, upright:
+
+    EXIF orientation     applied, then forgotten; a broken EXIF block is ignored
+    alpha, palette       laid over white
+    CMYK                 converted
+    16-bit grey          scaled to 8 bits
+    animation            its first frame
+    floating point       refused: its scale is not known
+    more pixels than `max_pixels`, truncated, no image at all: refused, with the file's name
+
+A JPEG that will be shrunk is decoded at a half, a quarter or an eighth of its size where that still
+covers the output. `verify_images` decodes everything once, before hours of training.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from surefind.data.extras import require
+from surefind.data.frame import Frame, Framing, decoder_scale, frame_image, whole
+from surefind.data.rows import row_numbers
+from surefind.errors import InputError
+from surefind.validation import check_choice, check_whole
+
+MAX_PIXELS = 89_478_485
+"""The size from which Pillow itself warns of a decompression bomb."""
+MODES = ("RGB", "L")
+ON_BAD = ("refuse", "skip")
+ORIENTATION_TAG = 0x0112
+UPRIGHT = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""What turns an image of each EXIF orientation upright; from 5 on, width and height swap."""
+NAMED = 5
+"""How many files a message names before it counts the rest."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Files that are decoded when they are read.
+
+    Attributes:
+        paths: One path per image; kept as a tuple of strings.
+        mode: ``"RGB"`` or ``"L"`` (grey).
+        max_pixels: Width times height above which a file is refused before it is decoded. Pillow
+            has a limit of its own, about 179 million, that holds in any case.
+
+    Raises:
+        InputError: If a setting cannot be used.
+    """
+
+    paths: Any
+    mode: str = "RGB"
+    max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        if isinstance(self.paths, str | os.PathLike):
+            raise InputError(f"paths must be a sequence of paths; got the one path {self.paths}.")
+        object.__setattr__(self, "paths", tuple(os.fspath(p) for p in self.paths))
+        check_choice("mode", self.mode, MODES)
+        check_whole("max_pixels", self.max_pixels, least=1)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Any) -> "ImageFiles":
+        rows = row_numbers(index, len(self))
+        return ImageFiles([self.paths[i] for i in rows], self.mode, self.max_pixels)
+
+    def __iter__(self) -> Iterator["ImageFiles"]:
+        return (self[i] for i in range(len(self)))
+
+    def decode(self, row: int, framing: Framing = whole) -> np.ndarray:
+        """Decode one image.
+
+        Args:
+            row: Which file.
+            framing: Which part to take and of what size, chosen from width and height.
+
+        Returns:
+            Pixels, uint8: (h, w, 3) for RGB, (h, w) for grey.
+        """
+        return decode_image(
+            self.paths[row], mode=self.mode, max_pixels=self.max_pixels, framing=framing
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ImageReport:
+    """What `verify_images` found.
+
+    Attributes:
+        kept: The files that decode.
+        rows: Their rows among the files that came, int64.
+        bad: Each file that does not, with the reason.
+    """
+
+    kept: ImageFiles
+    rows: np.ndarray
+    bad: tuple[tuple[str, str], ...]
+
+
+def decode_image(
+    path: str | os.PathLike[str],
+    *,
+    mode: str = "RGB",
+    max_pixels: int = MAX_PIXELS,
+    framing: Framing = whole,
+) -> np.ndarray:
+    """Decode an image file.
+
+    Args:
+        path: The file.
+        mode: ``"RGB"`` or ``"L"`` (grey).
+        max_pixels: Width times height above which it is refused.
+        framing: Which part to take and of what size, chosen from width and height.
+
+    Returns:
+        Pixels, uint8: (h, w, 3) for RGB, (h, w) for grey.
+
+    Raises:
+        InputError: If the file is no image that can be decoded.
+    """
+    pil = require("PIL.Image", "read images")
+    try:
+        with pil.open(path) as image:
+            if image.width * image.height > max_pixels:
+                raise InputError(
+                    f"{path} has {image.width} × {image.height} pixels, more than max_pixels = "
+                    f"{max_pixels}. Shrink the file, or raise max_pixels if you trust it."
+                )
+            return np.array(_framed(pil, image, mode, framing))
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist. Restore the file or drop its row.") from error
+    except Exception as error:  # decoders of broken files raise whatever their parsing trips over
+        unknown = isinstance(error, pil.UnidentifiedImageError)
+        reason = "not an image of a known format" if unknown else str(error) or repr(error)
+        raise InputError(
+            f"{path} cannot be decoded: {reason}. Replace the file or drop its row "
+            '(verify with on_bad="skip").'
+        ) from error
+
+
+def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2) -> ImageReport:
+    """Decode every file once and say which ones cannot be used.
+
+    Args:
+        files: The files.
+        on_bad: ``"refuse"`` raises an error that names the bad files; ``"skip"`` leaves them out.
+        workers: Threads that decode.
+
+    Returns:
+        The files kept, their rows, and the bad ones with reasons.
+
+    Raises:
+        InputError: If files are bad and ``on_bad`` is ``"refuse"``.
+    """
+    check_choice("on_bad", on_bad, ON_BAD)
+    check_whole("workers", workers, least=1)
+
+    def reason(row: int) -> str:
+        try:
+            files.decode(row, _thumbnail)
+        except InputError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(workers) as pool:
+        reasons = list(pool.map(reason, range(len(files))))
+    bad = tuple((files.paths[i], r) for i, r in enumerate(reasons) if r)
+    if bad and on_bad == "refuse":
+        more = f"\n… and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+        raise InputError(
+            f"{len(bad)} of {len(files)} image files cannot be used:\n"
+            + "\n".join(r for _, r in bad[:NAMED])
+            + more
+        )
+    rows = np.array([i for i, r in enumerate(reasons) if not r], dtype=np.int64)
+    return ImageReport(files[rows], rows, bad)
+
+
+def check_exist(paths: Sequence[str | Path], listed_in: str | Path) -> None:
+    """Require that listed files are there.
+
+    Args:
+        paths: The files.
+        listed_in: What lists them, for the message.
+
+    Raises:
+        InputError: If some are missing; the first are named.
+    """
+    missing = [p for p in paths if not os.path.isfile(p)]
+    if missing:
+        more = f" … and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        raise InputError(
+            f"{len(missing)} of {len(paths)} files that {listed_in} lists are missing: "
+            f"{', '.join(map(str, missing[:NAMED]))}{more}. Copy them, or drop their rows."
+        )
+
+
+def _thumbnail(width: int, height: int) -> Frame:
+    # The entropy decoder still reads every byte, so a truncated file is found at an eighth's cost.
+    return Frame((0.0, 0.0, 1.0, 1.0), (max(1, width // 8), max(1, height // 8)))
+
+
+def _framed(pil: Any, image: Any, mode: str, framing: Framing) -> Any:
+    if image.format != "JPEG":
+        image.load()
+    orientation = _orientation(image)
+    width, height = image.size[::-1] if orientation >= 5 else image.size
+    frame = framing(width, height)
+    if image.format == "JPEG" and (scale := decoder_scale(frame, width, height)) > 1:
+        image.draft(None, (max(1, image.width // scale), max(1, image.height // scale)))
+    image = _to_mode(pil, image, mode)
+    if orientation in UPRIGHT:
+        image = image.transpose(pil.Transpose[UPRIGHT[orientation]])
+    return frame_image(image, frame)
+
+
+def _orientation(image: Any) -> int:
+    try:
+        return int(image.getexif().get(ORIENTATION_TAG, 1))
+    except Exception:  # a broken EXIF block says nothing about the pixels
+        return 1
+
+
+def _to_mode(pil: Any, image: Any, mode: str) -> Any:
+    if image.mode == mode:
+        return image
+    if image.mode == "F":
+        raise InputError(
+            f"{image.filename} holds floating-point pixels, whose scale is not known. "
+            "Export it with 8 bits per channel."
+        )
+    if image.mode.startswith("I"):
+        grey = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+        image = pil.fromarray(((grey + 128) // 257).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = pil.alpha_composite(pil.new("RGBA", image.size, "white"), image)
+    return image.convert(mode)

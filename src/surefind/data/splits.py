@@ -1,0 +1,213 @@
+"""Parts of a data set: training and test, query and gallery, and how to cut them.
+
+Three cuts, each from a generator:
+
+- *open-set*: classes are divided, so that no class of the test part was seen in training;
+- *query and gallery*: each class keeps some images as queries and the rest to be found;
+- *validation*: a part of the **training** data, per class (closed set) or whole classes (open set).
+  A test part never takes its place.
+
+A class with a single image cannot stand on both sides. A named policy says where it goes.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from surefind.data.dataset import Dataset
+from surefind.data.sampling import rows_by_class
+from surefind.errors import DegenerateError, InputError
+from surefind.validation import check_choice, check_whole
+
+QUERY_SINGLES = ("gallery", "query", "drop", "refuse")
+VALIDATION_SINGLES = ("train", "drop", "refuse")
+CUTS = ("example", "class")
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The named parts of a data set.
+
+    Attributes:
+        parts: Each part by its name, for example ``"train"`` and ``"test"``.
+    """
+
+    parts: Mapping[str, Dataset]
+
+    def __getitem__(self, name: str) -> Dataset:
+        if name not in self.parts:
+            raise InputError(
+                f"there is no part {name!r} here; there is {', '.join(map(repr, self.parts))}."
+            )
+        return self.parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @property
+    def train(self) -> Dataset:
+        """The part to learn from."""
+        return self["train"]
+
+    @property
+    def test(self) -> Dataset:
+        """The part to judge by."""
+        return self["test"]
+
+
+def open_set_split(
+    dataset: Dataset, *, train_share: float = 0.5, generator: torch.Generator | None = None
+) -> Splits:
+    """Divide the classes, so that the test classes are new.
+
+    Args:
+        dataset: A data set with labels.
+        train_share: Share of the classes that goes to training.
+        generator: Chooses the classes; None takes them in the order of their labels, as the
+            zero-shot protocol of CUB-200-2011 and Cars196 does.
+
+    Returns:
+        The parts ``"train"`` and ``"test"``; each keeps all class names.
+    """
+    train, test = _by_class(dataset, 1 - _open_share("train_share", train_share), generator)
+    return Splits({"train": dataset[train], "test": dataset[test]})
+
+
+def query_gallery_split(
+    dataset: Dataset,
+    generator: torch.Generator,
+    *,
+    queries_per_class: int = 1,
+    singles: str = "gallery",
+) -> Splits:
+    """Take queries from each class and leave the rest to be found.
+
+    Args:
+        dataset: A data set with labels.
+        generator: Chooses the queries.
+        queries_per_class: Queries to take; a smaller class keeps at least one image in the gallery.
+        singles: Where a class of one image goes: ``"gallery"`` (a distractor), ``"query"`` (a query
+            without a match), ``"drop"``, or ``"refuse"``.
+
+    Returns:
+        The parts ``"query"`` and ``"gallery"``, rows in their order.
+
+    Raises:
+        DegenerateError: If a part would be empty.
+    """
+    check_whole("queries_per_class", queries_per_class, least=1)
+    check_choice("singles", singles, QUERY_SINGLES)
+    query: list[Tensor] = []
+    gallery: list[Tensor] = []
+    for rows in rows_by_class(_labels(dataset)):
+        if len(rows) == 1:
+            _refuse_single(dataset, rows, singles)
+            query += [rows] if singles == "query" else []
+            gallery += [rows] if singles == "gallery" else []
+            continue
+        shuffled = rows[torch.randperm(len(rows), generator=generator)]
+        count = min(queries_per_class, len(rows) - 1)
+        query.append(shuffled[:count])
+        gallery.append(shuffled[count:])
+    if not query or not gallery:
+        raise DegenerateError(
+            f"{dataset.name} cannot be split: {len(query)} classes give queries and "
+            f"{len(gallery)} a gallery. At least one class needs two images."
+        )
+    return Splits({"query": dataset[_sorted(query)], "gallery": dataset[_sorted(gallery)]})
+
+
+def validation_split(
+    train: Dataset,
+    generator: torch.Generator,
+    *,
+    share: float = 0.1,
+    by: str = "example",
+    singles: str = "train",
+) -> Splits:
+    """Cut a validation part from training data.
+
+    Args:
+        train: The training data, with labels.
+        generator: Chooses the part.
+        share: Size of the part, of the examples or of the classes.
+        by: ``"example"`` takes this share of each class, at least one image and never all;
+            ``"class"`` takes whole classes, to validate open-set retrieval.
+        singles: Where a class of one image goes when cutting by example: ``"train"``, ``"drop"``,
+            or ``"refuse"``.
+
+    Returns:
+        The parts ``"train"`` and ``"validation"``, rows in their order.
+
+    Raises:
+        DegenerateError: If no class can be cut.
+    """
+    check_choice("by", by, CUTS)
+    check_choice("singles", singles, VALIDATION_SINGLES)
+    share = _open_share("share", share)
+    if by == "class":
+        kept, cut = _by_class(train, share, generator)
+        return Splits({"train": train[kept], "validation": train[cut]})
+    keep, validation = [], []
+    for rows in rows_by_class(_labels(train)):
+        if len(rows) == 1:
+            _refuse_single(train, rows, singles)
+            keep += [rows] if singles == "train" else []
+            continue
+        shuffled = rows[torch.randperm(len(rows), generator=generator)]
+        count = min(max(round(share * len(rows)), 1), len(rows) - 1)
+        validation.append(shuffled[:count])
+        keep.append(shuffled[count:])
+    if not validation:
+        raise DegenerateError(
+            f"{train.name} has no class with two images to cut a validation part from. "
+            'Cut by="class", or give more images.'
+        )
+    return Splits({"train": train[_sorted(keep)], "validation": train[_sorted(validation)]})
+
+
+def _by_class(
+    dataset: Dataset, share: float, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    members = rows_by_class(_labels(dataset))
+    n = len(members)
+    if n < 2:
+        raise DegenerateError(
+            f"{dataset.name} has {n} classes; two are needed to divide classes into two parts."
+        )
+    order = list(range(n)) if generator is None else torch.randperm(n, generator=generator).tolist()
+    count = min(max(round((1 - share) * n), 1), n - 1)
+    first, second = order[:count], order[count:]
+    return _sorted([members[c] for c in first]), _sorted([members[c] for c in second])
+
+
+def _labels(dataset: Dataset) -> Tensor:
+    if dataset.labels is None:
+        raise InputError(f"{dataset.name} has no labels, and this split divides by class.")
+    labels: Tensor = dataset.labels
+    return labels
+
+
+def _open_share(name: str, value: float) -> float:
+    if not 0 < value < 1:
+        raise InputError(f"{name} must lie strictly between 0 and 1; got {value!r}.")
+    return value
+
+
+def _refuse_single(dataset: Dataset, row: Tensor, singles: str) -> None:
+    if singles == "refuse":
+        label = int(_labels(dataset)[row])
+        called = label if dataset.classes is None else repr(dataset.classes[label])
+        raise DegenerateError(
+            f"class {called} of {dataset.name} has a single image. Add one, or choose another "
+            "policy for singles."
+        )
+
+
+def _sorted(rows: list[Tensor]) -> Tensor:
+    return torch.cat(rows).sort().values
