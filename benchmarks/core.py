@@ -147,7 +147,7 @@ GROWTH = {
     f"growth {axis} {n}x{d}x{z}": partial(dataset, n, d, z)
     for axis, shapes in {
         "N": [(n, 256, 16) for n in (2_000, 4_000, 8_000, 16_000, 32_000)],
-        "D": [(8_000, d, 16) for d in (256, 512, 1_024, 2_048, 4_096, 8_192)],
+        "D": [(1_000, d, 64) for d in (2_048, 4_096, 8_192, 16_384, 32_768)],
         "Z": [(8_000, 256, z) for z in (4, 16, 64, 256, 1_024)],
     }.items()
     for n, d, z in shapes

@@ -54,13 +54,13 @@ def random_images() -> sf.Dataset:
 
 
 def alternate(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Time calls in turn, so that what disturbs one disturbs the others; give medians."""
+    """Time calls in turn, so that what disturbs one disturbs the others; give medians of CPU time."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = time.process_time()
             call()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(time.process_time() - start)
     return {name: statistics.median(values[2:]) for name, values in times.items()}
 
 

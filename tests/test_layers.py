@@ -25,11 +25,13 @@ MAY_IMPORT = {
     "objectives": BASE | {"pairs", "losses", "mining"},
     "train": BASE | {"data", "pairs", "processes", "seeds"},
     "runs": BASE | {"data", "models", "objectives", "processes", "train"},
+    "metrics": BASE,
+    "retrieval": BASE | {"embeddings", "pairs", "vmf"},
     "methods": BASE
     | {"data", "models", "pairs", "objectives", "train", "runs", "processes", "seeds"}
     | {"curvature", "embeddings", "posterior"},
 }
-TOP = {"__init__", "learner"}
+TOP = {"__init__", "learner", "cli"}
 
 
 def stage_of(path):
