@@ -62,8 +62,15 @@ def method(owner: str, name: str, member: object) -> str:
 def signature(thing: object) -> str:
     """Give parameters and defaults; types and shapes stand in the prose."""
     parameters = inspect.signature(thing).parameters.values()
-    bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters if p.name not in _OWN]
-    return re.sub(r"<[^>]*>", "...", str(inspect.Signature(bare)))
+    bare = [bare_parameter(p) for p in parameters if p.name not in ("self", "cls")]
+    return str(inspect.Signature(bare)).replace("Ellipsis", "...")
+
+
+def bare_parameter(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Drop the annotation, and show a default that is a function as dots."""
+    empty = inspect.Parameter.empty
+    function = callable(parameter.default) and parameter.default is not empty
+    return parameter.replace(annotation=empty, default=... if function else parameter.default)
 
 
 def prose(docstring: str) -> str:
@@ -73,8 +80,6 @@ def prose(docstring: str) -> str:
     docstring = re.sub(r"^    (\w+): ", r"- `\1`: ", docstring, flags=re.MULTILINE)
     return re.sub(r"^ {4,8}(?=\S)", "  ", docstring, flags=re.MULTILINE) + "\n"
 
-
-_OWN = {"self", "cls"}
 
 if __name__ == "__main__":
     PAGE.write_text(page())

@@ -1,45 +1,58 @@
-"""The command line as a user meets it, in processes of its own."""
+"""The command line as a user meets it."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import surefind as sf
+from surefind.cli import main
 
 
-def surefind(*arguments, cwd):
-    command = [sys.executable, "-c", "from surefind.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+@pytest.fixture
+def surefind(tmp_path, monkeypatch, capsys):
+    """Run a command in an empty folder; give its exit code and what it wrote."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["surefind", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        written = capsys.readouterr()
+        return end.value.code or 0, " ".join(written.out.split()), " ".join(written.err.split())
+
+    return run
 
 
-def test_train_resume_and_refuse(tmp_path):
-    first = surefind("train", "digits", "--out", "run", "--epochs", 1, cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    assert "Saved the model and its history in run." in first.stdout
+def test_train_resume_and_refuse(surefind, tmp_path):
+    train = ("train", "digits", "--out", "run")
+    code, out, err = surefind(*train, "--epochs", 1)
+    assert code == 0, err
+    assert "Saved the model and its history in run." in out
     assert {p.name for p in (tmp_path / "run").iterdir()} >= {"config.toml", "model.safetensors"}
-    again = surefind("train", "digits", "--out", "run", "--epochs", 1, cwd=tmp_path)
-    assert again.returncode == 1
-    assert "add --resume" in again.stderr
-    other = surefind("train", "digits", "--out", "run", "--seed", 3, "--resume", cwd=tmp_path)
-    assert other.returncode == 1
-    assert "seed was 0" in other.stderr
-    longer = surefind("train", "digits", "--out", "run", "--epochs", 2, "--resume", cwd=tmp_path)
-    assert longer.returncode == 0, longer.stderr
+    code, _, err = surefind(*train, "--epochs", 1)
+    assert code == 1
+    assert "add --resume" in err
+    code, _, err = surefind(*train, "--seed", 3, "--resume")
+    assert code == 1
+    assert "seed was 0" in err
+    code, _, err = surefind(*train, "--epochs", 2, "--resume")
+    assert code == 0, err
     assert len(sf.load(tmp_path / "run").history_["encoder"]) == 2
 
 
-def test_data_check_says_what_is_there_and_what_is_wrong(tmp_path):
-    good = surefind("data", "check", "digits", cwd=tmp_path)
-    assert good.returncode == 0
-    assert "Everything is as published." in good.stdout
-    absent = surefind("data", "check", "mnist", "--data", tmp_path, cwd=tmp_path)
-    assert absent.returncode == 1
-    assert "MNIST is not in" in absent.stderr
-    assert "Traceback" not in absent.stderr
+def test_data_check_says_what_is_there_and_what_is_wrong(surefind, tmp_path):
+    code, out, _ = surefind("data", "check", "digits")
+    assert code == 0
+    assert "Everything is as published." in out
+    code, _, err = surefind("data", "check", "mnist", "--data", tmp_path)
+    assert code == 1
+    assert "MNIST is not in" in err
+    code, out, _ = surefind("data", "list")
+    assert code == 0
+    assert "fashion-mnist" in out
 
 
 @pytest.fixture
@@ -54,12 +67,23 @@ def folder(tmp_path):
     return tmp_path / "pets"
 
 
-def test_bad_images_are_named_before_training(folder, tmp_path):
+def test_bad_images_are_named_before_training(surefind, folder, tmp_path):
     (folder / "cat" / "broken.png").write_bytes(b"not a picture")
-    options = ("--encoder", "small", "--epochs", 1)
-    refused = surefind("train", folder, "--out", "run", *options, cwd=tmp_path)
-    assert refused.returncode == 1
-    assert "broken.png" in refused.stderr
+    train = (
+        "train",
+        folder,
+        "--out",
+        "run",
+        "--encoder",
+        "small",
+        "--epochs",
+        1,
+        "--batch-size",
+        4,
+    )
+    code, _, err = surefind(*train)
+    assert code == 1
+    assert "broken.png" in err
     assert not (tmp_path / "run").exists()
 
 
@@ -72,9 +96,17 @@ def test_bad_images_are_named_before_training(folder, tmp_path):
         (("data", "check", "imagenet"), 1, "name must be one of"),
     ],
 )
-def test_mistakes_get_a_sentence_and_a_code(tmp_path, arguments, code, message):
-    run = surefind(*arguments, cwd=tmp_path)
-    assert run.returncode == code
-    assert message in run.stderr
+def test_mistakes_get_a_sentence_and_a_code(surefind, tmp_path, arguments, code, message):
+    found, _, err = surefind(*arguments)
+    assert found == code
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mistake_shows_no_traceback(tmp_path):
+    """As a shell sees it, in a process of its own."""
+    code = "from surefind.cli import main; main()"
+    command = [sys.executable, "-c", code, "data", "check", "imagenet"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == 1
     assert "Traceback" not in run.stderr
-    assert not list(Path(tmp_path).iterdir())
