@@ -37,12 +37,11 @@ def entry(name: str) -> str:
 
 def members(module: ModuleType) -> list[str]:
     """Write the public classes and functions of a module."""
-    own = [(k, v) for k, v in vars(module).items() if k[0] != "_" and callable(v)]
+    own = [(k, getattr(module, k)) for k in module.__all__ if callable(getattr(module, k))]
     return [
         f"**`{module.__name__.removeprefix('surefind.')}.{name}{signature(thing)}`**\n\n"
         + prose(inspect.getdoc(thing) or "")
-        for name, thing in sorted(own)
-        if name not in ("Any", "Method")
+        for name, thing in own
     ]
 
 

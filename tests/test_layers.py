@@ -31,7 +31,7 @@ MAY_IMPORT = {
     | {"data", "models", "pairs", "objectives", "train", "runs", "processes", "seeds"}
     | {"curvature", "embeddings", "posterior"},
 }
-TOP = {"__init__", "learner", "cli"}
+TOP = {"__init__", "learner", "evaluation", "bench", "cli"}
 
 
 def stage_of(path):

@@ -157,6 +157,39 @@ def train(
     console.print(f"Saved the model and its history in [bold]{out}[/bold].")
 
 
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="fashion-mnist, cifar10 or digits.")],
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas, or all.")] = "all",
+    seeds: Annotated[int, typer.Option(help="How many seeds: 0, 1, …")] = 1,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Also the paper's twelve rows.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Where results are written.")] = Path("results"),
+    work: Annotated[Path, typer.Option(help="Where training is kept.")] = Path("runs/bench"),
+    data: DataFolder = None,
+) -> None:
+    """Compare methods on a data set; killed at any moment, the same command goes on.
+
+    Example: `surefind bench digits --methods deterministic,laplace-posthoc`
+    """
+    from surefind.bench import rows_of, run_bench
+
+    def on_cell(row: str, seed: int, values: dict[str, float] | None) -> None:
+        if values is None:
+            console.print(f"[bold]{row}[/bold], seed {seed} …")
+        else:
+            shown = ("recall@1", "auroc", "ausc", "ece")
+            console.print("  " + ", ".join(f"{k} {values[k]:.3f}" for k in shown if k in values))
+
+    rows = rows_of(methods.split(","), with_ablation=ablation)
+    with progress_bar() as bar:
+        run_bench(
+            name, rows, range(seeds), data=data, results=out, work=work, on_cell=on_cell, report=bar
+        )
+    console.print(f"Results are in [bold]{out / name}[/bold].")
+
+
 def training_part(source: str, folder: Path | None) -> "Dataset":
     """Load what a run trains on: a set by name, a folder, or a manifest."""
     from surefind.data.catalogue import load, set_names

@@ -21,3 +21,14 @@ METHODS: dict[str, type[Method]] = {
     "pfe": PFE,
     "hib": HIB,
 }
+
+__all__ = [
+    "HIB",
+    "METHODS",
+    "PFE",
+    "DeepEnsemble",
+    "Deterministic",
+    "LaplaceOnline",
+    "LaplacePosthoc",
+    "MCDropout",
+]

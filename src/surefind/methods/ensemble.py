@@ -117,7 +117,9 @@ class DeepEnsemble:
                 initialize(fresh, seeded(run.plan.seed, "member", i))
             plan = replace(run.plan, seed=run.plan.seed + 1_000_003 * i)
             member = replace(run, plan=plan)
-            trained.append(trained_copy(start, dataset, member, stage=f"member {i}"))
+            # The first member is the point estimate: in a folder that is shared, it is trained once.
+            stage = f"member {i}" if i else "encoder"
+            trained.append(trained_copy(start, dataset, member, stage=stage))
         embeddings = [_embed_all(e, dataset, run) for e in trained]
         rotations = [procrustes(u, embeddings[0]) for u in embeddings]
         return EnsembleEmbedder(tuple(trained), torch.stack(rotations))
