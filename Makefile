@@ -18,6 +18,8 @@ format: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/tables.py
 
 .venv/ready: pyproject.toml constraints.txt

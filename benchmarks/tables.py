@@ -60,7 +60,7 @@ def main() -> None:
         "![cost against N, D and Z](images/growth.svg)",
         "",
     ]
-    (DOCS / "benchmarks.md").write_text("\n".join([*lines, *learning_lines()]))
+    (DOCS / "benchmarks.md").write_text("\n".join([*lines, *learning_lines(), *evaluation_lines()]))
     plot({k: v for k, v in cases.items() if k.startswith("growth")})
 
 
@@ -88,7 +88,8 @@ def learning_lines() -> list[str]:
     return [
         "## Learning",
         "",
-        "Made by `python benchmarks/learning.py`; both sides of a ratio are timed in turn, medians of CPU time.",
+        "Made by `python benchmarks/learning.py`; both sides of a ratio are timed in turn, "
+        "medians of CPU time.",
         "",
         "| ours | against | ratio | goal |",
         "| --- | --- | --: | --: |",
@@ -96,6 +97,23 @@ def learning_lines() -> list[str]:
         "",
         f"Reading JPEGs of 500 × 375 pixels, random crops resized to 224: "
         f"{r['image_folder']['images_per_second']:.0f} images/s (goal: 250).",
+        "",
+    ]
+
+
+def evaluation_lines() -> list[str]:
+    file = RESULTS / "evaluation.json"
+    if not file.exists():
+        return []
+    cases = json.loads(file.read_text())["cases"]
+    return [
+        "## Evaluation",
+        "",
+        "Made by `python benchmarks/evaluation.py`.",
+        "",
+        "| case | time | CPU time | memory |",
+        "| --- | --: | --: | --: |",
+        *(row(name, case) for name, case in cases.items()),
         "",
     ]
 

@@ -46,7 +46,7 @@ def test_train_resume_and_refuse(surefind, tmp_path):
 def test_data_check_says_what_is_there_and_what_is_wrong(surefind, tmp_path):
     code, out, _ = surefind("data", "check", "digits")
     assert code == 0
-    assert "Everything is as published." in out
+    assert "Everything is as published" in out
     code, _, err = surefind("data", "check", "mnist", "--data", tmp_path)
     assert code == 1
     assert "MNIST is not in" in err
@@ -94,6 +94,14 @@ def test_bad_images_are_named_before_training(surefind, folder, tmp_path):
         (("train", "nowhere", "--out", "run"), 1, "neither a known set"),
         (("train", "digits"), 2, "--out"),
         (("data", "check", "imagenet"), 1, "name must be one of"),
+        (("train", "[/x]", "--out", "run"), 1, "'[/x]' is neither a known set"),
+        (
+            ("train", "digits", "--out", "run", "--margin", "-1"),
+            1,
+            "margin must be a finite number",
+        ),
+        (("train", "digits", "--out", "run", "--learning-rate", "-1"), 1, "learning_rate must be"),
+        (("train", "digits", "--out", "run", "--encoder", "cifar10"), 1, "images"),
     ],
 )
 def test_mistakes_get_a_sentence_and_a_code(surefind, tmp_path, arguments, code, message):

@@ -26,6 +26,26 @@ def test_indexing_keeps_the_axes(embeddings):
         embeddings[4]
 
 
+@pytest.mark.parametrize(
+    "index", [2, -2, np.int64(2), np.array(2), torch.tensor(2), torch.tensor(-2, dtype=torch.int32)]
+)
+def test_any_whole_number_gives_a_batch_of_one(embeddings, index):
+    for e in (embeddings, embeddings.numpy()):
+        assert e[index].mean.shape == (1, 3)
+        assert e[index].kappa.tolist() == [4]
+
+
+def test_read_only_arrays_are_taken_without_a_warning(embeddings, tmp_path):
+    np.save(tmp_path / "mean.npy", embeddings.numpy().mean)
+    mean = np.load(tmp_path / "mean.npy", mmap_mode="r")
+    kappa = embeddings.numpy().kappa.copy()
+    kappa.flags.writeable = False
+    stored = sf.Embeddings(mean, kappa)
+    assert stored.mean is mean
+    assert torch.equal(stored.tensors().mean, embeddings.mean)
+    assert stored[1].kappa.tolist() == [2]
+
+
 def test_arrays_and_tensors_go_round(embeddings):
     array = embeddings.numpy()
     assert isinstance(array.mean, np.ndarray)
@@ -49,6 +69,9 @@ def test_half_precision_directions_are_accepted(directions):
         (torch.eye(3), torch.full((3,), torch.nan), "must not be negative or NaN"),
         (torch.eye(3) * 3, torch.ones(3), "rows of length 1"),
         (torch.ones(3), torch.ones(3), "mean must be \\(n, z\\)"),
+        (np.eye(3), torch.ones(3), "both NumPy arrays; got ndarray and Tensor. Convert one"),
+        (torch.eye(3), np.ones(3), "both NumPy arrays; got Tensor and ndarray. Convert one"),
+        (torch.eye(1), [1.0], "kappa must be a tensor or a NumPy array; got list"),
         ([[1.0, 0.0]], torch.ones(1), "must be a tensor or a NumPy array; got list"),
     ],
 )

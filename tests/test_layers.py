@@ -23,15 +23,16 @@ MAY_IMPORT = {
     "data": BASE | {"pairs"},
     "models": BASE,
     "objectives": BASE | {"pairs", "losses", "mining"},
-    "train": BASE | {"data", "pairs", "processes", "seeds"},
+    "passes": {"data", "pairs"},
+    "train": BASE | {"data", "models", "pairs", "processes", "seeds"},
     "runs": BASE | {"data", "models", "objectives", "processes", "train"},
     "metrics": BASE,
     "retrieval": BASE | {"embeddings", "pairs", "vmf"},
     "methods": BASE
     | {"data", "models", "pairs", "objectives", "train", "runs", "processes", "seeds"}
-    | {"curvature", "embeddings", "posterior"},
+    | {"curvature", "embeddings", "passes", "posterior"},
 }
-TOP = {"__init__", "learner", "evaluation", "bench", "cli"}
+TOP = {"__init__", "learner", "evaluation", "bench", "cli", "__main__"}
 
 
 def stage_of(path):

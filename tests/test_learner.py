@@ -8,6 +8,7 @@ from torch import nn
 import surefind as sf
 from surefind.learner import FILE
 from surefind.models.checkpoint import load_tensors, save_tensors
+from surefind.objectives import Contrastive
 from surefind.seeds import seeded
 
 
@@ -86,6 +87,27 @@ def test_metadata_is_plain_json(tmp_path):
     assert metadata["method"] == "hib"
 
 
+def test_a_method_of_ones_own_works_but_cannot_be_saved_by_name(tmp_path):
+    class Own(sf.methods.Deterministic):
+        pass
+
+    learner = learning.learner(Own(), epochs=1).fit(learning.digits()[0][:100])
+    with pytest.raises(sf.InputError, match="Own is not known by name"):
+        learner.save(tmp_path)
+
+
+def test_the_curvature_is_of_the_loss_that_is_trained_on():
+    train = learning.digits()[0][:100]
+    fits = [
+        learning
+        .learner("laplace-posthoc", epochs=0, **options)
+        .fit(train)
+        .fitted.posterior.precision
+        for options in ({"margin": 0.1}, {"objective": Contrastive(0.1)})
+    ]
+    assert torch.equal(*fits)
+
+
 def test_misuse_is_answered_with_what_to_do():
     train = learning.digits()[0][:100]
     fitted = learning.learner(epochs=1).fit(train)
@@ -94,6 +116,14 @@ def test_misuse_is_answered_with_what_to_do():
         learning.learner().embed(train)
     with pytest.raises(sf.InputError, match="epochs must be a whole number of at least 0; got -1"):
         learning.learner(epochs=-1).fit(train)
+    with pytest.raises(sf.InputError, match="not fitted yet"):
+        learning.learner().save("nowhere")
+    with pytest.raises(sf.InputError, match="batch_size must be a whole number of at least 1"):
+        fitted.embed(train, batch_size=0)
+    with pytest.raises(sf.InputError, match="examples_per_class must be a whole number"):
+        learning.learner(examples_per_class=0).fit(train)
+    with pytest.raises(sf.InputError, match="learning_rate must be a finite number above 0"):
+        learning.learner(learning_rate=-1.0).fit(train)
     with pytest.raises(sf.InputError, match="nothing to embed"):
         fitted.embed(train[:0])
     with pytest.raises(sf.InputError, match="n_samples must be a whole number of at least 1"):

@@ -4,6 +4,7 @@ import torch
 from pytorch_metric_learning import losses, miners
 
 import surefind as sf
+from surefind.models.checkpoint import load_tensors
 from surefind.objectives import Contrastive, External
 
 
@@ -13,6 +14,18 @@ def test_losses_and_miners_of_pytorch_metric_learning_work_as_they_are(loss, min
     train, test = learning.digits()
     learner = learning.learner("laplace-posthoc", objective=External(loss, miner), epochs=4)
     assert learning.recall_at_1(learner.fit(train).embed(test), test.labels) > 0.9
+
+
+def test_losses_with_weights_of_their_own_are_trained_and_kept(tmp_path):
+    train, test = learning.digits()
+    loss = losses.ProxyAnchorLoss(4, 3)
+    before = loss.proxies.detach().clone()
+    options = {"objective": External(loss), "epochs": 2}
+    fitted = learning.learner(**options).fit(train, folder=tmp_path)
+    kept = load_tensors(tmp_path / "encoder.safetensors")[0]
+    assert not torch.equal(kept["trainee.objective.proxies"], before)
+    assert torch.equal(loss.proxies, before)  # the caller's own stays as it is
+    assert learning.recall_at_1(fitted.embed(test), test.labels) > 0.9
 
 
 @pytest.mark.parametrize("mining", ["all", "hard", "semi-hard"])

@@ -75,6 +75,19 @@ def test_labels_may_be_an_array_of_names(directions):
     assert torch.equal(named, numbered)
 
 
+def test_labels_may_be_a_list(directions):
+    u = directions(4, 3)
+    assert torch.equal(
+        sf.pair_targets([7, 8, 7, 9], u, margin=1.0),
+        sf.pair_targets(torch.tensor([7, 8, 7, 9]), u, margin=1.0),
+    )
+
+
+def test_relations_stay_where_they_are(relation):
+    r = as_relation(relation[0])
+    assert r.to(torch.device("cpu")) is r
+
+
 def test_without_a_kind_of_pair_that_term_is_absent(directions):
     u = directions(3, 4)
     apart = sf.pair_targets(torch.tensor([0, 1, 2]), u, margin=4.0)
@@ -153,6 +166,7 @@ def test_positions_want_two_radii_in_order(normal):
         ([0, 1], [1, 1], "cannot be paired with itself"),
         ([0, 1], [1, 0], "listed twice"),
         ([0], [1, 2], "one entry per pair; got 1, 2 and 2"),
+        ([0.0, 1.0], [1, 2], "left and right must be int64 tensors and same a boolean one"),
     ],
 )
 def test_pair_lists_that_are_no_sets_are_refused(left, right, message):

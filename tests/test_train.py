@@ -12,6 +12,7 @@ import torch
 import surefind as sf
 from surefind import train as module
 from surefind.data.dataset import Dataset
+from surefind.models.checkpoint import load_tensors
 from surefind.train import Plan, epoch_batches
 
 SCRIPT = """
@@ -99,6 +100,57 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
         learning.learner(epochs=1, seed=5).fit(train, folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"method": "mc-dropout"}, "kind"),
+        ({"margin": 0.1}, "objective"),
+        ({"learning_rate": 1e-2}, "learning_rate"),
+        ({"batch_size": 16}, "batch_size"),
+    ],
+)
+def test_a_folder_trained_otherwise_is_refused(tmp_path, options, word):
+    train = learning.digits()[0][:100]
+    learning.learner(epochs=1).fit(train, folder=tmp_path)
+    with pytest.raises(sf.InputError, match=word):
+        learning.learner(**{"epochs": 1} | options).fit(train, folder=tmp_path)
+    with pytest.raises(sf.InputError, match="labels"):
+        learning.learner(epochs=1).fit(learning.digits()[0][100:200], folder=tmp_path)
+
+
+def test_a_longer_run_is_not_passed_off_as_a_shorter_one(tmp_path):
+    train = learning.digits()[0][:100]
+    learning.learner(epochs=2).fit(train, folder=tmp_path)
+    with pytest.raises(sf.InputError, match="trained for 2 epochs, more than the 1"):
+        learning.learner(epochs=1).fit(train, folder=tmp_path)
+
+
+def test_later_stages_are_learnt_anew_when_the_first_goes_on(tmp_path):
+    train = learning.digits()[0][:200]
+    learning.learner("pfe", epochs=1).fit(train, folder=tmp_path)
+    longer = learning.learner("pfe", epochs=2).fit(train, folder=tmp_path)
+    whole = learning.learner("pfe", epochs=2).fit(train)
+    assert learning.tensors_equal(longer.fitted.tensors(), whole.fitted.tensors())
+
+
+def test_weights_that_blow_up_are_never_kept(tmp_path):
+    train = learning.digits()[0][:64]
+    with pytest.raises(sf.NumericalError, match=r"weights are not finite|the loss is"):
+        learning.learner(epochs=3, batch_size=64, learning_rate=1e38).fit(train, folder=tmp_path)
+    kept = tmp_path / "encoder.safetensors"
+    if kept.exists():
+        assert all(torch.isfinite(v).all() for v in load_tensors(kept)[0].values())
+
+
+def test_layers_that_draw_from_the_process_are_repeatable_and_leave_it_alone():
+    encoder = learning.encoder()
+    encoder.backbone.append(torch.nn.Dropout(0.5))
+    train, state = learning.digits()[0][:100], torch.get_rng_state()
+    fits = [sf.MetricLearner(encoder, epochs=1, batch_size=32).fit(train) for _ in range(2)]
+    assert learning.tensors_equal(*(f.fitted.tensors() for f in fits))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_half_a_checkpoint_is_refused_by_name(tmp_path):
     train = learning.digits()[0]
     learning.learner(epochs=1).fit(train, folder=tmp_path)
@@ -109,15 +161,16 @@ def test_half_a_checkpoint_is_refused_by_name(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_by_name_and_keeps_the_last_good_state(tmp_path):
-    train = learning.digits()[0]
-    learning.learner(epochs=1).fit(train, folder=tmp_path)
+    train, factor = learning.digits()[0], [1.0]
+
+    def fragile(embeddings, relation, generator):
+        return embeddings.sum() * factor[0]
+
+    learning.learner(epochs=1, objective=fragile).fit(train, folder=tmp_path)
     before = (tmp_path / "encoder.safetensors").read_bytes()
-
-    def broken(embeddings, relation, generator):
-        return embeddings.sum() * torch.nan
-
+    factor[0] = torch.nan
     with pytest.raises(sf.NumericalError, match="the loss is nan at step 0 of epoch 1"):
-        learning.learner(epochs=2, objective=broken).fit(train, folder=tmp_path)
+        learning.learner(epochs=2, objective=fragile).fit(train, folder=tmp_path)
     assert (tmp_path / "encoder.safetensors").read_bytes() == before
 
 

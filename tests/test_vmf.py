@@ -1,8 +1,12 @@
+import math
+
+import mpmath
 import oracles
 import pytest
 import torch
 
 import surefind as sf
+from surefind.vmf import match_score
 
 KAPPAS = [1e-6, 1e-3, 0.1, 1.0, 7.0, 50.0, 1e3, 1e4, 1e6]
 
@@ -68,6 +72,69 @@ def test_match_score_is_the_log_of_the_overlap(cosine):
     assert float(score) == pytest.approx(expected, abs=1e-9)
 
 
+def exact_match(kappa_a, kappa_b, gap, dim):
+    """log C(κa) + log C(κb) - log C(κab) with digits to spare for the cancellation."""
+    with mpmath.workdps(80):
+        ka, kb, g = mpmath.mpf(kappa_a), mpmath.mpf(kappa_b), mpmath.mpf(gap)
+        joint = mpmath.sqrt((ka - kb) ** 2 + 2 * ka * kb * (2 - g))
+        order = mpmath.mpf(dim) / 2 - 1
+
+        def log_c(k):
+            # Hankel's expansion where the definition's series would need 1e18 terms.
+            if k < 1000:
+                log_i = mpmath.log(mpmath.besseli(order, k))
+            else:
+                term, total = mpmath.mpf(1), mpmath.mpf(1)
+                for n in range(1, 60):
+                    term *= -(4 * order**2 - (2 * n - 1) ** 2) / (8 * n * k)
+                    total += term
+                log_i = k - mpmath.log(2 * mpmath.pi * k) / 2 + mpmath.log(total)
+            return order * mpmath.log(k) - (order + 1) * mpmath.log(2 * mpmath.pi) - log_i
+
+        return float(log_c(ka) + log_c(kb) - log_c(joint))
+
+
+@pytest.mark.parametrize("dim", [2, 3, 16])
+@pytest.mark.parametrize("kappa", [1.0, 1e3, 1e8, 1e12, 1e15, 1e18])
+@pytest.mark.parametrize("ratio", [1.0, 0.25, 1e-3])
+@pytest.mark.parametrize("angle", [0.0, 1e-9, 0.5])
+def test_match_score_keeps_its_digits_at_any_concentration(dim, kappa, ratio, angle):
+    gap = 2 * math.sin(angle / 2) ** 2
+    other = kappa * ratio
+    score = match_score(*(torch.tensor(x, dtype=torch.float64) for x in (gap, kappa, other)), dim)
+    assert float(score) == pytest.approx(exact_match(kappa, other, gap, dim), rel=1e-11, abs=1e-11)
+
+
+@pytest.mark.parametrize(("kappa", "expected"), [(1e15, 32.008), (1e18, 38.916)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_sure_directions_match(directions, kappa, expected, dtype):
+    """Rounded to float32, a direction is not of unit length; that must not count as a distance."""
+    e = sf.Embeddings(directions(5, 3).to(dtype), torch.full((5,), kappa, dtype=dtype))
+    score = sf.vmf_match_score(e, e)
+    assert score.diagonal().tolist() == pytest.approx([expected] * 5, abs=1e-3)
+    assert score.dtype == dtype
+
+
+def test_match_score_without_any_concentration_is_the_uniform_one_with_zero_slope():
+    kappa = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    score = match_score(torch.tensor(0.3).double(), kappa[0], kappa[1], 3)
+    score.backward()
+    assert score.item() == pytest.approx(-math.log(4 * math.pi))
+    torch.testing.assert_close(kappa.grad, torch.zeros(2).double())
+
+
+def test_gradient_of_the_match_score_matches_finite_differences():
+    gap, ka, kb = (
+        torch.tensor(x, dtype=torch.float64, requires_grad=True)
+        for x in ([0.4, 1.9, 2.0], [3.0, 20.0, 5.0], [3.0, 1.0, 5.0])
+    )
+    assert torch.autograd.gradcheck(lambda a, b: match_score(gap.detach(), a, b, 5), (ka, kb))
+    inside = gap.detach()[:2].requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda g: match_score(g, ka.detach()[:2], kb.detach()[:2], 5), (inside,)
+    )
+
+
 def test_match_score_is_symmetric_and_prefers_the_sure_neighbour(directions):
     one, many = sf.Embeddings(directions(1, 8), torch.tensor([50.0])), directions(5, 8)
     many = sf.Embeddings(many, torch.tensor([1.0, 5.0, 50.0, 500.0, 0.0]))
@@ -91,6 +158,13 @@ def test_values_that_are_no_distribution_are_refused(directions):
         sf.vmf_log_normalizer(torch.tensor([-1.0]), 3)
     with pytest.raises(sf.InputError, match="dim must be a whole number of at least 2; got 1"):
         sf.vmf_log_normalizer(torch.tensor([1.0]), 1)
+    with pytest.raises(sf.InputError, match=r"kappa must be float32 or float64; got torch\.int64"):
+        sf.vmf_log_normalizer(torch.tensor([3]), 3)
+    with pytest.raises(sf.InputError, match="resultant_length must be float32 or float64"):
+        sf.vmf_concentration(torch.tensor([1]), 3)
+    endless = sf.Embeddings(directions(2, 3), torch.tensor([1.0, torch.inf]))
+    with pytest.raises(sf.InputError, match="kappa must be finite"):
+        sf.vmf_match_score(endless, endless)
     for wrong in (1.5, -0.1, torch.nan):
         with pytest.raises(sf.InputError, match="resultant_length must lie between 0 and 1"):
             sf.vmf_concentration(torch.tensor([wrong]), 3)

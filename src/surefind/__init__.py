@@ -1,6 +1,6 @@
 """Retrieval that knows when it does not know."""
 
-from surefind import methods
+from surefind import methods, metrics
 from surefind.curvature.dataset import dataset_curvature, dataset_kronecker_curvature
 from surefind.curvature.head import head_curvature
 from surefind.curvature.network import network_curvature
@@ -52,6 +52,7 @@ __all__ = [
     "kronecker_curvature",
     "load",
     "methods",
+    "metrics",
     "mine_pairs",
     "mined_negative_weight",
     "network_curvature",

@@ -36,6 +36,7 @@ from surefind.methods import METHODS, LaplaceOnline, LaplacePosthoc
 from surefind.methods.contract import Method
 from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
 from surefind.models.encoder import Encoder
+from surefind.passes import apply
 from surefind.retrieval.baselines import (
     Baseline,
     NegativeNorm,
@@ -277,20 +278,16 @@ def _free(
     }
 
 
-@torch.no_grad()
 def _feature_scores(
     row: str, encoder: Encoder, train: Dataset, test: Dataset, ood: Dataset
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    def passed(dataset: Dataset, run: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        starts = range(0, len(dataset), 512)
-        return torch.cat([run(dataset.read(slice(i, i + 512))) for i in starts])
-
     if row == "norm":
-        norm = NegativeNorm()
-        return norm.score(passed(test, encoder.outputs)), norm.score(passed(ood, encoder.outputs))
-    plain = encoder.backbone
-    fitted = fit_mahalanobis(passed(train, plain), train.labels)
-    return fitted.score(passed(test, plain)), fitted.score(passed(ood, plain))
+        outputs = (apply(encoder.outputs, part, encoder) for part in (test, ood))
+        known, strange = (NegativeNorm().score(z) for z in outputs)
+        return known, strange
+    fitted = fit_mahalanobis(apply(encoder.backbone, train, encoder), train.labels)
+    known, strange = (fitted.score(apply(encoder.backbone, p, encoder)) for p in (test, ood))
+    return known, strange
 
 
 def _histograms(result: Evaluation) -> dict[str, Any]:

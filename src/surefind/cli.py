@@ -6,6 +6,7 @@ traceback. What takes long shows its progress, and can be cut off at any moment 
 """
 
 import json
+import os
 import sys
 import tomllib
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +75,8 @@ def check_set(
         console.print(f"[red]{problem}[/red]")
     if not report.ok:
         raise typer.Exit(1)
-    console.print("Everything is as published.")
+    known = "counts and checksums" if report.checksums else "counts" if report.counts else "nothing"
+    console.print(f"Everything is as published, as far as that is known here: {known} compared.")
 
 
 @app.command()
@@ -98,6 +101,14 @@ def train(
     margin: Annotated[float, typer.Option(help="Squared distance up to which others repel.")] = 0.7,
     learning_rate: Annotated[float, typer.Option(help="Of RMSprop.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    examples_per_class: Annotated[
+        int | None,
+        typer.Option(help="K of batches with K examples of each class; random otherwise."),
+    ] = None,
+    mining: Annotated[
+        Literal["none", "all", "hard", "semi-hard"],
+        typer.Option(help="Which pairs of a batch to take."),
+    ] = "none",
     on_bad: Annotated[
         Literal["refuse", "skip"], typer.Option(help="What to do with unreadable images.")
     ] = "refuse",
@@ -114,9 +125,16 @@ def train(
     from surefind.data.preprocessing import Preprocessing
     from surefind.learner import MetricLearner
     from surefind.methods import METHODS
-    from surefind.validation import check_choice
+    from surefind.objectives import Contrastive
+    from surefind.passes import like_network
+    from surefind.validation import check_choice, check_positive, check_whole
 
     check_choice("method", method, METHODS)
+    check_positive("margin", margin)
+    check_positive("learning_rate", learning_rate)
+    check_whole("batch_size", batch_size, least=2)
+    check_whole("epochs", epochs, least=0)
+    join_processes()
     settings = {
         "source": source,
         "method": method,
@@ -127,6 +145,8 @@ def train(
         "margin": margin,
         "learning_rate": learning_rate,
         "seed": seed,
+        "examples_per_class": examples_per_class or 0,
+        "mining": mining,
         "on_bad": on_bad,
     }
     dataset, report = training_part(source, data).verify(on_bad=on_bad)
@@ -145,7 +165,12 @@ def train(
         batch_size=batch_size,
         margin=margin,
         learning_rate=learning_rate,
+        examples_per_class=examples_per_class,
+        objective=Contrastive(margin, mining=None if mining == "none" else mining),
         preprocessing=preprocessing,
+    )
+    try_encoder(
+        network, like_network(dataset.read(slice(0, 2), preprocessing=preprocessing), network)
     )
     open_run(out, settings, resume=resume)
     console.print(f"Training [bold]{method}[/bold] on {len(dataset)} examples of {dataset.name}.")
@@ -188,6 +213,15 @@ def bench(
             name, rows, range(seeds), data=data, results=out, work=work, on_cell=on_cell, report=bar
         )
     console.print(f"Results are in [bold]{out / name}[/bold].")
+
+
+def join_processes() -> None:
+    """Under torchrun, become one of its processes."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        import torch
+
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        torch.distributed.init_process_group(backend)
 
 
 def training_part(source: str, folder: Path | None) -> "Dataset":
@@ -242,6 +276,21 @@ def chosen_encoder(
     return with_linear_head(tower, dim, generator=generator), wanted
 
 
+def try_encoder(network: "Encoder", inputs: Any) -> None:
+    """Embed two examples before anything is written, to see that the network takes them."""
+    from surefind.errors import InputError
+
+    training = network.training
+    try:
+        network.eval()(inputs)
+    except RuntimeError as error:
+        raise InputError(
+            f"the encoder cannot take images of shape {tuple(inputs.shape[1:])}: {error}. Choose another "
+            "with --encoder."
+        ) from error
+    network.train(training)
+
+
 def open_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
     """Make a run's folder, or check that the one that is there belongs to the same run."""
     from surefind.errors import InputError
@@ -258,7 +307,9 @@ def open_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
             said = ", ".join(f"{k} was {there.get(k)!r}" for k in changed)
             raise InputError(f"the run in {folder} has other settings: {said}. Give the same ones.")
     folder.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()))
+    beside = folder / ".config.toml.tmp"
+    beside.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()))
+    beside.replace(file)
 
 
 @contextmanager
@@ -285,15 +336,21 @@ def progress_bar() -> "Iterator[Report]":
 
 def main() -> None:
     """Run the command line, and turn errors into sentences and exit codes."""
+    errors = Console(stderr=True, highlight=False)
     try:
-        app(standalone_mode=True)
-    except KeyboardInterrupt:
-        console.print("Stopped. What was learnt is kept; the same command with --resume goes on.")
+        sys.exit(app(standalone_mode=False) or 0)
+    except typer.Abort:
+        errors.print("Stopped. What was kept last is safe; the same command with --resume goes on.")
         sys.exit(1)
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
     except Exception as error:
         from surefind.errors import SurefindError
 
+        if hasattr(error, "exit_code"):  # typer's own: wrong usage, which it explains itself
+            error.show()  # type: ignore[attr-defined]
+            sys.exit(error.exit_code)
         if not isinstance(error, SurefindError | OSError):
             raise
-        Console(stderr=True, highlight=False).print(f"[red]Error:[/red] {error}", markup=True)
+        errors.print(f"[red]Error:[/red] {escape(str(error))}")
         sys.exit(1)

@@ -8,6 +8,7 @@ Axes: ``n`` examples, ``z`` embedding.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from surefind.errors import InputError
 from surefind.validation import check_matrix, check_unit_rows
+
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +37,14 @@ class Embeddings:
     kappa: Any
 
     def __post_init__(self) -> None:
+        if isinstance(self.mean, Tensor) != isinstance(self.kappa, Tensor):
+            # What is neither a tensor nor an array is refused as such.
+            _tensor("mean", self.mean), _tensor("kappa", self.kappa)
+            raise InputError(
+                f"mean and kappa must both be tensors or both NumPy arrays; got "
+                f"{type(self.mean).__name__} and {type(self.kappa).__name__}. "
+                "Convert one: torch.from_numpy(array), or tensor.numpy()."
+            )
         mean, kappa = _tensor("mean", self.mean), _tensor("kappa", self.kappa)
         if mean.dtype in (torch.float16, torch.bfloat16):
             mean = mean.float()
@@ -62,9 +73,9 @@ class Embeddings:
         return len(self.mean)
 
     def __getitem__(self, index: Any) -> "Embeddings":
-        if isinstance(index, int):
+        if _is_single(index):
             # A single row stays a batch of one, so that every consumer sees the same axes.
-            index = range(len(self))[index]
+            index = range(len(self))[int(index)]
             index = slice(index, index + 1)
         return Embeddings(self.mean[index], self.kappa[index])
 
@@ -82,9 +93,18 @@ class Embeddings:
         return Embeddings(_tensor("mean", self.mean), _tensor("kappa", self.kappa))
 
 
+def _is_single(index: Any) -> bool:
+    """Tell whether an index picks one row: a whole number of Python, NumPy or PyTorch."""
+    if isinstance(index, Tensor | np.ndarray):
+        whole = index.dtype in _WHOLE if isinstance(index, Tensor) else index.dtype.kind in "iu"
+        return index.ndim == 0 and whole
+    return isinstance(index, Integral) and not isinstance(index, bool)
+
+
 def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
+        # PyTorch warns of memory that it must not write to, such as a file mapped read-only.
+        return torch.from_numpy(value if value.flags.writeable else value.copy())
     raise InputError(f"{name} must be a tensor or a NumPy array; got {type(value).__name__}.")

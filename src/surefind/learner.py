@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
-from surefind.data.loading import read_batches
 from surefind.data.preprocessing import Preprocessing
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
@@ -29,11 +28,11 @@ from surefind.models.architecture import build, describe
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.models.encoder import Encoder
 from surefind.objectives import Contrastive, Objective
-from surefind.pairs import blocks
+from surefind.passes import batches
 from surefind.processes import world
 from surefind.runs import Report, Run
 from surefind.train import Epoch, Optimizer, Plan
-from surefind.validation import check_choice, check_whole
+from surefind.validation import check_choice, check_positive, check_whole
 
 FORMAT = 1
 FILE = "model.safetensors"
@@ -56,6 +55,8 @@ class MetricLearner:
         optimizer: Makes another torch optimiser from a list of parameters.
         objective: Another loss, such as ``surefind.objectives.External(loss, miner)``.
         examples_per_class: K, for batches of K examples of each of batch_size/K classes.
+        radii: Where the data have positions: same up to the first distance, different beyond the
+            second.
         preprocessing: How images are cut, resized and normalised; saved with the model.
         workers: Threads that read images ahead.
 
@@ -78,6 +79,7 @@ class MetricLearner:
         optimizer: Optimizer | None = None,
         objective: Objective | None = None,
         examples_per_class: int | None = None,
+        radii: tuple[float, float] = (25.0, 50.0),
         preprocessing: Preprocessing | None = None,
         workers: int = 2,
     ) -> None:
@@ -92,6 +94,7 @@ class MetricLearner:
         self.optimizer = optimizer
         self.objective = objective
         self.examples_per_class = examples_per_class
+        self.radii = radii
         self.preprocessing = preprocessing
         self.workers = workers
 
@@ -122,6 +125,11 @@ class MetricLearner:
             )
         check_whole("epochs", self.epochs, least=0)
         objective = self.objective or Contrastive(self.margin)
+        # The curvature is that of the loss that is trained on.
+        margin = objective.margin if isinstance(objective, Contrastive) else self.margin
+        check_positive("margin", margin)
+        check_positive("learning_rate", self.learning_rate)
+        check_positive("decay", self.decay)
         optimizer = self.optimizer or _rmsprop(self.learning_rate)
         plan = Plan(
             epochs=self.epochs,
@@ -130,11 +138,12 @@ class MetricLearner:
             decay=self.decay,
             seed=self.seed,
             examples_per_class=self.examples_per_class,
+            radii=self.radii,
             preprocessing=self.preprocessing,
             workers=self.workers,
         )
         where = None if folder is None else Path(folder)
-        run = Run(plan, objective, self.margin, where, report)
+        run = Run(plan, objective, margin, where, report, self._training_settings())
         self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
         return self
@@ -179,16 +188,25 @@ class MetricLearner:
         check_whole("n_samples", n_samples, least=1)
         draw = self.fitted.sampler(n_samples, joint=joint, generator=generator)
         samples = torch.cat([draw(x) for x in self._batches(inputs, batch_size)], dim=1)
-        return samples.numpy() if isinstance(inputs, np.ndarray) else samples
+        return samples.cpu().numpy() if isinstance(inputs, np.ndarray) else samples
 
     def save(self, path: str | Path) -> None:
         """Write the fitted learner to a folder, atomically.
 
         Args:
             path: The folder; it is made if need be, and an older model in it is replaced.
+
+        Raises:
+            InputError: If the learner is not fitted, or its method has no name.
         """
+        tensors = self.fitted.tensors()
         method = _method(self.method)
-        name = next(key for key, kind in METHODS.items() if type(method) is kind)
+        name = next((key for key, kind in METHODS.items() if type(method) is kind), None)
+        if name is None:
+            raise InputError(
+                f"{type(method).__name__} is not known by name, so it could not be loaded again. Add it "
+                "to surefind.methods.METHODS."
+            )
         metadata = {
             "format": FORMAT,
             "surefind": version("surefind"),
@@ -204,7 +222,6 @@ class MetricLearner:
                 "margin": self.margin,
             },
         }
-        tensors = self.fitted.tensors()
         if world()[0] == 0:
             Path(path).mkdir(parents=True, exist_ok=True)
             save_tensors(Path(path) / FILE, tensors, metadata)
@@ -221,12 +238,26 @@ class MetricLearner:
         return self.embedder_
 
     def _batches(self, inputs: Any, batch_size: int) -> Iterator[Tensor]:
+        check_whole("batch_size", batch_size, least=1)
         dataset = inputs if isinstance(inputs, Dataset) else Dataset(inputs)
         if len(dataset) == 0:
             raise InputError("there is nothing to embed: the inputs are empty.")
-        rows = blocks(slice(0, len(dataset)), batch_size)
-        read = read_batches(dataset, rows, preprocessing=self.preprocessing, workers=self.workers)
-        return (batch for _, batch in read)
+        return batches(
+            dataset,
+            self.encoder,
+            preprocessing=self.preprocessing,
+            size=batch_size,
+            workers=self.workers,
+        )
+
+    def _training_settings(self) -> dict[str, Any]:
+        """Give what decides the training and is not in the plan as a number."""
+        return {
+            "learning_rate": None if self.optimizer else self.learning_rate,
+            "decay": self.decay,
+            "radii": list(self.radii),
+            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
+        }
 
 
 def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:

@@ -18,9 +18,9 @@ Policy: a relation without same (or different) pairs gives targets without those
 Axes: ``n`` examples, ``z`` embedding, ``r`` rows and ``c`` columns of a block, ``m`` listed pairs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -47,6 +47,10 @@ class Relation(Protocol):
     """
 
     def __len__(self) -> int: ...
+
+    def to(self, device: torch.device) -> "Relation":
+        """Give the same relation on a device."""
+        ...
 
     @property
     def n_same(self) -> int:
@@ -77,7 +81,7 @@ class Relation(Protocol):
         ...
 
 
-Labels = Tensor | np.ndarray | Relation
+Labels = Tensor | np.ndarray | list[Any] | Relation
 """What the doors take: a class per example, or a relation."""
 
 
@@ -93,6 +97,10 @@ class Classes:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def to(self, device: torch.device) -> "Classes":
+        """Give the same relation on a device."""
+        return self if self.labels.device == device else Classes(self.labels.to(device))
 
     @cached_property
     def _members(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " k"]]:
@@ -119,8 +127,9 @@ class Classes:
         """Take the class's sum less the example itself: O(n v)."""
         index, counts = self._members
         totals = vectors.new_zeros(len(counts), vectors.shape[1], dtype=torch.float64)
-        totals.index_add_(0, index, vectors.double())
-        return totals[index[rows]] - vectors[rows].double()
+        for part in blocks(slice(0, len(self)), BLOCK_COLUMNS):
+            totals.index_add_(0, index[part], vectors[part].double())
+        return totals[index[rows]] - vectors[rows]
 
     def different_sums(
         self,
@@ -164,12 +173,20 @@ class Positions:
     def __len__(self) -> int:
         return len(self.coordinates)
 
+    def to(self, device: torch.device) -> "Positions":
+        """Give the same relation on a device."""
+        if self.coordinates.device == device:
+            return self
+        return replace(self, coordinates=self.coordinates.to(device))
+
     @cached_property
     def _counts(self) -> tuple[int, int]:
         same = different = 0
-        for rows in blocks(slice(0, len(self)), BLOCK_ROWS):
-            s, d = self.block(rows, slice(0, len(self)))
-            same, different = same + int(s.sum()), different + int(d.sum())
+        everything = slice(0, len(self))
+        for rows in blocks(everything, BLOCK_ROWS):
+            for columns in blocks(everything, BLOCK_COLUMNS):
+                s, d = self.block(rows, columns)
+                same, different = same + int(s.sum()), different + int(d.sum())
         return same, different
 
     @property
@@ -239,6 +256,13 @@ class PairList:
         Raises:
             InputError: If the list is not a set of distinct pairs of distinct examples.
         """
+        kinds = [getattr(x, "dtype", type(x).__name__) for x in (self.left, self.right, self.same)]
+        if kinds != [torch.int64, torch.int64, torch.bool]:
+            raise InputError(
+                "left and right must be int64 tensors and same a boolean one; got "
+                + ", ".join(map(str, kinds))
+                + "."
+            )
         if not len(self.left) == len(self.right) == len(self.same):
             raise InputError(
                 f"left, right and same must have one entry per pair; got {len(self.left)}, "
@@ -258,6 +282,13 @@ class PairList:
 
     def __len__(self) -> int:
         return self.n
+
+    def to(self, device: torch.device) -> "PairList":
+        """Give the same relation on a device."""
+        if self.left.device == device:
+            return self
+        left, right, same = (x.to(device) for x in (self.left, self.right, self.same))
+        return PairList(left, right, same, self.n)
 
     @property
     def n_same(self) -> int:
@@ -318,6 +349,8 @@ def as_relation(labels: Labels) -> Relation:
         InputError: If the labels are not one integer per example.
         DegenerateError: If there are fewer than two examples.
     """
+    if isinstance(labels, list):
+        labels = np.asarray(labels)
     if isinstance(labels, np.ndarray):
         labels = torch.from_numpy(np.unique(labels, return_inverse=True)[1].reshape(labels.shape))
     if isinstance(labels, Tensor):
@@ -387,7 +420,7 @@ def checked_pairs(
     Returns:
         The relation over the embeddings' rows.
     """
-    relation = as_relation(labels)
+    relation = as_relation(labels).to(embeddings.device)
     check_matrix("embeddings", embeddings, rows=len(relation))
     check_unit_rows("embeddings", embeddings)
     check_positive("margin", margin)

@@ -1,7 +1,7 @@
 """Several processes as one: rows that each of them holds a part of, and sums over all of them.
 
-Everything here is a no-op in a single process. Under ``torchrun`` the caller (the command line, or
-the user's script) starts the process group; nothing here does.
+Everything here is a no-op in a single process. Under ``torchrun`` the caller starts the process group (the
+command line does); nothing here does. All processes see the same files and start from the same weights.
 
 Rows are shared out in order: of b rows, the process of rank r holds ``part(b)``. Gathering puts
 them together again. Gradients flow into a process's own rows only: if every process computes the
@@ -67,6 +67,32 @@ def sum_gradients(parameters: list[torch.nn.Parameter]) -> None:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
         dist.all_reduce(p.grad)
+
+
+def own_generator(generator: torch.Generator) -> torch.Generator:
+    """Derive a generator of this process's own, for noise on its rows.
+
+    The one that comes, which must be in the same state everywhere, is advanced alike everywhere.
+
+    Args:
+        generator: The step's.
+
+    Returns:
+        Another for each process.
+    """
+    drawn = torch.randint(2**62, (), generator=generator, device=generator.device)
+    return torch.Generator().manual_seed(int(drawn) + world()[0])
+
+
+def average_buffers(network: torch.nn.Module) -> None:
+    """Replace floating-point buffers, such as batch norm's statistics, by their mean over processes."""
+    size = world()[1]
+    if size == 1:
+        return
+    for buffer in network.buffers():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer)
+            buffer.div_(size)
 
 
 def shared(value: Tensor) -> Tensor:

@@ -9,7 +9,9 @@ and of the optimiser, and as JSON the place in the run, the history, and the set
 continued run must share.
 """
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from torch import Tensor
 from surefind.data.dataset import Dataset
 from surefind.errors import InputError
 from surefind.models.checkpoint import load_tensors, save_tensors
-from surefind.objectives import Objective
+from surefind.objectives import Contrastive, Objective
 from surefind.processes import world
 from surefind.train import Epoch, Plan, Progress, State, Trainee, train
 
@@ -36,6 +38,7 @@ class Run:
         margin: Squared distance up to which different pairs repel, in curvatures.
         folder: Where stages are kept; None to keep nothing.
         report: Called with the stage's name and its progress.
+        settings: What else decides the training, such as the learning rate: compared on going on.
         history: The epochs of each stage, filled in as stages end.
     """
 
@@ -44,10 +47,17 @@ class Run:
     margin: float
     folder: Path | None = None
     report: Report = lambda _stage, _progress: None
+    settings: dict[str, Any] = field(default_factory=dict)
     history: dict[str, tuple[Epoch, ...]] = field(default_factory=dict)
 
     def stage(
-        self, name: str, trainee: Trainee, dataset: Dataset, plan: Plan | None = None
+        self,
+        name: str,
+        trainee: Trainee,
+        dataset: Dataset,
+        *,
+        kind: str,
+        plan: Plan | None = None,
     ) -> None:
         """Train a stage, or go on with it, or read it back if it is finished.
 
@@ -55,13 +65,34 @@ class Run:
             name: The stage's name; its file's too.
             trainee: Changed in place.
             dataset: The training data.
+            kind: What is trained and with which options; a stage that was kept must be of the same.
             plan: How to train, where it differs from the run's.
+
+        Raises:
+            InputError: If what was kept is of another run, or has been trained for longer.
         """
         plan = plan or self.plan
-        settings = {"seed": plan.seed, "batch_size": plan.batch_size, "examples": len(dataset)}
+        if plan.epochs == 0:
+            self.history[name] = ()
+            return
+        settings = {
+            "kind": kind,
+            "objective": describe_objective(self.objective),
+            "training": self.settings,
+            "seed": plan.seed,
+            "batch_size": plan.batch_size,
+            "examples_per_class": plan.examples_per_class,
+            "examples": len(dataset),
+            "labels": digest([t for t in (dataset.labels, dataset.positions) if t is not None]),
+        }
         path = None if self.folder is None else self.folder / f"{name}.safetensors"
         start = None if path is None or not path.exists() else read_state(path, settings)
-        if start is not None and start.epoch >= plan.epochs:
+        if start is not None and start.epoch > plan.epochs:
+            raise InputError(
+                f"{path} has been trained for {start.epoch} epochs, more than the {plan.epochs} that "
+                "are asked for. Give as many, or another folder."
+            )
+        if start is not None and start.epoch == plan.epochs:
             trainee.restore(start.tensors)
             self.history[name] = start.history
             return
@@ -78,6 +109,22 @@ class Run:
             keep=keep,
             report=lambda progress: self.report(name, progress),
         )
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """Give a short name to what tensors hold; other contents have another."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()[:16]
+
+
+def describe_objective(objective: Objective) -> str:
+    """Describe a loss well enough to notice another one."""
+    if isinstance(objective, Contrastive):
+        return repr(objective)
+    parts = (objective, getattr(objective, "loss", None), getattr(objective, "miner", None))
+    return " ".join(getattr(p, "__name__", type(p).__name__) for p in parts if p is not None)
 
 
 def write_state(path: Path, state: State, settings: dict[str, Any]) -> None:
@@ -123,10 +170,13 @@ def read_state(path: Path, settings: dict[str, Any]) -> State:
         InputError: If it belongs to a run with other settings.
     """
     tensors, metadata = load_tensors(path)
-    if metadata.get("settings") != settings:
+    there, here = metadata.get("settings", {}), json.loads(json.dumps(settings))
+    if there != here:
+        changed = [k for k in here if there.get(k) != here[k]]
+        said = "; ".join(f"{k} was {there.get(k)!r}, is {here[k]!r}" for k in changed)
         raise InputError(
-            f"{path} was kept by a run with other settings: {metadata.get('settings')} there, "
-            f"{settings} here. Give the same settings, or another folder."
+            f"{path} was kept by a run with other settings: {said}. Give the same ones, or another "
+            "folder."
         )
     optimizer: dict[int, dict[str, Any]] = {
         int(index): dict(entries) for index, entries in metadata["optimizer"]["state"].items()

@@ -26,9 +26,11 @@ from surefind.data.loading import read_batches
 from surefind.data.preprocessing import Preprocessing
 from surefind.data.sampling import class_batches, random_batches
 from surefind.errors import InputError, NumericalError
+from surefind.models.initialization import borrowed_rng
 from surefind.pairs import Relation, as_relation
-from surefind.processes import part, sum_gradients
+from surefind.processes import part, sum_gradients, world
 from surefind.seeds import seeded
+from surefind.validation import check_whole
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes any torch optimiser for the parameters."""
@@ -53,6 +55,10 @@ class Trainee(Protocol):
         """Do what follows an accepted step."""
         ...
 
+    def after_epoch(self) -> None:
+        """Do what follows an epoch, before it is kept."""
+        ...
+
     def tensors(self) -> dict[str, Tensor]:
         """Give everything that training changes, by name."""
         ...
@@ -74,6 +80,7 @@ class Plan:
         seed: Decides order, augmentation and noise.
         examples_per_class: K of batches with K examples of each of batch_size/K classes; None for
             batches at random.
+        radii: Where labels are positions: same up to the first, different beyond the second.
         preprocessing: How images are cut, resized and normalised.
         workers: Threads that read ahead.
     """
@@ -84,6 +91,7 @@ class Plan:
     decay: float = math.exp(-0.1)
     seed: int = 0
     examples_per_class: int | None = None
+    radii: tuple[float, float] = (25.0, 50.0)
     preprocessing: Preprocessing | None = None
     workers: int = 2
 
@@ -166,6 +174,7 @@ def train(
         )
     optimizer = plan.optimizer(parameters)
     base_rates = [group["lr"] for group in optimizer.param_groups]
+    place = parameters[0]
     first, skip, loss_sum, spent = 0, 0, 0.0, 0.0
     history: tuple[Epoch, ...] = ()
     if start is not None:
@@ -185,15 +194,16 @@ def train(
         kept = clock = time.perf_counter()
         for step, (rows, inputs) in enumerate(_read(dataset, batches[skip:], plan, epoch), skip):
             optimizer.zero_grad(set_to_none=True)
-            relation = as_relation(dataset.relation(rows))
-            loss = trainee.loss(inputs, relation, seeded(plan.seed, "step", epoch, step))
-            value = float(loss.detach())
-            if not math.isfinite(value):
-                raise NumericalError(
-                    f"the loss is {value} at step {step} of epoch {epoch}. Lower the learning rate, or "
-                    "look for broken inputs; the last kept state is untouched."
-                )
-            loss.backward()  # type: ignore[no-untyped-call]
+            relation = relation_of(dataset, plan, rows).to(place.device)
+            generator = seeded(plan.seed, "step", epoch, step)
+            # Layers and losses of others may draw from the process's generator: it is the step's here,
+            # and as it was outside.
+            with borrowed_rng(generator):
+                loss = trainee.loss(inputs.to(place), relation, generator)
+                value = float(loss.detach())
+                if not math.isfinite(value):
+                    raise NumericalError(_NOT_FINITE.format(f"the loss is {value}", step, epoch))
+                loss.backward()  # type: ignore[no-untyped-call]
             sum_gradients(parameters)
             optimizer.step()
             trainee.after_step()
@@ -202,8 +212,11 @@ def train(
             now = time.perf_counter()
             spent, clock = spent + now - clock, now
             if now - kept > KEEP_SECONDS and step + 1 < len(batches):
+                _check_weights(parameters, step, epoch)
                 keep(state(epoch, step + 1))
                 kept = clock = time.perf_counter()
+        _check_weights(parameters, len(batches) - 1, epoch)
+        trainee.after_epoch()
         history = (*history, Epoch(loss_sum / len(batches), spent))
         skip, loss_sum, spent = 0, 0.0, 0.0
         keep(state(epoch + 1, 0))
@@ -226,11 +239,42 @@ def epoch_batches(dataset: Dataset, plan: Plan, epoch: int) -> list[Tensor]:
     """
     generator = seeded(plan.seed, "epoch", epoch)
     if plan.examples_per_class is None:
-        return random_batches(len(dataset), plan.batch_size, generator)
+        batches = random_batches(len(dataset), plan.batch_size, generator)
+        # Each process needs two examples of a batch; a last one that is too small is left out.
+        least = 2 * world()[1]
+        return [rows for rows in batches if len(rows) >= least] if least > 2 else batches
+    check_whole("examples_per_class", plan.examples_per_class, least=2)
     if dataset.labels is None:
         raise InputError("examples_per_class needs labels; this data set has positions only.")
     classes = max(2, plan.batch_size // plan.examples_per_class)
     return class_batches(dataset.labels, classes, plan.examples_per_class, generator)
+
+
+def relation_of(dataset: Dataset, plan: Plan, rows: Any = slice(None)) -> Relation:
+    """Say which of some examples belong together, by labels or by the plan's radii.
+
+    Args:
+        dataset: Labels or positions.
+        plan: Its radii.
+        rows: Which examples; all of them by default.
+
+    Returns:
+        The relation.
+    """
+    inner, outer = plan.radii
+    return as_relation(dataset.relation(rows, same_within=inner, different_beyond=outer))
+
+
+_NOT_FINITE = (
+    "{} at step {} of epoch {}. Lower the learning rate, or look for broken inputs; the last kept state "
+    "is untouched."
+)
+
+
+def _check_weights(parameters: list[nn.Parameter], step: int, epoch: int) -> None:
+    """Refuse to keep weights that are no numbers any more."""
+    if not all(bool(torch.isfinite(p).all()) for p in parameters):
+        raise NumericalError(_NOT_FINITE.format("weights are not finite", step, epoch))
 
 
 def _read(

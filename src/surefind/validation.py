@@ -43,15 +43,21 @@ def check_matrix(name: str, value: Tensor, *, rows: int | None = None) -> None:
 
 
 def check_float(name: str, value: Tensor) -> None:
-    """Require float32 or float64.
+    """Require a tensor of float32 or float64.
 
     Args:
         name: What to call it in the message.
         value: The tensor to check.
 
     Raises:
-        InputError: If the dtype is another one.
+        InputError: If it is no tensor, or the dtype is another one.
     """
+    # Callers without a type checker bring arrays, whose dtypes would pass for no dtype at all.
+    if not isinstance(value, Tensor):
+        raise InputError(
+            f"{name} must be a tensor; got {type(value).__name__}. "
+            "Convert a NumPy array with torch.from_numpy(x)."
+        )
     if value.dtype not in (torch.float32, torch.float64):
         raise InputError(
             f"{name} must be float32 or float64; got {value.dtype}. Convert it with .float()."

@@ -12,11 +12,15 @@ The log normaliser never forms I_ν, which under- and overflows. With Ĩ_ν = κ
 
 has positive terms only, so it is stable downwards; it starts at an order where Debye's uniform
 expansion is exact to double precision. Both are smooth at κ = 0 and differentiable everywhere.
+lc(κ) = log C(κ) + κ, which grows like log κ only and so keeps its digits at any κ, has its own
+evaluation.
 
 The match score of two distributions is the log of the expected likelihood that both are one point:
 
-    log ∫ p(u | a) p(u | b) du = log C(κ_a) + log C(κ_b) - log C(|κ_a μ_a + κ_b μ_b|)
+    log ∫ p(u | a) p(u | b) du = log C(κ_a) + log C(κ_b) - log C(κ_ab),    κ_ab = |κ_a μ_a + κ_b μ_b|
+                               = lc(κ_a) + lc(κ_b) - lc(κ_ab) - 2 κ_a κ_b g / (κ_a + κ_b + κ_ab)
 
+with g = 1 - <μ_a, μ_b> = ½|μ_a - μ_b|². The second line never subtracts numbers of the size of κ.
 It is a log density, so only its differences (and its sign against a uniform prior) mean something.
 
 References:
@@ -33,7 +37,7 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.validation import check_whole
+from surefind.validation import check_float, check_whole
 
 DEBYE_TERMS = 9
 DEBYE_ORDER = 24
@@ -60,6 +64,7 @@ def vmf_concentration(resultant_length: Tensor, dim: int) -> Tensor:
         InputError: If a length is outside [0, 1].
     """
     check_whole("dim", dim, least=2)
+    check_float("resultant_length", resultant_length)
     if not bool(((resultant_length >= 0) & (resultant_length <= 1)).all()):
         raise InputError("resultant_length must lie between 0 and 1: it is the length of a mean.")
     eps = torch.finfo(resultant_length.dtype).eps
@@ -89,10 +94,15 @@ def vmf_log_normalizer(kappa: Tensor, dim: int) -> Tensor:
         InputError: If a concentration is negative, NaN or infinite.
     """
     check_whole("dim", dim, least=2)
+    check_float("kappa", kappa)
+    _check_kappa(kappa)
+    value = _log_normalizer(kappa.double(), dim, shifted=False)
+    return value.to(kappa.dtype)
+
+
+def _check_kappa(kappa: Tensor) -> None:
     if not bool(((kappa >= 0) & torch.isfinite(kappa)).all()):
         raise InputError("kappa must be finite and not negative to have a density.")
-    value = -dim / 2 * math.log(2 * math.pi) - _log_scaled_bessel(kappa.double(), dim / 2 - 1)
-    return value.to(kappa.dtype)
 
 
 def vmf_match_score(a: Embeddings, b: Embeddings) -> Tensor:
@@ -114,48 +124,78 @@ def vmf_match_score(a: Embeddings, b: Embeddings) -> Tensor:
             f"embeddings of different dimensions cannot match: {a.mean.shape[1]} "
             f"and {b.mean.shape[1]}."
         )
-    cosine = a.mean.double() @ b.mean.double().T
-    return match_score(cosine, a.kappa[:, None], b.kappa[None, :], a.mean.shape[1]).to(a.mean.dtype)
+    left, right = (_renormalized(e.mean) for e in (a, b))
+    # Differences, not products: 1 - cosine has no digits left where the directions are close.
+    distance = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
+    score = match_score(distance**2 / 2, a.kappa[:, None], b.kappa[None, :], a.mean.shape[1])
+    return score.to(a.mean.dtype)
+
+
+def paired_gap(a: Float[Tensor, "m z"], b: Float[Tensor, "m z"]) -> Float[Tensor, " m"]:
+    """Compute 1 - <a, b> of unit rows, one by one, to full relative accuracy, in float64."""
+    return ((_renormalized(a) - _renormalized(b)) ** 2).sum(1) / 2
 
 
 def match_score(
-    cosine: Float[Tensor, "..."],
+    gap: Float[Tensor, "..."],
     kappa_a: Float[Tensor, "..."],
     kappa_b: Float[Tensor, "..."],
     dim: int,
 ) -> Float[Tensor, "..."]:
-    """Score pairs of given cosine and concentrations, broadcasting, in float64."""
+    """Score pairs of given 1 - cosine and concentrations, broadcasting, in float64."""
+    _check_kappa(kappa_a)
+    _check_kappa(kappa_b)
     ka, kb = kappa_a.double(), kappa_b.double()
+    total = ka + kb
     # (κa - κb)² + 2κaκb(1 + c) has no cancellation, unlike κa² + κb² + 2κaκb c near c = -1.
-    joint = ((ka - kb) ** 2 + 2 * ka * kb * (1 + cosine).clamp(min=0)).sqrt()
-    return (
-        vmf_log_normalizer(ka, dim) + vmf_log_normalizer(kb, dim) - vmf_log_normalizer(joint, dim)
-    )
+    square = (ka - kb) ** 2 + 2 * ka * kb * (2 - gap).clamp(min=0)
+    # The root has no slope at zero. Opposite directions of equal κ need none there; where both κ are
+    # zero, κab = κa + κb keeps the score's slope right.
+    joint = torch.where(square > 0, square, 1.0).sqrt()
+    joint = torch.where(square > 0, joint, torch.where(total > 0, 0.0, total))
+    apart = 2 * ka * kb * gap / torch.where(total > 0, total + joint, 1.0)
+    lc_a, lc_b, lc_joint = (_log_normalizer(k, dim, shifted=True) for k in (ka, kb, joint))
+    return lc_a + lc_b - lc_joint - apart
 
 
-def _log_scaled_bessel(kappa: Float[Tensor, "..."], order: float) -> Float[Tensor, "..."]:
-    """Compute log(κ^-ν I_ν(κ))."""
+def _renormalized(rows: Float[Tensor, "n z"]) -> Float[Tensor, "n z"]:
+    """Make rows of unit length in float64; as stored, they have it to their own dtype only."""
+    return torch.nn.functional.normalize(rows.double(), dim=1)
+
+
+def _log_normalizer(
+    kappa: Float[Tensor, "..."], dim: int, *, shifted: bool
+) -> Float[Tensor, "..."]:
+    """Compute log C(κ), or lc(κ) = log C(κ) + κ if shifted, in float64."""
+    order = dim / 2 - 1
     steps = max(0, math.ceil(DEBYE_ORDER - order))
     top = order + steps
-    value = _debye(kappa, top)
-    # q = Ĩ_{ν+1}/Ĩ_ν, walked down from the top order.
-    q = (_debye(kappa, top + 1) - value).exp()
+    level, above = _hypotenuse(kappa, top), _hypotenuse(kappa, top + 1)
+    rest = _debye_rest(kappa, top)
+    # top² / (level + κ) is level - κ; unshifted, the slope keeps its digits at small κ instead.
+    value = rest + (top**2 / (level + kappa) if shifted else level)
+    # q = Ĩ_{ν+1}/Ĩ_ν, walked down from the top order; the quotient is above - level.
+    q = ((2 * top + 1) / (above + level) + _debye_rest(kappa, top + 1) - rest).exp()
     for step in range(steps):
-        q = 1 / (2 * (top - step) + kappa**2 * q)
+        q = 1 / (2 * (top - step) + kappa * (kappa * q))
         value = value - q.log()
-    return value
+    return -dim / 2 * math.log(2 * math.pi) - value
 
 
-def _debye(kappa: Float[Tensor, "..."], order: float) -> Float[Tensor, "..."]:
-    """Compute log(κ^-ν I_ν(κ)) by the uniform expansion, for ν >= DEBYE_ORDER."""
-    ratio = kappa / order
-    root = torch.sqrt(1 + ratio**2)
+def _hypotenuse(kappa: Float[Tensor, "..."], order: float) -> Float[Tensor, "..."]:
+    """Compute sqrt(ν² + κ²), the term of the expansion that grows like κ."""
+    return torch.hypot(kappa, kappa.new_tensor(order))
+
+
+def _debye_rest(kappa: Float[Tensor, "..."], order: float) -> Float[Tensor, "..."]:
+    """Compute log(κ^-ν I_ν(κ)) - sqrt(ν² + κ²) by the uniform expansion, for ν >= DEBYE_ORDER."""
+    root = _hypotenuse(kappa, order) / order
     p = 1 / root
     series = torch.zeros_like(p)
     for k in reversed(range(len(_DEBYE))):
         series = series / order + _polynomial(_DEBYE[k], p)
     return (
-        order * (root - torch.log1p(root))
+        -order * torch.log1p(root)
         - order * math.log(order)
         - 0.5 * math.log(2 * math.pi * order)
         - 0.5 * root.log()

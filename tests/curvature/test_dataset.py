@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import oracles
 import pytest
@@ -67,7 +70,9 @@ def test_features_may_be_mapped_or_streamed(problem, normal, tmp_path):
     np.save(tmp_path / "features.npy", features.numpy())
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
     stream = (part for part in features.split(9))
-    for source in (mapped, stream, list(features.split(40))):
+    arrays = [part.numpy() for part in features.split(9)]
+    holes = [features[:0], features[:9], features[:0].numpy(), features[9:]]
+    for source in (mapped, stream, list(features.split(40)), arrays, iter(arrays), holes):
         torch.testing.assert_close(
             sf.dataset_curvature(source, outputs, labels, **options), expected
         )
@@ -83,6 +88,53 @@ def test_row_ranges_add_up(problem, normal, kind):
     parts = [sf.dataset_curvature(features[r], outputs, labels, rows=r, **options) for r in ranges]
     whole = sf.dataset_curvature(features, outputs, labels, **options)
     torch.testing.assert_close(sum(parts), whole)
+
+
+@pytest.mark.parametrize("kind", ["labels", "positions", "list"])
+@pytest.mark.parametrize("distance", ["euclidean", "arccos"])
+@pytest.mark.parametrize("rows", [slice(13, 13), slice(N, N), slice(9, 3)])
+def test_a_range_without_rows_adds_zeros(problem, normal, kind, distance, rows):
+    """A process that got no rows must still have something to add."""
+    features, outputs = problem
+    labels = relation_of(kind, normal)
+    nothing = torch.zeros(Z, D, dtype=torch.float64)
+    for source in (features[rows], features[:0].numpy(), [features[:0]]):
+        part = sf.dataset_curvature(
+            source, outputs, labels, rows=rows, distance=distance, margin=1.2
+        )
+        torch.testing.assert_close(part, nothing)
+
+
+def test_a_range_without_rows_needs_the_width(problem, normal):
+    _, outputs = problem
+    options = {"rows": slice(5, 5), "distance": "arccos", "margin": 1.2}
+    with pytest.raises(sf.InputError, match=r"hold no batch.* give a matrix of shape \(0, d\)"):
+        sf.dataset_curvature([], outputs, relation_of("labels", normal), **options)
+
+
+REFUSED = """
+import numpy as np
+import torch
+import surefind as sf
+
+h, z, y = torch.randn(4, 3), torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
+for features, outputs in ((h, z.numpy()), ([[1.0, 2.0, 3.0]] * 4, z)):
+    try:
+        sf.dataset_curvature(features, outputs, y, distance="arccos", margin=1)
+    except sf.InputError as error:
+        print(error)
+"""
+
+
+def test_other_kinds_are_refused_with_what_to_do():
+    """In a process without the tests' type checks, which would come first."""
+    run = subprocess.run(
+        [sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines() == [
+        "outputs must be a tensor; got ndarray. Convert a NumPy array with torch.from_numpy(x).",
+        "features must be a matrix or batches that are; got list for a batch.",
+    ]
 
 
 def test_balanced_classes_all_inside_the_margin_give_exactly_zero(problem):
@@ -111,7 +163,10 @@ def test_float32_stays_float32_and_close(problem, normal):
         (lambda h, z, y: (h, z, y[:-1]), "outputs has 40 rows where the other arguments have 39"),
         (lambda h, z, y: (h[:-1], z, y), "features have 39 rows where 40 are expected"),
         (lambda h, z, y: (torch.cat([h, h]).split(9), z, y), "more rows than the 40"),
+        (lambda h, z, y: ([], z, y), "features have 0 rows where 40 are expected"),
+        (lambda h, z, y: ([h[:9], h[9:, :5]], z, y), "batches of 7 and of 5 columns; give all"),
         (lambda h, z, y: (h[0], z, y), "features must be a matrix"),
+        (lambda h, z, y: (list(h), z, y), r"features must be a matrix \(n, d\); got shape \(7,\)"),
         (lambda h, z, y: (h * torch.nan, z, y), "features holds 280 NaN"),
         (lambda h, z, y: (h, z * 0, y), "outputs has 40 zero rows"),
     ],

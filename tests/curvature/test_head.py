@@ -154,6 +154,14 @@ def test_float32_stays_float32_and_close(normal):
         (lambda h, z, y: (h[:4], z, y), "features has 4 rows where the other arguments have 5"),
         (lambda h, z, y: (h, z, y[:4]), "targets must be one number for each pair of 5 examples"),
         (lambda h, z, y: (h, z, y.triu()), "targets must be symmetric"),
+        (
+            lambda h, z, y: (h.float(), z, y),
+            r"one dtype; got torch\.float32, torch\.float64 and torch\.float64\. Convert them",
+        ),
+        (
+            lambda h, z, y: (h, z, y.float()),
+            r"one dtype; got torch\.float64, torch\.float64 and torch\.float32\. Convert them",
+        ),
         (lambda h, z, y: (h, z, y.long()), "targets must be float32 or float64"),
         (lambda h, z, y: (h, z, y * torch.inf), "targets holds"),
         (lambda h, z, y: (h.long(), z, y), "features must be float32 or float64"),
@@ -165,7 +173,6 @@ def test_float32_stays_float32_and_close(normal):
 def test_unusable_input_is_refused(normal, change, message):
     features, outputs = normal(5, 4), normal(5, 3)
     targets = sf.pair_targets(torch.arange(5) % 2, oracles.normalize(outputs), margin=1.0)
-    with pytest.raises(sf.InputError, match=message):
-        sf.head_curvature(
-            *change(features, outputs, targets), distance="arccos", approximation="full"
-        )
+    for function in (sf.head_curvature, sf.kronecker_curvature, sf.dense_curvature):
+        with pytest.raises(sf.InputError, match=message):
+            function(*change(features, outputs, targets), distance="arccos", approximation="full")

@@ -46,7 +46,7 @@ def test_members_start_differently_and_pretrained_backbones_can_stay():
 def test_one_member_is_no_ensemble():
     with pytest.raises(sf.InputError, match="members must be a whole number of at least 2; got 1"):
         learning.learner(DeepEnsemble(members=1)).fit(learning.digits()[0])
-    with pytest.raises(sf.InputError, match="redraw must be one of 'all', 'head'"):
+    with pytest.raises(sf.InputError, match="redraw must be one of 'auto', 'all', 'head'"):
         learning.learner(DeepEnsemble(redraw="tail")).fit(learning.digits()[0])
 
 

@@ -1,12 +1,15 @@
 import learning
+import oracles
 import pytest
 import torch
 
 import surefind as sf
 from surefind.methods import laplace_posthoc
-from surefind.methods.laplace_online import LaplaceOnline
+from surefind.methods.laplace_online import LaplaceOnline, OnlineTrainee
 from surefind.methods.laplace_posthoc import LaplacePosthoc
 from surefind.models.encoder import on_sphere
+from surefind.objectives import Contrastive
+from surefind.runs import Run
 from surefind.train import Plan, epoch_batches
 
 SIX = [(d, a) for d in ("euclidean", "arccos") for a in ("fixed", "positive", "full")]
@@ -50,10 +53,39 @@ def test_large_features_are_computed_twice_instead_of_kept(monkeypatch):
 
 
 def test_prior_by_evidence_when_none_is_given():
-    train = learning.digits()[0]
-    fitted = learning.learner("laplace-posthoc", epochs=1).fit(train).fitted
-    lowest = float(fitted.posterior.precision.min())
-    assert lowest > 0
+    train, encoder = learning.digits()[0], learning.encoder()
+    by_evidence = sf.MetricLearner(encoder, method="laplace-posthoc", epochs=0).fit(train).fitted
+    curvature = LaplacePosthoc().curvature(
+        by_evidence.encoder, train, Run(Plan(0, 32, learning.sgd), Contrastive(), 0.7)
+    )
+    best = sf.tune_prior_precision(encoder.head_weights(), curvature, scale=float(len(train)))
+    untouched = curvature <= 0
+    assert untouched.any()
+    precision = by_evidence.posterior.precision[untouched]
+    torch.testing.assert_close(precision, torch.full_like(precision, best))
+
+
+def test_on_a_linear_network_the_answer_is_the_exact_gaussian_one(normal, generator):
+    """Curvature by autograd, pair by pair; κ from heads drawn from the dense Gaussian; nothing of ours."""
+    labels = torch.arange(24) % 3
+    features = (2 * normal(3, 4)[labels] + normal(24, 4)).float()
+    encoder = sf.Encoder(torch.nn.Identity(), torch.nn.Linear(4, 3, bias=False))
+    with torch.no_grad():
+        encoder.head.weight.copy_(normal(3, 4))
+    method = LaplacePosthoc("arccos", "fixed", scale=30.0, prior_precision=2.0)
+    fitted = sf.MetricLearner(encoder, method=method, epochs=0).fit(sf.Dataset(features, labels))
+    weights, h = encoder.head_weights().double(), features.double()
+    u = oracles.normalize(h @ weights.T)
+    targets = oracles.pair_targets(oracles.class_kind(labels), u, 0.7)
+    G = oracles.head_gauss_newton(weights, h, targets, "arccos", "fixed").diagonal()
+    deviation = (30 * G.clamp(min=0) + 2).rsqrt().view(3, 4)
+    noise = torch.randn(400_000, 3, 4, generator=generator, dtype=torch.float64)
+    mean = oracles.normalize(h[:4] @ (weights + deviation * noise).mT).mean(0)
+    length = mean.norm(dim=1)
+    kappa = length * (3 - length**2) / (1 - length**2)
+    e = fitted.embed(features[:4])
+    torch.testing.assert_close(e.kappa.double(), kappa, rtol=2e-2, atol=0)
+    torch.testing.assert_close(e.mean.double(), oracles.normalize(mean), rtol=0, atol=1e-2)
 
 
 def test_online_without_noise_curvature_and_memory_is_deterministic_training():
@@ -92,13 +124,19 @@ def test_online_curvature_is_the_discounted_sum_of_the_batches():
 
 
 def test_gradient_is_taken_at_the_sample():
-    """A huge prior variance makes the sampled head, and so the loss, unlike the mean's."""
-    train = learning.digits()[0]
-    losses = [
-        learning.learner(LaplaceOnline(prior_precision=p), epochs=1).fit(train).history_["encoder"]
-        for p in (1e-3, 1e9)
-    ]
-    assert losses[0][0].loss > 1.2 * losses[1][0].loss
+    """The mean's gradient is that of the loss at W + noise, as autograd gives it."""
+    train, encoder = learning.digits()[0], learning.encoder()
+    trainee = OnlineTrainee(
+        encoder, Contrastive(), 0.7, LaplaceOnline(), 10.0, torch.zeros_like(encoder.head_weights())
+    )
+    x, relation = train.read(slice(0, 16)), sf.Classes(train.labels[:16])
+    trainee.loss(x, relation, torch.Generator().manual_seed(4)).backward()
+    noise = torch.randn(encoder.head_weights().shape, generator=torch.Generator().manual_seed(4))
+    sampled = (encoder.head_weights() + noise / 10**0.5).requires_grad_()
+    u = on_sphere(encoder.features(x).detach() @ sampled.T)
+    sf.contrastive_loss(u, train.labels[:16], margin=0.7).backward()
+    torch.testing.assert_close(encoder.head.weight.grad, sampled.grad[:, :-1])
+    torch.testing.assert_close(encoder.head.bias.grad, sampled.grad[:, -1])
 
 
 @pytest.mark.parametrize(
@@ -106,6 +144,8 @@ def test_gradient_is_taken_at_the_sample():
     [
         ({"memory": 1.5}, "memory must lie between 0 and 1"),
         ({"prior_precision": -1.0}, "prior_precision must be a finite number above 0"),
+        ({"scale": -1.0}, "scale and temperature must not be negative"),
+        ({"temperature": -1.0}, "scale and temperature must not be negative"),
     ],
 )
 def test_online_options_out_of_range_are_refused(options, message):

@@ -1,5 +1,7 @@
 """What every posterior must do, whatever its structure. A new one adds a line to BUILDERS."""
 
+from dataclasses import replace
+
 import oracles
 import pytest
 import torch
@@ -137,6 +139,55 @@ def test_log_evidence_is_that_of_the_dense_gaussian(build, problem):
 def test_evidence_without_a_loss_is_refused(posterior):
     with pytest.raises(sf.InputError, match="does not know its loss and prior"):
         posterior.log_evidence()
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_is_refused(build, problem, loss):
+    with pytest.raises(sf.InputError, match=f"loss must be a finite number; .* is {loss}"):
+        build(*problem, **SETTINGS, loss=loss)
+
+
+def test_a_prior_whose_variance_overflows_is_refused(build, problem):
+    with pytest.raises(sf.InputError, match=r"every precision must be at least 1\.18e-38"):
+        build(*(x.float() for x in problem), scale=1e-45, prior_precision=1e-39)
+
+
+def test_curvature_of_another_dtype_follows_the_weights(build, problem):
+    mean, *rest = problem
+    posterior = build(mean.float(), *rest, **SETTINGS)
+    assert posterior.predict(problem[1].float()).mean.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("mean", lambda x: x * torch.nan, "mean holds 12 NaN"),
+        ("mean", lambda x: x[0], "mean must be a matrix"),
+        ("precision", lambda x: x[1:], r"must be .* for weights \(3, 4\); got|same shape"),
+        ("precision", lambda x: x.float(), r"got .* torch\.float32|same shape and dtype"),
+        ("precision", lambda x: x * 0, "every precision must be above 0; the smallest is 0"),
+        ("precision", lambda x: x * torch.nan, "precision holds 12 NaN"),
+        ("left", lambda x: x[1:], r"left must be \(3, 3\).*; got \(2, 3\)"),
+        ("right", lambda x: x[1:], r"right must be \(4, 4\).*; got \(3, 4\)"),
+        ("right", lambda x: x / 0, "right holds 16 NaN"),
+        ("basis", lambda x: x[1:], r"basis must be \(12, 12\).*; got \(11, 12\)"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(posterior, part, change, message):
+    if not hasattr(posterior, part):
+        return
+    with pytest.raises(sf.InputError, match=message):
+        replace(posterior, **{part: change(getattr(posterior, part))})
+
+
+def test_nan_in_a_structured_curvature_is_refused(problem):
+    mean, nan = problem[0], torch.full((12, 12), torch.nan, dtype=torch.float64)
+    with pytest.raises(sf.InputError, match="curvature holds 144 NaN"):
+        sf.DensePosterior.from_curvature(mean, nan, **SETTINGS)
+    for left, right, name in ((nan, torch.eye(4), "left"), (torch.eye(3), nan, "right")):
+        curvature = sf.KroneckerCurvature(left[:3, :3], right[:4, :4])
+        with pytest.raises(sf.InputError, match=f"the curvature's {name} factor holds"):
+            sf.KroneckerPosterior.from_curvature(mean, curvature, **SETTINGS)
 
 
 def test_reports_what_was_clipped(posterior):

@@ -59,6 +59,11 @@ def test_float32_prediction_has_float32_accuracy(normal):
             -torch.ones(2, 3),
             "every precision must be above 0; the smallest is -1",
         ),
+        (
+            torch.ones(2, 3),
+            torch.full((2, 3), 1e-39),
+            r"at least 1\.18e-38 .* in torch\.float32; the smallest is 1e-39\. Use a larger prior",
+        ),
         (torch.ones(2, 3), torch.full((2, 3), torch.nan), "precision holds 6 NaN"),
         (torch.ones(2, 3), torch.ones(3, 2), "same shape and dtype"),
         (torch.ones(2, 3), torch.ones(2, 3).double(), "same shape and dtype"),
@@ -75,3 +80,13 @@ def test_nan_in_the_curvature_is_refused():
         sf.HeadPosterior.from_curvature(
             torch.ones(2, 3), torch.full((2, 3), torch.nan), scale=1.0, prior_precision=1.0
         )
+
+
+def test_the_smallest_precision_gives_embeddings_or_says_why_not():
+    tiny = torch.finfo(torch.float32).tiny
+    posterior = sf.HeadPosterior(torch.ones(2, 3), torch.full((2, 3), tiny))
+    assert (posterior.predict(torch.ones(1, 3)).kappa < 1e-6).all()
+    with pytest.raises(
+        sf.NumericalError, match=r"too large for torch\.float32.* Use a larger prior"
+    ):
+        posterior.predict(torch.full((1, 3), 10.0))

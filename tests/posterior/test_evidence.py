@@ -36,6 +36,31 @@ def test_zero_weights_have_no_best_prior():
         sf.tune_prior_precision(torch.zeros(2, 3), torch.ones(2, 3), scale=1.0)
 
 
+@pytest.mark.parametrize(
+    ("mean", "curvature", "message"),
+    [
+        (torch.full((2, 3), torch.nan), torch.ones(2, 3), "mean holds 6 NaN"),
+        (torch.ones(2, 3), torch.full((2, 3), torch.nan), "curvature holds 6 NaN"),
+        (
+            torch.ones(2, 3),
+            torch.ones(2, 4),
+            r"each of the 6 weights \(2, 3\).* got shape \(2, 4\)",
+        ),
+        (torch.ones(2, 3), torch.ones(2), r"or all eigenvalues; got shape \(2,\)"),
+        (torch.ones(2, 3), torch.ones(2, 3).long(), "curvature must be float32 or float64"),
+    ],
+)
+def test_what_has_no_evidence_is_refused(mean, curvature, message):
+    with pytest.raises(sf.InputError, match=message):
+        sf.tune_prior_precision(mean, curvature, scale=1.0)
+
+
+def test_eigenvalues_may_come_in_any_shape(normal):
+    mean, curvature = normal(4, 6), normal(4, 6).abs()
+    expected = sf.tune_prior_precision(mean, curvature, scale=3.0)
+    assert sf.tune_prior_precision(mean, curvature.flatten(), scale=3.0) == pytest.approx(expected)
+
+
 @pytest.fixture
 def classes(normal, generator):
     """Four noisy classes on a sphere, an identity head, and pairs of held-out examples."""
@@ -93,3 +118,9 @@ def test_pairs_of_one_kind_cannot_tune(classes):
     e = sf.Embeddings(oracles.normalize(features), torch.ones(80).double())
     with pytest.raises(sf.DegenerateError, match="same and different pairs, both kinds"):
         sf.pair_loss(e, same)
+
+
+def test_nothing_to_try_is_refused(classes):
+    features, _, pairs = classes
+    with pytest.raises(sf.InputError, match="candidates is empty; give at least one"):
+        sf.tune_on_pairs(lambda delta: None, features, pairs, candidates=[])

@@ -13,7 +13,7 @@ targets of the whole set: a sum over pairs, unscaled, unclipped. Row ranges of o
 whole, so processes can share the work.
 
 Policy: a set without a same pair, or without a different pair, is refused; it would be a posterior
-about nothing.
+about nothing. A range without rows, as a process may get, adds nothing: zeros, as wide as the features.
 
 Axes: ``n`` examples, ``r`` of them in this range, ``d`` features, ``z`` outputs.
 """
@@ -34,7 +34,7 @@ from surefind.validation import check_choice, check_directed, check_matrix, chec
 FEATURE_ELEMENTS = 1 << 22
 """Numbers of features read at a time: 16 MB in float32."""
 
-Features = Tensor | np.ndarray | Iterable[Tensor]
+Features = Tensor | np.ndarray | Iterable[Tensor | np.ndarray]
 """A matrix in memory, a memory-mapped array, or batches of rows in order."""
 
 
@@ -51,7 +51,8 @@ def dataset_curvature(
 
     Args:
         features: What the head sees (r, d), one row for each example in ``rows``: a tensor, an array
-            (memory-mapped or not), or an iterable of batches of rows.
+            (memory-mapped or not), or an iterable of batches of rows. Without rows: (0, d), so that
+            d is known.
         outputs: What the head says of all examples (n, z), before normalisation.
         labels: A class per example, or a relation over them.
         distance: "euclidean" or "arccos".
@@ -123,16 +124,20 @@ def dataset_output_hessians(
     check_positive("margin", margin)
     check_informative(relation)
     span = slice(*(rows or slice(None)).indices(len(relation))[:2])
-    u = torch.nn.functional.normalize(outputs, dim=1)
-    # The count of partners rides along as one more column.
-    vectors = torch.cat([u, u.new_ones(len(u), 1)], dim=1)
+    if span.start >= span.stop:
+        none = outputs[:0]
+        return output_hessians(none, none.sum(1), none, distance)
+    # The count of partners rides along as one more column; the directions are a view of the others.
+    vectors = torch.cat([outputs, outputs.new_ones(len(outputs), 1)], dim=1)
+    u = vectors[:, :-1]
+    u /= torch.linalg.vector_norm(outputs, dim=1, keepdim=True)
     if distance == "euclidean":
         vectors = vectors[:, -1:]
     attract, repel = pair_weights(relation, 0.5)
     sums = attract * relation.same_sums(vectors, span)
     sums -= repel * relation.different_sums(vectors, u, margin, span)
     sums = sums.to(outputs.dtype)
-    means = sums[:, :-1] if distance == "arccos" else torch.zeros_like(u[span])
+    means = sums[:, :-1] if distance == "arccos" else u.new_zeros(()).expand_as(u[span])
     return output_hessians(outputs[span], sums[:, -1], means, distance)
 
 
@@ -188,29 +193,52 @@ def _paired(
     Raises:
         InputError: If there are not as many rows as blocks, or a batch cannot be used.
     """
-    like, start = hessians.directions, 0
+    like, start, width = hessians.directions, 0, None
     for batch in _batches(features):
         if start + len(batch) > len(like):
-            break
+            raise InputError(f"features have more rows than the {len(like)} that are expected.")
+        if width not in (None, batch.shape[1]):
+            raise InputError(
+                f"features have batches of {width} and of {batch.shape[1]} columns; "
+                "give all of them the same."
+            )
+        width = batch.shape[1]
         rows = batch.to(like.device, like.dtype)
-        check_matrix("features", rows)
+        if len(rows):
+            check_matrix("features", rows)
         at = slice(start, start + len(rows))
         start = at.stop
         yield at, rows
-    else:
-        if start == len(like):
-            return
+    if start < len(like):
         raise InputError(f"features have {start} rows where {len(like)} are expected: one each.")
-    raise InputError(f"features have more rows than the {len(like)} that are expected.")
+    if width is None:
+        raise InputError(
+            "features hold no batch, so how many there are is not known. "
+            "For a range without rows give a matrix of shape (0, d)."
+        )
 
 
 def _batches(features: Features) -> Iterator[Tensor]:
+    """Give matrices of feature rows, at least one if the features are a matrix themselves."""
     if not isinstance(features, Tensor | np.ndarray):
-        yield from features
+        yield from map(_matrix, features)
         return
+    _check_axes(features)
+    size = max(1, FEATURE_ELEMENTS // max(1, features.shape[1]))
+    for at in blocks(slice(0, len(features)), size) or [slice(0, 0)]:
+        yield _matrix(features[at])
+
+
+def _matrix(batch: Tensor | np.ndarray) -> Tensor:
+    if not isinstance(batch, Tensor | np.ndarray):
+        raise InputError(
+            f"features must be a matrix or batches that are; got {type(batch).__name__} for a batch."
+        )
+    _check_axes(batch)
+    # A copy: the array may be mapped read-only.
+    return batch if isinstance(batch, Tensor) else torch.from_numpy(np.array(batch))
+
+
+def _check_axes(features: Tensor | np.ndarray) -> None:
     if features.ndim != 2:
         raise InputError(f"features must be a matrix (n, d); got shape {tuple(features.shape)}.")
-    size = max(1, FEATURE_ELEMENTS // max(1, features.shape[1]))
-    for at in blocks(slice(0, len(features)), size):
-        rows = features[at]
-        yield rows if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows))

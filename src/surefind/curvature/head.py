@@ -95,7 +95,7 @@ def checked_head(
         The targets; for "positive" only the positive ones.
 
     Raises:
-        InputError: If the targets do not belong to the examples.
+        InputError: If the targets do not belong to the examples, or the dtypes differ.
     """
     check_choice("distance", distance, DISTANCES)
     check_choice("approximation", approximation, APPROXIMATIONS)
@@ -103,6 +103,11 @@ def checked_head(
     check_directed("outputs", outputs)
     check_matrix("features", features, rows=len(outputs))
     check_float("targets", targets)
+    if not features.dtype == outputs.dtype == targets.dtype:
+        raise InputError(
+            f"features, outputs and targets must have one dtype; got {features.dtype}, "
+            f"{outputs.dtype} and {targets.dtype}. Convert them with .float() or .double()."
+        )
     if targets.shape != (len(outputs), len(outputs)):
         raise InputError(
             f"targets must be one number for each pair of {len(outputs)} examples; "

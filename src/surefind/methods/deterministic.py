@@ -18,7 +18,7 @@ from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
 from surefind.objectives import Objective
 from surefind.pairs import Relation
-from surefind.processes import gather_rows
+from surefind.processes import average_buffers, gather_rows, own_generator
 from surefind.runs import Run
 
 Forward = Callable[[Encoder, Tensor, torch.Generator], Tensor]
@@ -45,8 +45,9 @@ class EncoderTrainee:
     forward: Forward = plain_forward
 
     def parameters(self) -> list[nn.Parameter]:
-        """Give the parameters that are not frozen."""
-        return [p for p in self.encoder.parameters() if p.requires_grad]
+        """Give the parameters that are not frozen, and the loss's own if it has any."""
+        own = [p for p in self.encoder.parameters() if p.requires_grad]
+        return [*own, *self._learnt_loss().parameters()]
 
     def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
         """Embed this process's inputs, gather the batch, and compute its loss.
@@ -60,19 +61,30 @@ class EncoderTrainee:
             The loss of the whole batch.
         """
         self.encoder.train()
-        embeddings = self.forward(self.encoder, inputs, generator)
+        embeddings = self.forward(self.encoder, inputs, own_generator(generator))
         return self.objective(gather_rows(embeddings, len(relation)), relation, generator)
 
     def after_step(self) -> None:
         """Do nothing more."""
 
+    def after_epoch(self) -> None:
+        """Let all processes have the same statistics."""
+        average_buffers(self.encoder)
+
     def tensors(self) -> dict[str, Tensor]:
-        """Give the encoder's state."""
-        return self.encoder.state_dict()
+        """Give the encoder's state, and the loss's."""
+        loss = prefixed("objective", self._learnt_loss().state_dict())
+        return prefixed("encoder", self.encoder.state_dict()) | loss
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take the encoder's state back."""
-        load_state(self.encoder, tensors)
+        """Take both states back."""
+        load_state(self.encoder, unprefixed("encoder", tensors))
+        load_state(self._learnt_loss(), unprefixed("objective", tensors))
+
+    def _learnt_loss(self) -> nn.Module:
+        """Give the part of the objective that has weights, such as proxies; empty for most."""
+        loss = getattr(self.objective, "loss", None)
+        return loss if isinstance(loss, nn.Module) else nn.Module()
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +131,7 @@ def trained_copy(
     run: Run,
     *,
     stage: str = "encoder",
+    kind: str = "point estimate",
     forward: Forward = plain_forward,
 ) -> Encoder:
     """Copy an encoder, train it as a stage of the run, and freeze it.
@@ -128,13 +141,15 @@ def trained_copy(
         dataset: The training data.
         run: What to train by.
         stage: The stage's name.
+        kind: What is trained, see `Run.stage`.
         forward: How to embed a batch while training.
 
     Returns:
         The trained copy, in evaluation mode, without gradients.
     """
     copied = copy.deepcopy(encoder)
-    run.stage(stage, EncoderTrainee(copied, run.objective, forward), dataset)
+    trainee = EncoderTrainee(copied, copy.deepcopy(run.objective), forward)
+    run.stage(stage, trainee, dataset, kind=kind)
     return frozen(copied)
 
 

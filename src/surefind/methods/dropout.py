@@ -82,7 +82,8 @@ class MCDropout:
     def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> DropoutEmbedder:
         """Train a copy of the encoder with dropout."""
         dropped = with_dropout(encoder, self.rate)
-        trained = trained_copy(dropped, dataset, run, forward=_forward)
+        kind = f"dropout {self.rate}"
+        trained = trained_copy(dropped, dataset, run, kind=kind, forward=_forward)
         return DropoutEmbedder(trained, self.n_samples)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> DropoutEmbedder:

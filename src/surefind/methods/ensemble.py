@@ -23,13 +23,14 @@ from surefind.methods.contract import Sampler, prefixed
 from surefind.methods.deterministic import restored_copy, trained_copy
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize
-from surefind.pairs import blocks
+from surefind.models.towers import Tower
+from surefind.passes import apply
 from surefind.posterior.projection import sampled_embeddings
 from surefind.runs import Run
 from surefind.seeds import seeded
 from surefind.validation import check_choice, check_whole
 
-REDRAW = ("all", "head")
+REDRAW = ("auto", "all", "head")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +90,13 @@ class DeepEnsemble:
 
     Attributes:
         members: How many.
-        redraw: What a member's start differs in: "all" weights, or those of the "head" only, for
-            pretrained backbones. The first member starts as the encoder is.
+        redraw: What a member's start differs in: "all" weights, or those of the "head" only; "auto"
+            is the head for a tower of `transformers`, which is usually pretrained, and all otherwise.
+            The first member starts as the encoder is.
     """
 
     members: int = 5
-    redraw: str = "all"
+    redraw: str = "auto"
 
     def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> EnsembleEmbedder:
         """Train the members one after the other, each a stage, and align them.
@@ -109,18 +111,21 @@ class DeepEnsemble:
         """
         check_whole("members", self.members, least=2)
         check_choice("redraw", self.redraw, REDRAW)
+        pretrained = isinstance(encoder.backbone, Tower)
+        head_only = self.redraw == "head" or (self.redraw == "auto" and pretrained)
         trained = []
         for i in range(self.members):
             start = copy.deepcopy(encoder)
             if i > 0:
-                fresh = start if self.redraw == "all" else start.head
-                initialize(fresh, seeded(run.plan.seed, "member", i))
+                initialize(start.head if head_only else start, seeded(run.plan.seed, "member", i))
             plan = replace(run.plan, seed=run.plan.seed + 1_000_003 * i)
             member = replace(run, plan=plan)
             # The first member is the point estimate: in a folder that is shared, it is trained once.
             stage = f"member {i}" if i else "encoder"
-            trained.append(trained_copy(start, dataset, member, stage=stage))
-        embeddings = [_embed_all(e, dataset, run) for e in trained]
+            kind = f"member {i}, {self.redraw}" if i else "point estimate"
+            trained.append(trained_copy(start, dataset, member, stage=stage, kind=kind))
+        preprocessing = run.plan.preprocessing
+        embeddings = [apply(e, dataset, e, preprocessing=preprocessing) for e in trained]
         rotations = [procrustes(u, embeddings[0]) for u in embeddings]
         return EnsembleEmbedder(tuple(trained), torch.stack(rotations))
 
@@ -143,10 +148,3 @@ def procrustes(source: Tensor, target: Tensor) -> Tensor:
     left, _, right = torch.linalg.svd(target.double().T @ source.double())
     rotation: Tensor = (left @ right).to(source.dtype)
     return rotation
-
-
-@torch.no_grad()
-def _embed_all(encoder: Encoder, dataset: Dataset, run: Run) -> Tensor:
-    at = blocks(slice(0, len(dataset)), 512)
-    read = (dataset.read(rows, preprocessing=run.plan.preprocessing) for rows in at)
-    return torch.cat([encoder(inputs) for inputs in read])

@@ -45,12 +45,12 @@ class HeadEmbedder:
         Returns:
             The function.
         """
-        start = generator.get_state()
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
 
         @torch.no_grad()
         def draw(inputs: Tensor) -> Tensor:
             # The same heads again for each batch, drawn anew instead of kept: 100 may not fit.
-            source = torch.Generator(generator.device).set_state(start) if joint else generator
+            source = torch.Generator().manual_seed(seed) if joint else generator
             features = self.encoder.features(inputs)
             return self.posterior.sample(features, n_samples, joint=joint, generator=source)
 
@@ -66,7 +66,7 @@ class HeadEmbedder:
 def restore_head_embedder(encoder: Encoder, tensors: dict[str, Tensor]) -> HeadEmbedder:
     """Put a head embedder together again from its tensors."""
     copied = restored_copy(encoder, tensors)
-    posterior = HeadPosterior(
-        copied.head_weights(), tensors["posterior.precision"], float(tensors["posterior.clipped"])
-    )
+    mean = copied.head_weights()
+    precision = tensors["posterior.precision"].to(mean)
+    posterior = HeadPosterior(mean, precision, float(tensors["posterior.clipped"]))
     return HeadEmbedder(copied, posterior)

@@ -26,7 +26,7 @@ from surefind.models.encoder import Encoder
 from surefind.pairs import Relation
 from surefind.posterior.diagonal import normal
 from surefind.posterior.projection import unit
-from surefind.processes import gather_rows, shared
+from surefind.processes import average_buffers, gather_rows, shared
 from surefind.runs import Run
 from surefind.seeds import seeded
 
@@ -56,8 +56,8 @@ class HIB:
         """
         copied = copy.deepcopy(encoder)
         net = _net(copied, seeded(run.plan.seed, "variance"))
-        trainee = HedgedTrainee(copied, net, MatchScale(), self)
-        run.stage("encoder", trainee, dataset)
+        trainee = HedgedTrainee(copied, net, MatchScale().to(copied.head.weight), self)
+        run.stage("encoder", trainee, dataset, kind=repr(self))
         return GaussianEmbedder(frozen(copied), frozen_variance(net), unit_mean=False)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> GaussianEmbedder:
@@ -128,6 +128,11 @@ class HedgedTrainee:
     def after_step(self) -> None:
         """Do nothing more."""
 
+    def after_epoch(self) -> None:
+        """Let all processes have the same statistics."""
+        average_buffers(self.encoder)
+        average_buffers(self.net)
+
     def tensors(self) -> dict[str, Tensor]:
         """Give everybody's state."""
         return (
@@ -179,4 +184,5 @@ def _log(s: int) -> Tensor:
 def _net(encoder: Encoder, generator: torch.Generator) -> VarianceNet:
     width = encoder.head_weights().shape[1]
     # Outputs before the sphere have lengths of about one, so their first variances are larger.
-    return VarianceNet(width, encoder.embedding_dim, generator=generator, shift=-4.0)
+    net = VarianceNet(width, encoder.embedding_dim, generator=generator, shift=-4.0)
+    return net.to(encoder.head.weight)

@@ -26,6 +26,7 @@ from torch.nn.functional import linear
 from surefind.curvature.head import Approximation, head_curvature
 from surefind.curvature.outputs import Distance
 from surefind.data.dataset import Dataset
+from surefind.errors import InputError
 from surefind.methods.contract import prefixed, unprefixed
 from surefind.methods.deterministic import frozen
 from surefind.methods.head_embedder import HeadEmbedder, restore_head_embedder
@@ -34,7 +35,7 @@ from surefind.models.encoder import Encoder, on_sphere, plain_features
 from surefind.objectives import Objective
 from surefind.pairs import Relation, pair_targets
 from surefind.posterior.diagonal import HeadPosterior, normal
-from surefind.processes import gather_rows
+from surefind.processes import average_buffers, gather_rows
 from surefind.runs import Run
 from surefind.validation import check_positive, check_share
 
@@ -69,8 +70,15 @@ class LaplaceOnline:
 
         Returns:
             The encoder with its posterior.
+
+        Raises:
+            InputError: If an option is out of range.
         """
         check_share("memory", self.memory)
+        if not (self.scale >= 0 and self.temperature >= 0):
+            raise InputError(
+                f"scale and temperature must not be negative; got {self.scale} and {self.temperature}."
+            )
         weights = encoder.head_weights()
         prior = self.prior_precision
         if prior is None:
@@ -84,7 +92,9 @@ class LaplaceOnline:
             prior,
             torch.zeros_like(weights),
         )
-        run.stage("encoder", trainee, dataset)
+        run.stage(
+            "encoder", trainee, dataset, kind=f"{self!r}, prior {prior:.6g}, margin {run.margin}"
+        )
         trained = frozen(trainee.encoder)
         posterior = HeadPosterior(trained.head_weights(), trainee.precision, trainee.clipped)
         return HeadEmbedder(trained, posterior)
@@ -178,6 +188,10 @@ class OnlineTrainee:
         self.removed += float(curvature.abs().sum()) - kept
         self.curvature.mul_(1 - self.options.memory).add_(positive, alpha=self.options.scale)
 
+    def after_epoch(self) -> None:
+        """Let all processes have the same statistics."""
+        average_buffers(self.encoder)
+
     def tensors(self) -> dict[str, Tensor]:
         """Give the encoder's state, the curvature, and what was clipped."""
         sums = torch.tensor([self.kept, self.removed], dtype=torch.float64)
@@ -187,5 +201,5 @@ class OnlineTrainee:
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `tensors` gave."""
         load_state(self.encoder, unprefixed("encoder", tensors))
-        self.curvature = tensors["online.curvature"].clone()
+        self.curvature = tensors["online.curvature"].to(self.curvature)
         self.kept, self.removed = tensors["online.clipping"].tolist()

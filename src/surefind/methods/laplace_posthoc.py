@@ -12,7 +12,6 @@ your own trained model.
 Several processes: each passes its rows through the network, outputs are gathered, sums are added up.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,16 +24,16 @@ from surefind.data.dataset import Dataset
 from surefind.methods.deterministic import trained_copy
 from surefind.methods.head_embedder import HeadEmbedder, restore_head_embedder
 from surefind.models.encoder import Encoder, on_sphere
-from surefind.pairs import as_relation, blocks, pair_targets
+from surefind.pairs import pair_targets
+from surefind.passes import batches, like_network
 from surefind.posterior.diagonal import HeadPosterior
 from surefind.posterior.evidence import tune_prior_precision
 from surefind.processes import gather_rows, part, sum_processes
 from surefind.runs import Run
-from surefind.train import Plan, epoch_batches
+from surefind.train import epoch_batches, relation_of
 
 FEATURE_BYTES = 4 << 30
 """Features up to this size are kept in memory; larger ones are computed a second time instead."""
-PASS_BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -98,15 +97,18 @@ class LaplacePosthoc:
         width = encoder.head_weights().shape[1]
         small = 4 * width * (own.stop - own.start) <= FEATURE_BYTES
         features, outputs = [], []
-        for h in _features(encoder, dataset, own, run.plan):
+        for x in batches(dataset, encoder, rows=own, preprocessing=run.plan.preprocessing):
+            h = encoder.features(x)
             outputs.append(encoder.outputs_of(h))
             if small:
                 features.append(h)
         everyone = gather_rows(torch.cat(outputs), len(dataset))
+        second = batches(dataset, encoder, rows=own, preprocessing=run.plan.preprocessing)
+        again = (encoder.features(x) for x in second)
         curvature = dataset_curvature(
-            features if small else _features(encoder, dataset, own, run.plan),
+            features if small else again,
             everyone,
-            dataset.relation(),
+            relation_of(dataset, run.plan),
             distance=self.distance,
             margin=run.margin,
             rows=own,
@@ -116,12 +118,13 @@ class LaplacePosthoc:
     def _batch_curvature(self, encoder: Encoder, dataset: Dataset, run: Run) -> Tensor:
         """Average over the batches of one epoch; each process does its share of the batches."""
         plan = run.plan
-        batches = epoch_batches(dataset, plan, epoch=0)
+        groups = epoch_batches(dataset, plan, epoch=0)
         total = torch.zeros_like(encoder.head_weights())
-        for rows in batches[part(len(batches))]:
-            features = encoder.features(dataset.read(rows, preprocessing=plan.preprocessing))
+        for rows in groups[part(len(groups))]:
+            inputs = dataset.read(rows, preprocessing=plan.preprocessing)
+            features = encoder.features(like_network(inputs, encoder))
             outputs = encoder.outputs_of(features)
-            relation = as_relation(dataset.relation(rows))
+            relation = relation_of(dataset, plan, rows)
             targets = pair_targets(relation, on_sphere(outputs), margin=run.margin)
             total += head_curvature(
                 features,
@@ -130,10 +133,4 @@ class LaplacePosthoc:
                 distance=self.distance,
                 approximation=self.approximation,
             )
-        return sum_processes(total) / len(batches)
-
-
-def _features(encoder: Encoder, dataset: Dataset, rows: slice, plan: Plan) -> Iterator[Tensor]:
-    """Pass rows through the backbone, batch by batch."""
-    for at in blocks(rows, PASS_BATCH):
-        yield encoder.features(dataset.read(at, preprocessing=plan.preprocessing))
+        return sum_processes(total) / len(groups)

@@ -20,10 +20,11 @@ from surefind.methods.deterministic import restored_copy, trained_copy
 from surefind.methods.variance import GaussianEmbedder, VarianceNet, frozen_variance
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
-from surefind.pairs import Relation, blocks
+from surefind.pairs import Relation
+from surefind.passes import apply
 from surefind.posterior.projection import unit
-from surefind.processes import gather_rows
-from surefind.runs import Run
+from surefind.processes import average_buffers, gather_rows
+from surefind.runs import Run, digest
 from surefind.seeds import seeded
 
 
@@ -51,7 +52,9 @@ class PFE:
             The embedder.
         """
         trained = trained_copy(encoder, dataset, run)
-        features = _all_features(trained, dataset, run)
+        preprocessing = run.plan.preprocessing
+        features = apply(trained.features, dataset, trained, preprocessing=preprocessing)
+        features = features.cpu()
         kept = Dataset(features, dataset.labels, positions=dataset.positions, name=dataset.name)
         net = _net(trained, seeded(run.plan.seed, "variance"))
         epochs = max(1, run.plan.epochs) if self.epochs is None else self.epochs
@@ -61,7 +64,10 @@ class PFE:
             preprocessing=None,
             optimizer=lambda p: torch.optim.Adam(p, lr=self.learning_rate),
         )
-        run.stage("variance", VarianceTrainee(trained, net), kept, plan)
+        # Named by the encoder it is learnt on: another encoder needs other variances.
+        stage = f"variance-{digest(trained.state_dict().values())}"
+        trainee = VarianceTrainee(trained, net)
+        run.stage(stage, trainee, kept, kind=repr(self), plan=plan)
         return GaussianEmbedder(trained, frozen_variance(net), unit_mean=True)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> GaussianEmbedder:
@@ -109,6 +115,10 @@ class VarianceTrainee:
     def after_step(self) -> None:
         """Do nothing more."""
 
+    def after_epoch(self) -> None:
+        """Let all processes have the same statistics."""
+        average_buffers(self.net)
+
     def tensors(self) -> dict[str, Tensor]:
         """Give the variance net's state."""
         return self.net.state_dict()
@@ -138,11 +148,4 @@ def mutual_likelihood_loss(mean: Tensor, variance: Tensor, pairs: Tensor) -> Ten
 
 def _net(encoder: Encoder, generator: torch.Generator) -> VarianceNet:
     width = encoder.head_weights().shape[1]
-    return VarianceNet(width, encoder.embedding_dim, generator=generator)
-
-
-@torch.no_grad()
-def _all_features(encoder: Encoder, dataset: Dataset, run: Run) -> Tensor:
-    at = blocks(slice(0, len(dataset)), 512)
-    read = (dataset.read(rows, preprocessing=run.plan.preprocessing) for rows in at)
-    return torch.cat([encoder.features(inputs) for inputs in read])
+    return VarianceNet(width, encoder.embedding_dim, generator=generator).to(encoder.head.weight)

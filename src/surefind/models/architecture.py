@@ -5,6 +5,7 @@ Layers of torch.nn in an `nn.Sequential` are described by their constructor's ar
 brings the network, and gets its weights.
 """
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,37 +18,24 @@ from surefind.models.initialization import untouched_rng
 from surefind.models.pooling import GeM
 from surefind.models.towers import Tower, tower_of
 
-_CONV = (
-    "in_channels",
-    "out_channels",
-    "kernel_size",
-    "stride",
-    "padding",
-    "dilation",
-    "groups",
-    "bias",
+LAYERS: tuple[type[nn.Module], ...] = (
+    nn.Conv2d,
+    nn.Linear,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.LayerNorm,
+    nn.MaxPool2d,
+    nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
+    nn.Flatten,
+    nn.ReLU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Tanh,
+    nn.Identity,
+    GeM,
 )
-_NORM = ("num_features", "eps", "momentum", "affine", "track_running_stats")
-_POOL = ("kernel_size", "stride", "padding")
-
-LAYERS: Mapping[type[nn.Module], tuple[str, ...]] = {
-    nn.Conv2d: _CONV,
-    nn.Linear: ("in_features", "out_features", "bias"),
-    nn.BatchNorm1d: _NORM,
-    nn.BatchNorm2d: _NORM,
-    nn.LayerNorm: ("normalized_shape", "eps"),
-    nn.MaxPool2d: _POOL,
-    nn.AvgPool2d: _POOL,
-    nn.AdaptiveAvgPool2d: ("output_size",),
-    nn.Flatten: ("start_dim", "end_dim"),
-    nn.ReLU: (),
-    nn.GELU: (),
-    nn.SiLU: (),
-    nn.Tanh: (),
-    nn.Identity: (),
-    GeM: (),
-}
-"""Layers that can be described, with the arguments that make them."""
+"""Layers that can be described: each keeps its constructor's arguments under their names."""
 
 
 def describe(encoder: Encoder) -> dict[str, Any] | None:
@@ -62,8 +50,10 @@ def describe(encoder: Encoder) -> dict[str, Any] | None:
     head, backbone = _layer(encoder.head), _layer(encoder.backbone)
     if head is None or backbone is None:
         return None
-    convolutions = (p for p in encoder.parameters() if p.ndim == 4 and not p.is_contiguous())
-    return {"backbone": backbone, "head": head, "channels_last": any(True for _ in convolutions)}
+    # By strides: with a single input channel both formats are contiguous, and kernels still differ.
+    kernels = (p for p in encoder.parameters() if p.ndim == 4 and p[0, 0].numel() > 1)
+    channels_last = any(p.stride(1) == 1 for p in kernels)
+    return {"backbone": backbone, "head": head, "channels_last": channels_last}
 
 
 def build(description: Mapping[str, Any]) -> Encoder:
@@ -83,6 +73,9 @@ def build(description: Mapping[str, Any]) -> Encoder:
     return encoder
 
 
+_NOT_SHAPE = ("device", "dtype", "args", "kwargs")
+
+
 def _layer(module: nn.Module) -> dict[str, Any] | None:
     if isinstance(module, Tower):
         return {"tower": module.recipe}
@@ -91,10 +84,18 @@ def _layer(module: nn.Module) -> dict[str, Any] | None:
         return None if None in parts.values() else {"sequential": parts}
     if type(module) not in LAYERS:
         return None
-    arguments = {name: getattr(module, name) for name in LAYERS[type(module)]}
+    return {"layer": type(module).__name__, "arguments": _arguments(module)}
+
+
+def _arguments(module: nn.Module) -> dict[str, Any]:
+    """Read a layer's constructor arguments back from its attributes."""
+    names = [p for p in inspect.signature(type(module)).parameters if p not in _NOT_SHAPE]
+    arguments = {name: getattr(module, name) for name in names if hasattr(module, name)}
     if "bias" in arguments:
         arguments["bias"] = arguments["bias"] is not None
-    return {"layer": type(module).__name__, "arguments": arguments}
+    if isinstance(module, GeM):
+        arguments["p"] = module.start
+    return arguments
 
 
 def _built(description: Mapping[str, Any]) -> nn.Module:

@@ -33,6 +33,24 @@ def untouched_rng() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def borrowed_rng(generator: torch.Generator) -> Iterator[None]:
+    """Let PyTorch's global generators follow from one of ours inside, and be as they were outside.
+
+    Args:
+        generator: Advanced by one draw.
+
+    Yields:
+        Nothing.
+    """
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    with untouched_rng():
+        torch.default_generator.manual_seed(seed)
+        if _cuda_started():
+            torch.cuda.manual_seed_all(seed)
+        yield
+
+
 def initialize(module: nn.Module, generator: torch.Generator) -> None:
     """Draw a network's weights anew, in place.
 

@@ -25,7 +25,7 @@ from surefind.errors import InputError
 from surefind.pairs import blocks
 from surefind.posterior.contract import check_features
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
-from surefind.posterior.precision import laplace_precision
+from surefind.posterior.precision import check_precision, laplace_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
 from surefind.validation import check_matrix, check_whole
 
@@ -44,7 +44,7 @@ class HeadPosterior:
         evidence: Loss and prior, for `log_evidence`; None if they are not known.
 
     Raises:
-        InputError: If mean and precision do not fit, or a precision is not positive.
+        InputError: If mean and precision do not fit, or a precision is not positive or too small.
     """
 
     mean: Tensor
@@ -61,11 +61,7 @@ class HeadPosterior:
                 f"{tuple(self.mean.shape)} {self.mean.dtype} and "
                 f"{tuple(self.precision.shape)} {self.precision.dtype}."
             )
-        if not bool((self.precision > 0).all()):
-            raise InputError(
-                f"every precision must be above 0; the smallest is {float(self.precision.min()):.3g}. "
-                "Clip the curvature and add a prior: HeadPosterior.from_curvature does both."
-            )
+        check_precision(self.precision)
 
     @classmethod
     def from_curvature(

@@ -30,8 +30,8 @@ from surefind.errors import DegenerateError, InputError
 from surefind.pairs import PairList
 from surefind.posterior.contract import Posterior
 from surefind.posterior.precision import clip_negative
-from surefind.validation import check_positive
-from surefind.vmf import match_score, vmf_log_normalizer
+from surefind.validation import check_float, check_matrix, check_positive
+from surefind.vmf import match_score, paired_gap, vmf_log_normalizer
 
 PRIOR_GRID = tuple(10 ** (e / 2) for e in range(-12, 13))
 """Prior precisions from 1e-6 to 1e6, two in a decade."""
@@ -48,6 +48,18 @@ class Evidence:
 
     scaled_loss: float
     prior_precision: float
+
+    def __post_init__(self) -> None:
+        """Check the loss.
+
+        Raises:
+            InputError: If it is NaN or infinite.
+        """
+        if not math.isfinite(self.scaled_loss):
+            raise InputError(
+                f"loss must be a finite number; scale times loss is {self.scaled_loss}. "
+                "Leave it out if the evidence is not wanted."
+            )
 
 
 def laplace_log_evidence(
@@ -89,9 +101,18 @@ def tune_prior_precision(mean: Tensor, curvature: Tensor, *, scale: float) -> fl
         The one δ at which the evidence is largest.
 
     Raises:
+        InputError: If the curvature is not the weights' own.
         DegenerateError: If all weights are zero.
     """
     check_positive("scale", scale)
+    check_matrix("mean", mean)
+    check_float("curvature", curvature)
+    if curvature.numel() != mean.numel():
+        raise InputError(
+            f"curvature must have one number for each of the {mean.numel()} weights "
+            f"{tuple(mean.shape)}: their diagonal, or all eigenvalues; "
+            f"got shape {tuple(curvature.shape)}."
+        )
     squares = float((mean.double() ** 2).sum())
     if squares == 0:
         raise DegenerateError("the head's weights are all zero; the evidence has no maximum in δ.")
@@ -128,7 +149,12 @@ def tune_on_pairs(
 
     Returns:
         The candidate with the smallest `pair_loss`.
+
+    Raises:
+        InputError: If there is no candidate.
     """
+    if len(candidates) == 0:
+        raise InputError("candidates is empty; give at least one prior precision to try.")
     return min(
         candidates, key=lambda delta: pair_loss(posterior_at(delta).predict(features), pairs)
     )
@@ -151,9 +177,9 @@ def pair_loss(embeddings: Embeddings, pairs: PairList) -> float:
         raise DegenerateError("held-out pairs must hold same and different pairs, both kinds.")
     a, b = embeddings.tensors()[pairs.left], embeddings.tensors()[pairs.right]
     dim = a.mean.shape[1]
-    cosine = (a.mean.double() * b.mean.double()).sum(1)
-    uniform = vmf_log_normalizer(torch.zeros_like(cosine[:1]), dim)
-    ratio = match_score(cosine, a.kappa, b.kappa, dim) - uniform
+    gap = paired_gap(a.mean, b.mean)
+    uniform = vmf_log_normalizer(torch.zeros_like(gap[:1]), dim)
+    ratio = match_score(gap, a.kappa, b.kappa, dim) - uniform
     same = torch.nn.functional.softplus(-ratio[pairs.same]).mean()
     different = torch.nn.functional.softplus(ratio[~pairs.same]).mean()
     return float(same + different) / 2

@@ -1,4 +1,4 @@
-"""From curvature to precision: the one place where it is clipped, scaled and given a prior.
+"""From curvature to precision: clipped, scaled, given a prior. (Online LAM adds up step by step instead.)
 
     precision = scale · max(0, curvature) + δ
 
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from surefind.errors import DegenerateError
+from surefind.errors import DegenerateError, InputError
 from surefind.validation import check_finite, check_positive
 
 
@@ -61,3 +61,25 @@ def clip_negative(curvature: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."]
             "is too large), or there is no same pair."
         )
     return kept, 1 - left / total
+
+
+def check_precision(precision: Float[Tensor, "..."]) -> None:
+    """Require precisions that one can be divided by.
+
+    Args:
+        precision: Finite precisions.
+
+    Raises:
+        InputError: If one is not positive, or so small that its variance overflows.
+    """
+    smallest, usable = float(precision.min()), torch.finfo(precision.dtype).tiny
+    if smallest <= 0:
+        raise InputError(
+            f"every precision must be above 0; the smallest is {smallest:.3g}. "
+            "Clip the curvature and add a prior: from_curvature does both."
+        )
+    if smallest < usable:
+        raise InputError(
+            f"every precision must be at least {usable:.3g} for its variance to be finite in "
+            f"{precision.dtype}; the smallest is {smallest:.3g}. Use a larger prior precision."
+        )

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from surefind.embeddings import Embeddings
+from surefind.errors import NumericalError
 from surefind.sphere import resultant
 from surefind.vmf import concentration
 
@@ -21,7 +22,15 @@ def gaussian_embeddings(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n z
 
     Returns:
         The embeddings, in the dtype of the mean.
+
+    Raises:
+        NumericalError: If a mean or a variance has left the range of its dtype.
     """
+    if not bool((torch.isfinite(mean) & torch.isfinite(variance)).all()):
+        raise NumericalError(
+            f"an output's mean or variance is too large for {mean.dtype}: the weights are too "
+            "uncertain or the features too large. Use a larger prior precision, or float64."
+        )
     moments = resultant(mean, variance)
     kappa = concentration(moments.shortfall, mean.shape[1]).to(mean.dtype)
     length = torch.linalg.vector_norm(moments.mean, dim=1, keepdim=True)

@@ -24,9 +24,9 @@ from surefind.errors import InputError
 from surefind.posterior.contract import check_features
 from surefind.posterior.diagonal import normal
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
-from surefind.posterior.precision import clip_negative, laplace_precision
+from surefind.posterior.precision import check_precision, clip_negative, laplace_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
-from surefind.validation import check_whole
+from surefind.validation import check_finite, check_matrix, check_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +40,25 @@ class KroneckerPosterior:
         right: Eigenvectors over the features (d, d), in columns.
         clipped: Share of the curvature's eigenvalues that was clipped.
         evidence: Loss and prior, for `log_evidence`.
+
+    Raises:
+        InputError: If the parts do not fit together, or a precision is not positive or too small.
     """
 
-    mean: Float[Tensor, "z d"]
-    precision: Float[Tensor, "z d"]
-    left: Float[Tensor, "z z"]
-    right: Float[Tensor, "d d"]
+    mean: Tensor
+    precision: Tensor
+    left: Tensor
+    right: Tensor
     clipped: float
     evidence: Evidence | None = None
+
+    def __post_init__(self) -> None:
+        check_matrix("mean", self.mean)
+        z, d = self.mean.shape
+        _check_part("precision", self.precision, self.mean, (z, d))
+        _check_part("left", self.left, self.mean, (z, z))
+        _check_part("right", self.right, self.mean, (d, d))
+        check_precision(self.precision)
 
     @classmethod
     def from_curvature(
@@ -79,6 +90,8 @@ class KroneckerPosterior:
             raise InputError(
                 f"curvature is of a head {shape}; the weights are {tuple(mean.shape)}."
             )
+        check_finite("the curvature's left factor", curvature.left)
+        check_finite("the curvature's right factor", curvature.right)
         left_values, left = torch.linalg.eigh(curvature.left)
         right_values, right = torch.linalg.eigh(curvature.right)
         (a, lost_left), (b, lost_right) = clip_negative(left_values), clip_negative(right_values)
@@ -87,6 +100,7 @@ class KroneckerPosterior:
         precision, _ = laplace_precision(product, scale=scale, prior_precision=prior_precision)
         evidence = None if loss is None else Evidence(scale * loss, prior_precision)
         clipped = 1 - (1 - lost_left) * (1 - lost_right)
+        precision, left, right = (x.to(mean.dtype) for x in (precision, left, right))
         return cls(mean, precision, left, right, clipped, evidence)
 
     def predict(self, features: Tensor) -> Embeddings:
@@ -148,13 +162,23 @@ class DensePosterior:
         basis: Its eigenvectors (p, p), in columns, over the weights row by row.
         clipped: Share of the curvature's eigenvalues that was clipped.
         evidence: Loss and prior, for `log_evidence`.
+
+    Raises:
+        InputError: If the parts do not fit together, or a precision is not positive or too small.
     """
 
-    mean: Float[Tensor, "z d"]
-    precision: Float[Tensor, " p"]
-    basis: Float[Tensor, "p p"]
+    mean: Tensor
+    precision: Tensor
+    basis: Tensor
     clipped: float
     evidence: Evidence | None = None
+
+    def __post_init__(self) -> None:
+        check_matrix("mean", self.mean)
+        p = self.mean.numel()
+        _check_part("precision", self.precision, self.mean, (p,))
+        _check_part("basis", self.basis, self.mean, (p, p))
+        check_precision(self.precision)
 
     @classmethod
     def from_curvature(
@@ -186,10 +210,11 @@ class DensePosterior:
                 f"curvature must be ({mean.numel()}, {mean.numel()}) for these weights; "
                 f"got {tuple(curvature.shape)}."
             )
+        check_finite("curvature", curvature)
         values, basis = torch.linalg.eigh(curvature)
         precision, clipped = laplace_precision(values, scale=scale, prior_precision=prior_precision)
         evidence = None if loss is None else Evidence(scale * loss, prior_precision)
-        return cls(mean, precision, basis, clipped, evidence)
+        return cls(mean, precision.to(mean.dtype), basis.to(mean.dtype), clipped, evidence)
 
     def predict(self, features: Tensor) -> Embeddings:
         """Give each input its direction and concentration, exactly, in its own eigenbasis.
@@ -248,3 +273,12 @@ class DensePosterior:
         root = (self.basis / self.precision.sqrt()).view(z, d, z * d)
         half = torch.einsum("nq,kqp->nkp", features, root)
         return features @ self.mean.T, half @ half.mT
+
+
+def _check_part(name: str, value: Tensor, mean: Tensor, shape: tuple[int, ...]) -> None:
+    if value.shape != shape or value.dtype != mean.dtype:
+        raise InputError(
+            f"{name} must be {shape} {mean.dtype} for weights {tuple(mean.shape)}; "
+            f"got {tuple(value.shape)} {value.dtype}."
+        )
+    check_finite(name, value)

@@ -1,0 +1,31 @@
+"""From features and labels to a direction and a concentration for each input, by the core alone."""
+
+import torch
+
+import surefind as sf
+
+
+def main() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(400) % 4
+    centres = 2 * torch.randn(4, 16, generator=generator)
+    features = centres[labels] + torch.randn(400, 16, generator=generator)
+    weights = torch.randn(6, 16, generator=generator) / 4
+
+    for distance in ("euclidean", "arccos"):
+        curvature = sf.dataset_curvature(
+            features, features @ weights.T, labels, distance=distance, margin=0.7
+        )
+        prior = sf.tune_prior_precision(weights, curvature, scale=400.0)
+        posterior = sf.HeadPosterior.from_curvature(
+            weights, curvature, scale=400.0, prior_precision=prior
+        )
+        known = posterior.predict(features).kappa.median()
+        strange = posterior.predict(4 * torch.randn(400, 16, generator=generator)).kappa.median()
+        print(
+            f"{distance}: clipped {posterior.clipped:.1%}, κ {known:.1f} known, {strange:.1f} strange"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Train on scikit-learn's digits, embed digits and patches of photographs, save and load."""
+
+import tempfile
+
+import torch
+
+import surefind as sf
+from surefind.data.catalogue import load
+from surefind.evaluation import evaluate
+from surefind.models.convnets import small_net
+
+
+def main() -> None:
+    digits = load("digits")
+    encoder = small_net(1, 8, embedding_dim=4, generator=torch.Generator().manual_seed(0))
+    learner = sf.MetricLearner(encoder, method="laplace-online", epochs=5).fit(digits.train)
+    result = evaluate(
+        learner, digits.test, digits["ood"], generator=torch.Generator().manual_seed(0)
+    )
+    for name in ("recall@1", "auroc", "ausc", "ece"):
+        print(f"{name}: {result.values[name]:.3f}")
+    with tempfile.TemporaryDirectory() as folder:
+        learner.save(folder)
+        same = sf.load(folder).embed(digits.test)
+    print(f"{len(same)} embeddings, median κ {same.kappa.median():.0f}")
+
+
+if __name__ == "__main__":
+    main()

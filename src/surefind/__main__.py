@@ -1,0 +1,5 @@
+"""``python -m surefind`` is the command line."""
+
+from surefind.cli import main
+
+main()

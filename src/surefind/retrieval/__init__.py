@@ -1,0 +1,1 @@
+"""Finding neighbours, and what their distances alone say about being sure."""

@@ -1,0 +1,231 @@
+"""Uncertainty for free: scores that need only the embeddings one has anyway.
+
+Each is fitted on *training* vectors and scores queries; **higher means less sure**. With |·| the chord
+between unit vectors, d_1 <= d_2 <= … a query's distances to the training set:
+
+    nearest distance    d_1
+    k-NN density        (d_1 + … + d_k) / k              far from its neighbours: a thin region
+    margin              d_1 - d_2                        close to 0 when the runner-up is as near
+    labelled margin     d_1 - d_o, o the nearest of another label than the first: who else could it be?
+    norm                -|z|, z the head's output before normalisation
+
+`surefind.retrieval.mahalanobis` holds the one that looks at features instead. Distances are computed
+from differences in float64, so near duplicates do not drown in the rounding of 2 - 2 cos.
+
+Axes: ``n`` training examples, ``q`` queries, ``z`` embedding, ``k`` neighbours.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from surefind.errors import DegenerateError, InputError
+from surefind.retrieval.search import as_rows, as_unit_rows, search, unit64
+from surefind.validation import check_whole
+
+
+class Baseline(Protocol):
+    """Anything that says how unsure it is of vectors."""
+
+    def score(self, queries: Any) -> Tensor:
+        """Give one uncertainty per row; higher means less sure."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class NeighbourDistance:
+    """Mean distance to the ``k`` nearest training vectors.
+
+    Attributes:
+        vectors: Training vectors (n, z), float64, unit.
+        k: Number of neighbours.
+    """
+
+    vectors: Float[Tensor, "n z"]
+    k: int
+
+    def score(self, queries: Any, *, exclude_self: bool = False) -> Float[Tensor, " q"]:
+        """Give the mean chord to the nearest training vectors.
+
+        Args:
+            queries: Unit vectors (q, z).
+            exclude_self: Whether the queries are the training vectors, and must not find themselves.
+
+        Returns:
+            Uncertainties (q) of the queries' dtype, 0 … 2.
+
+        Raises:
+            InputError: If ``exclude_self`` leaves too few neighbours or the rows are not the same.
+        """
+        rows = _queries(queries, self.vectors)
+        if exclude_self and not (len(rows) == len(self.vectors) > self.k):
+            raise InputError(
+                f"exclude_self needs the {len(self.vectors)} training vectors themselves as "
+                f"queries, and more of them than k = {self.k}; got {len(rows)} queries."
+            )
+        u = unit64(rows)
+        indices, _ = search(u, self.vectors, self.k, exclude_self=exclude_self)
+        total = sum(_chord(u, self.vectors[indices[:, i]]) for i in range(self.k))
+        return torch.as_tensor(total / self.k).to(rows.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Margin:
+    """How much nearer the nearest is than the runner-up.
+
+    Attributes:
+        vectors: Training vectors (n, z), float64, unit; sorted by label if there are labels.
+        bounds: Where each label's vectors begin, and the end (c + 1); None without labels.
+    """
+
+    vectors: Float[Tensor, "n z"]
+    bounds: Int[Tensor, " bounds"] | None
+
+    def score(self, queries: Any) -> Float[Tensor, " q"]:
+        """Give d_1 - d_2, or d_1 - d_o with labels.
+
+        Args:
+            queries: Unit vectors (q, z).
+
+        Returns:
+            Uncertainties (q) of the queries' dtype, -2 … 0.
+        """
+        rows = _queries(queries, self.vectors)
+        u = unit64(rows)
+        if self.bounds is None:
+            indices, _ = search(u, self.vectors, 2, exclude_self=False)
+            first, second = (_chord(u, self.vectors[indices[:, i]]) for i in (0, 1))
+            return (first - second).to(rows.dtype)
+        found = search(u, self.vectors, 1, exclude_self=False)[0][:, 0]
+        margin = _chord(u, self.vectors[found])
+        label = torch.searchsorted(self.bounds, found, right=True) - 1
+        for own in sorted(set(label.tolist())):
+            who = (label == own).nonzero()[:, 0]
+            margin[who] -= self._distance_to_others(u[who], own)
+        return margin.to(rows.dtype)
+
+    def _distance_to_others(self, u: Float[Tensor, "r z"], label: int) -> Float[Tensor, " r"]:
+        assert self.bounds is not None
+        start, stop = int(self.bounds[label]), int(self.bounds[label + 1])
+        best = u.new_full((len(u),), torch.inf)
+        for others in (self.vectors[:start], self.vectors[stop:]):
+            if len(others):
+                nearest_other = search(u, others, 1, exclude_self=False)[0][:, 0]
+                best = torch.minimum(best, _chord(u, others[nearest_other]))
+        return best
+
+
+@dataclass(frozen=True, eq=False)
+class NegativeNorm:
+    """Short outputs are unsure; there is nothing to fit."""
+
+    def score(self, queries: Any) -> Float[Tensor, " q"]:
+        """Give the negative length of the head's outputs.
+
+        Args:
+            queries: Outputs *before* normalisation (q, z).
+
+        Returns:
+            Uncertainties (q), at most 0.
+        """
+        norm: Tensor = torch.linalg.vector_norm(as_rows("queries", queries), dim=1)
+        return -norm
+
+
+def fit_nearest_distance(embeddings: Any) -> NeighbourDistance:
+    """Keep training vectors to measure the distance to the nearest.
+
+    Args:
+        embeddings: Unit vectors (n, z).
+
+    Returns:
+        The fitted baseline.
+    """
+    return fit_knn_density(embeddings, k=1)
+
+
+def fit_knn_density(embeddings: Any, *, k: int = 10) -> NeighbourDistance:
+    """Keep training vectors to measure the mean distance to the ``k`` nearest.
+
+    Args:
+        embeddings: Unit vectors (n, z).
+        k: Number of neighbours.
+
+    Returns:
+        The fitted baseline.
+
+    Raises:
+        InputError: If there are fewer than ``k`` vectors.
+    """
+    rows = as_unit_rows("embeddings", embeddings)
+    check_whole("k", k, least=1)
+    if k > len(rows):
+        raise InputError(f"k is {k}, but there are {len(rows)} training vectors; lower k.")
+    return NeighbourDistance(unit64(rows), k)
+
+
+def fit_margin(embeddings: Any, labels: Any = None) -> Margin:
+    """Keep training vectors to compare the nearest with the runner-up.
+
+    Args:
+        embeddings: Unit vectors (n, z).
+        labels: A label per vector (n), a tensor or an array; the runner-up then is the nearest of
+            another label. Without labels it is the second nearest.
+
+    Returns:
+        The fitted baseline.
+
+    Raises:
+        InputError: If there is not one label per vector.
+        DegenerateError: If there is one vector, or one label, only.
+    """
+    rows = as_unit_rows("embeddings", embeddings)
+    if len(rows) < 2:
+        raise DegenerateError("a margin needs two training vectors; got 1.")
+    if labels is None:
+        return Margin(unit64(rows), None)
+    codes, counts = label_codes(labels, len(rows))
+    if len(counts) < 2:
+        raise DegenerateError("a labelled margin needs two labels; got 1. Leave the labels out.")
+    bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(rows.device)
+    order = codes.argsort(stable=True).to(rows.device)
+    return Margin(unit64(rows)[order], bounds)
+
+
+def label_codes(labels: Any, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " c"]]:
+    """Number the labels from 0, and count each.
+
+    Args:
+        labels: A label per example, a tensor or an array.
+        n: How many there must be.
+
+    Returns:
+        The numbers (n) and counts (c).
+
+    Raises:
+        InputError: If there is not one label per example.
+    """
+    array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+    if array.shape != (n,):
+        raise InputError(f"labels must be one per example, shape ({n},); got {array.shape}.")
+    _, codes, counts = np.unique(array, return_inverse=True, return_counts=True)
+    return torch.from_numpy(codes), torch.from_numpy(counts)
+
+
+def _queries(queries: Any, vectors: Float[Tensor, "n z"]) -> Tensor:
+    rows = as_unit_rows("queries", queries)
+    if rows.shape[1] != vectors.shape[1]:
+        raise InputError(
+            f"queries have {rows.shape[1]} dimensions, the training vectors {vectors.shape[1]}; "
+            "embed both with one model."
+        )
+    return rows
+
+
+def _chord(a: Float[Tensor, "q z"], b: Float[Tensor, "q z"]) -> Float[Tensor, " q"]:
+    chord: Tensor = torch.linalg.vector_norm(a - b, dim=1)
+    return chord

@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import precision_recall_curve as reference_pr
+from sklearn.metrics import roc_curve as reference_roc
+
+from surefind import metrics
+from surefind.errors import DegenerateError, InputError
+
+ALL = [
+    metrics.auroc,
+    metrics.auprc,
+    metrics.fpr_at_tpr,
+    metrics.roc_curve,
+    metrics.precision_recall_curve,
+]
+
+
+def scores(seed, ties):
+    rng = np.random.default_rng(seed)
+    known, unknown = rng.normal(size=rng.integers(1, 80)), rng.normal(0.7, size=rng.integers(1, 80))
+    return (np.round(known, 1), np.round(unknown, 1)) if ties else (known, unknown)
+
+
+def joined(known, unknown):
+    positive = np.r_[np.zeros(len(known)), np.ones(len(unknown))]
+    return positive, np.r_[known, unknown]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("ties", [False, True])
+def test_areas_equal_scikit_learn(seed, ties):
+    known, unknown = scores(seed, ties)
+    both = joined(known, unknown)
+    assert metrics.auroc(known, unknown) == pytest.approx(roc_auc_score(*both), abs=1e-12)
+    assert metrics.auprc(known, unknown) == pytest.approx(average_precision_score(*both), abs=1e-12)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_curves_equal_scikit_learn(ties):
+    known, unknown = scores(2, ties)
+    both = joined(known, unknown)
+    curve = metrics.roc_curve(known, unknown)
+    for ours, theirs in zip(
+        (curve.fpr, curve.tpr, curve.thresholds),
+        reference_roc(*both, drop_intermediate=False),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, theirs)
+    assert np.trapezoid(curve.tpr, curve.fpr) == pytest.approx(metrics.auroc(known, unknown))
+    curve = metrics.precision_recall_curve(known, unknown)
+    precision, recall, thresholds = reference_pr(*both)
+    np.testing.assert_allclose(curve.precision, precision[::-1])
+    np.testing.assert_allclose(curve.recall, recall[::-1])
+    np.testing.assert_allclose(curve.thresholds[1:], thresholds[::-1])
+    assert curve.thresholds[0] == np.inf
+
+
+@pytest.mark.parametrize("tpr", [0.01, 0.5, 0.95, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_fpr_at_tpr_is_the_best_threshold_that_flags_enough(tpr, seed):
+    known, unknown = scores(seed, ties=True)
+    best = min(
+        np.mean(known >= t) for t in np.r_[known, unknown] if np.mean(unknown >= t) >= tpr - 1e-12
+    )
+    assert metrics.fpr_at_tpr(known, unknown, tpr) == pytest.approx(best)
+
+
+def test_nineteen_of_twenty_are_95_percent():
+    unknown = np.arange(20.0)
+    assert metrics.fpr_at_tpr([0.5], unknown) == 0
+
+
+def test_perfect_reversed_and_uninformative():
+    low, high = np.arange(5), np.arange(10, 13)
+    assert metrics.auroc(low, high) == metrics.auprc(low, high) == 1
+    assert metrics.auroc(high, low) == 0
+    assert metrics.fpr_at_tpr(low, high) == 0
+    assert metrics.fpr_at_tpr(high, low) == 1
+    constant = np.zeros(5), np.zeros(3)
+    assert metrics.auroc(*constant) == 0.5
+    assert metrics.auprc(*constant) == pytest.approx(3 / 8)
+    assert metrics.fpr_at_tpr(*constant) == 1
+    rng = np.random.default_rng(0)
+    assert metrics.auroc(rng.normal(size=9999), rng.normal(size=9999)) == pytest.approx(
+        0.5, abs=0.02
+    )
+
+
+def test_one_of_each():
+    assert metrics.auroc([0.0], [1.0]) == 1
+    assert metrics.auprc([1.0], [0.0]) == 0.5
+
+
+def test_infinity_is_the_highest_score():
+    known, unknown = [0.0, 1.0, np.inf], [2.0, np.inf, np.inf, -np.inf]
+    finite = np.clip(known, -9, 9), np.clip(unknown, -9, 9)
+    for metric in (metrics.auroc, metrics.auprc, metrics.fpr_at_tpr):
+        assert metric(known, unknown) == metric(*finite)
+    assert metrics.roc_curve(known, unknown).fpr.tolist() == [0, 1 / 3, 1 / 3, 2 / 3, 1, 1]
+
+
+def test_the_order_and_the_kind_of_array_do_not_matter():
+    known, unknown = (torch.as_tensor(x) for x in scores(1, ties=True))
+    expected = metrics.auroc(known, unknown)
+    assert metrics.auroc(known.flip(0), unknown.flip(0)) == expected
+    for convert in (torch.Tensor.numpy, torch.Tensor.float, torch.Tensor.tolist):
+        assert metrics.auroc(convert(known), convert(unknown)) == expected
+    half = metrics.auroc(torch.tensor([0.0, 1]).bfloat16(), torch.tensor([1.0, 2]).half())
+    assert half == 7 / 8
+    assert isinstance(metrics.auprc(known, unknown), float)
+
+
+@pytest.mark.parametrize("metric", ALL)
+def test_what_cannot_be_scored_is_refused(metric):
+    with pytest.raises(DegenerateError, match="id_uncertainty is empty"):
+        metric(np.array([]), [1.0])
+    with pytest.raises(DegenerateError, match="ood_uncertainty is empty"):
+        metric([1.0], torch.zeros(0))
+    with pytest.raises(InputError, match="holds 1 NaN values, the first at 1"):
+        metric([1.0, np.nan], [1.0])
+    with pytest.raises(InputError, match="id_uncertainty must be a vector of numbers"):
+        metric([[1.0]], [1.0])
+    with pytest.raises(InputError, match="must be a vector of numbers"):
+        metric([1.0], ["high"])
+
+
+@pytest.mark.parametrize("tpr", [0.0, -0.5, 1.5, float("nan")])
+def test_rates_out_of_range_are_refused(tpr):
+    with pytest.raises(InputError, match="tpr must"):
+        metrics.fpr_at_tpr([0.0], [1.0], tpr)

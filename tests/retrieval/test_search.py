@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+import torch
+
+from surefind.errors import DegenerateError, InputError
+from surefind.retrieval import search as module
+from surefind.retrieval.search import Neighbours, nearest, sampled_nearest_labels
+
+
+def slow(queries, gallery, k, own=False):
+    """Sort every row by (-cosine, index), with distances from differences."""
+    q = torch.nn.functional.normalize(queries.double(), dim=1)
+    g = torch.nn.functional.normalize(gallery.double(), dim=1)
+    rows = []
+    for i in range(len(q)):
+        squared = ((q[i] - g) ** 2).sum(1).tolist()
+        others = [j for j in range(len(g)) if not (own and j == i)]
+        rows.append(sorted(others, key=lambda j: (squared[j], j))[:k])
+    return torch.tensor(rows)
+
+
+@pytest.fixture(params=[(512, 16384), (7, 11)], ids=["one block", "small blocks"])
+def block(request, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_ROWS", request.param[0])
+    monkeypatch.setattr(module, "BLOCK_COLUMNS", request.param[1])
+    monkeypatch.setattr(module, "EXACT_BLOCK", request.param[1] * 8)
+
+
+@pytest.mark.parametrize("z", [2, 3, 40])
+@pytest.mark.parametrize("k", [1, 5, 29, 50])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.usefixtures("block")
+def test_neighbours_equal_a_full_sort(directions, z, k, dtype):
+    queries, gallery = directions(31, z).to(dtype), directions(50, z).to(dtype)
+    found = nearest(queries, gallery, k)
+    assert torch.equal(found.indices, slow(queries, gallery, k))
+    assert found.similarities.dtype == dtype
+    expected = (queries @ gallery.T).gather(1, found.indices)
+    torch.testing.assert_close(found.similarities, expected, atol=1e-6, rtol=0)
+    assert len(found) == 31
+
+
+@pytest.mark.parametrize("k", [1, 5, 12])
+@pytest.mark.parametrize("columns", [16384, 301])
+def test_wide_galleries_are_looked_at_in_groups(directions, monkeypatch, k, columns):
+    monkeypatch.setattr(module, "BLOCK_COLUMNS", columns)
+    assert 4 * (k + module.SPARE) <= 700 // module.GROUP
+    assert 700 % module.GROUP
+    x = directions(700, 5).float()
+    x[600:] = x[:100]
+    assert torch.equal(nearest(x, x, k, exclude_self=True).indices, slow(x, x, k, own=True))
+
+
+@pytest.mark.parametrize("k", [1, 10, 49])
+@pytest.mark.usefixtures("block")
+def test_a_row_does_not_find_itself(directions, k):
+    x = directions(50, 3)
+    found = nearest(x, x, k, exclude_self=True)
+    assert torch.equal(found.indices, slow(x, x, k, own=True))
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1e-4, 1e-5])
+@pytest.mark.usefixtures("block")
+def test_collapsed_classes_are_told_apart_beyond_float32(directions, normal, spread):
+    """Cosines here differ by 1e-7 … 1e-11: a float32 product returns noise."""
+    x = directions(1, 3) + spread * normal(60, 3)
+    x = torch.nn.functional.normalize(x, dim=1)
+    assert torch.equal(nearest(x, x, 5, exclude_self=True).indices, slow(x, x, 5, own=True))
+    single = x.float()
+    found = nearest(single, single, 3, exclude_self=True).indices
+    assert torch.equal(found, slow(single, single, 3, own=True))
+
+
+@pytest.mark.parametrize("z", [3, 130])
+@pytest.mark.usefixtures("block")
+def test_equal_vectors_are_ordered_by_index(directions, z):
+    x = directions(1, z).expand(45, z).clone()
+    expected = slow(x, x, 20, own=True)
+    assert torch.equal(nearest(x, x, 20, exclude_self=True).indices, expected)
+    mixed = torch.cat([directions(3, z), x, directions(3, z), x[:9]])
+    found = nearest(x[:2], mixed, 50).indices
+    assert found[:, :50].tolist() == [[*range(3, 48), *range(51, 56)]] * 2
+
+
+def test_lower_matrix_precision_is_not_trusted(directions, monkeypatch):
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    monkeypatch.setattr(module, "_propose", lambda *_: pytest.fail("float32 was used"))
+    queries, gallery = directions(9, 4), directions(20, 4)
+    assert torch.equal(nearest(queries, gallery, 3).indices, slow(queries, gallery, 3))
+
+
+def test_the_answer_is_the_same_again_and_in_another_order(directions):
+    x = directions(200, 8).float()
+    first, again = nearest(x, x, 7, exclude_self=True), nearest(x, x, 7, exclude_self=True)
+    assert torch.equal(first.indices, again.indices)
+    turned = nearest(x.flip(0), x.flip(0), 7, exclude_self=True)
+    assert torch.equal(199 - turned.indices.flip(0), first.indices)
+
+
+def test_arrays_are_taken_read_only_ones_too(directions):
+    x = directions(10, 3)
+    array = x.numpy().copy()
+    array.flags.writeable = False
+    assert torch.equal(nearest(array, array, 2).indices, nearest(x, x, 2).indices)
+
+
+def test_gradients_are_not_followed(directions):
+    x = directions(5, 3).requires_grad_()
+    assert not nearest(x, x, 2).similarities.requires_grad
+
+
+@pytest.mark.parametrize("kind", ["tensor", "iterator", "array"])
+def test_labels_of_neighbours_under_each_sample(directions, kind):
+    samples = torch.stack([directions(30, 3) for _ in range(4)])
+    labels = torch.arange(30) % 4
+    given = {"tensor": samples, "iterator": iter(samples), "array": samples.numpy()}[kind]
+    found = sampled_nearest_labels(given, labels)
+    expected = torch.stack([labels[slow(x, x, 1, own=True)[:, 0]] for x in samples])
+    assert torch.equal(found, expected)
+    names = np.array(["a", "b", "c", "d"])[labels.numpy()]
+    named = sampled_nearest_labels(samples, names)
+    np.testing.assert_array_equal(named, np.array(["a", "b", "c", "d"])[expected.numpy()])
+
+
+@pytest.mark.parametrize(
+    ("k", "options", "message"),
+    [
+        (0, {}, "k must be a whole number of at least 1; got 0"),
+        (7, {}, "k is 7, but the gallery can give 6 neighbours"),
+        (6, {"exclude_self": True}, "k is 6, but the gallery can give 5 neighbours"),
+    ],
+)
+def test_k_out_of_range_is_refused(directions, k, options, message):
+    x = directions(6, 3)
+    with pytest.raises(InputError, match=message):
+        nearest(x, x, k, **options)
+
+
+def test_vectors_that_cannot_be_compared_are_refused(directions):
+    x = directions(6, 3)
+    with pytest.raises(InputError, match="queries have 4 dimensions and the gallery 3"):
+        nearest(directions(2, 4), x, 1)
+    with pytest.raises(InputError, match=r"exclude_self needs the same rows .* 5 queries and 6"):
+        nearest(x[:5], x, 1, exclude_self=True)
+    with pytest.raises(InputError, match="gallery must have rows of length 1"):
+        nearest(x, 2 * x, 1)
+    with pytest.raises(InputError, match="queries holds 1 NaN"):
+        nearest(torch.cat([x[:1, :2], torch.full((1, 1), torch.nan).double()], dim=1), x, 1)
+    with pytest.raises(DegenerateError, match="gallery is empty"):
+        nearest(x, x[:0], 1)
+    with pytest.raises(InputError, match="queries must be a tensor or a NumPy array; got list"):
+        nearest([[1.0, 0.0]], x, 1)
+
+
+def test_samples_that_cannot_be_used_are_refused(directions):
+    with pytest.raises(InputError, match="a sample has 5 rows where there are 6 labels"):
+        sampled_nearest_labels([directions(5, 3)], torch.arange(6))
+    with pytest.raises(DegenerateError, match="there are no samples"):
+        sampled_nearest_labels([], torch.arange(6))
+    with pytest.raises(InputError, match="a sample must have rows of length 1"):
+        sampled_nearest_labels(2 * directions(6, 3)[None], torch.arange(6))
+
+
+def test_neighbours_are_checked():
+    with pytest.raises(InputError, match="indices and similarities must both be"):
+        Neighbours(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 2))
+    with pytest.raises(InputError, match="must not rise along a row"):
+        Neighbours(torch.tensor([[0, 1]]), torch.tensor([[0.1, 0.2]]))
