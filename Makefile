@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: test check format bench clean
 
 test: check
-	$(BIN)/pytest -q -n auto
+	$(BIN)/pytest -q -n auto --dist loadgroup
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -12,6 +12,8 @@ import torch
 import surefind as sf
 from surefind.processes import gather_rows, part, sum_processes, world
 
+pytestmark = pytest.mark.xdist_group("processes")  # one set of processes at a time
+
 SCRIPT = """
 import sys
 import torch, torch.distributed as dist
@@ -33,7 +35,10 @@ def two(tmp_path_factory):
     script = folder / "script.py"
     script.write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*command, script], check=True, capture_output=True, timeout=200, cwd=folder)
+    run = subprocess.run(
+        [*command, script], capture_output=True, text=True, timeout=200, cwd=folder, check=False
+    )
+    assert run.returncode == 0, run.stderr
     return folder
 
 

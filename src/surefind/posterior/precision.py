@@ -1,4 +1,4 @@
-"""From curvature to precision: clipped, scaled, given a prior. (Online LAM adds up step by step instead.)
+"""From curvature to precision: clipped, scaled, given a prior; online LAM adds up step by step instead.
 
     precision = scale · max(0, curvature) + δ
 
