@@ -88,11 +88,12 @@ def test_on_a_linear_network_the_answer_is_the_exact_gaussian_one(normal, genera
     torch.testing.assert_close(e.mean.double(), oracles.normalize(mean), rtol=0, atol=1e-2)
 
 
-def test_online_without_noise_curvature_and_memory_is_deterministic_training():
+@pytest.mark.parametrize("options", [{"scale": 0.0}, {"scale": 0.0, "temperature": 0.0}])
+def test_online_without_memory_and_curvature_is_deterministic_training(options):
     """The posterior on the side changes nothing, and is the prior."""
     train = learning.digits()[0]
     plain = learning.learner("deterministic").fit(train).fitted
-    method = LaplaceOnline(memory=1.0, scale=0.0, prior_precision=3.0, temperature=0.0)
+    method = LaplaceOnline(memory=1.0, prior_precision=3.0, **options)
     online = learning.learner(method).fit(train).fitted
     assert learning.tensors_equal(online.encoder.state_dict(), plain.encoder.state_dict())
     assert (online.posterior.precision == 3).all()

@@ -48,7 +48,8 @@ class LaplaceOnline:
         distance: "euclidean" or "arccos".
         approximation: "fixed", "positive" or "full".
         memory: α, the share of the curvature that each step forgets.
-        scale: Weight of a batch's curvature; 0 leaves the prior.
+        scale: Weight of a batch's curvature. At 0 nothing is learnt of the posterior, so nothing is
+            drawn from it either: that is deterministic training.
         prior_precision: δ; None for one over the mean square of the head's initial weights.
         temperature: T, factor of the posterior's variance when heads are drawn in training.
     """
@@ -159,7 +160,8 @@ class OnlineTrainee:
         head = self.encoder.head
         plain = plain_features(self.encoder.backbone, head, inputs)
         noise = normal(self.curvature.shape, self.curvature, generator)
-        noise *= (self.options.temperature / self.precision).sqrt()
+        temperature = self.options.temperature if self.options.scale > 0 else 0.0
+        noise *= (temperature / self.precision).sqrt()
         bias = None if head.bias is None else head.bias + noise[:, -1]
         outputs = linear(plain, head.weight + noise[:, : head.in_features], bias)
         everyone = gather_rows(outputs, len(relation))
