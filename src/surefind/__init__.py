@@ -18,10 +18,11 @@ from surefind.learner import MetricLearner, load
 from surefind.losses import contrastive_loss
 from surefind.mining import mine_pairs, mined_negative_weight
 from surefind.models.encoder import Encoder
-from surefind.pairs import Classes, PairList, Positions, pair_targets
+from surefind.pairs import pair_targets
 from surefind.posterior.diagonal import HeadPosterior
 from surefind.posterior.evidence import pair_loss, tune_on_pairs, tune_prior_precision
 from surefind.posterior.structured import DensePosterior, KroneckerPosterior
+from surefind.relations import Classes, PairList, Positions
 from surefind.sphere import spherical_moments
 from surefind.vmf import vmf_concentration, vmf_log_normalizer, vmf_match_score
 

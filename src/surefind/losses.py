@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from surefind.pairs import Labels, Relation, checked_pairs, pair_weights
+from surefind.pairs import checked_pairs, pair_weights
+from surefind.relations import Labels, Relation
 
 
 def contrastive_loss(

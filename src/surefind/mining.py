@@ -22,7 +22,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from surefind.pairs import Labels, PairList, checked_pairs, inside_margin
+from surefind.pairs import checked_pairs
+from surefind.relations import Labels, PairList, inside_margin
 from surefind.validation import check_choice, check_whole
 
 Mining = Literal["all", "hard", "semi-hard"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from surefind.errors import InputError
 from surefind.losses import relation_loss
 from surefind.mining import Mining, mine_pairs
-from surefind.pairs import Classes, Relation
+from surefind.relations import Classes, Relation
 from surefind.validation import check_positive, check_share
 
 

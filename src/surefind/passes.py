@@ -14,7 +14,7 @@ from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.data.loading import read_batches
 from surefind.data.preprocessing import Preprocessing
-from surefind.pairs import blocks
+from surefind.relations import blocks
 
 BATCH = 512
 

@@ -27,8 +27,8 @@ from surefind.data.preprocessing import Preprocessing
 from surefind.data.sampling import class_batches, random_batches
 from surefind.errors import InputError, NumericalError
 from surefind.models.initialization import borrowed_rng
-from surefind.pairs import Relation, as_relation
 from surefind.processes import part, sum_gradients, world
+from surefind.relations import Relation, as_relation
 from surefind.seeds import seeded
 from surefind.validation import check_whole
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind import pairs
+from surefind import relations
 from surefind.curvature import dataset as module
 
 N, D, Z = 40, 7, 3
@@ -35,8 +35,8 @@ def test_equals_head_curvature_on_the_whole_set(
     problem, normal, monkeypatch, kind, distance, small_blocks
 ):
     if small_blocks:
-        monkeypatch.setattr(pairs, "BLOCK_ROWS", 11)
-        monkeypatch.setattr(pairs, "BLOCK_COLUMNS", 7)
+        monkeypatch.setattr(relations, "BLOCK_ROWS", 11)
+        monkeypatch.setattr(relations, "BLOCK_COLUMNS", 7)
         monkeypatch.setattr(module, "FEATURE_ELEMENTS", 6 * D)
     features, outputs = problem
     labels = relation_of(kind, normal)

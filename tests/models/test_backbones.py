@@ -4,14 +4,13 @@ from fnmatch import fnmatch
 
 import pytest
 import torch
+import transformers
 
 import surefind as sf
 from surefind.models.backbones import load_backbone, resnet50, with_linear_head
 from surefind.models.checkpoint import load_state, load_tensors, save_tensors
 from surefind.models.dropout import joint_samples, with_dropout
 from surefind.models.towers import FAMILIES, tower_of
-
-transformers = pytest.importorskip("transformers")
 
 VIT = {
     "hidden_size": 16,

@@ -1,5 +1,6 @@
 import pytest
 
+from surefind.data.preprocessing import Preprocessing
 from surefind.models.image_format import image_format
 
 STATISTICS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.1]}
@@ -22,8 +23,7 @@ def test_each_way_to_write_sizes(config, resize, crop):
     assert (found["resize"], found["crop"]) == (resize, crop)
     assert (found["mean"], found["std"]) == ([0.5, 0.4, 0.3], [0.2, 0.2, 0.1])
     assert image_format({"image_processor": config | STATISTICS}) == found
-    data = pytest.importorskip("surefind.data.preprocessing")
-    assert data.Preprocessing.from_dict(found).to_dict().items() >= found.items()
+    assert Preprocessing.from_dict(found).to_dict().items() >= found.items()
 
 
 @pytest.mark.parametrize(("number", "name"), [(2, "bilinear"), (3, "bicubic"), (None, "bicubic")])

@@ -22,7 +22,7 @@ from surefind.data.preprocessing import Preprocessing
 from surefind.data.reading import read_inputs
 from surefind.data.rows import row_numbers
 from surefind.errors import InputError
-from surefind.pairs import Positions
+from surefind.relations import Positions
 
 CHECK_ROWS = 4096
 """Rows that are checked for NaN at a time: a memory-mapped array is never held as a whole."""

@@ -17,8 +17,8 @@ from surefind.methods.contract import Sampler, prefixed, unprefixed
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
 from surefind.objectives import Objective
-from surefind.pairs import Relation
 from surefind.processes import average_buffers, gather_rows, own_generator
+from surefind.relations import Relation
 from surefind.runs import Run
 
 Forward = Callable[[Encoder, Tensor, torch.Generator], Tensor]

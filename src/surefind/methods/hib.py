@@ -23,10 +23,10 @@ from surefind.methods.deterministic import frozen, restored_copy
 from surefind.methods.variance import GaussianEmbedder, VarianceNet, frozen_variance
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
-from surefind.pairs import Relation
 from surefind.posterior.diagonal import normal
 from surefind.posterior.projection import unit
 from surefind.processes import average_buffers, gather_rows, shared
+from surefind.relations import Relation
 from surefind.runs import Run
 from surefind.seeds import seeded
 

@@ -33,9 +33,10 @@ from surefind.methods.head_embedder import HeadEmbedder, restore_head_embedder
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, on_sphere, plain_features
 from surefind.objectives import Objective
-from surefind.pairs import Relation, pair_targets
+from surefind.pairs import pair_targets
 from surefind.posterior.diagonal import HeadPosterior, normal
 from surefind.processes import average_buffers, gather_rows
+from surefind.relations import Relation
 from surefind.runs import Run
 from surefind.validation import check_positive, check_share
 

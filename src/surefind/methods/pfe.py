@@ -20,10 +20,10 @@ from surefind.methods.deterministic import restored_copy, trained_copy
 from surefind.methods.variance import GaussianEmbedder, VarianceNet, frozen_variance
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
-from surefind.pairs import Relation
 from surefind.passes import apply
 from surefind.posterior.projection import unit
 from surefind.processes import average_buffers, gather_rows
+from surefind.relations import Relation
 from surefind.runs import Run, digest
 from surefind.seeds import seeded
 

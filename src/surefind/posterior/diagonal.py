@@ -22,11 +22,11 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.pairs import blocks
 from surefind.posterior.contract import check_features
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
 from surefind.posterior.precision import check_precision, laplace_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
+from surefind.relations import blocks
 from surefind.validation import check_matrix, check_whole
 
 SQUARES = 1 << 19

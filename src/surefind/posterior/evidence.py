@@ -27,9 +27,9 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.pairs import PairList
 from surefind.posterior.contract import Posterior
 from surefind.posterior.precision import clip_negative
+from surefind.relations import PairList
 from surefind.validation import check_float, check_matrix, check_positive
 from surefind.vmf import match_score, paired_gap, vmf_log_normalizer
 
