@@ -1,8 +1,12 @@
-# make test: everything a change must pass. make check: its quick part. make bench: the measurements.
+# make demo: see what it is for. make test: everything a change must pass. make check: its quick part. make bench: the measurements.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test check format bench clean
+.PHONY: demo test check format bench clean
+
+
+demo: .venv/ready
+	$(BIN)/surefind demo --out build/demo.html
 
 test: check
 	$(BIN)/pytest -q -n auto --dist loadgroup

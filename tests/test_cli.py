@@ -43,6 +43,16 @@ def test_train_resume_and_refuse(surefind, tmp_path):
     assert len(sf.load(tmp_path / "run").history_["encoder"]) == 2
 
 
+def test_demo_tells_a_story_and_leaves_a_page(surefind, tmp_path):
+    code, out, err = surefind("demo", "--out", "page.html")
+    assert code == 0, err
+    assert "median κ" in out
+    assert out.endswith(str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("data:image/png;base64,") == 4
+    assert "http" not in page
+
+
 def test_data_check_says_what_is_there_and_what_is_wrong(surefind, tmp_path):
     code, out, _ = surefind("data", "check", "digits")
     assert code == 0

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     | {"data", "models", "pairs", "relations", "objectives", "train", "runs", "processes", "seeds"}
     | {"curvature", "embeddings", "passes", "posterior"},
 }
-TOP = {"__init__", "learner", "evaluation", "bench", "cli", "__main__"}
+TOP = {"__init__", "learner", "evaluation", "bench", "demo", "cli", "__main__"}
 
 
 def stage_of(path):

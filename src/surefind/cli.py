@@ -183,6 +183,27 @@ def train(
 
 
 @app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the page is written.")] = Path(
+        "surefind-demo.html"
+    ),
+) -> None:
+    """See on small images what κ is for; under a minute, no downloads.
+
+    Example: `surefind demo`
+    """
+    from surefind.demo import tell, write_page
+
+    with progress_bar() as bar:
+        story = tell(say=lambda sentence: console.print(escape(sentence)), report=bar)
+    write_page(story, out)
+    console.print(
+        "Next: `surefind train --help`, and docs/learning.md for your own model and images."
+    )
+    console.print(f"The report with pictures: {out.resolve()}", soft_wrap=True)
+
+
+@app.command()
 def bench(
     name: Annotated[str, typer.Argument(help="fashion-mnist, cifar10 or digits.")],
     methods: Annotated[str, typer.Option(help="Methods, separated by commas, or all.")] = "all",
