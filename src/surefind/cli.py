@@ -373,5 +373,5 @@ def main() -> None:
             sys.exit(error.exit_code)
         if not isinstance(error, SurefindError | OSError):
             raise
-        errors.print(f"[red]Error:[/red] {escape(str(error))}")
+        errors.print(f"[red]Error:[/red] {escape(str(error))}", soft_wrap=True)
         sys.exit(1)
