@@ -120,7 +120,7 @@ def embedding(data: sf.Dataset, steps: int) -> dict[str, float]:
 def resnet_embedding(data: sf.Dataset, steps: int) -> dict[str, float]:
     """The same with ResNet-50 at 224 pixels, 2048 → 2048, batch 16."""
     encoder = resnet50(pretrained=None, generator=seeded(0)).eval()
-    return embedding_ratio(encoder, torch.rand(16, 3, 224, 224, generator=seeded(1)), 8)
+    return embedding_ratio(encoder, torch.rand(16, 3, 224, 224, generator=seeded(1)), 16)
 
 
 def embedding_ratio(encoder: sf.Encoder, inputs: torch.Tensor, repeats: int) -> dict[str, float]:

@@ -11,7 +11,6 @@ from surefind.methods.deterministic import restored_copy
 from surefind.models.encoder import Encoder, plain_features
 from surefind.posterior.diagonal import HeadPosterior
 from surefind.posterior.projection import gaussian_embeddings
-from surefind.validation import check_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +30,6 @@ class HeadEmbedder:
         """Embed a batch, with κ from the posterior, without sampling."""
         head = self.encoder.head
         plain = plain_features(self.encoder.backbone, head, inputs)
-        check_finite("features", plain)
         return gaussian_embeddings(head(plain), self.posterior.output_variance(plain))
 
     def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
