@@ -73,6 +73,22 @@ def test_two_processes_keep_one_checkpoint(two):
     assert [p.name for p in kept.iterdir()] == ["encoder.safetensors"]
 
 
+def test_the_command_line_joins_its_processes(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    arguments = ["-m", "surefind", "train", "digits", "--out", "run", "--epochs", "1"]
+    run = subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("Saved the model") == 1
+    assert len(sf.load(tmp_path / "run").history_["encoder"]) == 1
+
+
 def test_one_process_is_everybody():
     rows = torch.arange(6.0).view(3, 2)
     assert world() == (0, 1)

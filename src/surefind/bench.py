@@ -5,8 +5,9 @@ killed goes on with the cells that are missing, and within a cell with the train
 that start from the same point estimate (post-hoc LAM, PFE, the ensemble's first member, the free
 baselines) share its training.
 
-Everything is chosen on training data: a tenth of it, cut class by class, is held out as validation data;
-test and out-of-distribution data are only looked at to be reported. The rule for the posterior's width,
+A tenth of the training data, cut class by class, is left out of training, for choices that need data the
+model has not seen; the defaults need none. Test and out-of-distribution data are only looked at to be
+reported. The rule for the posterior's width,
 the same for all sets, is the default of `surefind.methods`: post-hoc, scale = number of training examples
 and prior precision by the Laplace evidence; online, scale 1, memory 1e-4 and prior precision one over the
 mean square of the head's initial weights.

@@ -127,6 +127,7 @@ def train(
     from surefind.methods import METHODS
     from surefind.objectives import Contrastive
     from surefind.passes import like_network
+    from surefind.processes import world
     from surefind.validation import check_choice, check_positive, check_whole
 
     check_choice("method", method, METHODS)
@@ -177,8 +178,9 @@ def train(
     with progress_bar() as bar:
         learner.fit(dataset, folder=out / "stages", report=bar)
     learner.save(out)
-    history = {k: [vars(e) for e in v] for k, v in learner.history_.items()}
-    (out / "history.json").write_text(json.dumps(history, indent=1) + "\n")
+    if world()[0] == 0:
+        history = {k: [vars(e) for e in v] for k, v in learner.history_.items()}
+        (out / "history.json").write_text(json.dumps(history, indent=1) + "\n")
     console.print(f"Saved the model and its history in [bold]{out}[/bold].")
 
 
@@ -243,6 +245,7 @@ def join_processes() -> None:
 
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         torch.distributed.init_process_group(backend)
+        console.quiet = torch.distributed.get_rank() > 0
 
 
 def training_part(source: str, folder: Path | None) -> "Dataset":
@@ -315,7 +318,10 @@ def try_encoder(network: "Encoder", inputs: Any) -> None:
 def open_run(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
     """Make a run's folder, or check that the one that is there belongs to the same run."""
     from surefind.errors import InputError
+    from surefind.processes import world
 
+    if world()[0] > 0:
+        return  # the first process does it for all; if it fails, torchrun stops the others
     file = folder / "config.toml"
     if file.exists():
         if not resume:

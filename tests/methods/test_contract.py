@@ -18,6 +18,14 @@ QUICK = {
 """Smaller versions of what would take long; everything else as it is by default."""
 
 
+BAYESIAN = ["laplace-posthoc", "laplace-online", "mc-dropout", "deep-ensemble", "hib"]
+"""Not the point estimate, which has no uncertainty, nor PFE, whose variances a network extrapolates."""
+NETWORKS = ["laplace-posthoc", "laplace-online", "mc-dropout", "deep-ensemble", "deterministic"]
+"""Whose joint samples are networks; PFE's and HIB's inputs are independent given the model."""
+RANDOM = ["laplace-posthoc", "laplace-online", "mc-dropout", "pfe", "hib"]
+"""Not a point, nor an ensemble's members in turn."""
+
+
 @pytest.fixture(scope="module", params=METHODS)
 def name(request):
     return request.param
@@ -37,10 +45,9 @@ def test_retrieves_better_than_the_untrained_encoder(fitted):
     assert (e.kappa > 0).all()
 
 
+@pytest.mark.parametrize("name", BAYESIAN, indirect=True, scope="module")
 def test_uncertainty_rises_from_clean_to_blurred_to_noise(fitted, name):
     """The teaser figure's claim, on real digits; the baselines need not hold it for blur."""
-    if name in ("deterministic", "pfe"):
-        return  # no uncertainty, and variances that a network extrapolates (paper, section 5)
     _, test = learning.digits()
     clean = test.read()
     blurred = torch.nn.functional.avg_pool2d(clean, 3, stride=1, padding=1)
@@ -82,9 +89,8 @@ def test_samples_are_unit_vectors_from_the_generator_alone(fitted, joint):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_joint_samples_are_the_same_networks_in_every_batch(fitted, name):
-    if name in ("pfe", "hib"):
-        return  # no sampled network in the model: inputs are independent given it
+@pytest.mark.parametrize("name", NETWORKS, indirect=True, scope="module")
+def test_joint_samples_are_the_same_networks_in_every_batch(fitted):
     test = learning.digits()[1][:10]
     whole, parts = (
         fitted.sample(
@@ -95,9 +101,8 @@ def test_joint_samples_are_the_same_networks_in_every_batch(fitted, name):
     torch.testing.assert_close(whole, parts, atol=1e-5, rtol=0)
 
 
-def test_a_generator_gives_new_samples_each_time(fitted, name):
-    if name in ("deterministic", "deep-ensemble"):
-        return  # nothing random: a point, or the members in turn
+@pytest.mark.parametrize("name", RANDOM, indirect=True, scope="module")
+def test_a_generator_gives_new_samples_each_time(fitted):
     test, generator = learning.digits()[1][:4], torch.Generator().manual_seed(2)
     one, two = (fitted.sample(test, 3, joint=True, generator=generator) for _ in range(2))
     assert not torch.equal(one, two)
