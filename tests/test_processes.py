@@ -24,6 +24,7 @@ dist.init_process_group("gloo")
 train = learning.digits()[0]
 for name, options in learning.SHARED.items():
     learning.learner(**options).fit(train, folder="kept " + name).save(name)
+dist.barrier()
 dist.destroy_process_group()
 """
 

@@ -181,6 +181,7 @@ def train(
     if world()[0] == 0:
         history = {k: [vars(e) for e in v] for k, v in learner.history_.items()}
         (out / "history.json").write_text(json.dumps(history, indent=1) + "\n")
+    leave_processes()
     console.print(f"Saved the model and its history in [bold]{out}[/bold].")
 
 
@@ -246,6 +247,15 @@ def join_processes() -> None:
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         torch.distributed.init_process_group(backend)
         console.quiet = torch.distributed.get_rank() > 0
+
+
+def leave_processes() -> None:
+    """Wait for all processes before any of them goes: one that is still busy must not lose its peers."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()
 
 
 def training_part(source: str, folder: Path | None) -> "Dataset":
