@@ -49,9 +49,9 @@ def test_layers_go_between_all_trainable_layers(generator):
         "ReLU",
         "Dropout",
         "Conv2d",
-        "ReLU",
         "MaxPool2d",
-        "Flatten",
+        "ReLU",
+        "FlattenPositions",
         "Dropout",
     ])
     assert [m.rate for m in fashion.modules() if isinstance(m, Dropout)] == [0.2, 0.2]

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.models.pooling import GeM, generalized_mean
+from surefind.models.pooling import FlattenPositions, GeM, generalized_mean
 
 
 @pytest.fixture
@@ -70,3 +70,15 @@ def test_exponent_and_clamp_must_be_positive():
 
 def test_it_shows_its_exponent():
     assert "p=3, eps=1e-06" in repr(GeM())
+
+
+def test_flattening_lists_positions_and_keeps_the_gradients_format(generator):
+    maps = torch.randn(2, 3, 4, 5, generator=generator).to(memory_format=torch.channels_last)
+    maps.requires_grad_()
+    seen = []
+    maps.register_hook(lambda g: seen.append(g.is_contiguous(memory_format=torch.channels_last)))
+    flat = FlattenPositions()(maps)
+    assert flat.data_ptr() == maps.data_ptr()
+    assert flat[1, 5] == maps[1, 2, 0, 1]
+    flat.square().sum().backward()
+    assert seen == [True]

@@ -15,7 +15,7 @@ from torch import nn
 from surefind.errors import InputError
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import untouched_rng
-from surefind.models.pooling import GeM
+from surefind.models.pooling import FlattenPositions, GeM
 from surefind.models.towers import Tower, tower_of
 
 LAYERS: tuple[type[nn.Module], ...] = (
@@ -34,6 +34,7 @@ LAYERS: tuple[type[nn.Module], ...] = (
     nn.Tanh,
     nn.Identity,
     GeM,
+    FlattenPositions,
 )
 """Layers that can be described: each keeps its constructor's arguments under their names."""
 

@@ -6,8 +6,9 @@
 
 Convolutions are 3 × 3 with a ReLU after each; pooling takes the maximum of 2 × 2. Only the small net pads.
 
-Convolutions keep their weights in `torch.channels_last`, which the CPU kernels prefer; values and the order
-of features are the same in either format.
+What follows from the CPU's memory, and changes no value: weights are in `torch.channels_last`, which the
+kernels prefer; features are listed position by position (`FlattenPositions`), so that gradients keep that
+format too; and a ReLU comes after the pooling, with which it commutes, where there is a quarter to do.
 """
 
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize, untouched_rng
+from surefind.models.pooling import FlattenPositions
 from surefind.validation import check_whole
 
 
@@ -31,8 +33,8 @@ def fashion_mnist_net(embedding_dim: int = 3, *, generator: torch.Generator) -> 
     check_whole("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
-            *(nn.Conv2d(1, 32, 3), nn.ReLU()),
-            *(nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(1, 32, 3), nn.ReLU(inplace=True)),
+            *(nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
         ]
         return _encoder(layers, nn.Linear(9216, embedding_dim), generator)
 
@@ -50,9 +52,9 @@ def cifar10_net(embedding_dim: int = 16, *, generator: torch.Generator) -> Encod
     check_whole("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
-            *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(64, 64, 3), nn.ReLU()),
+            *(nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
+            *(nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
+            *(nn.Conv2d(64, 64, 3), nn.ReLU(inplace=True)),
         ]
         return _encoder(layers, nn.Linear(1024, embedding_dim), generator)
 
@@ -76,14 +78,14 @@ def small_net(
     check_whole("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
-            *(nn.Conv2d(in_channels, 16, 3, padding=1), nn.ReLU()),
-            *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(in_channels, 16, 3, padding=1), nn.ReLU(inplace=True)),
+            *(nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
         ]
         return _encoder(layers, nn.Linear(32 * (side // 2) ** 2, embedding_dim), generator)
 
 
 def _encoder(layers: list[nn.Module], head: nn.Linear, generator: torch.Generator) -> Encoder:
-    encoder = Encoder(nn.Sequential(*layers, nn.Flatten()), head)
+    encoder = Encoder(nn.Sequential(*layers, FlattenPositions()), head)
     initialize(encoder, generator)
     encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return encoder

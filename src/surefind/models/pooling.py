@@ -1,4 +1,4 @@
-"""Generalised-mean pooling: between the average and the maximum.
+"""From a map to a vector: generalised-mean pooling, between the average and the maximum; or all of it.
 
     GeM(x)_c = ( mean over positions of max(x_c, ε)^p )^(1/p)
 
@@ -76,3 +76,15 @@ class GeM(nn.Module):
     def extra_repr(self) -> str:
         """Show the exponent as it is now."""
         return f"p={float(self.p.detach()):.3g}, eps={self.eps:g}"
+
+
+class FlattenPositions(nn.Module):
+    """Lists the channels of the first position, then of the next.
+
+    A map in `torch.channels_last` lies in memory like that: nothing is copied, neither here nor in the
+    gradient, which `nn.Flatten` would hand back in the other format for every layer below to convert.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Flatten maps (n, c, h, w) to vectors (n, h·w·c)."""
+        return maps.movedim(1, -1).flatten(1)
