@@ -1,0 +1,104 @@
+"""Thresholds of groups of queries: their own where a group has data enough.
+
+A group whose own queries pass the fixed-sequence test (`risk`) gets its own threshold, with the same
+promise for that group. A group whose wrong-match rate at the common threshold is above max_wrong beyond
+doubt (exact lower bound at ``confidence``) is *refused*: nothing in it is a match. All others use the
+common threshold, whose promise holds on average over all queries and not for each group. Each promise
+holds by itself with probability ``confidence``, not all of them together.
+
+Groups are told apart by their text, str(group). None is no group.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from surefind.decisions.risk import RiskCurve, lower_bound
+from surefind.errors import InputError
+
+
+@dataclass(frozen=True)
+class GroupThreshold:
+    """The threshold of one group of queries.
+
+    Attributes:
+        name: The group.
+        status: "own" (its own test passed), "common" (it uses the common threshold), or "refused".
+        threshold: Least probability of a match; None: nothing is.
+        queries: Queries of the group in the testing part.
+        accepted: Those at or above the threshold that was looked at: its own, else the common one.
+        wrong: Wrong answers among them.
+    """
+
+    name: str
+    status: str
+    threshold: float | None
+    queries: int
+    accepted: int
+    wrong: int
+
+
+def choose_group_threshold(
+    name: str,
+    own: RiskCurve | None,
+    common: float | None,
+    chance: Float[np.ndarray, " n"],
+    right: Bool[np.ndarray, " n"],
+    *,
+    max_wrong: float,
+    confidence: float,
+) -> GroupThreshold:
+    """Decide which threshold a group uses.
+
+    Args:
+        name: The group.
+        own: What its own test gave; None if it has too few queries for one.
+        common: The threshold of all queries together.
+        chance: Probabilities of its queries in the testing part.
+        right: Which of their answers are right.
+        max_wrong: Highest wrong-match rate allowed.
+        confidence: With what probability.
+
+    Returns:
+        The group's threshold and what it rests on.
+    """
+    if own is not None and own.chosen is not None:
+        i = own.chosen
+        return GroupThreshold(
+            name, "own", own.thresholds[i], len(right), own.accepted[i], own.wrong[i]
+        )
+    taken = chance >= as_number(common)
+    accepted, wrong = int(taken.sum()), int((taken & ~right).sum())
+    refused = float(lower_bound(wrong, accepted, confidence)) > max_wrong
+    status, threshold = ("refused", None) if refused else ("common", common)
+    return GroupThreshold(name, status, threshold, len(right), accepted, wrong)
+
+
+def group_names(groups: Sequence[Any] | None, length: int) -> np.ndarray:
+    """Read groups as text, None staying None.
+
+    Args:
+        groups: The group of each query; None: no query has one.
+        length: Number of queries.
+
+    Returns:
+        An array of str and None.
+
+    Raises:
+        InputError: If there is not one entry a query.
+    """
+    if groups is None:
+        return np.full(length, None, dtype=object)
+    if len(groups) != length:
+        raise InputError(
+            f"groups has {len(groups)} entries for {length} queries; give one each, or None."
+        )
+    return np.array([None if g is None else str(g) for g in groups] + [None], dtype=object)[:-1]
+
+
+def as_number(threshold: float | None) -> float:
+    """Give a threshold as a number: infinity where nothing is a match."""
+    return float("inf") if threshold is None else threshold

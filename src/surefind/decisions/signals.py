@@ -1,0 +1,120 @@
+"""What a search says about its own top answer: four numbers a query.
+
+With distances d_1 <= ... <= d_k to the k nearest items and labels l_1 ... l_k,
+
+    log_kappa = log κ of the query                              larger is better
+    distance  = d_1                                             smaller is better
+    margin    = min {d_i : l_i != l_1} - d_1                    larger is better
+    density   = mean of d_1 ... d_k                             smaller is better
+
+Distances are angles or Euclidean distances of unit vectors, so none exceeds π. Where no neighbour has
+another label the margin is π: nothing competes. κ is kept between 1e-12 and 1e12, so that a query
+without uncertainty (κ = ∞) has a finite signal; if all have it, the signal is constant and adds nothing.
+
+Axes: ``q`` queries, ``k`` neighbours.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float
+
+from surefind.errors import InputError
+from surefind.metrics.inputs import as_array, as_scores
+
+MARGIN_CAP = float(np.pi)
+"""The largest distance of two directions, by angle or by chord."""
+
+KAPPA_RANGE = 1e-12, 1e12
+
+
+@dataclass(frozen=True, eq=False)
+class Signals:
+    """Four signals for each query, finite and in float64.
+
+    Attributes:
+        log_kappa: Logarithm of the query's κ (q).
+        distance: Distance to the nearest item (q).
+        margin: How much farther the nearest item of another label is (q).
+        density: Mean distance to the k nearest (q).
+    """
+
+    names: ClassVar[tuple[str, ...]] = ("log_kappa", "distance", "margin", "density")
+    signs: ClassVar[tuple[float, ...]] = (1.0, -1.0, 1.0, -1.0)
+
+    log_kappa: np.ndarray
+    distance: np.ndarray
+    margin: np.ndarray
+    density: np.ndarray
+
+    def __post_init__(self) -> None:
+        """Check the four and keep them in float64.
+
+        Raises:
+            InputError: If lengths differ, or a value is NaN or infinite.
+        """
+        length = None
+        for name in self.names:
+            values = as_scores(name, getattr(self, name), length=length)
+            if np.isinf(values).any():
+                raise InputError(
+                    f"{name} is infinite at {int(np.isinf(values).argmax())}; signals must be "
+                    "finite. neighbour_signals makes them so."
+                )
+            object.__setattr__(self, name, values)
+            length = len(values)
+
+    def __len__(self) -> int:
+        return len(self.log_kappa)
+
+    def __getitem__(self, rows: Any) -> "Signals":
+        return Signals(*(getattr(self, name)[rows] for name in self.names))
+
+    def matrix(self) -> Float[np.ndarray, "q 4"]:
+        """Give the signals as columns, in the order of ``names``."""
+        return np.stack([getattr(self, name) for name in self.names], axis=1)
+
+    def oriented(self) -> Float[np.ndarray, "q 4"]:
+        """Give the signals as columns, signed so that larger is better."""
+        return np.asarray(self.matrix() * np.array(self.signs))
+
+
+def neighbour_signals(kappa: Any, distances: Any, labels: Any) -> Signals:
+    """Read the signals off the neighbours that a search found.
+
+    Args:
+        kappa: Concentration of each query (q), above 0; infinity for a query without uncertainty.
+        distances: Distances to the neighbours (q, k), ascending; infinity where there is none.
+        labels: Their labels (q, k); where the distance is infinite, anything.
+
+    Returns:
+        One row a query.
+
+    Raises:
+        InputError: If shapes do not fit together, κ is not above 0, a distance is negative or NaN, a
+            row is not ascending, or a query has no neighbour.
+    """
+    concentration = as_scores("kappa", kappa)
+    if not (concentration > 0).all():
+        raise InputError(f"kappa must be above 0; got {concentration.min():g}.")
+    near, names = np.asarray(as_array(distances), dtype=np.float64), as_array(labels)
+    if near.ndim != 2 or near.shape != names.shape or len(near) != len(concentration):
+        raise InputError(
+            f"distances and labels must both be (q, k) with one row for each of the "
+            f"{len(concentration)} queries; got {near.shape} and {names.shape}."
+        )
+    if not near.shape[1] or not np.isfinite(near[:, 0]).all():
+        raise InputError("a query has no neighbour: search a gallery that holds at least one item.")
+    # Also false for NaN, which is neither above nor below anything. ∞ - ∞ is never formed.
+    if not ((near >= 0).all() and (near[:, 1:] >= near[:, :-1]).all()):
+        raise InputError("distances must be numbers from 0 up, the nearest first in each row.")
+    there = np.isfinite(near)
+    other = np.asarray(names != names[:, :1], dtype=bool) & there
+    rival = np.where(other, near, np.inf).min(axis=1)
+    return Signals(
+        log_kappa=np.log(np.clip(concentration, *KAPPA_RANGE)),
+        distance=near[:, 0],
+        margin=np.minimum(rival - near[:, 0], MARGIN_CAP),
+        density=np.where(there, near, 0).sum(axis=1) / there.sum(axis=1),
+    )

@@ -1,0 +1,112 @@
+"""The tables of a report in Markdown: for a repository's documentation, made from result files."""
+
+from collections.abc import Iterable, Mapping
+
+from surefind.report.notes import data_note, table_notes, version_warning
+from surefind.report.published import Published
+from surefind.report.results import Results, ResultSet
+from surefind.report.tables import (
+    Entry,
+    Line,
+    Table,
+    ablation_table,
+    gaps,
+    methods_table,
+    published_set,
+    published_table,
+)
+from surefind.report.vocabulary import row_title, set_title
+
+MARKS = "**Bold**: best. _Italic_: second best. ↑ higher is better, ↓ lower is better."
+
+
+def markdown_tables(
+    results: Results,
+    published: Published | None = None,
+    remarks: Mapping[str, str] | None = None,
+) -> str:
+    """Write all tables as Markdown.
+
+    Args:
+        results: What `read_results` gave.
+        published: Numbers to set beside ours.
+        remarks: Why a row differs from what was published, by "set/row", in whole sentences.
+
+    Returns:
+        One section for each data set, without a title over them.
+    """
+    parts = [_section(s, published, remarks or {}) for s in results.sets]
+    return "\n\n".join([MARKS, *parts]) + "\n"
+
+
+def _section(results: ResultSet, published: Published | None, remarks: Mapping[str, str]) -> str:
+    parts = [f"## {set_title(results.name)}", data_note(results)]
+    warning = version_warning(results)
+    if warning:
+        parts.append(f"**Mixed versions.** {warning}")
+    for heading, table in (
+        ("", methods_table(results)),
+        ("### Ablation: when × distance × approximation", ablation_table(results)),
+    ):
+        if table is not None:
+            parts += [p for p in (heading, _table(table), " ".join(table_notes(table))) if p]
+    if published is not None:
+        parts += _beside(results, published, remarks)
+    return "\n\n".join(parts)
+
+
+def _beside(results: ResultSet, published: Published, remarks: Mapping[str, str]) -> list[str]:
+    parts = []
+    table = published_table(results, published, "method")
+    if table is not None:
+        parts += [f"### Beside {published.source}", f"Ours / {published.source}.", _table(table)]
+        parts += [published.caveat] if published.caveat else []
+        said = [
+            f"- {row_title(row)}: {phrase}. {remarks.get(f'{results.name}/{row}', '')}".rstrip()
+            for row, phrase in gaps(results, published).items()
+        ]
+        parts += ["\n".join(said)] if said else []
+    table = published_table(results, published, "ablation")
+    if table is not None:
+        where = published_set(results, published, "ablation")
+        parts += [f"### The ablation beside {published.source}", f"Ours / {published.source}."]
+        if where != results.name:
+            parts.append(
+                f"Ours is on {set_title(results.name)}, {published.source}'s on {set_title(where)}: "
+                "compare the order of the rows, not the levels."
+            )
+        parts.append(_table(table))
+    return parts
+
+
+def _table(table: Table) -> str:
+    heads = [*table.heads, "seeds", *(f"{m.title} {m.arrow}".strip() for m in table.metrics)]
+    rule = ["---"] * len(table.heads) + ["--:"] * (len(heads) - len(table.heads))
+    lines = [_line(heads), _line(rule)]
+    block = table.lines[0].kind
+    for line in table.lines:
+        if line.kind == "free" != block:
+            lines.append(_line(["_free baselines_", *[""] * (len(heads) - 1)]))
+        block = line.kind
+        lines.append(_line(_cells(line)))
+    return "\n".join(lines)
+
+
+def _cells(line: Line) -> list[str]:
+    return [*line.heads, line.seeds, *(map(_entry, line.entries))]
+
+
+def _entry(entry: Entry | None) -> str:
+    if entry is None:
+        return "–"
+    text = f"{entry.mean} {entry.sd}".strip()
+    text = {"best": f"**{text}**", "second": f"_{text}_", "": text}[entry.rank]
+    text += f" ({entry.interval})" if entry.interval else ""
+    text = f"≈ {text}" if entry.alike else text
+    text += "?" if entry.untested else ""
+    return f"{text} / {entry.beside}" if entry.beside else text
+
+
+def _line(cells: Iterable[str]) -> str:
+    # A bar in a user's own row name would start a new column.
+    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"

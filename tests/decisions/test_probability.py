@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from decisions.worlds import WORLDS, everything_useful, faces, step
+from scipy.stats import norm, rankdata
+from sklearn.metrics import roc_auc_score
+
+from surefind.decisions import Signals
+from surefind.decisions.probability import cross_fitted, fit_probability, normal_scale
+from surefind.metrics import ece
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_combination_is_not_worse_than_the_best_signal(world):
+    rng = np.random.default_rng(3)
+    fresh, truth = world(20000, rng)
+    best = max(roc_auc_score(truth, column) for column in fresh.oriented().T)
+    for _ in range(3):
+        chance = fit_probability(*world(1000, rng))(fresh)
+        assert roc_auc_score(truth, chance) > best - 0.005
+
+
+def test_the_combination_is_better_where_signals_differ():
+    rng = np.random.default_rng(4)
+    for world, gain in [(everything_useful, 0.06), (lambda n, r: faces(n, r)[:2], 0.02)]:
+        fresh, truth = world(20000, rng)
+        best = max(roc_auc_score(truth, column) for column in fresh.oriented().T)
+        chance = fit_probability(*world(1000, rng))(fresh)
+        assert roc_auc_score(truth, chance) > best + gain
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_better_signal_never_lowers_the_probability(world):
+    rng = np.random.default_rng(5)
+    for n in (30, 300):
+        model = fit_probability(*world(n, rng))
+        signals, _ = world(200, rng)
+        for j, sign in enumerate(Signals.signs):
+            better = signals.matrix()
+            better[:, j] += sign * rng.exponential(size=200)
+            assert (model(Signals(*better.T)) >= model(signals) - 1e-12).all()
+
+
+@pytest.mark.parametrize(("world", "error"), [(everything_useful, 0.03), (step, 0.05)])
+def test_probabilities_are_calibrated(world, error):
+    rng = np.random.default_rng(6)
+    model = fit_probability(*world(2000, rng))
+    fresh, truth = world(20000, rng)
+    chance = model(fresh)
+    assert abs(chance.mean() - truth.mean()) < 0.02
+    assert ece(chance, truth) < error
+
+
+def test_a_query_does_not_depend_on_its_batch():
+    rng = np.random.default_rng(7)
+    signals, right = everything_useful(301, rng)
+    model = fit_probability(signals, right)
+    one_by_one = np.concatenate([model(signals[[i]]) for i in range(len(signals))])
+    np.testing.assert_array_equal(model(signals), one_by_one)
+
+
+def test_units_do_not_matter():
+    signals, right = everything_useful(300, np.random.default_rng(8))
+    stretched = Signals(*(signals.matrix() * [3, 100, 0.5, 2] + 7).T)
+    np.testing.assert_allclose(
+        fit_probability(signals, right)(signals), fit_probability(stretched, right)(stretched)
+    )
+
+
+def test_a_constant_signal_adds_nothing():
+    signals, right = everything_useful(300, np.random.default_rng(9))
+    constant = Signals(np.full(300, 2.0), signals.distance, signals.margin, signals.density)
+    changed = Signals(np.full(300, 9.0), signals.distance, signals.margin, signals.density)
+    model = fit_probability(constant, right)
+    np.testing.assert_array_equal(model(constant), model(changed))
+
+
+@pytest.mark.parametrize("outcome", [True, False])
+def test_one_outcome_ranks_by_all_signals_alike(outcome):
+    signals, _ = everything_useful(50, np.random.default_rng(10))
+    model = fit_probability(signals, np.full(50, outcome))
+    assert {weights[0] for weights in model.weights} == {1.0}
+    assert model.bias == pytest.approx(np.log(101) * (1 if outcome else -1))
+
+
+def test_normal_scores_are_those_of_mid_ranks():
+    values = np.array([3.0, 1.0, 1.0, 7.0, 5.0])
+    expected = norm.ppf((rankdata(values) - 0.5) / 5)
+    np.testing.assert_allclose(normal_scale(values)(values), expected)
+
+
+def test_normal_scores_of_many_values_use_few_knots():
+    values = np.random.default_rng(11).exponential(size=5000)
+    scale = normal_scale(values)
+    assert len(scale.knots) == 33
+    expected = norm.ppf((rankdata(values) - 0.5) / 5000)
+    middle = np.abs(expected) < 1.8
+    np.testing.assert_allclose(scale(values)[middle], expected[middle], atol=0.08)
+
+
+def test_cross_fitting_leaves_the_query_out():
+    signals, right = everything_useful(60, np.random.default_rng(12))
+    folds = np.arange(60) % 3
+    chance = cross_fitted(signals, right, folds)
+    rest = folds != 1
+    model = fit_probability(signals[rest], right[rest])
+    np.testing.assert_array_equal(chance[~rest], model(signals[~rest]))

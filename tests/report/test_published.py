@@ -1,0 +1,42 @@
+import pytest
+
+from surefind.report import PAPER
+from surefind.report.vocabulary import METRICS, kind_of, row_title
+
+
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [
+        (("fashion-mnist", "laplace-online", "recall@1"), (0.81, 0.0)),
+        (("fashion-mnist", "hib", "ece"), (0.54, 0.08)),
+        (("fashion-mnist", "deep-ensemble", "auroc"), (0.41, None)),
+        (("cifar10", "laplace-online", "auroc"), (0.78, 0.04)),
+        (("cifar10", "hib", "auprc"), (0.70, 0.1)),
+        (("cub200", "laplace-posthoc", "ausc"), (0.66, 0.03)),
+        (("lfw", "mc-dropout", "auroc"), (0.03, 0.01)),
+        (("lfw", "laplace-online-arccos-fixed", "auroc"), (0.78, 0.18)),
+        (("msls", "laplace-online", "recall@10"), (0.90, None)),
+        (("msls-challenge", "laplace-online", "ausc"), (0.63, None)),
+    ],
+)
+def test_numbers_are_the_papers(where, number):
+    name, row, metric = where
+    assert PAPER.values[name][row][metric] == number
+
+
+def test_names_are_ours():
+    known = {m.name for m in METRICS}
+    for rows in PAPER.values.values():
+        for row, metrics in rows.items():
+            assert kind_of(row) == "ablation" or row_title(row) != row
+            assert set(metrics) <= known
+    assert sum(kind_of(row) == "ablation" for row in PAPER.values[PAPER.ablation_set]) == 12
+
+
+def test_a_point_estimate_has_no_uncertainty():
+    assert set(PAPER.values["cifar10"]["deterministic"]) == {"recall@1", "map@5", "map@10"}
+
+
+def test_nobody_can_change_them():
+    with pytest.raises(TypeError):
+        PAPER.values["lfw"]["pfe"]["auroc"] = (1.0, None)  # type: ignore[index]
