@@ -52,19 +52,6 @@ def test_large_features_are_computed_twice_instead_of_kept(monkeypatch):
     torch.testing.assert_close(one, two)
 
 
-def test_prior_by_evidence_when_none_is_given():
-    train, encoder = learning.digits()[0], learning.encoder()
-    by_evidence = sf.MetricLearner(encoder, method="laplace-posthoc", epochs=0).fit(train).fitted
-    curvature = LaplacePosthoc().curvature(
-        by_evidence.encoder, train, Run(Plan(0, 32, learning.sgd), Contrastive(), 0.7)
-    )
-    best = sf.tune_prior_precision(encoder.head_weights(), curvature, scale=float(len(train)))
-    untouched = curvature <= 0
-    assert untouched.any()
-    precision = by_evidence.posterior.precision[untouched]
-    torch.testing.assert_close(precision, torch.full_like(precision, best))
-
-
 def test_on_a_linear_network_the_answer_is_the_exact_gaussian_one(normal, generator):
     """Curvature by autograd, pair by pair; κ from heads drawn from the dense Gaussian; nothing of ours."""
     labels = torch.arange(24) % 3
@@ -102,7 +89,9 @@ def test_online_without_memory_and_curvature_is_deterministic_training(options):
 def test_online_curvature_is_the_discounted_sum_of_the_batches():
     """With no noise and no learning, every step's curvature can be computed afterwards."""
     train, encoder = learning.digits()[0][:96], learning.encoder()
-    method = LaplaceOnline(memory=0.1, scale=2.0, prior_precision=3.0, temperature=0.0)
+    method = LaplaceOnline(
+        memory=0.1, scale=2.0, prior_precision=3.0, temperature=0.0, width="trained"
+    )
     learner = sf.MetricLearner(
         encoder,
         method=method,

@@ -11,13 +11,18 @@ descends the loss's gradient *at the sample*, which reaches the mean W unchanged
 The paper forgets the prior together with old curvature, H ← (1 - α) H + …; then the precision of a
 weight that no example ever touches falls to zero. Here δ stays.
 
+Training needs noise that it can learn under; afterwards, the posterior is made as wide as training data say
+(`surefind.methods.width`), from the curvature C that was learnt.
+
 α is the paper's memory factor, and 1/α the number of steps that H remembers. The temperature T is 1 for the
-posterior; T = 0 is deterministic training with a posterior on the side. δ defaults to one over the mean
-square of the head's initial weights: a prior as wide as what it starts from.
+posterior; T = 0 is deterministic training with a posterior on the side. δ defaults to a prior as wide as the
+head's initial weights, or ``prior_width`` times that. A wider one makes training noisier: where there are many
+thousand steps it helps, where there are few it hinders.
 """
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +35,7 @@ from surefind.errors import InputError
 from surefind.methods.contract import prefixed, unprefixed
 from surefind.methods.deterministic import frozen
 from surefind.methods.head_embedder import HeadEmbedder, restore_head_embedder
+from surefind.methods.width import chosen_posterior
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, on_sphere, plain_features
 from surefind.objectives import Objective
@@ -38,7 +44,7 @@ from surefind.posterior.diagonal import HeadPosterior, normal
 from surefind.processes import average_buffers, gather_rows
 from surefind.relations import Relation
 from surefind.runs import Run
-from surefind.validation import check_positive, check_share
+from surefind.validation import check_choice, check_positive, check_share
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,12 @@ class LaplaceOnline:
         memory: α, the share of the curvature that each step forgets.
         scale: Weight of a batch's curvature. At 0 nothing is learnt of the posterior, so nothing is
             drawn from it either: that is deterministic training.
-        prior_precision: δ; None for one over the mean square of the head's initial weights.
+        prior_precision: δ; None for one over the mean square of the head's initial weights, divided by
+            the square of ``prior_width``.
         temperature: T, factor of the posterior's variance when heads are drawn in training.
+        prior_width: Standard deviation of the prior in units of the initial weights' root mean square.
+        width: "chosen" sets scale and prior of the final posterior by the rule of
+            `surefind.methods.width`, from the curvature that was learnt; "trained" leaves H as it was.
     """
 
     distance: Distance = "arccos"
@@ -61,6 +71,9 @@ class LaplaceOnline:
     scale: float = 1.0
     prior_precision: float | None = None
     temperature: float = 1.0
+    # Not in the repr, which names the training: the one becomes δ, the other comes after.
+    prior_width: float = field(default=1.0, repr=False)
+    width: Literal["chosen", "trained"] = field(default="chosen", repr=False)
 
     def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> HeadEmbedder:
         """Train a copy of the encoder together with its posterior.
@@ -77,6 +90,8 @@ class LaplaceOnline:
             InputError: If an option is out of range.
         """
         check_share("memory", self.memory)
+        check_positive("prior_width", self.prior_width)
+        check_choice("width", self.width, ("chosen", "trained"))
         if not (self.scale >= 0 and self.temperature >= 0):
             raise InputError(
                 f"scale and temperature must not be negative; got {self.scale} and {self.temperature}."
@@ -84,7 +99,7 @@ class LaplaceOnline:
         weights = encoder.head_weights()
         prior = self.prior_precision
         if prior is None:
-            prior = 1 / float((weights.double() ** 2).mean())
+            prior = 1 / (self.prior_width**2 * float((weights.double() ** 2).mean()))
         check_positive("prior_precision", prior)
         trainee = OnlineTrainee(
             copy.deepcopy(encoder),
@@ -99,6 +114,9 @@ class LaplaceOnline:
         )
         trained = frozen(trainee.encoder)
         posterior = HeadPosterior(trained.head_weights(), trainee.precision, trainee.clipped)
+        if self.width == "chosen" and self.scale > 0:
+            wide = chosen_posterior(trained, trainee.curvature, dataset, run, scale=1.0)
+            posterior = replace(wide, clipped=trainee.clipped)
         return HeadEmbedder(trained, posterior)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> HeadEmbedder:

@@ -5,9 +5,9 @@
 
     precision = scale · max(0, curvature) + δ
 
-``scale`` is the number of training examples by default. δ is found by the evidence
-(`tune_prior_precision`) unless it is given. With ``epochs=0`` the encoder is taken as it comes:
-your own trained model.
+Scale and δ are chosen on training data by the rule of `surefind.methods.width`, unless they are given; the
+nominal scale is the number of examples. With ``epochs=0`` the encoder is taken as it comes: your own trained
+model.
 
 Several processes: each passes its rows through the network, outputs are gathered, sums are added up.
 """
@@ -23,11 +23,10 @@ from surefind.curvature.outputs import Distance
 from surefind.data.dataset import Dataset
 from surefind.methods.deterministic import trained_copy
 from surefind.methods.head_embedder import HeadEmbedder, restore_head_embedder
+from surefind.methods.width import chosen_posterior
 from surefind.models.encoder import Encoder, on_sphere
 from surefind.pairs import pair_targets
 from surefind.passes import batches, like_network
-from surefind.posterior.diagonal import HeadPosterior
-from surefind.posterior.evidence import tune_prior_precision
 from surefind.processes import gather_rows, part, sum_processes
 from surefind.runs import Run
 from surefind.train import epoch_batches, relation_of
@@ -43,8 +42,9 @@ class LaplacePosthoc:
     Attributes:
         distance: "euclidean" or "arccos".
         approximation: "fixed" (exact over all pairs), "positive" or "full".
-        scale: How many observations the loss stands for; None for the number of examples.
-        prior_precision: δ; None for the one with the largest evidence.
+        scale: How many observations the loss stands for; None to choose the width on training data.
+        prior_precision: δ at the given scale, or at the number of examples; None to choose the shape on
+            training data.
     """
 
     distance: Distance = "arccos"
@@ -65,13 +65,15 @@ class LaplacePosthoc:
         """
         trained = trained_copy(encoder, dataset, run)
         curvature = self.curvature(trained, dataset, run)
-        mean = trained.head_weights()
         scale = float(len(dataset)) if self.scale is None else self.scale
-        prior = self.prior_precision
-        if prior is None:
-            prior = tune_prior_precision(mean, curvature, scale=scale)
-        posterior = HeadPosterior.from_curvature(
-            mean, curvature, scale=scale, prior_precision=prior
+        posterior = chosen_posterior(
+            trained,
+            curvature,
+            dataset,
+            run,
+            scale=scale,
+            prior_precision=self.prior_precision,
+            keep_scale=self.scale is not None or self.prior_precision is not None,
         )
         return HeadEmbedder(trained, posterior)
 

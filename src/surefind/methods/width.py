@@ -1,0 +1,198 @@
+"""How wide a posterior is: its two knobs, chosen on training data by one rule for all data sets.
+
+    precision = scale · (max(0, curvature) + ρ),        δ = scale · ρ
+
+ρ decides the *shape*: where it is small, a direction is as uncertain as the data have left it, which tells
+strange inputs; where it is large, all directions are alike, and what remains is how far an output stands out
+from the noise, which tells wrong answers. ``scale`` decides the *width*: whether neighbours change as often
+under sampled heads as they are wrong. So, on up to `EXAMPLES` training examples,
+
+1. ρ is the one with the largest  R-AUROC + AUROC:  how well 1/κ tells which of them have a nearest neighbour
+   of another class, and tells them from the same inputs *disordered* (the pixels of an image, or the numbers
+   of a vector, in random order);
+2. scale is the one with the smallest calibration error of the sampled nearest neighbours.
+
+Neither test data nor real out-of-distribution data are looked at. What is not guaranteed: a network that has
+learnt its training examples by heart finds too few wrong neighbours among them, and gets too narrow a
+posterior. Give scale and prior precision yourself there, found on held-out data.
+
+Without class labels there is no calibration error, and without two classes no wrong neighbour: then ρ is
+judged by AUROC alone, and scale stays as it was.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefind import metrics
+from surefind.data.dataset import Dataset
+from surefind.models.encoder import Encoder
+from surefind.passes import like_network
+from surefind.posterior.diagonal import HeadPosterior
+from surefind.retrieval.search import nearest, sampled_nearest_labels
+from surefind.runs import Run
+from surefind.seeds import seeded
+
+EXAMPLES = 2000
+SAMPLES = 30
+SHAPES = tuple(10 ** (e / 2) for e in range(-10, 5))
+"""Candidates for ρ, in units of the mean curvature."""
+WIDTHS = tuple(10 ** (e / 2) for e in range(-4, 9))
+"""Candidates for the scale, in units of the nominal one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Training examples to choose by.
+
+    Attributes:
+        features: Of the examples (n, d).
+        strange: Of the same inputs disordered (n, d).
+        labels: Their classes (n), or None.
+    """
+
+    features: Tensor
+    strange: Tensor
+    labels: Tensor | None
+
+
+def chosen_posterior(
+    encoder: Encoder,
+    curvature: Tensor,
+    dataset: Dataset,
+    run: Run,
+    *,
+    scale: float,
+    prior_precision: float | None = None,
+    keep_scale: bool = False,
+) -> HeadPosterior:
+    """Make the posterior of a head from its curvature, as wide as the rule says.
+
+    Args:
+        encoder: In evaluation mode; its head is the posterior's mean.
+        curvature: The head's curvature (z, d), unscaled and unclipped.
+        dataset: The training data.
+        run: Its seed and preprocessing.
+        scale: The nominal scale.
+        prior_precision: δ at the nominal scale, if it is not to be chosen.
+        keep_scale: Whether the scale stays as it is.
+
+    Returns:
+        The posterior.
+    """
+    mean = encoder.head_weights()
+    prior = prior_precision
+    if prior is None or not keep_scale:
+        sample = training_sample(encoder, dataset, run)
+    if prior is None:
+        prior = shaped_prior(mean, curvature, sample, scale=scale)
+    posterior = HeadPosterior.from_curvature(mean, curvature, scale=scale, prior_precision=prior)
+    if keep_scale:
+        return posterior
+    factor = calibrated_width(posterior, sample, seeded(run.plan.seed, "width samples"))
+    return replace(posterior, precision=posterior.precision * factor)
+
+
+@torch.no_grad()
+def training_sample(encoder: Encoder, dataset: Dataset, run: Run) -> Sample:
+    """Draw training examples and disorder them.
+
+    Args:
+        encoder: In evaluation mode.
+        dataset: The training data.
+        run: Its seed and preprocessing.
+
+    Returns:
+        The sample; the same for the same seed.
+    """
+    generator = seeded(run.plan.seed, "width")
+    rows = torch.randperm(len(dataset), generator=generator)[:EXAMPLES]
+    inputs = dataset.read(rows, preprocessing=run.plan.preprocessing)
+    strange = disordered(inputs, generator)
+    both = [
+        torch.cat([encoder.features(like_network(x, encoder)) for x in images.split(256)])
+        for images in (inputs, strange)
+    ]
+    return Sample(both[0], both[1], None if dataset.labels is None else dataset.labels[rows])
+
+
+def disordered(inputs: Tensor, generator: torch.Generator) -> Tensor:
+    """Put the same values in another order, another one for each input.
+
+    Args:
+        inputs: Images (n, c, h, w), whose pixels move with all their channels; or vectors (n, d).
+        generator: Chooses the orders.
+
+    Returns:
+        Inputs of the same shape.
+    """
+    flat = inputs.flatten(2) if inputs.ndim > 2 else inputs[:, None]
+    order = torch.rand(len(flat), 1, flat.shape[2], generator=generator).argsort(dim=2)
+    return flat.gather(2, order.expand_as(flat).to(flat.device)).view_as(inputs)
+
+
+def shaped_prior(mean: Tensor, curvature: Tensor, sample: Sample, *, scale: float) -> float:
+    """Choose the prior precision δ = scale · ρ by the first rule.
+
+    Args:
+        mean: The head's weights (z, d).
+        curvature: Their curvature (z, d), unscaled.
+        sample: Training examples.
+        scale: The nominal scale.
+
+    Returns:
+        δ at that scale.
+    """
+    wrong = _wrong(mean, sample)
+    unit = float(curvature.double().clamp(min=0).mean()) or 1.0
+
+    def worth(prior: float) -> float:
+        posterior = HeadPosterior.from_curvature(
+            mean, curvature, scale=scale, prior_precision=prior
+        )
+        known, strange = (
+            posterior.predict(h).uncertainty.double().cpu().numpy()
+            for h in (sample.features, sample.strange)
+        )
+        told = metrics.auroc(known, strange)
+        return told if wrong is None else told + metrics.r_auroc(~wrong, known)
+
+    return max((scale * unit * shape for shape in SHAPES), key=worth)
+
+
+def calibrated_width(posterior: HeadPosterior, sample: Sample, generator: torch.Generator) -> float:
+    """Choose a factor of the posterior's precision by the second rule.
+
+    Args:
+        posterior: The posterior at the nominal scale.
+        sample: Training examples.
+        generator: Draws heads, the same ones for all candidates.
+
+    Returns:
+        The factor; 1 without labels.
+    """
+    if _wrong(posterior.mean, sample) is None or sample.labels is None:
+        return 1.0
+    truth = sample.labels.numpy()
+    seed = int(torch.randint(2**62, (), generator=generator))
+
+    def error(factor: float) -> float:
+        scaled = HeadPosterior(posterior.mean, posterior.precision * factor)
+        source = torch.Generator().manual_seed(seed)
+        samples = scaled.sample(sample.features, SAMPLES, joint=True, generator=source)
+        prediction, share = metrics.agreement(sampled_nearest_labels(samples, sample.labels))
+        return metrics.ece(share, prediction == truth)
+
+    return min(WIDTHS, key=error)
+
+
+def _wrong(mean: Tensor, sample: Sample) -> np.ndarray | None:
+    """Say which examples have a nearest neighbour of another class; None if that tells nothing."""
+    if sample.labels is None:
+        return None
+    embedded = torch.nn.functional.normalize(sample.features @ mean.T, dim=1)
+    found = torch.as_tensor(nearest(embedded, embedded, 1, exclude_self=True).indices)[:, 0]
+    wrong: np.ndarray = (sample.labels[found] != sample.labels).numpy()
+    return wrong if 0 < wrong.mean() < 1 else None

@@ -1,0 +1,134 @@
+import numpy as np
+import pytest
+import torch
+from learning import digits, learner
+from sklearn.metrics import roc_auc_score
+
+import surefind as sf
+from surefind.methods import width
+from surefind.methods.width import Sample, calibrated_width, disordered, shaped_prior
+
+
+@pytest.fixture
+def problem(generator):
+    """Two blurred classes, some features that only strange inputs have, and a head."""
+    labels = torch.arange(200) % 2
+    features = torch.zeros(200, 12)
+    features[:, :4] = torch.randn(200, 4, generator=generator) + 1.2 * (2 * labels[:, None] - 1)
+    features[:, 4:] = 0.02 * torch.randn(200, 8, generator=generator)
+    strange = torch.randn(200, 12, generator=generator)
+    mean = 0.1 * torch.randn(3, 12, generator=generator)
+    mean[:, :4] += 0.5 * torch.randn(3, 4, generator=generator)
+    curvature = sf.dataset_curvature(
+        features, features @ mean.T, labels, distance="euclidean", margin=0.7
+    )
+    return mean, curvature, Sample(features, strange, labels)
+
+
+def nearest_is_wrong(unit, labels):
+    wrong = []
+    for i, u in enumerate(unit):
+        cosine = unit @ u
+        cosine[i] = -2
+        wrong.append(bool(labels[cosine.argmax()] != labels[i]))
+    return np.array(wrong)
+
+
+def test_the_shape_is_the_one_that_tells_most(problem):
+    mean, curvature, sample = problem
+    unit = torch.nn.functional.normalize(sample.features @ mean.T, dim=1)
+    wrong = nearest_is_wrong(unit, sample.labels)
+
+    def worth(prior):
+        posterior = sf.HeadPosterior(mean, 50 * curvature.clamp(min=0) + prior)
+        known = posterior.predict(sample.features).uncertainty
+        strange = posterior.predict(sample.strange).uncertainty
+        is_strange = np.repeat([0, 1], [len(known), len(strange)])
+        return roc_auc_score(is_strange, torch.cat([known, strange])) + roc_auc_score(wrong, known)
+
+    candidates = [50 * float(curvature.clamp(min=0).mean()) * shape for shape in width.SHAPES]
+    found = shaped_prior(mean, curvature, sample, scale=50.0)
+    assert min(abs(found - c) / c for c in candidates) < 1e-6
+    assert worth(found) == pytest.approx(max(map(worth, candidates)), abs=1e-6)
+
+
+def test_the_width_is_the_one_that_is_calibrated(problem, generator):
+    mean, curvature, sample = problem
+    prior = shaped_prior(mean, curvature, sample, scale=200.0)
+    posterior = sf.HeadPosterior.from_curvature(
+        mean, curvature, scale=200.0, prior_precision=prior
+    )
+    factor = calibrated_width(posterior, sample, generator)
+    assert factor in width.WIDTHS
+
+    def miscalibration(f):
+        """Mean confidence against mean accuracy, by drawing heads in a loop."""
+        deviation = (f * posterior.precision) ** -0.5
+        votes = torch.zeros(200, 2)
+        for _ in range(200):
+            head = mean + deviation * torch.randn(mean.shape, generator=generator)
+            unit = torch.nn.functional.normalize(sample.features @ head.T, dim=1)
+            cosine = (unit @ unit.T).fill_diagonal_(-2)
+            votes[torch.arange(200), sample.labels[cosine.argmax(1)]] += 1 / 200
+        share, guess = votes.max(1)
+        return abs(float(share.mean() - (guess == sample.labels).float().mean()))
+
+    assert miscalibration(factor) < 0.1
+    assert miscalibration(factor) < miscalibration(1e4) + 0.02
+
+
+def test_the_choice_does_not_depend_on_the_units_of_the_features(problem, generator):
+    mean, curvature, sample = problem
+    prior = shaped_prior(mean, curvature, sample, scale=200.0)
+    scaled = Sample(sample.features * 8, sample.strange * 8, sample.labels)
+    # Outputs grow by 8, so curvature per squared feature stays: C' = C in these units.
+    again = sf.dataset_curvature(
+        scaled.features, scaled.features @ mean.T, sample.labels, distance="euclidean", margin=0.7
+    )
+    torch.testing.assert_close(again, curvature, rtol=1e-4, atol=1e-7)
+    assert shaped_prior(mean, again, scaled, scale=200.0) == pytest.approx(prior, rel=1e-3)
+
+
+def test_without_labels_or_errors_only_strangeness_counts(problem, generator):
+    mean, curvature, sample = problem
+    blind = Sample(sample.features, sample.strange, None)
+    one = Sample(sample.features, sample.strange, torch.zeros(200, dtype=torch.int64))
+    assert shaped_prior(mean, curvature, blind, scale=1.0) == shaped_prior(
+        mean, curvature, one, scale=1.0
+    )
+    posterior = sf.HeadPosterior(mean, curvature.clamp(min=0) + 1)
+    assert calibrated_width(posterior, blind, generator) == 1
+    assert calibrated_width(posterior, one, generator) == 1
+
+
+def test_disordered_images_keep_their_pixels(generator):
+    images = torch.rand(5, 3, 4, 6, generator=generator)
+    other = disordered(images, generator)
+    assert other.shape == images.shape
+    assert not torch.equal(other, images)
+    for before, after in zip(images, other, strict=True):
+        pixels = {tuple(p.tolist()) for p in before.flatten(1).T}
+        assert {tuple(p.tolist()) for p in after.flatten(1).T} == pixels
+    vectors = torch.rand(5, 7, generator=generator)
+    shuffled = disordered(vectors, generator)
+    torch.testing.assert_close(shuffled.sort(1).values, vectors.sort(1).values)
+    assert not torch.equal(shuffled[0].argsort(), shuffled[1].argsort())
+
+
+def test_what_is_given_is_kept():
+    train, _ = digits()
+    given = sf.methods.LaplacePosthoc(scale=10.0, prior_precision=3.0)
+    posterior = learner(given).fit(train).embedder_.posterior
+    assert float(posterior.precision.min()) == pytest.approx(3.0, rel=1e-5)
+    trained = sf.methods.LaplaceOnline(prior_precision=7.0, width="trained")
+    posterior = learner(trained).fit(train).embedder_.posterior
+    assert float(posterior.precision.min()) == pytest.approx(7.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["laplace-posthoc", "laplace-online"])
+def test_strange_digits_are_told_by_either_method(method, generator):
+    train, test = digits()
+    fitted = learner(method, epochs=5).fit(train)
+    known = fitted.embed(test).uncertainty
+    strange = fitted.embed(disordered(test.read(), generator)).uncertainty
+    assert sf.metrics.auroc(known, strange) > 0.8
