@@ -1,12 +1,13 @@
 # make demo: see what it is for. make test: everything a change must pass. make check: its quick part. make bench: the measurements.
 PYTHON ?= python3
 BIN := .venv/bin
+NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surefind needs Python 3.11 or newer; this is %d.%d. Name another one: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 
 .PHONY: demo test check format bench clean
 
 
-demo: .venv/ready
-	$(BIN)/surefind demo --out build/demo.html
+demo: .venv/demo
+	$(BIN)/surefind demo --out build/demo
 
 test: check
 	$(BIN)/pytest -q -n auto --dist loadgroup
@@ -26,9 +27,16 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/tables.py
 
+# The demo needs less than the tests: it does not wait for their tools.
+.venv/demo: pyproject.toml constraints.txt
+	$(NEW_ENOUGH)
+	test -d .venv/bin || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[demo]'
+	touch $@
+
 .venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surefind needs Python 3.11 or newer; this is %d.%d. Name another one: make PYTHON=python3.11 ..." % sys.version_info[:2])'
-	$(PYTHON) -m venv .venv
+	$(NEW_ENOUGH)
+	test -d .venv/bin || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 

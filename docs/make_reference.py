@@ -17,7 +17,7 @@ features, `z` embedding dimension, `s` samples, `m` pairs. `import surefind as s
 
 def page() -> str:
     """Compose the whole page."""
-    return "\n".join([HEAD, *(entry(name) for name in surefind.__all__)])
+    return "\n".join([HEAD, *(entry(name) for name in sorted([*surefind.__all__, "LaplaceHead"]))])
 
 
 def entry(name: str) -> str:

@@ -28,12 +28,20 @@ MAY_IMPORT = {
     "train": BASE | {"data", "models", "relations", "processes", "seeds"},
     "runs": BASE | {"data", "models", "objectives", "processes", "train"},
     "metrics": BASE,
+    "decisions": BASE | {"metrics"},
+    "gallery": BASE | {"embeddings", "vmf", "decisions"},
+    "vectors": BASE
+    | {"relations", "pairs", "curvature", "data", "models", "objectives", "methods", "train"},
+    "report": BASE | {"data"},
     "retrieval": BASE | {"embeddings", "relations", "vmf"},
     "methods": BASE
     | {"data", "models", "pairs", "relations", "objectives", "train", "runs", "processes", "seeds"}
-    | {"curvature", "embeddings", "passes", "posterior"},
+    | {"curvature", "embeddings", "passes", "posterior", "metrics", "retrieval"},
 }
-TOP = {"__init__", "learner", "evaluation", "bench", "demo", "cli", "__main__"}
+TOP = {
+    *("__init__", "__main__", "learner", "laplace_head", "evaluation"),
+    *("bench", "demo", "cli", "service"),
+}
 
 
 def stage_of(path):

@@ -1,40 +1,103 @@
-"""Retrieval that knows when it does not know."""
+"""Retrieval that knows when it does not know.
 
-from surefind import methods, metrics
-from surefind.curvature.dataset import dataset_curvature, dataset_kronecker_curvature
-from surefind.curvature.head import head_curvature
-from surefind.curvature.network import network_curvature
-from surefind.curvature.structured import KroneckerCurvature, dense_curvature, kronecker_curvature
-from surefind.data.dataset import Dataset
-from surefind.data.preprocessing import Preprocessing
-from surefind.embeddings import Embeddings
-from surefind.errors import (
-    DegenerateError,
-    InputError,
-    NumericalError,
-    SurefindError,
-)
-from surefind.learner import MetricLearner, load
-from surefind.losses import contrastive_loss
-from surefind.mining import mine_pairs, mined_negative_weight
-from surefind.models.encoder import Encoder
-from surefind.pairs import pair_targets
-from surefind.posterior.diagonal import HeadPosterior
-from surefind.posterior.evidence import pair_loss, tune_on_pairs, tune_prior_precision
-from surefind.posterior.structured import DensePosterior, KroneckerPosterior
-from surefind.relations import Classes, PairList, Positions
-from surefind.sphere import spherical_moments
-from surefind.vmf import vmf_concentration, vmf_log_normalizer, vmf_match_score
+Names are imported when they are first used, so that the command line answers `--help` without waiting for
+PyTorch. To add a public name: its line under `TYPE_CHECKING`, in `_HOME` and in `__all__`. `LaplaceHead` is
+a scikit-learn estimator and needs that library, so ``from surefind import *``, which must work with the
+core alone, leaves it out.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surefind import methods, metrics
+    from surefind.curvature.dataset import dataset_curvature, dataset_kronecker_curvature
+    from surefind.curvature.head import head_curvature
+    from surefind.curvature.network import network_curvature
+    from surefind.curvature.structured import (
+        KroneckerCurvature,
+        dense_curvature,
+        kronecker_curvature,
+    )
+    from surefind.data.dataset import Dataset
+    from surefind.data.preprocessing import Preprocessing
+    from surefind.embeddings import Embeddings
+    from surefind.errors import DegenerateError, InputError, NumericalError, SurefindError
+    from surefind.evaluation import Evaluation, evaluate
+    from surefind.gallery.answers import Answers
+    from surefind.gallery.faults import StaleError, StorageError
+    from surefind.gallery.gallery import Gallery
+    from surefind.laplace_head import LaplaceHead  # noqa: F401
+    from surefind.learner import MetricLearner, load
+    from surefind.losses import contrastive_loss
+    from surefind.mining import mine_pairs, mined_negative_weight
+    from surefind.models.encoder import Encoder
+    from surefind.pairs import pair_targets
+    from surefind.posterior.diagonal import HeadPosterior
+    from surefind.posterior.evidence import pair_loss, tune_on_pairs, tune_prior_precision
+    from surefind.posterior.structured import DensePosterior, KroneckerPosterior
+    from surefind.relations import Classes, PairList, Positions
+    from surefind.sphere import spherical_moments
+    from surefind.vmf import vmf_concentration, vmf_log_normalizer, vmf_match_score
 
 __version__ = "0.1.0"
 
+_HOME = {
+    "Answers": "gallery.answers",
+    "Classes": "relations",
+    "Dataset": "data.dataset",
+    "DegenerateError": "errors",
+    "DensePosterior": "posterior.structured",
+    "Embeddings": "embeddings",
+    "Encoder": "models.encoder",
+    "Evaluation": "evaluation",
+    "Gallery": "gallery.gallery",
+    "HeadPosterior": "posterior.diagonal",
+    "InputError": "errors",
+    "KroneckerCurvature": "curvature.structured",
+    "KroneckerPosterior": "posterior.structured",
+    "LaplaceHead": "laplace_head",
+    "MetricLearner": "learner",
+    "NumericalError": "errors",
+    "PairList": "relations",
+    "Positions": "relations",
+    "Preprocessing": "data.preprocessing",
+    "StaleError": "gallery.faults",
+    "StorageError": "gallery.faults",
+    "SurefindError": "errors",
+    "contrastive_loss": "losses",
+    "dataset_curvature": "curvature.dataset",
+    "dataset_kronecker_curvature": "curvature.dataset",
+    "dense_curvature": "curvature.structured",
+    "evaluate": "evaluation",
+    "head_curvature": "curvature.head",
+    "kronecker_curvature": "curvature.structured",
+    "load": "learner",
+    "mine_pairs": "mining",
+    "mined_negative_weight": "mining",
+    "network_curvature": "curvature.network",
+    "pair_loss": "posterior.evidence",
+    "pair_targets": "pairs",
+    "spherical_moments": "sphere",
+    "tune_on_pairs": "posterior.evidence",
+    "tune_prior_precision": "posterior.evidence",
+    "vmf_concentration": "vmf",
+    "vmf_log_normalizer": "vmf",
+    "vmf_match_score": "vmf",
+}
+"""The module of each public name."""
+
 __all__ = [
+    "Answers",
     "Classes",
     "Dataset",
     "DegenerateError",
     "DensePosterior",
     "Embeddings",
     "Encoder",
+    "Evaluation",
+    "Gallery",
     "HeadPosterior",
     "InputError",
     "KroneckerCurvature",
@@ -44,11 +107,14 @@ __all__ = [
     "PairList",
     "Positions",
     "Preprocessing",
+    "StaleError",
+    "StorageError",
     "SurefindError",
     "contrastive_loss",
     "dataset_curvature",
     "dataset_kronecker_curvature",
     "dense_curvature",
+    "evaluate",
     "head_curvature",
     "kronecker_curvature",
     "load",
@@ -66,3 +132,20 @@ __all__ = [
     "vmf_log_normalizer",
     "vmf_match_score",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a module of the package, when it is first asked for."""
+    if name in _HOME:
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    elif not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List what is there and what can be asked for."""
+    return sorted({*globals(), *__all__})

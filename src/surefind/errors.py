@@ -2,7 +2,9 @@
 
     SurefindError                   catch this to catch all of them
     ├── InputError                  (also a ValueError) what came cannot be used: shape, dtype, range
-    │   └── DegenerateError         well formed, but it holds no information: no pair, no direction
+    │   ├── DegenerateError         well formed, but it holds no information: no pair, no direction
+    │   └── StaleError              a calibration was made for another gallery, model or setting
+    ├── StorageError                (also an OSError) a gallery's files or server failed
     └── NumericalError              (also an ArithmeticError) the computation left its safe range
 
 Each message says what came, what was expected, and what to do.

@@ -1,9 +1,17 @@
 """What a fitted learner is worth on data it has not seen.
 
-Closed set: the test data are queries and gallery at once, without the query itself. Uncertainty is 1/κ. ECE
-is over joint samples of the whole set: in each, every query takes the class of its nearest neighbour; the
-prediction is the mode, the confidence its share. A learner without uncertainty (κ = ∞ everywhere) has no
-numbers for what needs one: they are left out, not set to one half.
+*Closed set*: the test data are queries and gallery at once, without the query itself. With a *gallery*,
+they are looked up there. Relevant is what has the query's label; where the data have positions instead of
+labels, what was taken at most ``radius`` away. Queries without a relevant item are left out of every number
+about retrieval, and counted.
+
+Uncertainty is 1/κ. Beside it stands the *agreement*: under each of several joint samples (one sampled
+network embeds queries and gallery) every query has a nearest neighbour; the doubt is one minus the share
+of samples that agree on the most frequent class of it, or, without classes, on the most frequent item. ECE
+takes the most frequent class as prediction and its share as confidence, so it needs classes.
+
+A learner without uncertainty (κ = ∞ everywhere) has no numbers for what needs one: they are left out,
+not set to one half.
 
 | name | what | better |
 | --- | --- | --- |
@@ -11,23 +19,32 @@ numbers for what needs one: they are left out, not set to one half.
 | auroc, auprc, fpr95 | telling out-of-distribution inputs by uncertainty | higher, higher, lower |
 | ausc, r_auroc, aurc | predicting wrong retrievals by uncertainty | higher, higher, lower |
 | ece | calibration of the sampled neighbours' agreement | lower |
+| agreement_ausc, agreement_r_auroc | predicting wrong retrievals by disagreement | higher |
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from surefind import metrics
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
-from surefind.errors import InputError
+from surefind.errors import DegenerateError, InputError
 from surefind.learner import MetricLearner
-from surefind.retrieval.search import nearest, sampled_nearest_labels
+from surefind.passes import batches
+from surefind.retrieval.search import nearest, sampled_nearest
 
 DEPTHS = (1, 5, 10)
 CURVE_POINTS = 200
+RESAMPLES = 200
+"""Bootstrap resamples of metrics that are no mean over queries."""
+SAMPLE_BYTES = 2 << 30
+"""Samples held at once; more are drawn in several passes over the data."""
+BATCH = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,15 +55,20 @@ class Evaluation:
         values: Each metric by name.
         intervals: Bootstrap intervals over queries, (low, high) by name.
         curves: Points to draw: x and y by name.
-        uncertainty: Of each test input, and of each out-of-distribution input if there are any.
-        left_out: Queries without a relevant item, which no ranking metric counts.
+        left_out: Queries without a relevant item, which no number about retrieval counts.
+        embeddings: Of the test inputs ("id") and the out-of-distribution inputs ("ood"), if there are.
     """
 
     values: dict[str, float]
     intervals: dict[str, tuple[float, float]]
     curves: dict[str, dict[str, list[float]]]
-    uncertainty: dict[str, np.ndarray] = field(repr=False)
     left_out: int = 0
+    embeddings: dict[str, Embeddings] = field(default_factory=dict, repr=False)
+
+    @property
+    def uncertainty(self) -> dict[str, np.ndarray]:
+        """The embeddings' 1/κ, by part."""
+        return {part: e.uncertainty.double().numpy() for part, e in self.embeddings.items()}
 
 
 def evaluate(
@@ -54,6 +76,8 @@ def evaluate(
     test: Dataset,
     ood: Dataset | None = None,
     *,
+    gallery: Dataset | None = None,
+    radius: Any = 25.0,
     generator: torch.Generator,
     ece_samples: int = 100,
 ) -> Evaluation:
@@ -61,114 +85,232 @@ def evaluate(
 
     Args:
         learner: A fitted learner.
-        test: Labelled data it has not seen; queries and gallery at once.
+        test: Data it has not seen, with labels or positions; the queries.
         ood: Data of another kind.
+        gallery: Where the queries are looked up; None for the test data themselves.
+        radius: Distance up to which two positions are the same place.
         generator: Draws samples and bootstrap resamples.
-        ece_samples: Joint samples for the calibration error; 0 leaves it out.
+        ece_samples: Joint samples for calibration and agreement; 0 leaves them out.
 
     Returns:
         The numbers.
+    """
+    check_parts(test, gallery)
+    embeddings = {"id": learner.embed(test)}
+    shelf = None if gallery is None else learner.embed(gallery).mean
+    if ood is not None:
+        embeddings["ood"] = learner.embed(ood)
+    judged = judge(embeddings["id"].mean, test, shelf, gallery, radius=radius)
+    doubt = {part: e.uncertainty.double().numpy() for part, e in embeddings.items()}
+    sure = bool(torch.isinf(embeddings["id"].kappa).all())
+    result = measure(
+        judged,
+        generator,
+        doubt=None if sure else doubt["id"],
+        strange=None if sure or ood is None else (doubt["id"], doubt["ood"]),
+    )
+    if ece_samples and not sure:
+        _calibration(learner, test, gallery, judged, ece_samples, generator, result)
+    result.embeddings.update(embeddings)
+    return result
+
+
+def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
+    """Refuse what cannot be evaluated, before anything is computed.
+
+    Args:
+        test: The queries.
+        gallery: Where they are looked up; None for the test data themselves.
 
     Raises:
-        InputError: If the test data have no labels or fewer than eleven examples.
+        InputError: If labels and positions are missing or differ in kind, or there is too little to find.
     """
-    if test.labels is None or len(test) <= max(DEPTHS):
+    shelf = test if gallery is None else gallery
+    labelled = test.labels is not None and shelf.labels is not None
+    placed = test.positions is not None and shelf.positions is not None
+    if not labelled and not placed:
         raise InputError(
-            f"evaluation needs labelled test data of more than {max(DEPTHS)} examples; "
-            f"got {len(test)} {'without' if test.labels is None else 'with'} labels."
+            f"evaluation needs test data with labels or positions, and a gallery with the same; got "
+            f"{_kind(test)} and {_kind(shelf)}."
         )
-    known = learner.embed(test)
-    strange = None if ood is None else learner.embed(ood)
-    values, intervals, correct, left_out = _ranking(known, test, generator)
-    uncertainty = {"id": _doubt(known)}
-    curves: dict[str, dict[str, list[float]]] = {}
-    if strange is not None:
-        uncertainty["ood"] = _doubt(strange)
-    if not bool(torch.isinf(known.kappa).all()):
-        _selective(correct, uncertainty["id"], values, curves)
-        if strange is not None:
-            _detection(uncertainty, values, intervals, curves, generator)
-        if ece_samples:
-            _calibration(learner, test, ece_samples, generator, values, curves)
-    return Evaluation(values, intervals, curves, uncertainty, left_out)
+    least = max(DEPTHS) + (gallery is None)
+    if len(shelf) < least or not len(test):
+        raise InputError(
+            f"evaluation looks at {max(DEPTHS)} neighbours of each query, so it needs {least} examples "
+            f"to search; got {len(shelf)}, and {len(test)} queries."
+        )
 
 
-def _doubt(embeddings: Embeddings) -> np.ndarray:
-    doubt: np.ndarray = embeddings.uncertainty.double().numpy()
-    return doubt
+def judge(
+    queries: Tensor,
+    test: Dataset,
+    shelf: Tensor | None = None,
+    gallery: Dataset | None = None,
+    *,
+    radius: Any = 25.0,
+) -> metrics.Relevance:
+    """Search each query and say which of its neighbours are right.
+
+    Args:
+        queries: Unit vectors of the test data (q, z).
+        test: Their labels or positions.
+        shelf: Unit vectors of the gallery (g, z); None: the queries are the gallery.
+        gallery: Its labels or positions.
+        radius: Distance up to which two positions are the same place.
+
+    Returns:
+        Hits among the first neighbours, and how many there could be.
+    """
+    closed = shelf is None or gallery is None
+    items, known = (queries, test) if shelf is None or gallery is None else (shelf, gallery)
+    found = nearest(queries, items, max(DEPTHS), exclude_self=closed).indices
+    if test.labels is not None and known.labels is not None:
+        return metrics.relevance(found, test.labels, known.labels, self_in_gallery=closed)
+    return metrics.relevance_within(
+        found, test.positions, known.positions, radius, self_in_gallery=closed
+    )
 
 
-def _ranking(
-    known: Embeddings, test: Dataset, generator: torch.Generator
-) -> tuple[dict[str, float], dict[str, tuple[float, float]], np.ndarray, int]:
-    found = nearest(known.mean, known.mean, max(DEPTHS), exclude_self=True)
-    judged = metrics.relevance(found.indices, test.labels, test.labels, self_in_gallery=True)
-    values: dict[str, float] = {}
-    intervals: dict[str, tuple[float, float]] = {}
+def measure(
+    judged: metrics.Relevance,
+    generator: torch.Generator,
+    *,
+    doubt: np.ndarray | None = None,
+    strange: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Evaluation:
+    """Compute all that needs no samples.
+
+    Args:
+        judged: From `judge`.
+        generator: Draws bootstrap resamples.
+        doubt: Uncertainty of each query, to predict wrong retrievals; None leaves those numbers out.
+        strange: Uncertainty of known and of out-of-distribution inputs; None leaves those numbers out.
+
+    Returns:
+        The numbers, without embeddings.
+    """
+    result = Evaluation({}, {}, {}, judged.unanswerable)
     for k in DEPTHS:
         for name, per_query in (
             (f"recall@{k}", metrics.recall_per_query(judged, k)),
             (f"map@{k}", metrics.average_precision_per_query(judged, k)),
         ):
-            values[name] = float(per_query.mean())
+            result.values[name] = float(per_query.mean())
             interval = metrics.bootstrap_interval(per_query, generator=generator)
-            intervals[name] = (interval.low, interval.high)
-    correct = test.labels[torch.as_tensor(found.indices[:, 0])] == test.labels
-    return values, intervals, correct.numpy(), judged.unanswerable
-
-
-def _selective(
-    correct: np.ndarray,
-    doubt: np.ndarray,
-    values: dict[str, float],
-    curves: dict[str, dict[str, list[float]]],
-) -> None:
-    values["ausc"] = metrics.ausc(correct, doubt)
-    values["aurc"] = metrics.aurc(correct, doubt)
-    if 0 < correct.mean() < 1:
-        values["r_auroc"] = metrics.r_auroc(correct, doubt)
-    sparse = metrics.sparsification_curve(correct, doubt)
-    curves["sparsification"] = _points(sparse.dropped, sparse.accuracy)
-
-
-def _detection(
-    doubt: dict[str, np.ndarray],
-    values: dict[str, float],
-    intervals: dict[str, tuple[float, float]],
-    curves: dict[str, dict[str, list[float]]],
-    generator: torch.Generator,
-) -> None:
-    both = doubt["id"], doubt["ood"]
-    values["auroc"] = metrics.auroc(*both)
-    values["auprc"] = metrics.auprc(*both)
-    values["fpr95"] = metrics.fpr_at_tpr(*both)
-    interval = metrics.bootstrap_interval(
-        *both, statistic=metrics.auroc, independent=True, n_resamples=200, generator=generator
-    )
-    intervals["auroc"] = (interval.low, interval.high)
-    roc = metrics.roc_curve(*both)
-    curves["roc"] = _points(roc.fpr, roc.tpr)
-    pr = metrics.precision_recall_curve(*both)
-    curves["precision-recall"] = _points(pr.recall, pr.precision)
+            result.intervals[name] = (interval.low, interval.high)
+    if doubt is not None:
+        right, doubt = judged.hits[judged.answerable, 0], doubt[judged.answerable]
+        _add(result, "ausc", metrics.ausc, (right, doubt), generator)
+        _add(result, "r_auroc", metrics.r_auroc, (right, doubt), generator)
+        result.values["aurc"] = metrics.aurc(right, doubt)
+        sparse = metrics.sparsification_curve(right, doubt)
+        result.curves["sparsification"] = _points(sparse.dropped, sparse.accuracy)
+    if strange is not None:
+        _add(result, "auroc", metrics.auroc, strange, generator, independent=True)
+        result.values["auprc"] = metrics.auprc(*strange)
+        result.values["fpr95"] = metrics.fpr_at_tpr(*strange)
+        roc = metrics.roc_curve(*strange)
+        result.curves["roc"] = _points(roc.fpr, roc.tpr)
+        pr = metrics.precision_recall_curve(*strange)
+        result.curves["precision-recall"] = _points(pr.recall, pr.precision)
+    return result
 
 
 def _calibration(
     learner: MetricLearner,
     test: Dataset,
+    gallery: Dataset | None,
+    judged: metrics.Relevance,
     n_samples: int,
     generator: torch.Generator,
-    values: dict[str, float],
-    curves: dict[str, dict[str, list[float]]],
+    result: Evaluation,
 ) -> None:
-    samples = learner.sample(test, n_samples, joint=True, generator=generator)
-    prediction, confidence = metrics.agreement(sampled_nearest_labels(samples, test.labels))
-    right = prediction == test.labels.numpy()
-    values["ece"] = metrics.ece(confidence, right)
-    curve = metrics.calibration_curve(confidence, right)
-    filled = np.asarray(curve.counts) > 0
-    curves["calibration"] = _points(
-        np.asarray(curve.confidence)[filled], np.asarray(curve.accuracy)[filled]
+    """Add what the sampled neighbours say."""
+    found = _sampled_neighbours(learner, test, gallery, n_samples, generator)
+    found, asked = found[:, judged.answerable], judged.answerable
+    shelf = test if gallery is None else gallery
+    if test.labels is not None and shelf.labels is not None:
+        prediction, confidence = metrics.agreement(shelf.labels.numpy()[found])
+        right = prediction == test.labels.numpy()[asked]
+        _add(result, "ece", metrics.ece, (confidence, right), generator)
+        curve = metrics.calibration_curve(confidence, right)
+        full = curve.counts > 0
+        result.curves["calibration"] = _points(curve.confidence[full], curve.accuracy[full])
+    else:
+        _, confidence = metrics.agreement(found)
+    correct, doubt = judged.hits[asked, 0], 1 - confidence
+    result.values["agreement_ausc"] = metrics.ausc(correct, doubt)
+    if 0 < correct.mean() < 1:
+        result.values["agreement_r_auroc"] = metrics.r_auroc(correct, doubt)
+
+
+def _sampled_neighbours(
+    learner: MetricLearner,
+    test: Dataset,
+    gallery: Dataset | None,
+    n_samples: int,
+    generator: torch.Generator,
+) -> np.ndarray:
+    """Give the nearest item of each query under each sample (s, q), in passes of bounded memory."""
+    rows = len(test) + (0 if gallery is None else len(gallery))
+    most = SAMPLE_BYTES // (4 * rows * learner.encoder.embedding_dim)
+    # Whole tens, so that the members of an ensemble, which come in turn, come equally often.
+    most = most - most % 10 if most >= 10 else max(1, most)
+    found = []
+    for start in range(0, n_samples, most):
+        count = min(most, n_samples - start)
+        # One sampler for both parts: the same networks must embed what is compared.
+        draw = learner.fitted.sampler(count, joint=True, generator=generator)
+        samples = _drawn(learner, test, draw, count)
+        shelf = None if gallery is None else _drawn(learner, gallery, draw, count)
+        found.append(sampled_nearest(samples, shelf).numpy())
+    return np.concatenate(found)
+
+
+def _drawn(
+    learner: MetricLearner, part: Dataset, draw: Callable[[Tensor], Tensor], count: int
+) -> Tensor:
+    """Draw samples of a whole part (s, n, z) without a second copy of them."""
+    inputs = batches(
+        part,
+        learner.encoder,
+        preprocessing=learner.preprocessing,
+        size=BATCH,
+        workers=learner.workers,
     )
+    out = torch.empty(count, len(part), learner.encoder.embedding_dim)
+    for i, x in enumerate(inputs):
+        out[:, i * BATCH : i * BATCH + len(x)] = draw(x)
+    return out
+
+
+def _add(
+    result: Evaluation,
+    name: str,
+    metric: Callable[..., float],
+    arrays: tuple[np.ndarray, np.ndarray],
+    generator: torch.Generator,
+    *,
+    independent: bool = False,
+) -> None:
+    """Add a metric and its interval; leave out what these data do not define."""
+    try:
+        result.values[name] = metric(*arrays)
+        interval = metrics.bootstrap_interval(
+            *arrays,
+            statistic=metric,
+            independent=independent,
+            n_resamples=RESAMPLES,
+            generator=generator,
+        )
+    except DegenerateError:
+        return
+    result.intervals[name] = (interval.low, interval.high)
+
+
+def _kind(part: Dataset) -> str:
+    has = [n for n in ("labels", "positions") if getattr(part, n) is not None]
+    return f"{part.name} with {' and '.join(has) or 'neither'}"
 
 
 def _points(x: Any, y: Any) -> dict[str, list[float]]:

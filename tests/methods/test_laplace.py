@@ -9,7 +9,6 @@ from surefind.methods.laplace_online import LaplaceOnline, OnlineTrainee
 from surefind.methods.laplace_posthoc import LaplacePosthoc
 from surefind.models.encoder import on_sphere
 from surefind.objectives import Contrastive
-from surefind.runs import Run
 from surefind.train import Plan, epoch_batches
 
 SIX = [(d, a) for d in ("euclidean", "arccos") for a in ("fixed", "positive", "full")]

@@ -55,9 +55,7 @@ def test_the_shape_is_the_one_that_tells_most(problem):
 def test_the_width_is_the_one_that_is_calibrated(problem, generator):
     mean, curvature, sample = problem
     prior = shaped_prior(mean, curvature, sample, scale=200.0)
-    posterior = sf.HeadPosterior.from_curvature(
-        mean, curvature, scale=200.0, prior_precision=prior
-    )
+    posterior = sf.HeadPosterior.from_curvature(mean, curvature, scale=200.0, prior_precision=prior)
     factor = calibrated_width(posterior, sample, generator)
     assert factor in width.WIDTHS
 

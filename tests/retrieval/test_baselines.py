@@ -62,6 +62,29 @@ def test_labelled_margin_compares_with_another_label(directions, labels, named):
     torch.testing.assert_close(scores, torch.tensor(expected).double(), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("labelled", [False, True])
+def test_margin_among_the_training_vectors_leaves_each_out(directions, labels, labelled):
+    train = directions(30, 3)
+    train[4] = train[3]  # a duplicate of another label
+    d = chords(train, train).fill_diagonal_(torch.inf)
+    expected = []
+    for row in d:
+        first = int(row.argmin())
+        others = row[labels != labels[first]] if labelled else row.sort().values[1:]
+        expected.append(float(row[first] - others.min()))
+    fitted = fit_margin(train, labels if labelled else None)
+    scores = fitted.score(train, exclude_self=True)
+    torch.testing.assert_close(scores, torch.tensor(expected).double(), atol=1e-6, rtol=0)
+
+
+def test_a_runner_up_that_is_not_there_is_as_far_as_can_be(directions):
+    train = directions(5, 3)
+    lone = torch.tensor([0, 0, 1, 0, 0])  # whatever the third finds, no other has another label
+    d = float(chords(train, train).fill_diagonal_(torch.inf)[2].min())
+    score = fit_margin(train, lone).score(train, exclude_self=True)[2]
+    assert float(score) == pytest.approx(d - 2)
+
+
 def test_short_outputs_are_unsure(normal):
     z = normal(5, 4)
     scores = NegativeNorm().score(z)
@@ -183,5 +206,7 @@ def test_queries_that_do_not_fit_are_refused(directions, normal, labels):
         fit_mahalanobis(x, labels).score(normal(2, 4))
     with pytest.raises(InputError, match="exclude_self needs the 30 training vectors"):
         fit_nearest_distance(x).score(x[:9], exclude_self=True)
+    with pytest.raises(InputError, match="exclude_self needs the 30 training vectors"):
+        fit_margin(x, labels).score(x[:9], exclude_self=True)
     with pytest.raises(InputError, match="queries holds 4 NaN"):
         NegativeNorm().score(normal(1, 4) * torch.nan)

@@ -4,7 +4,12 @@ import torch
 
 from surefind.errors import DegenerateError, InputError
 from surefind.retrieval import search as module
-from surefind.retrieval.search import Neighbours, nearest, sampled_nearest_labels
+from surefind.retrieval.search import (
+    Neighbours,
+    nearest,
+    sampled_nearest,
+    sampled_nearest_labels,
+)
 
 
 def slow(queries, gallery, k, own=False):
@@ -152,6 +157,16 @@ def test_vectors_that_cannot_be_compared_are_refused(directions):
         nearest([[1.0, 0.0]], x, 1)
 
 
+def test_sampled_queries_meet_the_gallery_of_their_own_sample(directions):
+    queries = directions(12, 3).reshape(3, 4, 3)
+    shelves = directions(18, 3).reshape(3, 6, 3)
+    found = sampled_nearest(queries, shelves)
+    for s in range(3):
+        for i in range(4):
+            distances = [float((queries[s, i] - item).norm()) for item in shelves[s]]
+            assert int(found[s, i]) == int(np.argmin(distances))
+
+
 def test_samples_that_cannot_be_used_are_refused(directions):
     with pytest.raises(InputError, match="a sample has 5 rows where there are 6 labels"):
         sampled_nearest_labels([directions(5, 3)], torch.arange(6))
@@ -159,6 +174,8 @@ def test_samples_that_cannot_be_used_are_refused(directions):
         sampled_nearest_labels([], torch.arange(6))
     with pytest.raises(InputError, match="a sample must have rows of length 1"):
         sampled_nearest_labels(2 * directions(6, 3)[None], torch.arange(6))
+    with pytest.raises(InputError, match="a sample of the gallery must have rows of length 1"):
+        sampled_nearest(directions(6, 3)[None], 2 * directions(6, 3)[None])
 
 
 def test_neighbours_are_checked():

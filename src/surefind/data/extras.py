@@ -6,12 +6,13 @@ from typing import Any
 from surefind.errors import InputError
 
 
-def require(module: str, purpose: str) -> Any:
+def require(module: str, purpose: str, *, extra: str = "data") -> Any:
     """Import an optional library.
 
     Args:
         module: Its import name, for example ``"PIL.Image"``.
         purpose: What it is needed for, to complete "… is needed to".
+        extra: The package's extra that brings it.
 
     Returns:
         The module.
@@ -24,5 +25,5 @@ def require(module: str, purpose: str) -> Any:
     except ImportError as error:
         raise InputError(
             f"{module.split('.')[0]} is needed to {purpose} and is not installed: "
-            "pip install 'surefind[data]'."
+            f"pip install 'surefind[{extra}]'."
         ) from error

@@ -12,6 +12,7 @@ from surefind.data.cars import load_cars
 from surefind.data.cifar import load_cifar10
 from surefind.data.cub import load_cub
 from surefind.data.digits import load_digits
+from surefind.data.features import CARS_FILE, CUB_FILE, load_cars_features, load_cub_features
 from surefind.data.idx import load_idx
 from surefind.data.lfw import load_lfw
 from surefind.data.msls import load_msls
@@ -162,6 +163,24 @@ ENTRIES: Mapping[str, Entry] = {
         "unpack them",
         {"train": 19280, "test": 13180},
         {"train": 964, "test": 659},
+    ),
+    "cub200-features": Entry(
+        "CUB-200-2011 features",
+        load_cub_features,
+        (CUB_FILE, f"embeddings/{CUB_FILE}"),
+        f"features of all images from a network of your choice, written as surefind.data.features says "
+        f"to {CUB_FILE},",
+        {"train": 5864, "test": 5924},
+        {"train": 100, "test": 100},
+    ),
+    "cars196-features": Entry(
+        "Cars196 features",
+        load_cars_features,
+        (CARS_FILE, f"embeddings/{CARS_FILE}"),
+        f"features of the test images from the same network, written as surefind.data.features says "
+        f"to {CARS_FILE},",
+        {},
+        {"test": 98},
     ),
     "digits": Entry(
         "digits",

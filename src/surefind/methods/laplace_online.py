@@ -14,10 +14,9 @@ weight that no example ever touches falls to zero. Here δ stays.
 Training needs noise that it can learn under; afterwards, the posterior is made as wide as training data say
 (`surefind.methods.width`), from the curvature C that was learnt.
 
-α is the paper's memory factor, and 1/α the number of steps that H remembers. The temperature T is 1 for the
-posterior; T = 0 is deterministic training with a posterior on the side. δ defaults to a prior as wide as the
-head's initial weights, or ``prior_width`` times that. A wider one makes training noisier: where there are many
-thousand steps it helps, where there are few it hinders.
+α is the paper's memory factor, and 1/α the number of steps that H remembers. The temperature T is 1 for
+the posterior; T = 0 is deterministic training with a posterior on the side. δ defaults to one over the mean
+square of the head's initial weights: a prior as wide as what it starts from.
 """
 
 import copy
@@ -57,10 +56,8 @@ class LaplaceOnline:
         memory: α, the share of the curvature that each step forgets.
         scale: Weight of a batch's curvature. At 0 nothing is learnt of the posterior, so nothing is
             drawn from it either: that is deterministic training.
-        prior_precision: δ; None for one over the mean square of the head's initial weights, divided by
-            the square of ``prior_width``.
+        prior_precision: δ; None for one over the mean square of the head's initial weights.
         temperature: T, factor of the posterior's variance when heads are drawn in training.
-        prior_width: Standard deviation of the prior in units of the initial weights' root mean square.
         width: "chosen" sets scale and prior of the final posterior by the rule of
             `surefind.methods.width`, from the curvature that was learnt; "trained" leaves H as it was.
     """
@@ -71,8 +68,7 @@ class LaplaceOnline:
     scale: float = 1.0
     prior_precision: float | None = None
     temperature: float = 1.0
-    # Not in the repr, which names the training: the one becomes δ, the other comes after.
-    prior_width: float = field(default=1.0, repr=False)
+    # Not in the repr, which names the training: the width is set after it.
     width: Literal["chosen", "trained"] = field(default="chosen", repr=False)
 
     def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> HeadEmbedder:
@@ -90,7 +86,6 @@ class LaplaceOnline:
             InputError: If an option is out of range.
         """
         check_share("memory", self.memory)
-        check_positive("prior_width", self.prior_width)
         check_choice("width", self.width, ("chosen", "trained"))
         if not (self.scale >= 0 and self.temperature >= 0):
             raise InputError(
@@ -99,7 +94,7 @@ class LaplaceOnline:
         weights = encoder.head_weights()
         prior = self.prior_precision
         if prior is None:
-            prior = 1 / (self.prior_width**2 * float((weights.double() ** 2).mean()))
+            prior = 1 / float((weights.double() ** 2).mean())
         check_positive("prior_precision", prior)
         trainee = OnlineTrainee(
             copy.deepcopy(encoder),

@@ -5,9 +5,9 @@
 
     precision = scale · max(0, curvature) + δ
 
-Scale and δ are chosen on training data by the rule of `surefind.methods.width`, unless they are given; the
-nominal scale is the number of examples. With ``epochs=0`` the encoder is taken as it comes: your own trained
-model.
+Scale and δ are chosen on training data by the rule of `surefind.methods.width`, unless they are given;
+the nominal scale is the number of examples. With ``epochs=0`` the encoder is taken as it comes: your own
+trained model.
 
 Several processes: each passes its rows through the network, outputs are gathered, sums are added up.
 """

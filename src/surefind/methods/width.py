@@ -2,22 +2,23 @@
 
     precision = scale · (max(0, curvature) + ρ),        δ = scale · ρ
 
-ρ decides the *shape*: where it is small, a direction is as uncertain as the data have left it, which tells
-strange inputs; where it is large, all directions are alike, and what remains is how far an output stands out
-from the noise, which tells wrong answers. ``scale`` decides the *width*: whether neighbours change as often
-under sampled heads as they are wrong. So, on up to `EXAMPLES` training examples,
+ρ decides the *shape*: where it is small, a direction is as uncertain as the data have left it, which
+tells strange inputs; where it is large, all directions are alike, and what remains is how far an output
+stands out from the noise, which tells wrong answers. ``scale`` decides the *width*: whether neighbours
+change as often under sampled heads as they are wrong. So, on up to `EXAMPLES` training examples,
 
-1. ρ is the one with the largest  R-AUROC + AUROC:  how well 1/κ tells which of them have a nearest neighbour
-   of another class, and tells them from the same inputs *disordered* (the pixels of an image, or the numbers
-   of a vector, in random order);
+1. ρ is the one with the largest  R-AUROC + AUROC:  how well 1/κ tells which of them have a nearest
+   neighbour of another class, and tells them from the same inputs made *strange*: the pixels of an image,
+   or the numbers of a vector, in random order; and images blurred until little is left of them;
 2. scale is the one with the smallest calibration error of the sampled nearest neighbours.
 
-Neither test data nor real out-of-distribution data are looked at. What is not guaranteed: a network that has
-learnt its training examples by heart finds too few wrong neighbours among them, and gets too narrow a
+Neither test data nor real out-of-distribution data are looked at. What is not guaranteed: a network that
+has learnt its training examples by heart finds too few wrong neighbours among them, and gets too narrow a
 posterior. Give scale and prior precision yourself there, found on held-out data.
 
-Without class labels there is no calibration error, and without two classes no wrong neighbour: then ρ is
-judged by AUROC alone, and scale stays as it was.
+Where fewer than `LEAST_WRONG` of the neighbours are wrong, R-AUROC is mostly chance, and ρ is judged by
+AUROC alone. Without class labels, or without any wrong neighbour, there is nothing to calibrate, and
+scale stays as it was.
 """
 
 from dataclasses import dataclass, replace
@@ -25,17 +26,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from surefind import metrics
 from surefind.data.dataset import Dataset
 from surefind.models.encoder import Encoder
-from surefind.passes import like_network
+from surefind.passes import BATCH, like_network
 from surefind.posterior.diagonal import HeadPosterior
+from surefind.relations import blocks
 from surefind.retrieval.search import nearest, sampled_nearest_labels
 from surefind.runs import Run
 from surefind.seeds import seeded
 
 EXAMPLES = 2000
+LEAST_WRONG = 50
 SAMPLES = 30
 SHAPES = tuple(10 ** (e / 2) for e in range(-10, 5))
 """Candidates for ρ, in units of the mean curvature."""
@@ -49,7 +53,7 @@ class Sample:
 
     Attributes:
         features: Of the examples (n, d).
-        strange: Of the same inputs disordered (n, d).
+        strange: Of the same inputs made strange (m, d).
         labels: Their classes (n), or None.
     """
 
@@ -97,7 +101,7 @@ def chosen_posterior(
 
 @torch.no_grad()
 def training_sample(encoder: Encoder, dataset: Dataset, run: Run) -> Sample:
-    """Draw training examples and disorder them.
+    """Draw training examples and make them strange.
 
     Args:
         encoder: In evaluation mode.
@@ -110,12 +114,15 @@ def training_sample(encoder: Encoder, dataset: Dataset, run: Run) -> Sample:
     generator = seeded(run.plan.seed, "width")
     rows = torch.randperm(len(dataset), generator=generator)[:EXAMPLES]
     inputs = dataset.read(rows, preprocessing=run.plan.preprocessing)
-    strange = disordered(inputs, generator)
-    both = [
-        torch.cat([encoder.features(like_network(x, encoder)) for x in images.split(256)])
-        for images in (inputs, strange)
-    ]
-    return Sample(both[0], both[1], None if dataset.labels is None else dataset.labels[rows])
+    strange = [disordered(inputs, generator)] + ([blurred(inputs)] if inputs.ndim == 4 else [])
+
+    def features(values: Tensor) -> Tensor:
+        parts = [encoder.features(like_network(values[r], encoder)) for r in blocks(span, BATCH)]
+        return torch.cat(parts)
+
+    span = slice(0, len(inputs))
+    labels = None if dataset.labels is None else dataset.labels[rows]
+    return Sample(features(inputs), torch.cat([features(x) for x in strange]), labels)
 
 
 def disordered(inputs: Tensor, generator: torch.Generator) -> Tensor:
@@ -133,6 +140,19 @@ def disordered(inputs: Tensor, generator: torch.Generator) -> Tensor:
     return flat.gather(2, order.expand_as(flat).to(flat.device)).view_as(inputs)
 
 
+def blurred(images: Tensor) -> Tensor:
+    """Replace each pixel by the mean of a square around it, half as wide as the image.
+
+    Args:
+        images: (n, c, h, w).
+
+    Returns:
+        Images of the same shape.
+    """
+    width = 2 * (min(images.shape[2:]) // 4) + 1
+    return avg_pool2d(images, width, stride=1, padding=width // 2, count_include_pad=False)
+
+
 def shaped_prior(mean: Tensor, curvature: Tensor, sample: Sample, *, scale: float) -> float:
     """Choose the prior precision δ = scale · ρ by the first rule.
 
@@ -146,6 +166,8 @@ def shaped_prior(mean: Tensor, curvature: Tensor, sample: Sample, *, scale: floa
         δ at that scale.
     """
     wrong = _wrong(mean, sample)
+    if wrong is not None and wrong.sum() < LEAST_WRONG:
+        wrong = None
     unit = float(curvature.double().clamp(min=0).mean()) or 1.0
 
     def worth(prior: float) -> float:

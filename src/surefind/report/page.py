@@ -42,7 +42,7 @@ def write_report(
         published: Numbers to set beside ours.
         remarks: Why a row differs from what was published, by "set/row".
     """
-    jinja2 = require("jinja2", "write the report")
+    jinja2 = require("jinja2", "write the report", extra="report")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )

@@ -6,6 +6,7 @@
 | map@k | mean average precision of the first k, divided by min(k, relevant items) |
 | auroc, auprc, fpr95 | how well uncertainty tells out-of-distribution inputs |
 | ausc, aurc, r_auroc | how well uncertainty tells wrong retrievals |
+| agreement_ausc, agreement_r_auroc | the same by the disagreement of sampled neighbours |
 | ece | how far the stated confidence is from the share of right answers |
 
 A row is a method, a free baseline (an uncertainty that costs nothing beyond the point estimate), or a row
@@ -115,6 +116,15 @@ METRICS = (
         "Chance that a wrong retrieval is less sure than a right one.",
     ),
     Metric(
+        "agreement_ausc",
+        "AUSC*",
+        WRONG,
+        "higher",
+        "* by disagreement instead of 1/κ: the share of sampled embeddings whose nearest neighbour is of "
+        "another class than most.",
+    ),
+    Metric("agreement_r_auroc", "R-AUROC*", WRONG, "higher"),
+    Metric(
         "ece",
         "ECE",
         CALIBRATION,
@@ -153,6 +163,8 @@ SETS = {
     "msls": "MSLS",
     "omniglot": "Omniglot",
     "digits": "Digits",
+    "cub200-features": "CUB200, frozen features",
+    "cars196-features": "Cars196, frozen features",
 }
 _ABLATION = re.compile(r"laplace-(posthoc|online)-(euclidean|arccos)-(fixed|positive|full)")
 _WHEN = {"posthoc": "post-hoc", "online": "online"}

@@ -27,6 +27,9 @@ from surefind.errors import DegenerateError, InputError
 from surefind.retrieval.search import as_rows, as_unit_rows, search, unit64
 from surefind.validation import check_whole
 
+FARTHEST = 2.0
+"""The longest chord: how far a runner-up is that is not there."""
+
 
 class Baseline(Protocol):
     """Anything that says how unsure it is of vectors."""
@@ -57,16 +60,8 @@ class NeighbourDistance:
 
         Returns:
             Uncertainties (q) of the queries' dtype, 0 … 2.
-
-        Raises:
-            InputError: If ``exclude_self`` leaves too few neighbours or the rows are not the same.
         """
-        rows = _queries(queries, self.vectors)
-        if exclude_self and not (len(rows) == len(self.vectors) > self.k):
-            raise InputError(
-                f"exclude_self needs the {len(self.vectors)} training vectors themselves as "
-                f"queries, and more of them than k = {self.k}; got {len(rows)} queries."
-            )
+        rows = _queries(queries, self.vectors, others=self.k if exclude_self else None)
         u = unit64(rows)
         indices, _ = search(u, self.vectors, self.k, exclude_self=exclude_self)
         total = sum(_chord(u, self.vectors[indices[:, i]]) for i in range(self.k))
@@ -80,42 +75,59 @@ class Margin:
     Attributes:
         vectors: Training vectors (n, z), float64, unit; sorted by label if there are labels.
         bounds: Where each label's vectors begin, and the end (c + 1); None without labels.
+        order: The row that each vector had before it was sorted (n); None without labels.
     """
 
     vectors: Float[Tensor, "n z"]
     bounds: Int[Tensor, " bounds"] | None
+    order: Int[Tensor, " n"] | None = None
 
-    def score(self, queries: Any) -> Float[Tensor, " q"]:
+    def score(self, queries: Any, *, exclude_self: bool = False) -> Float[Tensor, " q"]:
         """Give d_1 - d_2, or d_1 - d_o with labels.
 
         Args:
             queries: Unit vectors (q, z).
+            exclude_self: Whether the queries are the training vectors, in their order, and must find
+                themselves neither first nor as a runner-up.
 
         Returns:
             Uncertainties (q) of the queries' dtype, -2 … 0.
         """
-        rows = _queries(queries, self.vectors)
+        rows = _queries(queries, self.vectors, others=2 if exclude_self else None)
         u = unit64(rows)
-        if self.bounds is None:
-            indices, _ = search(u, self.vectors, 2, exclude_self=False)
+        if self.bounds is None or self.order is None:
+            indices, _ = search(u, self.vectors, 2, exclude_self=exclude_self)
             first, second = (_chord(u, self.vectors[indices[:, i]]) for i in (0, 1))
             return (first - second).to(rows.dtype)
-        found = search(u, self.vectors, 1, exclude_self=False)[0][:, 0]
+        if exclude_self:
+            u = u[self.order]
+        found = search(u, self.vectors, 1, exclude_self=exclude_self)[0][:, 0]
         margin = _chord(u, self.vectors[found])
         label = torch.searchsorted(self.bounds, found, right=True) - 1
-        for own in sorted(set(label.tolist())):
-            who = (label == own).nonzero()[:, 0]
-            margin[who] -= self._distance_to_others(u[who], own)
+        for near in sorted(set(label.tolist())):
+            who = (label == near).nonzero()[:, 0]
+            own = who if exclude_self else None
+            start, stop = self.bounds[near : near + 2].tolist()
+            margin[who] -= self._distance_outside(u[who], start, stop, own)
+        if exclude_self:
+            margin = torch.empty_like(margin).index_copy_(0, self.order, margin)
         return margin.to(rows.dtype)
 
-    def _distance_to_others(self, u: Float[Tensor, "r z"], label: int) -> Float[Tensor, " r"]:
-        assert self.bounds is not None
-        start, stop = int(self.bounds[label]), int(self.bounds[label + 1])
-        best = u.new_full((len(u),), torch.inf)
-        for others in (self.vectors[:start], self.vectors[stop:]):
+    def _distance_outside(
+        self, u: Float[Tensor, "r z"], start: int, stop: int, own: Int[Tensor, " r"] | None
+    ) -> Float[Tensor, " r"]:
+        """Give the distance to the nearest vector outside a range, and other than one's own."""
+        best = u.new_full((len(u),), FARTHEST)
+        for first, others in ((0, self.vectors[:start]), (stop, self.vectors[stop:])):
             if len(others):
-                nearest_other = search(u, others, 1, exclude_self=False)[0][:, 0]
-                best = torch.minimum(best, _chord(u, others[nearest_other]))
+                # One more than needed: one of the two is not the query itself.
+                k = 1 if own is None else min(2, len(others))
+                indices = search(u, others, k, exclude_self=False)[0]
+                for found in indices.T:
+                    distance = _chord(u, others[found])
+                    if own is not None:
+                        distance[found + first == own] = FARTHEST
+                    best = torch.minimum(best, distance)
         return best
 
 
@@ -193,7 +205,7 @@ def fit_margin(embeddings: Any, labels: Any = None) -> Margin:
         raise DegenerateError("a labelled margin needs two labels; got 1. Leave the labels out.")
     bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(rows.device)
     order = codes.argsort(stable=True).to(rows.device)
-    return Margin(unit64(rows)[order], bounds)
+    return Margin(unit64(rows)[order], bounds, order)
 
 
 def label_codes(labels: Any, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " c"]]:
@@ -216,12 +228,18 @@ def label_codes(labels: Any, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " c
     return torch.from_numpy(codes), torch.from_numpy(counts)
 
 
-def _queries(queries: Any, vectors: Float[Tensor, "n z"]) -> Tensor:
+def _queries(queries: Any, vectors: Float[Tensor, "n z"], *, others: int | None) -> Tensor:
+    """Check queries; if they are the vectors themselves, that ``others`` beside each can be found."""
     rows = as_unit_rows("queries", queries)
     if rows.shape[1] != vectors.shape[1]:
         raise InputError(
             f"queries have {rows.shape[1]} dimensions, the training vectors {vectors.shape[1]}; "
             "embed both with one model."
+        )
+    if others is not None and not (len(rows) == len(vectors) > others):
+        raise InputError(
+            f"exclude_self needs the {len(vectors)} training vectors themselves as "
+            f"queries, and more of them than k = {others}; got {len(rows)} queries."
         )
     return rows
 

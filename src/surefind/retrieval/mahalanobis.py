@@ -32,8 +32,8 @@ from surefind.validation import check_share, check_whole
 EXACT_DIM = 1024
 """Up to this many features the covariance is decomposed as a whole."""
 
-ROWS = 2048
-"""Examples worked on at once."""
+ROWS = 256
+"""Examples worked on at once: small enough that the allocator gives the same memory again."""
 
 OVERSAMPLING, POWER_STEPS = 16, 2
 """Extra directions and passes over the data of the power iteration: halving either loses accuracy."""

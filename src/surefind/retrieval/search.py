@@ -18,8 +18,9 @@ Memory is a block of ``BLOCK_ROWS × BLOCK_COLUMNS`` similarities and a float64 
 Axes: ``q`` queries, ``g`` gallery, ``z`` embedding, ``k`` neighbours, ``s`` samples, ``n`` examples.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,36 @@ def nearest(queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -
     return Neighbours(indices, cosines.clamp(-1, 1).to(q.dtype))
 
 
+def sampled_nearest(
+    samples: Iterable[Any], gallery: Iterable[Any] | None = None
+) -> Int[Tensor, "s q"]:
+    """Find each query's nearest neighbour under each of several sampled models.
+
+    Every sample embeds *all* queries, and all of the gallery, with one model (a joint sample).
+
+    Args:
+        samples: Unit vectors of the queries (s, q, z), or an iterator of (q, z) matrices, of which one
+            at a time is held.
+        gallery: The same of the gallery, under the same models in the same order. None: the queries
+            are the gallery, and none finds itself.
+
+    Returns:
+        Rows of the gallery (s, q).
+
+    Raises:
+        DegenerateError: If there are no samples.
+    """
+    found = []
+    shelves = repeat(None) if gallery is None else gallery
+    for sample, shelf in zip(samples, shelves, strict=gallery is not None):
+        u = as_unit_rows("a sample", sample)
+        v = u if shelf is None else as_unit_rows("a sample of the gallery", shelf)
+        found.append(nearest(u, v, 1, exclude_self=shelf is None).indices[:, 0])
+    if not found:
+        raise DegenerateError("there are no samples: draw at least one.")
+    return torch.stack(found)
+
+
 def sampled_nearest_labels(samples: Iterable[Any], labels: Any) -> Any:
     """Find the label of each example's nearest neighbour under each of several sampled models.
 
@@ -116,29 +147,13 @@ def sampled_nearest_labels(samples: Iterable[Any], labels: Any) -> Any:
     itself. `surefind.metrics.agreement` turns the answer into predictions and confidences.
 
     Args:
-        samples: Unit vectors (s, n, z), or an iterator of (n, z) matrices, of which one at a time is
-            held.
+        samples: As for `sampled_nearest`.
         labels: A label per example (n), a tensor or an array.
 
     Returns:
         Labels (s, n), of the labels' kind.
-
-    Raises:
-        InputError: If a sample does not have one row per label.
-        DegenerateError: If there are no samples.
     """
-    found = []
-    for sample in samples:
-        matrix = as_unit_rows("a sample", sample)
-        if len(matrix) != len(labels):
-            raise InputError(
-                f"a sample has {len(matrix)} rows where there are {len(labels)} labels; "
-                "each sample must embed every example."
-            )
-        found.append(nearest(matrix, matrix, 1, exclude_self=True).indices[:, 0])
-    if not found:
-        raise DegenerateError("there are no samples: draw at least one.")
-    indices = torch.stack(found)
+    indices = sampled_nearest(_of_length(samples, len(labels)))
     if isinstance(labels, Tensor):
         return labels[indices.to(labels.device)]
     return np.asarray(labels)[indices.cpu().numpy()]
@@ -179,6 +194,16 @@ def as_rows(name: str, value: Any) -> Float[Tensor, "n d"]:
         raise InputError(f"{name} must be a tensor or a NumPy array; got {type(value).__name__}.")
     check_matrix(name, value)
     return value.detach()
+
+
+def _of_length(samples: Iterable[Any], n: int) -> Iterator[Any]:
+    for sample in samples:
+        if len(sample) != n:
+            raise InputError(
+                f"a sample has {len(sample)} rows where there are {n} labels; "
+                "each sample must embed every example."
+            )
+        yield sample
 
 
 def unit64(rows: Float[Tensor, "n z"]) -> Float[Tensor, "n z"]:

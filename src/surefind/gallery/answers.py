@@ -1,0 +1,88 @@
+"""What a search returns: neighbours, and a decision about each query where one was calibrated.
+
+Axes: ``q`` queries, ``k`` neighbours.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from surefind.gallery.engine import Id, Label, Records
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One item of a gallery.
+
+    Attributes:
+        id: What the user calls it.
+        vector: Its unit vector (z), float32.
+        kappa: Its concentration, infinite where no uncertainty is known.
+        label: Who or what it shows, or None.
+        payload: A dict, or None.
+    """
+
+    id: Id
+    vector: np.ndarray
+    kappa: float
+    label: Label
+    payload: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, records: Records) -> "Item":
+        """Make an item of a single record."""
+        text = records.payload[0]
+        return cls(
+            records.ids[0],
+            records.vectors[0],
+            float(records.kappa[0]),
+            records.labels[0],
+            None if text is None else json.loads(text),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The ``k`` best items of each query, best first.
+
+    A gallery with fewer than k items gives shorter rows: k is then its size. Equal scores are ordered
+    by id, numbers before texts.
+
+    Attributes:
+        ids: Of the items (q, k), an array of objects.
+        labels: Theirs (q, k), texts, whole numbers or None.
+        scores: Theirs (q, k), higher for better; `rank` says which (`surefind.gallery.reranking`).
+        kappa: Their concentrations (q, k).
+        payload: Dicts or None (q, k).
+        rank: What they are ordered by.
+        probability: That the top answer is right (q), or None without a calibration.
+        decision: "match", "review" or "no_match" (q), or None without a calibration.
+        reasons: Why, for people, per query, or None without a calibration.
+        stale: Whether the decisions come from a calibration for something else than what is now.
+    """
+
+    ids: np.ndarray
+    labels: np.ndarray
+    scores: np.ndarray
+    kappa: np.ndarray
+    payload: np.ndarray
+    rank: str
+    probability: np.ndarray | None = None
+    decision: np.ndarray | None = None
+    reasons: Any = None
+    stale: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def k(self) -> int:
+        """Neighbours of each query."""
+        return int(self.ids.shape[1])
+
+    def top(self) -> Iterator[tuple[Any, Any, float]]:
+        """Return the id, label and score of each query's best item."""
+        return zip(self.ids[:, 0], self.labels[:, 0], self.scores[:, 0].tolist(), strict=True)

@@ -1,0 +1,151 @@
+"""What every engine does: keep records and find those of highest cosine.
+
+A record is an id, a unit vector, its concentration κ, a label and a payload. An engine keeps them and
+a *note*, a JSON object in which the gallery remembers its settings and its calibration. When `put`,
+`remove` or `set_note` returns, the change is as durable as the engine can make it; if one raises, the
+records are what they were before (`surefind.gallery.milvus_engine` says where a server falls short).
+
+Engines only propose: the gallery computes scores again in float64 from the stored vectors, so that
+every engine gives the same answer for the same candidates.
+
+The content fingerprint is the sum, modulo 2^128, of one hash per record over its id, label, vector and
+κ. It does not depend on the order of the records, and a change of one record changes it in O(1). The
+payload decides nothing and does not count.
+
+Axes: ``q`` queries, ``c`` candidates, ``n`` records, ``z`` embedding.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+
+Id = str | int
+Label = str | int | None
+Note = Mapping[str, Any]
+
+FINGERPRINT_BITS = 128
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """``n`` records, column by column.
+
+    Attributes:
+        ids: What the user calls them; ``1`` and ``"1"`` are different ids.
+        vectors: Unit vectors (n, z), float32.
+        kappa: Concentrations (n), float64, infinite where no uncertainty is known.
+        labels: Who or what they show, or None.
+        payload: JSON texts, or None.
+    """
+
+    ids: Sequence[Id]
+    vectors: np.ndarray
+    kappa: np.ndarray
+    labels: Sequence[Label]
+    payload: Sequence[str | None]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def part(self, start: int, stop: int) -> "Records":
+        """Return the records from ``start`` up to ``stop``."""
+        rows = slice(start, stop)
+        return Records(
+            self.ids[rows],
+            self.vectors[rows],
+            self.kappa[rows],
+            self.labels[rows],
+            self.payload[rows],
+        )
+
+    def hashes(self) -> list[int]:
+        """Return each record's share of the content fingerprint."""
+        vectors = np.ascontiguousarray(self.vectors, dtype="<f4")
+        kappa = np.ascontiguousarray(self.kappa, dtype="<f8")
+        names = (json.dumps(pair) for pair in zip(self.ids, self.labels, strict=True))
+        return [
+            int.from_bytes(
+                hashlib.blake2b(
+                    name.encode() + vector.tobytes() + k.tobytes(),
+                    digest_size=FINGERPRINT_BITS // 8,
+                ).digest()
+            )
+            for name, vector, k in zip(names, vectors, kappa, strict=True)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class Hits:
+    """The candidates of each query, nearest first.
+
+    Attributes:
+        records: All of them, the first query's first.
+        per_query: How many each query has.
+    """
+
+    records: Records
+    per_query: int
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Keeps records and finds near ones. Ids that come in were checked by the gallery."""
+
+    @property
+    def place(self) -> str:
+        """Where the records are, in words."""
+
+    @property
+    def dim(self) -> int | None:
+        """The vectors' dimension; None until the first record."""
+
+    @property
+    def index(self) -> str:
+        """How it searches now: ``"exact"`` or ``"hnsw"``."""
+
+    @property
+    def note(self) -> Note:
+        """What `set_note` kept."""
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+
+    def known(self, ids: Sequence[Id]) -> set[Id]:
+        """Return those of the ids that are kept."""
+
+    def put(self, records: Records) -> None:
+        """Keep records, in place of those with the same ids."""
+
+    def remove(self, ids: Sequence[Id]) -> None:
+        """Drop records, all of which are kept."""
+
+    def fetch(self, ids: Sequence[Id]) -> Records:
+        """Return kept records, in the order of the ids."""
+
+    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Hits:
+        """Find ``count`` candidates of high cosine for each query; there are that many records."""
+
+    def scan(self, size: int) -> Iterator[Records]:
+        """Return all records, ``size`` at a time, in no order that means anything."""
+
+    def labels(self) -> set[Label]:
+        """Return the labels that are in use."""
+
+    def fingerprint(self) -> str:
+        """Return the content fingerprint, in hexadecimal."""
+
+    def set_note(self, note: Note) -> None:
+        """Keep a JSON object, in place of the last one."""
+
+    def close(self) -> None:
+        """Let go of files and connections; the engine is not used afterwards."""
+
+
+def as_fingerprint(total: int) -> str:
+    """Write a sum of record hashes as a content fingerprint."""
+    return f"{total % 2**FINGERPRINT_BITS:0{FINGERPRINT_BITS // 4}x}"

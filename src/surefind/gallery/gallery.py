@@ -1,0 +1,440 @@
+"""A gallery: add, update, delete and search embeddings, with decisions of a stated risk.
+
+Each item has an id, a unit vector with its concentration κ, a label and a payload. What a call changed
+is durable when it returns: with a FAISS folder it is on the disk, with Milvus it is acknowledged by the
+server. A gallery in memory is lost with the process until `Gallery.save` gives it a folder.
+
+A search returns neighbours; after `Gallery.calibrate` it also returns, per query, the probability that
+the top answer is right and a decision. A calibration holds for one content, one model and one way of
+searching (`surefind.gallery.judgement`); when one of them changes, decisions are refused, or marked as
+stale, as the user chose.
+
+One gallery may be used by many threads; its calls wait for each other.
+"""
+
+import json
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from surefind.decisions.calibration import Calibration, calibrate
+from surefind.errors import DegenerateError, InputError
+from surefind.gallery.answers import Answers, Item
+from surefind.gallery.engine import Engine, Id, Records
+from surefind.gallery.faults import StaleError
+from surefind.gallery.finding import Found, find
+from surefind.gallery.items import check_count, read_ids, read_labels, read_payload, read_vectors
+from surefind.gallery.judgement import Judgement, Settings, signals_of
+from surefind.gallery.opening import make_engine, open_engine, save_engine
+from surefind.gallery.reranking import RANKS
+from surefind.validation import check_choice, check_whole
+
+ON_STALE = ("refuse", "mark")
+SCAN = 1000
+
+
+class Gallery:
+    """Items that can be searched, in memory, in a folder, or in Milvus.
+
+    Args:
+        engine: ``"faiss"`` or ``"milvus"``.
+        path: For FAISS a new folder, or None for memory. For Milvus ``"NAME.db"`` (milvus-lite) or
+            ``"http://host:port"``.
+        index: ``"exact"``, ``"hnsw"`` (approximate, for many items), or ``"auto"``: exact, and with
+            FAISS a graph from 200,000 items on.
+        model: A name of the model that embeds, kept with the gallery and with its calibration.
+        normalize: Whether to rescale plain vectors instead of refusing those of another length.
+        on_stale: What a search does when its calibration no longer holds: ``"refuse"`` or ``"mark"``.
+        collection: Milvus's name for the gallery.
+        token: Milvus's ``user:password``, if it wants one.
+        timeout: Seconds that Milvus has for an answer.
+    """
+
+    def __init__(
+        self,
+        engine: str = "faiss",
+        path: str | Path | None = None,
+        *,
+        index: str = "auto",
+        model: str | None = None,
+        normalize: bool = False,
+        on_stale: str = "refuse",
+        collection: str = "surefind",
+        token: str = "",
+        timeout: float | int = 60.0,
+    ) -> None:
+        check_choice("on_stale", on_stale, ON_STALE)
+        made = make_engine(
+            engine, path, index=index, collection=collection, token=token, timeout=timeout
+        )
+        note = {"model": model, "index": index}
+        if model is not None or index != "auto":
+            made.set_note(note)
+        self._start(made, model=model, normalize=normalize, on_stale=on_stale)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        mode: str = "w",
+        index: str | None = None,
+        model: str | None = None,
+        normalize: bool = False,
+        on_stale: str = "refuse",
+        collection: str = "surefind",
+        token: str = "",
+        timeout: float | int = 60.0,
+    ) -> "Gallery":
+        """Open a gallery that exists, with everything that was acknowledged.
+
+        Args:
+            path: Its folder, milvus-lite's ``NAME.db``, or a server's address.
+            mode: ``"w"`` to change it, one process at a time; ``"r"`` to search a folder as it is now,
+                beside a process that changes it.
+            index: How to search, if not as when it was made.
+            model: The model that embeds now, if it is not the one that the gallery remembers.
+            normalize: As for `Gallery`.
+            on_stale: As for `Gallery`.
+            collection: As for `Gallery`.
+            token: As for `Gallery`.
+            timeout: As for `Gallery`.
+
+        Returns:
+            The gallery.
+        """
+        check_choice("on_stale", on_stale, ON_STALE)
+        found = open_engine(
+            path, mode=mode, index=index, collection=collection, token=token, timeout=timeout
+        )
+        gallery = cls.__new__(cls)
+        gallery._start(
+            found, model=model or found.note.get("model"), normalize=normalize, on_stale=on_stale
+        )
+        return gallery
+
+    def _start(self, engine: Engine, *, model: str | None, normalize: bool, on_stale: str) -> None:
+        self.model = model
+        self.normalize = normalize
+        self.on_stale = on_stale
+        self._open_engine: Engine | None = engine
+        self._lock = threading.RLock()
+        self._next_id: int | None = None
+        self._judgement = _stored_judgement(engine)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What `calibrate` found, or None."""
+        return None if self._judgement is None else self._judgement.calibration
+
+    @property
+    def dim(self) -> int | None:
+        """The vectors' dimension; None until the first item."""
+        return self._engine.dim
+
+    @property
+    def fingerprint(self) -> str:
+        """A text that changes with every id, label, vector and κ, but not with their order."""
+        with self._lock:
+            return self._engine.fingerprint()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._engine)
+
+    def __contains__(self, id_: object) -> bool:
+        with self._lock:
+            return bool(self._engine.known(read_ids([id_])))
+
+    def __iter__(self) -> Iterator[Id]:
+        with self._lock:
+            return iter([i for records in self._engine.scan(SCAN) for i in records.ids])
+
+    def __repr__(self) -> str:
+        if self._open_engine is None:
+            return "Gallery(closed)"
+        return f"Gallery({len(self)} items in {self._engine.place}, {self._engine.index})"
+
+    def __enter__(self) -> "Gallery":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def get(self, id_: Id) -> Item:
+        """Return one item.
+
+        Args:
+            id_: Its id.
+
+        Returns:
+            The item, as a copy.
+        """
+        with self._lock:
+            (known,) = self._present([id_])
+            return Item.of(self._engine.fetch([known]))
+
+    def add(
+        self, embeddings: Any, *, ids: Any = None, labels: Any = None, payload: Any = None
+    ) -> list[Id]:
+        """Add new items; all of them or, if something is wrong, none.
+
+        Args:
+            embeddings: `surefind.Embeddings`, or plain vectors (n, z), whose κ is then infinite.
+            ids: A text or a whole number each, none of them in the gallery. By default whole numbers,
+                one above the highest there is.
+            labels: A text, a whole number or None each.
+            payload: A dict or None each, of what JSON can hold.
+
+        Returns:
+            The ids.
+
+        Raises:
+            InputError: If something cannot be used, or an id is in the gallery already.
+        """
+        with self._lock:
+            vectors, kappa = self._read(embeddings)
+            named = self._fresh_ids(len(vectors)) if ids is None else read_ids(ids)
+            check_count("ids", named, len(vectors))
+            texts = read_payload(payload, len(vectors))
+            records = Records(named, vectors, kappa, read_labels(labels, len(vectors)), texts)
+            there = self._engine.known(named)
+            if there:
+                raise InputError(
+                    f"{len(there)} of the ids are in the gallery already, such as "
+                    f"{min(there, key=str)!r}; use update to replace them."
+                )
+            self._engine.put(records)
+            if self._next_id is not None:
+                self._next_id = _after(named, self._next_id)
+            return named
+
+    def update(
+        self, embeddings: Any = None, *, ids: Any, labels: Any = None, payload: Any = None
+    ) -> None:
+        """Replace items, or parts of them; all of them or, if something is wrong, none.
+
+        Args:
+            embeddings: New vectors, as for `add`; None to keep the old.
+            ids: Ids that are in the gallery.
+            labels: New labels; None to keep the old.
+            payload: New payload; None to keep the old.
+        """
+        with self._lock:
+            named = self._present(ids)
+            old = self._engine.fetch(named)
+            vectors, kappa = (
+                (old.vectors, old.kappa) if embeddings is None else self._read(embeddings)
+            )
+            check_count("ids", named, len(vectors))
+            self._engine.put(
+                Records(
+                    named,
+                    vectors,
+                    kappa,
+                    old.labels if labels is None else read_labels(labels, len(named)),
+                    old.payload if payload is None else read_payload(payload, len(named)),
+                )
+            )
+
+    def delete(self, ids: Any) -> None:
+        """Delete items; all of them or, if an id is missing, none.
+
+        Args:
+            ids: Ids that are in the gallery, or a single one.
+        """
+        with self._lock:
+            self._engine.remove(self._present(ids))
+
+    def search(
+        self,
+        embeddings: Any,
+        k: int = 10,
+        *,
+        rank: str | None = None,
+        decide: bool = True,
+        groups: Any = None,
+    ) -> Answers:
+        """Find the best items of each query and, after `calibrate`, decide about the top one.
+
+        Args:
+            embeddings: The queries, as for `add`.
+            k: How many items; a smaller gallery gives all it has.
+            rank: ``"distance"``, ``"expected"`` or ``"match"`` (`surefind.gallery.reranking`). By
+                default that of the calibration, or ``"distance"``.
+            decide: Whether to decide, if there is a calibration.
+            groups: The group of each query, if the calibration had groups.
+
+        Returns:
+            The answers.
+        """
+        check_whole("k", k, least=1)
+        with self._lock:
+            judgement = self._judgement if decide else None
+            rank = rank or ("distance" if judgement is None else judgement.settings.rank)
+            check_choice("rank", rank, RANKS)
+            queries, kappa = self._read_queries(embeddings)
+            stale = judgement is not None and self._is_stale(judgement, rank)
+            looked_at = k if judgement is None else max(k, judgement.settings.neighbours)
+            found = find(self._engine, queries, kappa, looked_at, rank)
+        if judgement is None:
+            return _answers(found, k, rank)
+        seen = slice(judgement.settings.neighbours)
+        signals = signals_of(
+            rank, kappa, found.scores[:, seen], found.labels[:, seen], queries.shape[1]
+        )
+        decisions = judgement.calibration.decide(signals, groups)
+        return _answers(
+            found,
+            k,
+            rank,
+            probability=decisions.probability,
+            decision=decisions.decision,
+            reasons=decisions.reasons,
+            stale=stale,
+        )
+
+    def calibrate(
+        self,
+        embeddings: Any,
+        labels: Any,
+        *,
+        max_wrong: float = 0.01,
+        confidence: float = 0.95,
+        groups: Any = None,
+        k: int = 10,
+        rank: str = "distance",
+        contributions: bool = True,
+        seed: int = 0,
+    ) -> Calibration:
+        """Learn from held-out queries when a top answer may be called a match, and keep it.
+
+        Args:
+            embeddings: Queries that are not in the gallery themselves, as for `add`.
+            labels: Theirs; -1 or None for a query whose label is not in the gallery.
+            max_wrong: The highest share of wrong answers among matches.
+            confidence: With what probability this is kept.
+            groups: A group for each query, for thresholds of their own.
+            k: Neighbours that the signals look at.
+            rank: As for `search`.
+            contributions: Whether to measure what each signal adds, which takes most of the time.
+            seed: Splits the queries.
+
+        Returns:
+            The calibration; it says whether the target was reached.
+
+        Raises:
+            InputError: If a label is not in the gallery.
+        """
+        check_whole("k", k, least=1)
+        check_choice("rank", rank, RANKS)
+        with self._lock:
+            queries, kappa = self._read_queries(embeddings)
+            truth = read_labels(labels, len(queries), queries=True)
+            missing = set(truth) - self._engine.labels() - {None}
+            if missing:
+                raise InputError(
+                    f"{len(missing)} of the labels are not in the gallery, such as "
+                    f"{min(missing, key=str)!r}; give None for a query that has no match there."
+                )
+            found = find(self._engine, queries, kappa, k, rank)
+            top = found.labels[:, 0]
+            calibration = calibrate(
+                signals_of(rank, kappa, found.scores, found.labels, queries.shape[1]),
+                np.array([t is not None and t == x for t, x in zip(truth, top, strict=True)]),
+                enrolled=np.array([t is not None for t in truth]),
+                max_wrong=max_wrong,
+                confidence=confidence,
+                groups=groups,
+                contributions=contributions,
+                rng=np.random.default_rng(seed),
+            )
+            settings = Settings(k, rank, self._engine.index)
+            judgement = Judgement(calibration, self.model, self._engine.fingerprint(), settings)
+            self._engine.set_note({**self._engine.note, "judgement": judgement.to_json()})
+            self._judgement = judgement
+        return calibration
+
+    def save(self, path: str | Path | None = None) -> None:
+        """Give a gallery in memory a folder; copy one that has a place; or tidy up its folder.
+
+        Args:
+            path: A new folder. A gallery in memory moves there, and every later change is kept there.
+                One that has a place already (Milvus too) is copied there, and stays where it is. None
+                writes a gallery's own folder as one snapshot.
+        """
+        with self._lock:
+            save_engine(self._engine, None if path is None else Path(path))
+
+    def close(self) -> None:
+        """Let go of files and connections. Closing twice is fine."""
+        with self._lock:
+            if self._open_engine is not None:
+                self._open_engine.close()
+                self._open_engine = None
+
+    @property
+    def _engine(self) -> Engine:
+        if self._open_engine is None:
+            raise InputError("this gallery is closed; open it again with Gallery.open(path).")
+        return self._open_engine
+
+    def _read(self, embeddings: Any) -> tuple[np.ndarray, np.ndarray]:
+        return read_vectors(embeddings, normalize=self.normalize, dim=self._engine.dim)
+
+    def _read_queries(self, embeddings: Any) -> tuple[np.ndarray, np.ndarray]:
+        if not len(self._engine):
+            raise DegenerateError("the gallery is empty, so nothing can be found; add items first.")
+        return self._read(embeddings)
+
+    def _present(self, ids: Any) -> list[Id]:
+        named = read_ids(ids)
+        missing = set(named) - self._engine.known(named)
+        if missing:
+            raise InputError(
+                f"{len(missing)} of the ids are not in the gallery, such as "
+                f"{min(missing, key=str)!r}; nothing was changed."
+            )
+        return named
+
+    def _fresh_ids(self, count: int) -> list[Id]:
+        if self._next_id is None:
+            self._next_id = _after(self, 0)
+        return list(range(self._next_id, self._next_id + count))
+
+    def _is_stale(self, judgement: Judgement, rank: str) -> bool:
+        now = Settings(judgement.settings.neighbours, rank, self._engine.index)
+        changes = judgement.changes(self.model, self._engine.fingerprint(), now)
+        if changes and self.on_stale == "refuse":
+            raise StaleError(
+                f"the calibration does not hold any more: {'; '.join(changes)}. Calibrate again, or "
+                "search with decide=False, or set on_stale='mark' to get decisions marked as stale."
+            )
+        return bool(changes)
+
+
+def _stored_judgement(engine: Engine) -> Judgement | None:
+    stored = engine.note.get("judgement")
+    try:
+        return None if stored is None else Judgement.from_json(stored)
+    except InputError as error:
+        # The items are worth more than their calibration, which can be made again.
+        warnings.warn(f"searching without decisions: {error}", RuntimeWarning, stacklevel=4)
+        return None
+
+
+def _answers(found: Found, k: int, rank: str, **decided: Any) -> Answers:
+    payload = np.empty(found.payload[:, :k].shape, dtype=object)
+    for place, text in np.ndenumerate(found.payload[:, :k]):
+        payload[place] = None if text is None else json.loads(text)
+    kept = (found.ids[:, :k], found.labels[:, :k], found.scores[:, :k], found.kappa[:, :k])
+    return Answers(*kept, payload, rank, **decided)
+
+
+def _after(ids: Iterable[Id], least: int) -> int:
+    """Return the lowest number, from ``least`` up, above every id that is a number."""
+    return max([least, *(i + 1 for i in ids if isinstance(i, int))])

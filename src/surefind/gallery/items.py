@@ -1,0 +1,208 @@
+"""What comes through the gallery's doors: vectors, ids, labels and payload, checked once.
+
+Policies:
+
+* Plain vectors have no uncertainty that is known: their κ is infinite.
+* Vectors must have length 1 within `surefind.validation.UNIT_TOLERANCE`, unless ``normalize`` asks to
+  rescale them. Zero vectors and NaN are refused either way. All are rescaled in float64 and kept as
+  float32.
+* An id is a text or a whole number; ``1`` and ``"1"`` are different ids.
+* A label is a text, a whole number other than -1, or None. -1 and None in a calibration mean: not in
+  the gallery.
+* A payload is a dict that JSON can hold; it comes back as JSON gives it back (tuples as lists).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefind.embeddings import Embeddings
+from surefind.errors import InputError
+from surefind.gallery.engine import Id, Label
+from surefind.validation import check_directed, check_matrix, check_unit_rows
+
+NOT_ENROLLED = -1
+"""The label of a query that has no match in the gallery; None means the same."""
+
+
+def read_vectors(
+    embeddings: Any, *, normalize: bool, dim: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read unit vectors and their concentrations.
+
+    Args:
+        embeddings: `surefind.Embeddings`, or vectors (n, z) as a tensor, an array or lists.
+        normalize: Whether to rescale plain vectors of any length.
+        dim: The dimension that they must have, or None for any from 2 on.
+
+    Returns:
+        Unit vectors (n, z) in float32, and κ (n) in float64.
+
+    Raises:
+        InputError: If they cannot be used.
+    """
+    if isinstance(embeddings, Embeddings):
+        rows, kappa = embeddings.tensors().mean, embeddings.numpy().kappa
+    else:
+        rows, kappa = _plain(embeddings), None
+    rows = rows.detach().cpu().double()
+    check_matrix("embeddings", rows)
+    check_directed("embeddings", rows)
+    if not normalize:
+        _check_length(rows)
+    if rows.shape[1] < 2:
+        raise InputError("embeddings must have at least 2 dimensions; got 1.")
+    if dim is not None and rows.shape[1] != dim:
+        raise InputError(
+            f"embeddings have {rows.shape[1]} dimensions and the gallery {dim}; "
+            "embed both with one model."
+        )
+    unit = torch.nn.functional.normalize(rows, dim=1).float().numpy()
+    known = np.full(len(rows), np.inf) if kappa is None else np.asarray(kappa, dtype=np.float64)
+    return np.ascontiguousarray(unit), known
+
+
+def _check_length(rows: Tensor) -> None:
+    try:
+        check_unit_rows("embeddings", rows)
+    except InputError as error:
+        raise InputError(f"{error} Or pass normalize=True.") from None
+
+
+def _plain(vectors: Any) -> Tensor:
+    if isinstance(vectors, Tensor):
+        return vectors
+    array = np.asarray(vectors)
+    if array.dtype.kind not in "fiu":
+        raise InputError(
+            f"embeddings must be surefind.Embeddings or a matrix of numbers; got "
+            f"{type(vectors).__name__} of {array.dtype}."
+        )
+    return torch.from_numpy(array.astype(np.float64))
+
+
+def read_ids(ids: Any) -> list[Id]:
+    """Read ids that are to be distinct.
+
+    Args:
+        ids: A list or an array of texts or whole numbers, or a single one.
+
+    Returns:
+        The ids.
+
+    Raises:
+        InputError: If one is neither, or one comes twice.
+    """
+    listed = [_id(i) for i in _listed(ids)]
+    if len(set(listed)) < len(listed):
+        seen: set[Id] = set()
+        twice = next(i for i in listed if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+        raise InputError(f"ids must be distinct; {twice!r} comes more than once in this call.")
+    return listed
+
+
+def read_labels(labels: Any, count: int, *, queries: bool = False) -> list[Label]:
+    """Read one label per embedding.
+
+    Args:
+        labels: A list or an array, or None if nothing has a label.
+        count: How many there must be.
+        queries: Whether they are of queries, where -1 means None.
+
+    Returns:
+        The labels.
+
+    Raises:
+        InputError: If their number or kind is wrong.
+    """
+    listed: list[Label] = [None] * count if labels is None else [_label(x) for x in _listed(labels)]
+    check_count("labels", listed, count)
+    if queries:
+        return [None if x == NOT_ENROLLED else x for x in listed]
+    if NOT_ENROLLED in listed:
+        raise InputError(
+            f"a label must not be {NOT_ENROLLED}, which stands for 'not in the gallery'; "
+            "use None for an item without a label."
+        )
+    return listed
+
+
+def read_payload(payload: Any, count: int) -> list[str | None]:
+    """Read one payload per embedding.
+
+    Args:
+        payload: A list of dicts or None, or None if there is none at all.
+        count: How many there must be.
+
+    Returns:
+        JSON texts.
+
+    Raises:
+        InputError: If their number is wrong, or JSON cannot hold one.
+    """
+    if payload is None:
+        return [None] * count
+    if isinstance(payload, dict):
+        payload = [payload]
+    check_count("payload", payload, count)
+    return [_payload(x) for x in payload]
+
+
+def check_count(name: str, values: Sequence[Any], count: int) -> None:
+    """Require one value per embedding.
+
+    Args:
+        name: What to call them in the message.
+        values: The values.
+        count: The number of embeddings.
+
+    Raises:
+        InputError: If there are more or fewer.
+    """
+    if len(values) != count:
+        raise InputError(f"{name} must have one entry per embedding, {count}; got {len(values)}.")
+
+
+def _listed(values: Any) -> Iterable[Any]:
+    if isinstance(values, Tensor | np.ndarray):
+        values = values.tolist()
+    return [values] if isinstance(values, str | int) else list(values)
+
+
+def _id(value: Any) -> Id:
+    plain = _text_or_whole(value)
+    if plain is None:
+        raise InputError(f"an id must be a text or a whole number; got {value!r}.")
+    return plain
+
+
+def _label(value: Any) -> Label:
+    plain = _text_or_whole(value)
+    if plain is None and value is not None:
+        raise InputError(f"a label must be a text, a whole number or None; got {value!r}.")
+    return plain
+
+
+def _text_or_whole(value: Any) -> str | int | None:
+    if isinstance(value, str):
+        return str(value)
+    whole = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+    return int(value) if whole else None
+
+
+def _payload(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise InputError(f"a payload must be a dict or None; got {type(value).__name__}.")
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"a payload must be what JSON can hold: {error}. Turn it into numbers, texts, lists, dicts."
+        ) from error

@@ -1,0 +1,272 @@
+"""Records in Milvus: a milvus-lite folder on one machine, or the address of a server or cluster.
+
+One collection holds the records, with the id as the key. The note is in a second one,
+``NAME_note``, made when there is a note. Searches are exact (FLAT) unless ``index="hnsw"`` was asked
+for when the collection was made.
+
+What a server can and cannot promise here:
+
+* A call of more than `BATCH` records is sent in parts. If the server goes away in between, some parts
+  are kept; repeating the call with ``update`` puts that right.
+* Others may write to the same collection. Their changes are found by searches at once, but the
+  content fingerprint is counted once and then follows this process's own changes only; open the
+  gallery again to count anew.
+* milvus-lite lets one process at a time open its folder.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
+import numpy as np
+from jaxtyping import Float
+
+from surefind.errors import InputError
+from surefind.gallery.engine import Hits, Id, Label, Note, Records, as_fingerprint
+from surefind.gallery.faults import StorageError
+from surefind.gallery.milvus_server import BATCH, KEY_LENGTH, TEXT_LENGTH, Milvus, Row
+
+LINKS, BUILD_BREADTH, BREADTH = 16, 64, 128
+"""As in `surefind.gallery.graph`."""
+
+PART = TEXT_LENGTH - 16
+"""Bytes of a note in one row, beside the number of rows."""
+
+_NAMES = {"key": "an id", "label": "a label", "payload": "a payload"}
+COLUMNS = ["key", "vector", "kappa", "label", "payload"]
+
+
+class MilvusEngine:
+    """An `Engine` in Milvus."""
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        *,
+        index: str = "auto",
+        token: str = "",
+        timeout: float | int = 60,
+    ) -> None:
+        """Connect, and take what the collection holds if it exists.
+
+        Args:
+            address: A folder for milvus-lite that ends in ``.db``, or ``http://host:port``.
+            name: The collection.
+            index: ``"auto"`` and ``"exact"`` look at every vector, ``"hnsw"`` does not.
+            token: ``user:password``, for a server that wants it.
+            timeout: Seconds after which a call fails.
+        """
+        self._name = name
+        self._index = "hnsw" if index == "hnsw" else "exact"
+        self._dim: int | None = None
+        self._total: int | None = None
+        self._note: dict[str, Any] = {}
+        self._milvus = Milvus(address, token=token, timeout=timeout)
+        if self._milvus.call("has_collection", name):
+            self._take_over()
+        if self._milvus.call("has_collection", self._notes):
+            self._note = self._read_note()
+
+    @property
+    def place(self) -> str:
+        """Where the records are, in words."""
+        return f"{self._milvus.address} ({self._name})"
+
+    @property
+    def dim(self) -> int | None:
+        """The vectors' dimension; None until the first record."""
+        return self._dim
+
+    @property
+    def index(self) -> str:
+        """How it searches: ``"exact"`` or ``"hnsw"``."""
+        return self._index
+
+    @property
+    def note(self) -> Note:
+        """What `set_note` kept."""
+        return self._note
+
+    def __len__(self) -> int:
+        if self._dim is None:
+            return 0
+        found = self._milvus.call("query", self._name, filter="", output_fields=["count(*)"])
+        return int(found[0]["count(*)"])
+
+    def known(self, ids: Sequence[Id]) -> set[Id]:
+        """Return those of the ids that are kept."""
+        return {_id(row["key"]) for row in self._rows(ids, ["key"])}
+
+    def put(self, records: Records) -> None:
+        """Keep records, in place of those with the same ids."""
+        rows = _to_rows(records)
+        if self._dim is None:
+            self._create(records.vectors.shape[1])
+        if self._total is not None:
+            self._total += sum(records.hashes()) - self._hash_sum(records.ids)
+        for start in range(0, len(rows), BATCH):
+            self._change("upsert", data=rows[start : start + BATCH])
+
+    def remove(self, ids: Sequence[Id]) -> None:
+        """Drop records, all of which are kept."""
+        if self._total is not None:
+            self._total -= self._hash_sum(ids)
+        for start in range(0, len(ids), BATCH):
+            self._change("delete", ids=[_key(i) for i in ids[start : start + BATCH]])
+
+    def fetch(self, ids: Sequence[Id]) -> Records:
+        """Return kept records, in the order of the ids."""
+        found = {row["key"]: row for row in self._rows(ids, COLUMNS)}
+        return _to_records([found[_key(i)] for i in ids])
+
+    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Hits:
+        """Find ``count`` candidates of high cosine for each query; there are that many records."""
+        options = {"ef": max(BREADTH, 4 * count)} if self._index == "hnsw" else {}
+        found = self._milvus.call(
+            "search",
+            self._name,
+            data=list(queries),
+            limit=count,
+            output_fields=COLUMNS,
+            search_params={"metric_type": "IP", "params": options},
+            consistency_level="Strong",
+        )
+        # A graph may find fewer than asked for; the gallery works with rows of one length.
+        fewest = min(len(hits) for hits in found)
+        rows = [{"key": hit["key"], **hit["entity"]} for hits in found for hit in hits[:fewest]]
+        return Hits(_to_records(rows), fewest)
+
+    def scan(self, size: int) -> Iterator[Records]:
+        """Return all records, at most ``size`` at a time."""
+        for rows in self._walk(COLUMNS, size):
+            yield _to_records(rows)
+
+    def labels(self) -> set[Label]:
+        """Return the labels that are in use."""
+        return {json.loads(row["label"]) for rows in self._walk(["label"], BATCH) for row in rows}
+
+    def fingerprint(self) -> str:
+        """Return the content fingerprint, in hexadecimal; the first call reads all records."""
+        if self._total is None:
+            self._total = sum(sum(records.hashes()) for records in self.scan(BATCH))
+        return as_fingerprint(self._total)
+
+    def set_note(self, note: Note) -> None:
+        """Keep a JSON object, in place of the last one."""
+        text = json.dumps(note)  # ASCII, so that characters are bytes
+        parts = [text[start : start + PART] for start in range(0, len(text), PART)]
+        if not self._milvus.call("has_collection", self._notes):
+            self._milvus.make(self._notes, 2, texts=["text"])
+        rows = [
+            {"key": str(n), "vector": [1.0, 0.0], "text": f"{len(parts)} {part}"}
+            for n, part in enumerate(parts)
+        ]
+        self._milvus.call("upsert", self._notes, rows)
+        self._note = dict(note)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._milvus.close()
+
+    @property
+    def _notes(self) -> str:
+        return f"{self._name}_note"
+
+    def _read_note(self) -> dict[str, Any]:
+        # An earlier note may have had more parts, which are still there.
+        first = self._milvus.rows(self._notes, ["0"], ["key", "text"])
+        count = int(first[0]["text"].split(" ", 1)[0]) if first else 0
+        rows = self._milvus.rows(self._notes, [str(n) for n in range(count)], ["key", "text"])
+        rows.sort(key=lambda row: int(row["key"]))
+        return dict(json.loads("".join(row["text"].split(" ", 1)[1] for row in rows) or "{}"))
+
+    def _take_over(self) -> None:
+        """Learn the dimension and the index of a collection that exists."""
+        fields = {
+            f["name"]: f for f in self._milvus.call("describe_collection", self._name)["fields"]
+        }
+        if not set(COLUMNS) <= set(fields):
+            raise InputError(
+                f"the Milvus collection {self._name!r} is not a gallery: it has the columns "
+                f"{', '.join(fields)}. Choose another collection."
+            )
+        self._dim = int(fields["vector"]["params"]["dim"])
+        index = self._milvus.call("describe_index", self._name, index_name="vector")
+        self._index = "hnsw" if index and index["index_type"] == "HNSW" else "exact"
+        self._milvus.call("load_collection", self._name)
+
+    def _create(self, dim: int) -> None:
+        hnsw = self._index == "hnsw"
+        self._milvus.make(
+            self._name,
+            dim,
+            texts=["label", "payload"],
+            numbers=["kappa"],
+            index="HNSW" if hnsw else "FLAT",
+            options={"M": LINKS, "efConstruction": BUILD_BREADTH} if hnsw else {},
+        )
+        self._dim = dim
+
+    def _change(self, method: str, **options: Any) -> None:
+        """Send a change; if it fails, what is kept must be counted again."""
+        try:
+            self._milvus.call(method, self._name, **options)
+        except StorageError:
+            self._total = None
+            raise
+
+    def _rows(self, ids: Sequence[Id], columns: list[str]) -> list[Row]:
+        if self._dim is None:
+            return []
+        return self._milvus.rows(self._name, [_key(i) for i in ids], columns)
+
+    def _walk(self, columns: list[str], size: int) -> Iterator[list[Row]]:
+        return iter(()) if self._dim is None else self._milvus.walk(self._name, columns, size)
+
+    def _hash_sum(self, ids: Sequence[Id]) -> int:
+        return sum(_to_records(self._rows(ids, COLUMNS)).hashes())
+
+
+def _key(id_: Id) -> str:
+    """Write an id without the quotes and backslashes that would end a text in Milvus's filters."""
+    return f"s{quote(id_, safe='')}" if isinstance(id_, str) else f"i{id_}"
+
+
+def _id(key: str) -> Id:
+    return unquote(key[1:]) if key.startswith("s") else int(key[1:])
+
+
+def _to_rows(records: Records) -> list[Row]:
+    """Write records as Milvus takes them, and refuse texts that it would not keep whole."""
+    rows = [
+        {"key": _key(id_), "vector": vector, "kappa": kappa, "label": json.dumps(label)}
+        | {"payload": payload or ""}
+        for id_, vector, kappa, label, payload in zip(
+            records.ids,
+            records.vectors,
+            records.kappa.tolist(),
+            records.labels,
+            records.payload,
+            strict=True,
+        )
+    ]
+    for row in rows:
+        for column, most in (("key", KEY_LENGTH), ("label", TEXT_LENGTH), ("payload", TEXT_LENGTH)):
+            if len(row[column]) > most:
+                raise InputError(
+                    f"Milvus keeps at most {most} bytes of {_NAMES[column]}; that of id {row['key']} "
+                    f"has {len(row[column])}. Keep long texts elsewhere, under the id."
+                )
+    return rows
+
+
+def _to_records(rows: Sequence[Row]) -> Records:
+    return Records(
+        [_id(row["key"]) for row in rows],
+        np.array([row["vector"] for row in rows], dtype=np.float32),
+        np.array([row["kappa"] for row in rows], dtype=np.float64),
+        [json.loads(row["label"]) for row in rows],
+        [row["payload"] or None for row in rows],
+    )

@@ -1,0 +1,155 @@
+"""Which engine a name or a place means.
+
+faiss     in memory, or a folder
+milvus    ``PLACE.db``, a milvus-lite folder, or ``http://host:port``, a server or cluster
+"""
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from surefind.errors import InputError
+from surefind.gallery.engine import Engine
+from surefind.gallery.milvus_engine import MilvusEngine
+from surefind.validation import check_choice
+
+if TYPE_CHECKING:
+    from surefind.gallery.faiss_engine import FaissEngine
+
+ENGINES = ("faiss", "milvus")
+INDICES = ("auto", "exact", "hnsw")
+MODES = ("w", "r")
+COPY = 10_000
+"""Records copied at a time."""
+
+
+def make_engine(
+    engine: str,
+    path: str | Path | None,
+    *,
+    index: str,
+    collection: str,
+    token: str,
+    timeout: float | int,
+) -> Engine:
+    """Make an engine for a new gallery.
+
+    Args:
+        engine: ``"faiss"`` or ``"milvus"``.
+        path: Where; None for memory.
+        index: ``"auto"``, ``"exact"`` or ``"hnsw"``.
+        collection: Milvus's name for it.
+        token: Milvus's ``user:password``.
+        timeout: Seconds that Milvus has for an answer.
+
+    Returns:
+        The engine.
+
+    Raises:
+        InputError: If Milvus has no place, or there is a gallery already.
+    """
+    check_choice("engine", engine, ENGINES)
+    check_choice("index", index, INDICES)
+    if engine == "faiss":
+        made: FaissEngine = _faiss().FaissEngine(index)
+        if path is not None:
+            made.settle(Path(path))
+        return made
+    if path is None or not _is_milvus(path):
+        raise InputError(
+            "engine='milvus' needs a path: 'NAME.db' for milvus-lite on this machine, or "
+            f"'http://host:port' for a server; got {path!r}."
+        )
+    found = MilvusEngine(str(path), collection, index=index, token=token, timeout=timeout)
+    if found.dim is not None:
+        found.close()
+        raise InputError(
+            f"{found.place} holds a gallery already; open it with Gallery.open({str(path)!r})."
+        )
+    return found
+
+
+def open_engine(
+    path: str | Path,
+    *,
+    mode: str,
+    index: str | None,
+    collection: str,
+    token: str,
+    timeout: float | int,
+) -> Engine:
+    """Open the engine of a gallery that exists.
+
+    Args:
+        path: Where it is.
+        mode: ``"w"``, or ``"r"`` to leave a folder to another process that writes.
+        index: How to search, if not as when it was made.
+        collection: Milvus's name for it.
+        token: Milvus's ``user:password``.
+        timeout: Seconds that Milvus has for an answer.
+
+    Returns:
+        The engine.
+
+    Raises:
+        InputError: If there is no gallery.
+    """
+    check_choice("mode", mode, MODES)
+    if index is not None:
+        check_choice("index", index, INDICES)
+    if not _is_milvus(path):
+        opened: FaissEngine = _faiss().FaissEngine.open(
+            Path(path), index=index, read_only=mode == "r"
+        )
+        return opened
+    if "://" not in str(path) and not Path(path).exists():
+        raise InputError(f"there is no gallery at {path}; make one with Gallery('milvus', path).")
+    found = MilvusEngine(str(path), collection, index=index or "auto", token=token, timeout=timeout)
+    if found.dim is None:
+        found.close()
+        raise InputError(
+            f"{found.place} holds no gallery yet; make one with Gallery('milvus', {str(path)!r})."
+        )
+    return found
+
+
+def _is_milvus(path: str | Path) -> bool:
+    text = str(path)
+    return "://" in text or (text.endswith(".db") and not (Path(text) / "gallery.json").is_file())
+
+
+def save_engine(engine: Engine, path: Path | None) -> None:
+    """Give an engine in memory a folder, copy one that has a place, or tidy up its folder.
+
+    Args:
+        engine: The engine.
+        path: A new folder; None for the engine's own place.
+
+    Raises:
+        InputError: If an engine in memory gets no folder.
+    """
+    kind: type[FaissEngine] = _faiss().FaissEngine
+    if isinstance(engine, kind) and engine.place == "memory":
+        if path is None:
+            raise InputError("this gallery is in memory; give save a folder.")
+        engine.settle(path)
+    elif path is None:
+        if isinstance(engine, kind):
+            engine.compact()
+    else:
+        copy = kind()
+        for records in engine.scan(COPY):
+            copy.put(records)
+        copy.set_note(engine.note)
+        copy.settle(path)
+        copy.close()
+
+
+def _faiss() -> ModuleType:
+    try:
+        return import_module("surefind.gallery.faiss_engine")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"engine='faiss' needs FAISS ({error}): pip install 'surefind[gallery]'."
+        ) from error

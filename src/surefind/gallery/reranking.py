@@ -1,0 +1,115 @@
+"""Scores of candidates, in float64, with or without their uncertainty.
+
+For a query (μ_q, κ_q) and a candidate (μ_g, κ_g), with g = 1 - <μ_q, μ_g> = ½|μ_q - μ_g|²:
+
+    distance     1 - g                                       the cosine of the two directions
+    expected     A(κ_q) A(κ_g) (1 - g)                       the expected cosine of two draws
+    match        log ∫ p(u | q) p(u | g) du                  `surefind.vmf`: both are one point
+
+Higher is better, always. A(κ) = -d/dκ log C(κ) is the mean resultant length of a von Mises-Fisher
+distribution: 0 at κ = 0, 1 at κ = ∞. The expected squared distance of two independent draws is
+2 - 2 A(κ_q) A(κ_g) <μ_q, μ_g>, so ordering by it or by the expected cosine is the same. For one query
+A(κ_q) orders nothing; it matters between queries.
+
+"match" needs densities, so every κ must be finite. It asks whether two *distributions* agree, and
+among near candidates prefers the sure one; among far candidates it prefers the unsure one, which may
+yet turn out to be near.
+
+Candidates are what an engine proposed by cosine. Ranking by κ is exact among these only.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from surefind.errors import InputError
+from surefind.vmf import match_score, vmf_log_normalizer
+
+RANKS = ("distance", "expected", "match")
+
+SPARE = 6
+"""Candidates beyond k by cosine: float32 may have swapped those that are almost equally near."""
+
+WIDER, AT_LEAST = 4, 64
+"""By κ, candidates are this many times k, and at least that many."""
+
+
+def candidates(k: int, rank: str) -> int:
+    """Return how many candidates to ask an engine for.
+
+    Args:
+        k: How many answers are wanted.
+        rank: How they will be ordered.
+
+    Returns:
+        A number above k.
+    """
+    return k + SPARE if rank == "distance" else max(WIDER * k, AT_LEAST)
+
+
+def mean_resultant_length(kappa: np.ndarray, dim: int) -> np.ndarray:
+    """Compute A(κ), the length of the mean of a von Mises-Fisher distribution.
+
+    Args:
+        kappa: Concentrations of any shape, possibly infinite.
+        dim: Dimension of the ambient space.
+
+    Returns:
+        Lengths from 0 to 1, of the same shape.
+    """
+    # Gallery and queries often share a few values (all infinite, say), and the series is not free.
+    values, position = np.unique(kappa, return_inverse=True)
+    finite = torch.from_numpy(values[np.isfinite(values)]).requires_grad_(True)
+    lengths = np.ones(len(values))
+    if len(finite):
+        with torch.enable_grad():
+            (slope,) = torch.autograd.grad(vmf_log_normalizer(finite, dim).sum(), finite)
+        lengths[: len(finite)] = (-slope).clamp(0, 1).numpy()
+    return lengths[position].reshape(kappa.shape)
+
+
+def score(
+    rank: str,
+    queries: Float[np.ndarray, "q z"],
+    query_kappa: Float[np.ndarray, " q"],
+    vectors: Float[np.ndarray, "q c z"],
+    kappa: Float[np.ndarray, "q c"],
+) -> Float[np.ndarray, "q c"]:
+    """Score the candidates of each query.
+
+    Args:
+        rank: One of `RANKS`.
+        queries: Unit vectors.
+        query_kappa: Their concentrations.
+        vectors: Unit vectors of the candidates.
+        kappa: Their concentrations.
+
+    Returns:
+        Scores in float64, higher for better.
+
+    Raises:
+        InputError: If "match" is asked for and a κ is infinite.
+    """
+    gap = ((_unit(queries)[:, None] - _unit(vectors)) ** 2).sum(-1) / 2
+    dim = queries.shape[1]
+    if rank == "distance":
+        return np.asarray(1 - gap)
+    if rank == "expected":
+        query_length = mean_resultant_length(query_kappa, dim)
+        return np.asarray(query_length[:, None] * mean_resultant_length(kappa, dim) * (1 - gap))
+    if not (np.isfinite(query_kappa).all() and np.isfinite(kappa).all()):
+        raise InputError(
+            "rank='match' compares distributions, and some vectors here have no known uncertainty "
+            "(infinite kappa). Add and search with surefind.Embeddings, or use rank='expected'."
+        )
+    return match_score(_t(gap), _t(query_kappa)[:, None], _t(kappa), dim).numpy()
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    double = vectors.astype(np.float64)
+    return np.asarray(double / np.linalg.norm(double, axis=-1, keepdims=True))
+
+
+def _t(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))

@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+import torch
+
+from surefind.bench import FREE
+from surefind.bench.free import PointEstimate, free_scores
+from surefind.bench.rows import fitted
+
+
+@pytest.fixture(scope="module")
+def point(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("point")
+    return PointEstimate(tiny, fitted("norm", tiny, 0, folder, lambda *_: None))
+
+
+def chords(a, b):
+    return np.array([[float((x - y).norm()) for y in b.double()] for x in a.double()])
+
+
+def margins(d, labels):
+    """d_1 - d_o of each row, by looking at every column."""
+    out = []
+    for row in d:
+        first = int(row.argmin())
+        out.append(row[first] - row[labels != labels[first]].min())
+    return np.array(out)
+
+
+def test_embeddings_are_those_of_the_learner(point, tiny):
+    mean = point.learner.embed(tiny.test).mean
+    torch.testing.assert_close(point.test, mean)
+    torch.testing.assert_close(point.train, point.learner.embed(tiny.train).mean)
+    assert point.gallery is None
+
+
+@pytest.mark.parametrize("row", ["nearest-distance", "knn-density", "margin"])
+def test_strange_inputs_meet_the_training_set_and_queries_the_gallery(point, tiny, row):
+    scores = free_scores(row, point)
+    strange = torch.nn.functional.normalize(point.strange, dim=1)
+    to_train, to_others = chords(point.test, point.train), chords(point.test, point.test)
+    np.fill_diagonal(to_others, np.inf)
+    outside = chords(strange, point.train)
+    k = 10 if row == "knn-density" else 1
+    if row == "margin":
+        train, test = tiny.train.labels.numpy(), tiny.test.labels.numpy()
+        expected = margins(to_others, test), margins(to_train, train), margins(outside, train)
+    else:
+        expected = [np.sort(d, axis=1)[:, :k].mean(1) for d in (to_others, to_train, outside)]
+    found = scores.doubt, scores.known, scores.strange
+    for got, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("row", ["mahalanobis", "norm"])
+def test_scores_without_a_gallery_answer_both_questions(point, row):
+    scores = free_scores(row, point)
+    np.testing.assert_array_equal(scores.doubt, scores.known)
+    assert scores.strange.shape == (20,)
+
+
+@pytest.mark.parametrize("row", sorted(set(FREE) - {"mahalanobis"}))
+def test_a_gallery_of_its_own_is_searched_whole(placed, row, tmp_path):
+    point = PointEstimate(placed, fitted(row, placed, 0, tmp_path, lambda *_: None))
+    scores = free_scores(row, point)
+    assert scores.strange is None
+    if row == "nearest-distance":
+        wanted = chords(point.test, point.gallery).min(1)
+        np.testing.assert_allclose(scores.doubt, wanted, atol=1e-6)

@@ -1,0 +1,143 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import surefind as sf
+from surefind.bench import PROTOCOLS, load_problem, read_cell, run_problem
+from surefind.bench.problems import on_backbone
+from surefind.data.features import CARS_FILE, CUB_FILE
+from surefind.seeds import seeded
+
+
+def write_features(folder, file, classes, rng, images=4):
+    y = np.repeat(classes, images)
+    x = (rng.random((len(y), 6)) + np.eye(6)[y % 6]).astype(np.float16)
+    paths = np.array([f"{c:03d}/{i}.jpg" for i, c in enumerate(y)])
+    folder.mkdir(exist_ok=True)
+    np.savez(
+        folder / file, x=x, y=y.astype(np.int16), split=np.array(["test"] * len(y)), path=paths
+    )
+
+
+@pytest.fixture
+def features(tmp_path):
+    rng = np.random.default_rng(0)
+    write_features(tmp_path / "embeddings", CUB_FILE, np.arange(1, 25), rng)
+    write_features(tmp_path / "embeddings", CARS_FILE, np.arange(99, 103), rng)
+    return tmp_path
+
+
+@pytest.fixture
+def cities(tmp_path, folders):
+    """MSLS of two cities: images of one place have one colour."""
+    for city in ("cph", "oslo"):
+        for side in ("query", "database"):
+            images = folders(f"msls/train_val/{city}/{side}/images", range(6), images=2)
+            rows = []
+            for path in sorted(images.glob("*/*.png")):
+                key = f"{path.parent.name}-{path.stem}"
+                path.rename(images / f"{key}.jpg")
+                rows.append(f"{len(rows)},{key},{100 * int(path.parent.name[5:])},0")
+            header = ",key,easting,northing\n"
+            (images.parent / "postprocessed.csv").write_text(header + "\n".join(rows))
+    return tmp_path
+
+
+def test_the_digits_come_with_their_protocol():
+    problem = load_problem("digits")
+    assert problem.examples == {"train": 1078, "test": 599, "ood": 500}
+    assert problem.images
+    assert problem.shown is None
+    a, b = (problem.build(seeded(0, "encoder")).state_dict() for _ in range(2))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_frozen_features_train_a_layer_that_starts_as_the_identity(features, tmp_path):
+    problem = load_problem("cub200-features", features)
+    # 12 of 24 classes train, and one of them validates.
+    assert problem.examples == {"train": 44, "test": 48, "ood": 16}
+    assert not problem.images
+    assert set(problem.train.labels.tolist()) < set(range(1, 13))
+    encoder = problem.build(seeded(0))
+    torch.testing.assert_close(encoder.head.weight, torch.eye(6))
+    short = replace(problem, protocol=replace(problem.protocol, epochs=1, ece_samples=3))
+    run_problem(short, ["laplace-posthoc"], [0], results=tmp_path / "r", work=tmp_path / "w")
+    cell = read_cell(tmp_path / "r" / "cub200-features" / "laplace-posthoc-seed0.json")
+    assert cell["ood"] == "cars196-features"
+    assert cell["corruptions"] == {}
+    assert {"auroc", "ece", "recall@1"} <= set(cell["values"])
+
+
+def test_omniglot_is_shrunk_and_divided_by_class(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    label = np.repeat(np.arange(30), 3)
+    ink = rng.integers(0, 2, (90, 105, 105), dtype=np.uint8)
+    (tmp_path / "omniglot").mkdir()
+    np.savez(
+        tmp_path / "omniglot" / "omniglot.npz",
+        images_packed=np.packbits(ink, axis=2),
+        label=label,
+        drawer=np.tile([1, 2, 3], 30),
+        split=(label >= 20).astype(np.int8),
+        class_names=np.array([f"a/{i}" for i in range(30)]),
+    )
+    monkeypatch.setitem(
+        PROTOCOLS, "omniglot", replace(PROTOCOLS["omniglot"], ood=("digits", "ood"))
+    )
+    problem = load_problem("omniglot", tmp_path)
+    assert problem.examples == {"train": 54, "test": 30, "ood": 500}
+    assert problem.test.inputs.shape == (30, 28, 28)
+    assert problem.build(seeded(0))(problem.test.read(slice(0, 2))).shape == (2, 64)
+
+
+def test_places_need_a_backbone_and_say_which(cities, backbone, tmp_path):
+    with pytest.raises(sf.InputError, match="msls needs a pretrained network: give a folder with"):
+        load_problem("msls", cities)
+    problem = load_problem("msls", cities, backbone=backbone)
+    assert problem.examples == {"train": 24, "test": 12, "gallery": 12}
+    assert problem.protocol.settings()["backbone"] == "tiny-resnet"
+    assert not problem.preprocessing.flip
+    short = replace(problem, protocol=replace(problem.protocol, epochs=1, ece_samples=2))
+    results = tmp_path / "r"
+    run_problem(short, ["laplace-posthoc"], [0], results=results, work=tmp_path / "w")
+    cell = read_cell(results / "msls" / "laplace-posthoc-seed0.json")
+    assert cell["ood"] is None
+    assert set(cell["corruptions"]) == {"blur", "noise", "occlusion"}
+    assert {"recall@1", "ausc"} <= set(cell["values"])
+
+
+def test_training_images_of_fine_grained_sets_are_augmented(backbone):
+    build, wanted = on_backbone(backbone, augment=True)
+    assert wanted.flip
+    assert wanted.random_area == (0.08, 1.0)
+    assert (wanted.resize, wanted.crop, wanted.mean) == (16, 16, (0.5, 0.5, 0.5))
+    assert build(seeded(0)).head.weight.shape == (8, 8)
+    (backbone / "preprocessor_config.json").unlink()
+    _, wanted = on_backbone(backbone, augment=False)
+    assert wanted.crop == 224
+    assert not wanted.flip
+
+
+def test_a_set_with_a_network_of_its_own_takes_no_backbone(backbone):
+    with pytest.raises(sf.InputError, match="digits has a network of its own"):
+        load_problem("digits", backbone=backbone)
+
+
+def test_missing_data_are_answered_in_a_sentence(tmp_path):
+    with pytest.raises(sf.InputError, match=r"CIFAR-10 is not in .*; get cifar-10-python"):
+        load_problem("cifar10", tmp_path)
+
+
+def test_what_cannot_be_benchmarked_is_refused(tiny):
+    train, test = tiny.train, tiny.test
+    with pytest.raises(sf.DegenerateError, match="has 1 class to train on; two are needed"):
+        replace(tiny, train=train[train.labels == 1])
+    one_each = sf.Dataset(torch.rand(5, 4), torch.arange(5), name="pets")
+    with pytest.raises(sf.DegenerateError, match="each of the 5 classes of pets has a single"):
+        replace(tiny, train=one_each)
+    with pytest.raises(sf.InputError, match="needs 11 examples to search; got 5"):
+        replace(tiny, test=test[:5])
+    with pytest.raises(sf.InputError, match="noise is empty; out-of-distribution data need one"):
+        replace(tiny, ood=tiny.ood[:0])

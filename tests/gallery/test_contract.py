@@ -1,0 +1,262 @@
+"""What every engine must do, against a plain dict and a brute-force search."""
+
+import importlib.util
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from surefind.embeddings import Embeddings
+from surefind.errors import DegenerateError, InputError
+from surefind.gallery.gallery import Gallery
+
+DIM = 12
+MISSING = "pymilvus with milvus-lite is not installed: pip install 'surefind[milvus]'"
+NO_SERVER = (
+    "SUREFIND_MILVUS is not set: give a server's address, or 'start' to start one (PyPI milvus)"
+)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The address of a real server: the one named by SUREFIND_MILVUS, or one started for the tests."""
+    address = os.environ.get("SUREFIND_MILVUS")
+    if not address:
+        pytest.skip(NO_SERVER)
+    if address != "start":
+        yield address
+        return
+    milvus = pytest.importorskip("milvus", reason="the PyPI package milvus is not installed")
+    started = milvus.MilvusServer()
+    started.set_base_dir(str(tmp_path_factory.mktemp("server")))
+    started.start()
+    yield f"http://127.0.0.1:{started.listen_port}"
+    started.stop()
+
+
+@pytest.fixture(params=["memory", "folder", "hnsw", "milvus-lite", "milvus-server"])
+def place(request, tmp_path):
+    """Arguments that make a gallery, without the path; and the path."""
+    if request.param.startswith("milvus") and not (
+        importlib.util.find_spec("pymilvus") and importlib.util.find_spec("milvus_lite")
+    ):
+        pytest.skip(MISSING)
+    if request.param == "milvus-server":
+        name = f"t{abs(hash(request.node.name))}"
+        return {"engine": "milvus", "collection": name}, request.getfixturevalue("server")
+    if request.param == "milvus-lite":
+        return {"engine": "milvus"}, str(tmp_path / "gallery.db")
+    index = "hnsw" if request.param == "hnsw" else "auto"
+    return {"index": index}, None if request.param == "memory" else tmp_path / "gallery"
+
+
+@pytest.fixture
+def gallery(place):
+    options, path = place
+    with Gallery(path=path, **options) as made:
+        yield made
+
+
+@pytest.fixture
+def draw():
+    rng = np.random.default_rng(5)
+
+    def unit(n):
+        x = rng.normal(size=(n, DIM))
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    return unit
+
+
+def expected_order(state, query, k):
+    """Ids by falling cosine, each computed by itself."""
+    cosine = {
+        i: sum(float(a) * float(b) for a, b in zip(v, query, strict=True))
+        for i, (v, _) in state.items()
+    }
+    return sorted(cosine, key=lambda i: -cosine[i])[:k], cosine
+
+
+def check(gallery, state, queries):
+    assert len(gallery) == len(state)
+    assert set(gallery) == set(state)
+    answers = gallery.search(queries, k=5)
+    assert answers.ids.shape == (len(queries), min(5, len(state)))
+    for row, query in enumerate(queries):
+        order, cosine = expected_order(state, query, 5)
+        assert answers.ids[row].tolist() == order
+        np.testing.assert_allclose(answers.scores[row], [cosine[i] for i in order], atol=1e-6)
+        assert answers.labels[row].tolist() == [state[i][1] for i in order]
+
+
+def test_random_changes_keep_up_with_a_dict(gallery, draw):
+    rng, state, queries = np.random.default_rng(7), {}, draw(4)
+    for round_ in range(12):
+        fresh = [f"item {round_} \"{n}' \\ ü" if n % 2 else round_ * 100 + n for n in range(8)]
+        x, labels = draw(8), [f"label {rng.integers(4)}" for _ in fresh]
+        gallery.add(x, ids=fresh, labels=labels)
+        state |= {i: (v, label) for i, v, label in zip(fresh, x, labels, strict=True)}
+        known = sorted(state, key=str)
+        changed = [known[n] for n in rng.choice(len(known), 3, replace=False)]
+        x = draw(3)
+        gallery.update(x, ids=changed, labels=[round_] * 3)
+        state |= {i: (v, round_) for i, v in zip(changed, x, strict=True)}
+        gone = [known[n] for n in rng.choice(len(known), 4, replace=False)]
+        gallery.delete(gone)
+        for i in gone:
+            del state[i]
+        if round_ % 4 == 3:
+            check(gallery, state, queries)
+
+
+def test_an_item_comes_back_as_it_was_given(gallery, draw):
+    x, kappa = draw(3), np.array([2.5, 1e300, np.inf])
+    payload = [{"name": 'Zoë "q" \\ \n', "tags": [1, 2.5, None]}, {}, None]
+    gallery.add(Embeddings(x, kappa), ids=["a", 1, "1"], labels=["A", 7, None], payload=payload)
+    items = [gallery.get(i) for i in ("a", 1, "1")]
+    assert [i.id for i in items] == ["a", 1, "1"]
+    assert [i.label for i in items] == ["A", 7, None]
+    assert [i.payload for i in items] == payload
+    assert [i.kappa for i in items] == kappa.tolist()
+    np.testing.assert_array_equal([i.vector for i in items], x.astype(np.float32))
+    answers = gallery.search(x, k=1)
+    assert answers.payload[:, 0].tolist() == payload
+    assert answers.kappa[:, 0].tolist() == kappa.tolist()
+    assert "a" in gallery
+    assert "b" not in gallery
+
+
+def test_a_part_of_an_item_can_be_updated(gallery, draw):
+    x = draw(3)
+    gallery.add(x[:2], ids=["a", "b"], labels=["A", "B"], payload=[{"n": 1}, {"n": 2}])
+    gallery.update(x[2:], ids=["a"])
+    gallery.update(ids=["b"], labels=["C"])
+    gallery.update(ids="b", payload={"n": 3})
+    a, b = gallery.get("a"), gallery.get("b")
+    np.testing.assert_array_equal(a.vector, x[2].astype(np.float32))
+    assert (a.label, a.payload, b.label, b.payload) == ("A", {"n": 1}, "C", {"n": 3})
+
+
+def test_ids_are_given_out_above_the_highest(gallery, draw):
+    assert gallery.add(draw(2)) == [0, 1]
+    gallery.add(draw(2), ids=[41, "text"])
+    assert gallery.add(draw(2)) == [42, 43]
+
+
+def test_equal_items_are_ordered_by_id(gallery, draw):
+    x = draw(1)
+    gallery.add(np.repeat(x, 6, axis=0), ids=["b", 10, "a", 2, "c", 1])
+    assert gallery.search(x, k=6).ids[0].tolist() == [1, 2, 10, "a", "b", "c"]
+
+
+def test_a_small_gallery_gives_all_it_has(gallery, draw):
+    gallery.add(draw(3), ids=[1, 2, 3])
+    assert gallery.search(draw(2), k=10).ids.shape == (2, 3)
+
+
+def test_an_empty_gallery_cannot_be_searched(gallery, draw):
+    with pytest.raises(DegenerateError, match="empty"):
+        gallery.search(draw(1))
+    gallery.add(draw(1), ids=["a"])
+    gallery.delete("a")
+    with pytest.raises(DegenerateError, match="add items first"):
+        gallery.search(draw(1))
+    assert list(gallery) == []
+
+
+def test_refused_calls_change_nothing(gallery, draw):
+    x = draw(4)
+    gallery.add(x[:2], ids=["a", "b"])
+    before = gallery.fingerprint
+    with pytest.raises(InputError, match="in the gallery already, such as 'b'; use update"):
+        gallery.add(x[2:], ids=["c", "b"])
+    with pytest.raises(InputError, match="'z'; nothing was changed"):
+        gallery.update(x[2:], ids=["a", "z"])
+    with pytest.raises(InputError, match="not in the gallery, such as 'z'"):
+        gallery.delete(["a", "z"])
+    with pytest.raises(InputError, match="'z'"):
+        gallery.get("z")
+    with pytest.raises(InputError, match="3 dimensions and the gallery 12"):
+        gallery.add(np.eye(3), ids=[1, 2, 3])
+    assert gallery.fingerprint == before
+    assert set(gallery) == {"a", "b"}
+
+
+def test_the_fingerprint_follows_the_content_not_the_way_there(gallery, draw):
+    x = draw(4)
+    other = Gallery()
+    other.add(x[[2, 0]], ids=["c", "a"], labels=[3, 1])
+    gallery.add(x[[0, 1]], ids=["a", "b"], labels=[1, 2])
+    gallery.fingerprint  # noqa: B018
+    gallery.add(x[[3]], ids=["c"], labels=[0])
+    gallery.update(x[[2]], ids=["c"], labels=[3])
+    gallery.delete("b")
+    assert gallery.fingerprint == other.fingerprint
+    gallery.update(ids="a", payload={"no": "matter"})
+    assert gallery.fingerprint == other.fingerprint
+    gallery.update(ids="a", labels=["other"])
+    assert gallery.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("rank", ["expected", "match"])
+def test_ranking_by_kappa_is_that_of_the_whole_gallery(gallery, draw, rank):
+    rng = np.random.default_rng(3)
+    kappa, own = rng.uniform(5, 60, 40), np.array([20.0, 3.0])
+    x, queries = draw(40), draw(2)
+    gallery.add(Embeddings(x, kappa), ids=range(40))
+    answers = gallery.search(Embeddings(queries, own), k=40, rank=rank)
+    reference = Gallery()
+    reference.add(Embeddings(x, kappa), ids=range(40))
+    again = reference.search(Embeddings(torch.tensor(queries), torch.tensor(own)), k=40, rank=rank)
+    assert answers.rank == rank
+    assert answers.ids.tolist() == again.ids.tolist()
+    assert (np.diff(answers.scores) <= 0).all()
+
+
+def test_what_was_acknowledged_is_there_after_opening(place, draw):
+    options, path = place
+    if path is None:
+        pytest.skip("a gallery in memory has nothing to open")
+    x, state = draw(20), {}
+    with Gallery(path=path, model="m", **options) as gallery:
+        gallery.add(x, ids=range(20), labels=[n % 3 for n in range(20)])
+        gallery.delete([3, 4])
+        state = {n: (x[n], n % 3) for n in range(20) if n not in {3, 4}}
+        told = gallery.fingerprint
+    collection = {"collection": options["collection"]} if "collection" in options else {}
+    with Gallery.open(path, **collection) as again:
+        check(again, state, draw(3))
+        assert (again.fingerprint, again.model, again.dim) == (told, "m", DIM)
+        assert again.add(draw(1)) == [20]
+        again.delete(20)
+        with pytest.raises(InputError, match="holds a gallery already"):
+            Gallery(path=path, **options)
+
+
+def test_many_queries_are_answered_block_by_block(gallery, draw):
+    x = draw(300)
+    gallery.add(x, ids=range(300))
+    assert gallery.search(x, k=1).ids[:, 0].tolist() == list(range(300))
+
+
+def test_a_copy_holds_everything(gallery, draw, tmp_path):
+    gallery.add(draw(5), ids=range(5), payload=[{"n": n} for n in range(5)])
+    gallery.save(tmp_path / "copy")
+    with Gallery.open(tmp_path / "copy", mode="r") as copy:
+        assert copy.fingerprint == gallery.fingerprint
+        assert copy.get(3).payload == {"n": 3}
+
+
+def test_threads_may_share_a_gallery(gallery, draw):
+    x = draw(40)
+
+    def work(first):
+        for n in range(first, first + 10):
+            gallery.add(x[n : n + 1], ids=[n])
+            assert gallery.search(x[n : n + 1], k=1).ids[0, 0] == n
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(0, 40, 10)))
+    assert set(gallery) == set(range(40))

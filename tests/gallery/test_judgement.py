@@ -1,0 +1,233 @@
+"""Decisions: what they rest on, how they are kept, and when they are refused."""
+
+import numpy as np
+import pytest
+
+from surefind.decisions.signals import neighbour_signals
+from surefind.embeddings import Embeddings
+from surefind.errors import DegenerateError, InputError
+from surefind.gallery.faults import StaleError
+from surefind.gallery.gallery import Gallery
+from surefind.gallery.judgement import signals_of
+
+DIM, PEOPLE = 16, 20
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def people():
+    rng = np.random.default_rng(0)
+    centres, strangers = unit(rng.normal(size=(2, PEOPLE, DIM)).reshape(-1, DIM)).reshape(
+        2, PEOPLE, DIM
+    )
+
+    def faces(of, each, spread=0.08):
+        who = np.repeat(np.arange(PEOPLE), each)
+        mean = unit(of[who] + spread * rng.normal(size=(len(who), DIM)))
+        return Embeddings(mean, rng.uniform(50, 100, len(who))), [f"p{w}" for w in who]
+
+    return {
+        "gallery": faces(centres, 3),
+        "known": faces(centres, 20),
+        "unknown": (faces(strangers, 10)[0], [None] * 200),
+        "later": faces(centres, 2),
+        "strange": faces(strangers, 1),
+    }
+
+
+def both(people):
+    (a, x), (b, y) = people["known"], people["unknown"]
+    return Embeddings(np.r_[a.mean, b.mean], np.r_[a.kappa, b.kappa]), x + y
+
+
+@pytest.fixture
+def gallery(people):
+    made = Gallery(model="face-1")
+    items, labels = people["gallery"]
+    made.add(items, labels=labels)
+    return made
+
+
+def test_without_a_calibration_there_are_no_decisions(gallery, people):
+    answers = gallery.search(people["later"][0])
+    assert gallery.calibration is None
+    assert answers.probability is answers.decision is answers.reasons is None
+    assert not answers.stale
+
+
+@pytest.mark.parametrize("rank", ["distance", "expected", "match"])
+def test_known_people_match_and_strangers_do_not(gallery, people, rank):
+    calibration = gallery.calibrate(*both(people), contributions=False, max_wrong=0.05, rank=rank)
+    assert calibration is gallery.calibration
+    assert calibration.reached
+    assert calibration.unknown == 200
+    items, labels = people["later"]
+    answers = gallery.search(items, k=3)
+    assert answers.rank == rank
+    assert (answers.labels[:, 0] == labels).mean() > 0.95
+    assert (answers.decision == "match").mean() > 0.9
+    assert (answers.probability[answers.decision == "match"] > 0.5).all()
+    strange = gallery.search(people["strange"][0])
+    assert (strange.decision == "match").mean() <= 0.1
+    assert [bool(r) for r in strange.reasons] == (strange.decision != "match").tolist()
+    assert len(strange.reasons) == len(strange) == PEOPLE
+    ids, names, scores = zip(*answers.top(), strict=True)
+    assert list(ids) == answers.ids[:, 0].tolist()
+    assert list(names) == answers.labels[:, 0].tolist()
+    assert list(scores) == answers.scores[:, 0].tolist()
+
+
+def test_k_does_not_change_the_decision(gallery, people):
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    few, many = (gallery.search(people["later"][0], k=k) for k in (1, 30))
+    assert few.k == 1
+    assert many.k == 30
+    np.testing.assert_array_equal(few.probability, many.probability)
+
+
+def test_minus_one_and_none_are_the_same(gallery, people):
+    items, labels = both(people)
+    first = gallery.calibrate(items, labels, contributions=False)
+    again = gallery.calibrate(items, [-1 if x is None else x for x in labels], contributions=False)
+    assert first == again
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda g, x: g.add(x[:1]), "items were added, updated or deleted"),
+        (lambda g, x: g.delete(0), "items were added"),
+        (lambda g, x: g.update(ids=[0], labels=["p7"]), "items were added"),
+        (lambda g, x: setattr(g, "model", "face-2"), "the model was 'face-1' and is 'face-2'"),
+    ],
+)
+def test_after_a_change_decisions_are_refused_or_marked(gallery, people, change, words):
+    later = people["later"][0]
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    assert not gallery.search(later).stale
+    change(gallery, later)
+    with pytest.raises(StaleError, match=f"{words}.*Calibrate again.*decide=False.*'mark'"):
+        gallery.search(later)
+    assert gallery.search(later, decide=False).decision is None
+    gallery.on_stale = "mark"
+    answers = gallery.search(later)
+    assert answers.stale
+    assert answers.decision is not None
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    assert not gallery.search(later).stale
+
+
+def test_another_rank_is_another_setting(gallery, people):
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    with pytest.raises(StaleError, match="rank was 'distance' and is 'expected'"):
+        gallery.search(people["later"][0], rank="expected")
+
+
+def test_undone_changes_make_the_calibration_hold_again(gallery, people):
+    later = people["later"][0]
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    gallery.add(later[:1], ids=["guest"])
+    gallery.delete("guest")
+    gallery.update(ids=[0], payload=[{"seen": True}])
+    assert not gallery.search(later).stale
+
+
+def test_the_calibration_is_kept_with_the_gallery(gallery, people, tmp_path):
+    later = people["later"][0]
+    calibration = gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    before = gallery.search(later)
+    gallery.save(tmp_path / "g")
+    gallery.close()
+    with Gallery.open(tmp_path / "g") as again:
+        assert again.calibration == calibration
+        np.testing.assert_array_equal(again.search(later).probability, before.probability)
+        again.save()
+    with (
+        Gallery.open(tmp_path / "g", index="hnsw") as again,
+        pytest.raises(StaleError, match="hnsw"),
+    ):
+        again.search(later)
+    with Gallery.open(tmp_path / "g", mode="r", model="face-2", on_stale="mark") as again:
+        assert again.search(later).stale
+
+
+def test_a_calibration_of_another_format_is_left_out(gallery, people, tmp_path):
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    gallery.save(tmp_path / "g")
+    gallery.close()
+    index = tmp_path / "g" / "gallery.json"
+    index.write_text(index.read_text().replace('"format": 1', '"format": 0'))
+    with pytest.warns(RuntimeWarning, match="calibrate again"):
+        again = Gallery.open(tmp_path / "g")
+    assert again.search(people["later"][0]).decision is None
+    again.close()
+
+
+def test_the_calibration_is_kept_in_milvus(people, tmp_path):
+    pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+    items, labels = people["gallery"]
+    path = str(tmp_path / "g.db")
+    with Gallery("milvus", path, model="face-1") as gallery:
+        gallery.add(items, labels=labels)
+        calibration = gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+        gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    with Gallery.open(path) as again:
+        assert again.calibration == calibration
+        assert not again.search(people["later"][0]).stale
+        again.delete(0)
+        with pytest.raises(StaleError, match="items were added"):
+            again.search(people["later"][0])
+
+
+def test_groups_reach_the_calibration(gallery, people):
+    items, labels = both(people)
+    groups = ["a" if n % 2 else "b" for n in range(len(labels))]
+    calibration = gallery.calibrate(
+        items, labels, max_wrong=0.05, groups=groups, contributions=False
+    )
+    assert {g.name for g in calibration.groups} == {"a", "b"}
+    assert len(gallery.search(items[:4], groups=["a", "b", None, "c"]).decision) == 4
+
+
+def test_without_unknown_queries_the_calibration_says_what_it_does_not_cover(gallery, people):
+    calibration = gallery.calibrate(*people["known"], max_wrong=0.05)
+    assert calibration.unknown == 0
+    assert any("unknown" in note for note in calibration.notes)
+
+
+def test_labels_must_be_in_the_gallery(gallery, people):
+    items, labels = both(people)
+    with pytest.raises(InputError, match="such as 'nobody'; give None"):
+        gallery.calibrate(items, ["nobody", *labels[1:]])
+    with pytest.raises(InputError, match="labels must have one entry"):
+        gallery.calibrate(items, labels[1:])
+    with pytest.raises(DegenerateError, match="too few"):
+        gallery.calibrate(items[:5], labels[:5])
+    with pytest.raises(DegenerateError, match="empty"):
+        Gallery().calibrate(items, labels)
+    assert gallery.calibration is None
+
+
+def test_signals_are_those_of_plain_distances():
+    rng = np.random.default_rng(1)
+    q, g = unit(rng.normal(size=(4, 5))), unit(rng.normal(size=(6, 5)))
+    distance = np.sqrt(((q[:, None] - g) ** 2).sum(-1))
+    order = distance.argsort(1)
+    near, kappa = np.take_along_axis(distance, order, 1), rng.uniform(1, 5, 4)
+    names = np.array(["a", "b", "a", 3, "b", 7], dtype=object)[order]
+    numbers = np.array([0, 1, 0, 2, 1, 3])[order]
+    ours = signals_of("distance", kappa, 1 - near**2 / 2, names, 5)
+    theirs = neighbour_signals(kappa, near, numbers)
+    np.testing.assert_allclose(ours.matrix(), theirs.matrix(), atol=1e-7)
+
+
+def test_items_without_a_label_compete_with_each_other():
+    scores = np.array([[0.9, 0.8]])
+    no_label = np.array([[None, None]], dtype=object)
+    one_label = np.array([["a", "a"]], dtype=object)
+    kappa = np.zeros(1)
+    assert signals_of("distance", kappa, scores, no_label, 5).margin[0] < 1
+    assert signals_of("distance", kappa, scores, one_label, 5).margin[0] > 3

@@ -1,0 +1,135 @@
+"""What is particular to Milvus: other processes, servers that go away, texts of limited length."""
+
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from surefind.errors import InputError
+from surefind.gallery.faults import StorageError
+from surefind.gallery.gallery import Gallery
+from surefind.gallery.milvus_engine import PART, MilvusEngine
+
+pytestmark = pytest.mark.skipif(
+    not (importlib.util.find_spec("pymilvus") and importlib.util.find_spec("milvus_lite")),
+    reason="pymilvus with milvus-lite is not installed: pip install 'surefind[milvus]'",
+)
+X = np.eye(4)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "gallery.db")
+
+
+def test_texts_longer_than_milvus_keeps_are_refused(path):
+    with Gallery("milvus", path) as gallery:
+        for arguments, name in (
+            ({"ids": ["x" * 5000]}, "an id"),
+            ({"labels": ["x" * 70_000]}, "a label"),
+            ({"payload": [{"x": "y" * 70_000}]}, "a payload"),
+        ):
+            with pytest.raises(InputError, match=rf"bytes of {name}"):
+                gallery.add(X[:1], **arguments)
+        assert len(gallery) == 0
+        assert list(gallery) == []
+
+
+def test_a_long_note_comes_back_in_one_piece(path):
+    engine = MilvusEngine(path, "g")
+    for length in (3 * PART, 5, PART + 1):
+        note = {"text": "ü" * length}
+        engine.set_note(note)
+        engine.close()
+        engine = MilvusEngine(path, "g")
+        assert engine.note == note
+    engine.close()
+
+
+def test_a_collection_of_something_else_is_left_alone(path):
+    engine = MilvusEngine(path, "other")
+    engine._milvus.make("foreign", 4, texts=["title"])
+    with pytest.raises(InputError, match="is not a gallery"):
+        MilvusEngine(path, "foreign")
+    with pytest.raises(InputError, match="holds no gallery yet"):
+        Gallery.open(path, collection="absent")
+    engine.close()
+
+
+def test_two_galleries_share_a_place(path):
+    with Gallery("milvus", path, collection="a") as a, Gallery("milvus", path, collection="b") as b:
+        a.add(X, ids=range(4))
+        b.add(X[:2], ids=range(2))
+        assert (len(a), len(b)) == (4, 2)
+
+
+def test_a_graph_is_remembered(path):
+    with Gallery("milvus", path, index="hnsw") as gallery:
+        gallery.add(X, ids=range(4))
+        assert gallery.search(X, k=2).ids[:, 0].tolist() == [0, 1, 2, 3]
+    with Gallery.open(path) as again:
+        assert ", hnsw)" in repr(again)
+
+
+def test_another_process_is_refused(path):
+    with Gallery("milvus", path) as gallery:
+        gallery.add(X, ids=range(4))
+        script = (
+            "import sys\n"
+            "from surefind.gallery.gallery import Gallery\n"
+            "from surefind.errors import SurefindError\n"
+            "try: Gallery.open(sys.argv[1])\n"
+            "except SurefindError as error: print(error)\n"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", script, path], capture_output=True, text=True, check=True
+        )
+        assert "no other process has a milvus-lite folder open" in run.stdout
+        assert len(gallery) == 4
+
+
+def test_a_server_that_is_not_there():
+    with pytest.raises(StorageError, match="Check that it runs"):
+        Gallery("milvus", "http://127.0.0.1:1", timeout=2)
+
+
+def test_a_server_that_goes_away_says_so_and_counts_again(path, monkeypatch):
+    from pymilvus import MilvusException
+
+    with Gallery("milvus", path) as gallery:
+        gallery.add(X[:3], ids=range(3))
+        told = gallery.fingerprint
+        client = gallery._engine._milvus._client
+
+        def gone(*_, **__):
+            raise MilvusException(message="server unavailable")
+
+        for method in ("upsert", "search", "delete"):
+            monkeypatch.setattr(client, method, gone)
+        for call in (
+            lambda: gallery.add(X[3:]),
+            lambda: gallery.search(X),
+            lambda: gallery.delete([0]),
+        ):
+            with pytest.raises(StorageError, match=r"server unavailable.*repeat the call"):
+                call()
+        monkeypatch.undo()
+        assert gallery.fingerprint == told
+        assert set(gallery) == {0, 1, 2}
+
+
+def test_more_than_a_batch(path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2300, 4))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    with Gallery("milvus", path) as gallery:
+        gallery.add(x, ids=[f"{n}" for n in range(2300)])
+        assert len(gallery) == 2300
+        assert set(gallery) == {f"{n}" for n in range(2300)}
+        gallery.delete([f"{n}" for n in range(2200)])
+        assert len(gallery) == 100
+        other = Gallery()
+        other.add(x[2200:], ids=[f"{n}" for n in range(2200, 2300)])
+        assert gallery.fingerprint == other.fingerprint
