@@ -40,6 +40,7 @@ def write_page(story: Story, path: Path) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
+    path.with_name("kappa.svg").write_text(standalone(story.kappa), encoding="utf-8")
 
 
 def kappa_chart(kappa: dict[str, np.ndarray]) -> str:
@@ -78,6 +79,32 @@ def kappa_chart(kappa: dict[str, np.ndarray]) -> str:
         '<svg viewBox="0 0 700 235" role="img" aria-label="How often each κ occurs, for each kind of '
         f'query"><line x1="20" y1="190" x2="680" y2="190" stroke="currentColor"/>{lines}{ticks}'
         '<text x="680" y="230" text-anchor="end">κ, surer to the right</text></svg>'
+    )
+
+
+def standalone(kappa: dict[str, np.ndarray]) -> str:
+    """Draw the same as a picture for a page that is not ours: on white, with its legend.
+
+    Args:
+        kappa: κ by kind.
+
+    Returns:
+        An SVG file.
+    """
+    chart = kappa_chart(kappa).removeprefix("<svg ").removesuffix("</svg>")
+    legend = "".join(
+        f'<line x1="{30 + 225 * (i % 3)}" y1="{250 + 24 * (i // 3)}" x2="{62 + 225 * (i % 3)}" '
+        f'y2="{250 + 24 * (i // 3)}" stroke="{COLOURS[i]}" stroke-width="3" '
+        f'stroke-dasharray="{DASHES[i]}"/><text x="{70 + 225 * (i % 3)}" y="{255 + 24 * (i // 3)}">'
+        f"{html.escape(kind)}</text>"
+        for i, kind in enumerate(kappa)
+    )
+    taller = chart.replace('viewBox="0 0 700 235"', 'viewBox="0 0 700 290"', 1)
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="14" color="#222" '
+        + taller.replace(">", '><rect width="700" height="290" fill="#fff"/>', 1)
+        + legend
+        + "</svg>\n"
     )
 
 
