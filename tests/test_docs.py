@@ -47,3 +47,13 @@ def test_examples_run(example, tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout
+
+
+def test_results_are_up_to_date():
+    """The page and the README's table are those of the committed result files."""
+    spec = importlib.util.spec_from_file_location("results", ROOT / "docs" / "make_results.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.read_results(module.RESULTS)
+    assert module.PAGE.read_text() == module.page(found), "run python docs/make_results.py"
+    assert module.README.read_text() == module.readme(found), "run python docs/make_results.py"

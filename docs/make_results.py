@@ -1,0 +1,59 @@
+"""Write docs/results.md and the README's table from the result files: python docs/make_results.py."""
+
+import re
+from pathlib import Path
+
+from surefind.report import PAPER, Results, markdown_tables, read_results
+from surefind.report.vocabulary import metric_of, row_title, set_title
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "results.md"
+README = ROOT / "README.md"
+COLUMNS = ("recall@1", "auroc", "ausc", "agreement_ausc", "ece")
+MARKS = ("<!-- results -->", "<!-- /results -->")
+HEAD = """# Results
+
+Made by `python docs/make_results.py` from the cells in `benchmarks/results`, which `surefind bench SET --methods all
+--out benchmarks/results` writes. The rule for scale and prior is that of `surefind.methods.width`; test and
+out-of-distribution data were looked at only to be reported.
+
+"""
+REMARKS: dict[str, str] = {}
+"""Why a row differs from the paper's, by "set/row"."""
+
+
+def page(results: Results) -> str:
+    """Compose docs/results.md."""
+    return HEAD + markdown_tables(results, PAPER, REMARKS)
+
+
+def summary(results: Results) -> str:
+    """Compose the README's table: the methods of each set, a few metrics."""
+    tables = []
+    for part in results.sets:
+        titles = [set_title(part.name), "seeds", *(metric_of(c).title for c in COLUMNS)]
+        lines = [f"| {' | '.join(titles)} |", "| --- |" + " --: |" * (1 + len(COLUMNS))]
+        for row, cells in part.rows("method", "free").items():
+            values = [
+                f"{sum(v) / len(v):.3f}"
+                if (v := [c.values[m] for c in cells if m in c.values])
+                else "–"
+                for m in COLUMNS
+            ]
+            lines.append(f"| {' | '.join([row_title(row), str(len(cells)), *values])} |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def readme(results: Results) -> str:
+    """Put the table between its marks."""
+    pattern = re.compile(f"{MARKS[0]}.*?{MARKS[1]}", re.DOTALL)
+    block = f"{MARKS[0]}\n{summary(results)}\n{MARKS[1]}"
+    return pattern.sub(lambda _: block, README.read_text())
+
+
+if __name__ == "__main__":
+    found = read_results(RESULTS)
+    PAGE.write_text(page(found))
+    README.write_text(readme(found))
