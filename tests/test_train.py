@@ -76,6 +76,42 @@ def test_a_run_kept_within_an_epoch_goes_on_within_it(tmp_path, monkeypatch):
         assert a.loss == pytest.approx(b.loss)
 
 
+@pytest.mark.parametrize("at", [(0, 1), (1, 5), (0, 12)], ids=["first", "within", "last of epoch"])
+def test_an_interrupt_between_steps_keeps_the_last_one(tmp_path, at):
+    """Nothing is repeated: the run goes on with the step after, and ends as if undisturbed."""
+    train = learning.digits()[0]
+    done = []
+
+    def stop(stage, progress):
+        done.append((progress.epoch, progress.step))
+        if done[-1] == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learning.learner("laplace-online").fit(train, folder=tmp_path, report=stop)
+    resumed = learning.learner("laplace-online").fit(
+        train, folder=tmp_path, report=lambda _, p: done.append((p.epoch, p.step))
+    )
+    assert done == [(epoch, step) for epoch in range(2) for step in range(1, 13)]
+    whole = learning.learner("laplace-online").fit(train)
+    assert learning.tensors_equal(resumed.fitted.tensors(), whole.fitted.tensors())
+    for a, b in zip(resumed.history_["encoder"], whole.history_["encoder"], strict=True):
+        assert a.loss == pytest.approx(b.loss)
+
+
+def test_an_interrupt_keeps_no_weights_that_blew_up(tmp_path):
+    train = learning.digits()[0][:64]
+
+    def stop(stage, progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(sf.NumericalError, match="weights are not finite"):
+        learning.learner(epochs=1, batch_size=64, learning_rate=1e38).fit(
+            train, folder=tmp_path, report=stop
+        )
+    assert not (tmp_path / "encoder.safetensors").exists()
+
+
 def test_a_finished_stage_is_read_back(tmp_path):
     train = learning.digits()[0]
     first = learning.learner("pfe").fit(train, folder=tmp_path)

@@ -155,7 +155,8 @@ def train(
         plan: How to train.
         start: Where to go on.
         keep: Called with the state to keep, at the end of each epoch and now and then within one.
-        report: Called after each step.
+        report: Called after each step. If it raises `KeyboardInterrupt`, the state after that step is
+            kept before the loop ends.
 
     Returns:
         The history.
@@ -166,12 +167,7 @@ def train(
     """
     if plan.epochs == 0:
         return ()
-    parameters = trainee.parameters()
-    if not parameters:
-        raise InputError(
-            "nothing can be trained: all parameters are frozen. Call requires_grad_(True) on those "
-            "that should learn, or give epochs=0 to take the network as it is."
-        )
+    parameters = _trainable(trainee)
     optimizer = plan.optimizer(parameters)
     base_rates = [group["lr"] for group in optimizer.param_groups]
     place = parameters[0]
@@ -208,13 +204,17 @@ def train(
             optimizer.step()
             trainee.after_step()
             loss_sum += value
-            report(Progress(epoch, plan.epochs, step + 1, len(batches), value))
             now = time.perf_counter()
             spent, clock = spent + now - clock, now
-            if now - kept > KEEP_SECONDS and step + 1 < len(batches):
+            stop = _interruption(
+                report, Progress(epoch, plan.epochs, step + 1, len(batches), value)
+            )
+            if stop or (now - kept > KEEP_SECONDS and step + 1 < len(batches)):
                 _check_weights(parameters, step, epoch)
                 keep(state(epoch, step + 1))
                 kept = clock = time.perf_counter()
+            if stop:
+                raise stop
         _check_weights(parameters, len(batches) - 1, epoch)
         trainee.after_epoch()
         history = (*history, Epoch(loss_sum / len(batches), spent))
@@ -269,6 +269,27 @@ _NOT_FINITE = (
     "{} at step {} of epoch {}. Lower the learning rate, or look for broken inputs; the last kept state "
     "is untouched."
 )
+
+
+def _trainable(trainee: Trainee) -> list[nn.Parameter]:
+    parameters = trainee.parameters()
+    if not parameters:
+        raise InputError(
+            "nothing can be trained: all parameters are frozen. Call requires_grad_(True) on those "
+            "that should learn, or give epochs=0 to take the network as it is."
+        )
+    return parameters
+
+
+def _interruption(
+    report: Callable[[Progress], None], progress: Progress
+) -> KeyboardInterrupt | None:
+    """Report between two steps, when everything is whole; give what the report raised to stop the run."""
+    try:
+        report(progress)
+    except KeyboardInterrupt as stop:
+        return stop
+    return None
 
 
 def _check_weights(parameters: list[nn.Parameter], step: int, epoch: int) -> None:

@@ -1,0 +1,147 @@
+"""`surefind bench`: compare methods on a data set, a line a cell."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from surefind.cli.completion import complete_benched, complete_methods, complete_source
+from surefind.cli.console import say
+from surefind.cli.estimate import duration_text
+from surefind.cli.options import DataFolder
+from surefind.cli.progress import stage_progress
+from surefind.cli.stopping import StoppedError, this_command, whole_steps
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from surefind.bench import Problem
+
+SHOWN = ("recall@1", "auroc", "ausc", "ece")
+
+
+def bench(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A set that has a benchmark, or your own images: a folder per class, or a CSV/Parquet "
+            "list.",
+            autocompletion=complete_benched,
+        ),
+    ],
+    ood: Annotated[
+        str | None,
+        typer.Option(
+            help="With your own images: a folder of images of another kind.",
+            autocompletion=complete_source,
+        ),
+    ] = None,
+    methods: Annotated[
+        str,
+        typer.Option(help="Methods, separated by commas, or all.", autocompletion=complete_methods),
+    ] = "all",
+    seeds: Annotated[int, typer.Option(help="How many seeds: 0, 1, …")] = 1,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Also the paper's twelve rows.")
+    ] = False,
+    backbone: Annotated[
+        Path | None, typer.Option(help="Folder of a pretrained network, where one is needed.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="With your own images: passes over them; 20 by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where results are written.")] = Path("results"),
+    work: Annotated[Path, typer.Option(help="Where training is kept.")] = Path("runs/bench"),
+    data: DataFolder = None,
+) -> None:
+    """Compare methods on a data set; killed at any moment, the same command goes on.
+
+    Example: `surefind bench digits --methods deterministic,laplace-posthoc`
+
+    Example: `surefind report results`
+    """
+    from surefind.bench import rows_of, run_problem
+    from surefind.validation import check_whole
+
+    check_whole("seeds", seeds, least=1)
+    rows = rows_of(methods.split(","), with_ablation=ablation)
+    problem = chosen_problem(source, ood, backbone, epochs, data)
+    cells = [out / problem.name / f"{r}-seed{s}.json" for s in range(seeds) for r in rows]
+    there = sum(cell.exists() for cell in cells)
+    say(f"{len(cells)} cells of {problem.name}, {there} of them there already.")
+    try:
+        with stage_progress(lines=False) as shown, whole_steps(shown) as report:
+            run_problem(
+                problem,
+                rows,
+                range(seeds),
+                results=out,
+                work=work,
+                on_cell=cell_lines(len(cells) - there),
+                say=say,
+                report=report,
+            )
+    except KeyboardInterrupt as stop:
+        raise StoppedError(f"finished cells are kept. Go on with: {this_command()}") from stop
+    say(f"Results are in {out / problem.name}.")
+    say(f"Next: surefind report {out}")
+
+
+def chosen_problem(
+    source: str, ood: str | None, backbone: Path | None, epochs: int | None, data: Path | None
+) -> "Problem":
+    """Load what is benchmarked: a set with a benchmark of its own, or the user's images.
+
+    Args:
+        source: A set's name, a folder or a list of images.
+        ood: Images of another kind, for the user's own.
+        backbone: Folder of a pretrained network.
+        epochs: Passes over the user's images.
+        data: Folder that holds the data sets.
+
+    Returns:
+        The problem.
+
+    Raises:
+        InputError: If a set of its own benchmark is to be run otherwise.
+    """
+    from surefind.bench import PROTOCOLS, load_problem, own_problem
+    from surefind.validation import check_choice
+
+    if source not in PROTOCOLS and Path(source).exists():
+        return own_problem(source, ood, backbone=backbone, epochs=20 if epochs is None else epochs)
+    check_choice("data set", source, PROTOCOLS)
+    if ood is not None or epochs is not None:
+        raise InputError(
+            f"--ood and --epochs are for your own images; the benchmark of {source} has its own."
+        )
+    return load_problem(source, data, backbone=backbone)
+
+
+def cell_lines(left: int) -> "Callable[[str, int, dict[str, float] | None], None]":
+    """Give a function that prints a line when a cell is done, and how long the rest may take.
+
+    Args:
+        left: Cells that are to be made.
+
+    Returns:
+        What a benchmark calls before and after each cell.
+    """
+    begun = started = time.monotonic()
+    total = left
+
+    def on_cell(row: str, seed: int, values: dict[str, float] | None) -> None:
+        nonlocal started, left
+        now = time.monotonic()
+        if values is None:
+            started = now
+            return
+        left -= 1
+        numbers = ", ".join(f"{k} {values[k]:.3f}" for k in SHOWN if k in values)
+        rest = duration_text((now - begun) / (total - left) * left)
+        more = f"; {left} left, about {rest}" if left > 0 else ""
+        say(f"{row}, seed {seed}: {numbers}; took {duration_text(now - started)}{more}.")
+
+    return on_cell

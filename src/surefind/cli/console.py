@@ -1,0 +1,21 @@
+"""Where the command line speaks.
+
+What was done goes to the standard output, what went wrong to the standard error. Lines are not broken: a
+path or a command can be copied from a log as it stands.
+"""
+
+from rich.console import Console
+from rich.text import Text
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+
+def say(sentence: str, *, style: str = "") -> None:
+    """Print a sentence as it is: brackets in a path are no markup."""
+    console.print(Text(sentence, style=style), soft_wrap=True)
+
+
+def complain(sentence: str) -> None:
+    """Say what went wrong."""
+    errors.print(Text.assemble(("Error:", "red"), f" {sentence}"), soft_wrap=True)

@@ -1,0 +1,115 @@
+"""`surefind doctor`: what is installed, what the machine has, what is missing and how to get it."""
+
+import os
+import platform
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import surefind
+from surefind.cli.console import say
+from surefind.cli.estimate import size_text
+from surefind.cli.options import DataFolder
+
+FOR_DEVELOPERS = ("dev",)
+CORE = ("torch", "numpy", "safetensors", "jaxtyping")
+
+
+def doctor(data: DataFolder = None) -> None:
+    """Say what is installed, what this machine has, and what is missing.
+
+    Example: `surefind doctor`
+    """
+    say("Versions", style="bold")
+    say(
+        f"  surefind {surefind.__version__}, Python {platform.python_version()} on {platform.platform()}"
+    )
+    say("  " + ", ".join(f"{name} {_version(name) or 'missing'}" for name in CORE))
+    say("Machine", style="bold")
+    for line in machine():
+        say(f"  {line}")
+    say("Extras", style="bold")
+    for name, lacking in missing_extras().items():
+        if lacking:
+            say(f"  {name}: {', '.join(lacking)} missing: pip install 'surefind[{name}]'")
+        else:
+            say(f"  {name}: all there")
+    say("Data sets", style="bold")
+    for line in data_sets(data):
+        say(f"  {line}")
+
+
+def machine() -> list[str]:
+    """Describe processors, devices, memory and disk."""
+    import torch
+
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        devices.append("Apple GPU")
+    lines = [
+        f"{os.cpu_count()} processors, {torch.get_num_threads()} threads of PyTorch",
+        f"GPU: {', '.join(devices) or 'none; everything runs on the processor'}",
+    ]
+    total, free = memory()
+    if total is not None:
+        left = "" if free is None else f", {size_text(free)} free"
+        lines.append(f"memory: {size_text(total)}{left}")
+    lines.append(f"disk: {size_text(shutil.disk_usage(Path()).free)} free in {Path().resolve()}")
+    return lines
+
+
+def memory() -> tuple[int | None, int | None]:
+    """Give the machine's memory and what is free of it, in bytes; None where the system does not say."""
+    names: Any = getattr(os, "sysconf_names", {})
+    if "SC_PHYS_PAGES" not in names:
+        return None, None
+    page = os.sysconf("SC_PAGE_SIZE")
+    free = os.sysconf("SC_AVPHYS_PAGES") * page if "SC_AVPHYS_PAGES" in names else None
+    listed = Path("/proc/meminfo")
+    if listed.is_file():  # counts what the system would give back, which the call above does not
+        found = re.search(r"MemAvailable:\s+(\d+) kB", listed.read_text())
+        free = int(found[1]) * 1024 if found else free
+    return os.sysconf("SC_PHYS_PAGES") * page, free
+
+
+def missing_extras() -> dict[str, list[str]]:
+    """List what each optional part of surefind lacks, as its package announces them."""
+    from importlib.metadata import metadata
+
+    about = metadata("surefind")
+    wanted: dict[str, list[str]] = {
+        name: [] for name in about.get_all("Provides-Extra") or [] if name not in FOR_DEVELOPERS
+    }
+    for line in about.get_all("Requires-Dist") or []:
+        name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)", line)
+        if name and extra and extra[1] in wanted and name[0] != "surefind":
+            wanted[extra[1]].append(name[0])
+    return {
+        extra: sorted({n for n in names if _version(n) is None}) for extra, names in wanted.items()
+    }
+
+
+def data_sets(folder: Path | None) -> list[str]:
+    """Say of each known data set where it is, or that it is not there."""
+    from surefind.data.catalogue import find, set_names
+    from surefind.errors import InputError
+
+    lines = []
+    for name in set_names():
+        try:
+            place = find(name, folder)
+        except InputError:
+            lines.append(f"{name}: not there; `surefind data list` says where to get it")
+        else:
+            lines.append(f"{name}: {place or 'comes with scikit-learn'}")
+    return lines
+
+
+def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

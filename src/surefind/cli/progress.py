@@ -1,0 +1,89 @@
+"""Progress of training: a bar for a person, now and then a line for a log.
+
+On a terminal each stage has a bar with its loss and the time that is left. Elsewhere a bar would leave
+control characters behind, so there a line is printed at the end of a stage, and every half minute within
+one.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from surefind.cli.console import console, say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from surefind.runs import Report
+
+LINE_SECONDS = 30.0
+"""How often a log gets a line."""
+
+
+@contextmanager
+def stage_progress(*, lines: bool = True) -> "Iterator[Report]":
+    """Show where each stage of training is.
+
+    Args:
+        lines: Whether a log gets lines where there is no terminal.
+
+    Yields:
+        What to report to.
+    """
+    if console.is_terminal:
+        with _bars("loss {task.fields[loss]:.4f}") as bar:
+            yield _on_bars(bar)
+    else:
+        yield _in_lines() if lines else (lambda _stage, _at: None)
+
+
+@contextmanager
+def count_progress(what: str, total: int) -> "Iterator[Any]":
+    """Show how many of something are done; nothing where there is no terminal.
+
+    Args:
+        what: What is being done.
+        total: How many there are.
+
+    Yields:
+        A function to call with the number that is done.
+    """
+    with _bars("{task.completed} of {task.total}", disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _bars(text: str, *, disable: bool = False) -> "Progress":
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(text))
+    return Progress(*columns, TimeRemainingColumn(), console=console, disable=disable)
+
+
+def _on_bars(bar: "Progress") -> "Report":
+    tasks: dict[str, Any] = {}
+
+    def report(stage: str, at: Any) -> None:
+        done, total = at.epoch * at.steps + at.step, at.epochs * at.steps
+        if stage not in tasks:
+            tasks[stage] = bar.add_task(stage, total=total, loss=at.loss)
+        bar.update(tasks[stage], completed=done, loss=at.loss)
+
+    return report
+
+
+def _in_lines() -> "Report":
+    last = time.monotonic()
+
+    def report(stage: str, at: Any) -> None:
+        nonlocal last
+        ended = (at.epoch + 1, at.step) == (at.epochs, at.steps)
+        if ended or time.monotonic() - last > LINE_SECONDS:
+            last = time.monotonic()
+            say(
+                f"  {stage}: epoch {at.epoch + 1} of {at.epochs}, step {at.step} of {at.steps}, "
+                f"loss {at.loss:.4f}"
+            )
+
+    return report

@@ -1,0 +1,263 @@
+"""A run: one folder with everything in it, that explains itself and that every command takes.
+
+    config.toml         what was asked for, and by which command and version
+    model.safetensors   the fitted model
+    history.json        loss and seconds of each epoch
+    metrics.json        numbers and curves of the last evaluation
+    log.txt             what was done when
+    plots/              pictures of both
+    stages/             training as it was kept; needed to go on
+    README.md           this list, for that run
+
+A folder that `MetricLearner.save` wrote, with a model and nothing else, is a run too.
+"""
+
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import surefind
+from surefind.cli.estimate import size_text
+from surefind.cli.stopping import this_command
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from surefind.learner import MetricLearner
+
+FORMAT = 1
+CONFIG, MODEL, LOG = "config.toml", "model.safetensors", "log.txt"
+MAY_CHANGE = ("epochs", "data")
+"""Settings that a run that goes on may have other values of."""
+EXPLAINED = {
+    CONFIG: ("what was asked for", "`surefind train … --resume` compares it"),
+    MODEL: ("the fitted model: weights, uncertainty, preprocessing", "`embed`, `evaluate`, `fit`"),
+    "history.json": ("loss and seconds of each epoch, by stage", "`report`"),
+    "metrics.json": ("numbers and curves of the last evaluation", "`report`"),
+    LOG: ("what was done when", "you"),
+    "plots": ("loss, uncertainty, ROC and other curves", "`report`"),
+    "stages": ("training as it was kept; delete it when the run is finished", "`train … --resume`"),
+    "report.html": ("all of this on one page", "a browser"),
+}
+"""What each file is, and what uses it."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run on disk.
+
+    Attributes:
+        path: The folder.
+        config: What its config.toml says; empty if it has none.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+
+    def learner(self) -> "MetricLearner":
+        """Load the fitted model.
+
+        Returns:
+            The learner.
+
+        Raises:
+            InputError: If there is none yet, or it cannot be read.
+        """
+        from surefind.learner import load
+
+        if not (self.path / MODEL).is_file():
+            again = self.config.get("command", "")
+            hint = f" Go on: {again}" if "--resume" in again else f" Go on: {again} --resume"
+            raise InputError(
+                f"{self.path} has no {MODEL}: its training did not end.{hint if again else ''}"
+            )
+        return load(self.path)
+
+    def note(self, sentence: str) -> None:
+        """Add a line to the log."""
+        with (self.path / LOG).open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {sentence}\n")
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a file of the run, whole or not at all."""
+        write_whole(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """Read a file of the run.
+
+        Args:
+            name: The file.
+
+        Returns:
+            What it holds; None if it is not there.
+
+        Raises:
+            InputError: If it is damaged.
+        """
+        file = self.path / name
+        if not file.exists():
+            return None
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{file} is damaged ({error}). Delete it and make it anew.") from error
+
+    def explain(self) -> None:
+        """Write the README.md that says what is in the folder."""
+        made = self.config.get("command", "")
+        head = [f"# {self.path.name}", ""]
+        if made:
+            version = self.config.get("surefind", "")
+            head += [f"A run of surefind {version}, made by:", "", f"    {made}", ""]
+        rows = [
+            f"| {name} | {what} | {users} |"
+            for name, (what, users) in EXPLAINED.items()
+            if (self.path / name).exists()
+        ]
+        table = ["| file | what it is | used by |", "| --- | --- | --- |", *rows, ""]
+        after = [
+            "What to do with it:",
+            "",
+            f"    surefind evaluate {self.path}",
+            f"    surefind embed {self.path} IMAGES --out embeddings.npz",
+            f"    surefind report {self.path}",
+            "",
+        ]
+        write_whole(self.path / "README.md", "\n".join([*head, *table, *after]))
+
+
+def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
+    """Check that a folder is free for a run, or holds one that can be gone on with.
+
+    Args:
+        folder: Where.
+        settings: What was asked for.
+        resume: Whether a run that is there may be gone on with.
+
+    Raises:
+        InputError: If there is a run already, or one with other settings.
+    """
+    if not (folder / CONFIG).exists():
+        return
+    if not resume:
+        raise InputError(
+            f"there is a run in {folder} already; add --resume, or give another folder."
+        )
+    there = read_config(folder)
+    changed = [k for k in settings if k not in MAY_CHANGE and there.get(k) != settings[k]]
+    if changed:
+        said = ", ".join(f"{k} was {there.get(k)!r}" for k in sorted(changed))
+        raise InputError(f"the run in {folder} has other settings: {said}. Give the same ones.")
+
+
+def create_run(folder: Path, settings: Mapping[str, Any]) -> RunFolder:
+    """Make a run's folder, or go on with the one that `check_run` allowed.
+
+    Args:
+        folder: Where.
+        settings: What was asked for: numbers, texts, truth values.
+
+    Returns:
+        The run.
+    """
+    made = {"format": FORMAT, "surefind": surefind.__version__, "command": this_command()}
+    config = {**made, **settings}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / CONFIG, "".join(f"{k} = {_toml(v)}\n" for k, v in config.items()))
+    run = RunFolder(folder, config)
+    run.note(f"started: {config['command']}")
+    run.explain()
+    return run
+
+
+def open_run(folder: Path) -> RunFolder:
+    """Open a run that is there.
+
+    Args:
+        folder: Where.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: If there is none, or another version wrote it.
+    """
+    if not (folder / CONFIG).is_file():
+        if (folder / MODEL).is_file():
+            return RunFolder(folder, {})
+        what = "holds no run" if folder.is_dir() else "does not exist"
+        raise InputError(
+            f"{folder} {what}: a run is a folder that `surefind train` or `surefind fit` wrote."
+        )
+    return RunFolder(folder, read_config(folder))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read a run's config.toml.
+
+    Args:
+        folder: The run.
+
+    Returns:
+        Its settings.
+
+    Raises:
+        InputError: If it is damaged, or of another format.
+    """
+    file = folder / CONFIG
+    try:
+        config = tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file} is damaged ({error}). Take the run from a backup.") from error
+    if config.get("format") != FORMAT:
+        raise InputError(
+            f"the run in {folder} is of format {config.get('format')!r}; this version of surefind reads "
+            f"{FORMAT}. Use the version that wrote it: {config.get('surefind', 'unknown')}."
+        )
+    return config
+
+
+def check_place(folder: Path, needed: int) -> None:
+    """Require a folder that can be written to, with room on its disk, before anything long.
+
+    Args:
+        folder: Where it will be written; it need not exist yet.
+        needed: Bytes.
+
+    Raises:
+        InputError: If it cannot be written, or there is less room.
+    """
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InputError(
+            f"cannot write to {folder}: {there} is {'read-only' if there.is_dir() else 'a file'}. Give "
+            "another folder."
+        )
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise InputError(
+            f"{folder} needs about {size_text(needed)} and the disk has {size_text(free)} left. Free some "
+            "space, or write elsewhere."
+        )
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a text beside its place and move it there."""
+    beside = file.with_name(f".{file.name}.tmp")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _toml(value: Any) -> str:
+    """Write a number, text or truth value: TOML writes these as JSON does."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,201 @@
+"""`surefind search`: the nearest items of each query, and whether the nearest may be believed.
+
+    JSON    a list of {query, decision, probability, reasons, stale, neighbours: [{id, label, score, kappa}]}
+    CSV     a line for each neighbour: query, decision, probability, reasons, rank, id, label, score, kappa
+
+Without a calibration there is no decision: null in JSON, empty in CSV. κ = ∞ is null or empty too.
+"""
+
+import csv
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from surefind.cli.calibrating import GROUPS, GroupsOption
+from surefind.cli.completion import complete_source
+from surefind.cli.console import console, say
+from surefind.cli.indexing import (
+    GalleryArgument,
+    Normalize,
+    RunOption,
+    check_model,
+    read_column,
+    read_items,
+    to_stderr,
+)
+from surefind.cli.options import SOURCE_HELP, DataFolder
+from surefind.cli.run_folder import write_whole
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from surefind.gallery.answers import Answers
+
+SHOWN, NEIGHBOURS = 20, 3
+"""Queries, and neighbours of each, in the table; files have all of them."""
+SUFFIXES = (".json", ".csv")
+STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
+
+
+def search(
+    gallery: GalleryArgument,
+    queries: Annotated[
+        str, typer.Argument(help=f"What to look up. {SOURCE_HELP}", autocompletion=complete_source)
+    ],
+    run: RunOption = None,
+    k: Annotated[int, typer.Option("-k", help="Neighbours of each query.")] = 10,
+    rank: Annotated[
+        Literal["distance", "expected", "match"] | None,
+        typer.Option(help="What neighbours are ordered by; that of the calibration by default."),
+    ] = None,
+    stale: Annotated[
+        Literal["refuse", "mark", "ignore"],
+        typer.Option(help="If the gallery has changed since: no answer, marked, or no decisions."),
+    ] = "refuse",
+    groups: GroupsOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    out: Annotated[Path | None, typer.Option(help="File to write: .json or .csv.")] = None,
+    normalize: Normalize = False,
+    data: DataFolder = None,
+) -> None:
+    """Look up images or vectors in a gallery: match, review or no match, and the nearest items.
+
+    Example: `surefind search gallery digits:test --run runs/digits -k 5 --out answers.csv`
+    """
+    from surefind.gallery.faults import StaleError
+    from surefind.gallery.gallery import Gallery
+
+    if out is not None and out.suffix.lower() not in SUFFIXES:
+        raise InputError(
+            f"{out} must end in {' or '.join(SUFFIXES)}, which decides what is written."
+        )
+    items = read_items(queries, run, data, announce=to_stderr if as_json else say)
+    members = None if groups is None else read_column(groups, GROUPS, len(items))
+    policy = "mark" if stale == "mark" else "refuse"
+    with Gallery.open(gallery, mode="r", normalize=normalize, on_stale=policy) as opened:
+        check_model(opened, items.model)
+        try:
+            answers = opened.search(
+                items.embeddings, k, rank=rank, decide=stale != "ignore", groups=members
+            )
+        except StaleError as error:
+            raise InputError(
+                f"{error} On the command line: surefind calibrate, --stale ignore, or --stale mark."
+            ) from error
+    if as_json:
+        typer.echo(json_text(items.ids, answers), nl=False)
+    else:
+        show(items.ids, answers, gallery)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        text = csv_text if out.suffix.lower() == ".csv" else json_text
+        write_whole(out, text(items.ids, answers))
+        (to_stderr if as_json else say)(f"Wrote the answers of {len(answers)} queries to {out}.")
+
+
+def show(ids: Sequence[str], answers: "Answers", gallery: str) -> None:
+    """Print a table of the first answers, and a count of the decisions.
+
+    Args:
+        ids: What the queries are called.
+        answers: Theirs.
+        gallery: Where they were looked up.
+    """
+    console.print(answer_table(ids, answers))
+    if len(answers) > SHOWN:
+        say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
+    if answers.decision is None:
+        say(f"No decisions without a calibration; make one: surefind calibrate {gallery} QUERIES")
+        return
+    counts = Counter(answers.decision.tolist())
+    told = ", ".join(f"{counts[d]} {d}" for d in STYLES)
+    old = (
+        " They are stale: the gallery has changed since it was calibrated." if answers.stale else ""
+    )
+    say(f"Decisions: {told}.{old}")
+
+
+def answer_table(ids: Sequence[str], answers: "Answers") -> "Table":
+    """Put the first answers in a table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    decided = answers.decision is not None
+    columns = ("query", *(("decision", "probability", "reasons") if decided else ()), "nearest")
+    table = Table(*columns)
+    for row in plain_answers(ids[:SHOWN], answers):
+        near = row["neighbours"][:NEIGHBOURS]
+        cells = [Text(row["query"])]
+        if decided:
+            cells += [
+                Text(row["decision"], style=STYLES[row["decision"]]),
+                Text(f"{row['probability']:.3f}"),
+                Text(", ".join(row["reasons"])),
+            ]
+        table.add_row(*cells, Text("; ".join(map(_neighbour_text, near))))
+    return table
+
+
+def plain_answers(ids: Sequence[str], answers: "Answers") -> list[dict[str, Any]]:
+    """Give answers as what JSON can hold.
+
+    Args:
+        ids: What the queries are called; the first of them, or all.
+        answers: Theirs.
+
+    Returns:
+        An object for each query.
+    """
+    decided = answers.decision is not None
+    return [
+        {
+            "query": name,
+            "decision": str(answers.decision[q]) if decided else None,
+            "probability": float(answers.probability[q]) if decided else None,
+            "reasons": list(answers.reasons[q]) if decided else [],
+            "stale": answers.stale,
+            "neighbours": [
+                {
+                    "id": answers.ids[q, n],
+                    "label": answers.labels[q, n],
+                    "score": float(answers.scores[q, n]),
+                    "kappa": _finite(answers.kappa[q, n]),
+                }
+                for n in range(answers.k)
+            ],
+        }
+        for q, name in enumerate(ids)
+    ]
+
+
+def json_text(ids: Sequence[str], answers: "Answers") -> str:
+    """Write answers as JSON."""
+    return json.dumps(plain_answers(ids, answers), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def csv_text(ids: Sequence[str], answers: "Answers") -> str:
+    """Write answers as CSV, a line for each neighbour."""
+    stream = io.StringIO()
+    write = csv.writer(stream, lineterminator="\n").writerow
+    write("query decision probability reasons rank id label score kappa".split())
+    for row in plain_answers(ids, answers):
+        front = row["query"], row["decision"], row["probability"], ", ".join(row["reasons"])
+        for place, near in enumerate(row["neighbours"], start=1):
+            write([*front, place, *near.values()])
+    return stream.getvalue()
+
+
+def _neighbour_text(near: dict[str, Any]) -> str:
+    label = "" if near["label"] is None else f"{near['label']}, "
+    return f"{near['id']} ({label}{near['score']:.3f})"
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

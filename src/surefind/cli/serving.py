@@ -1,0 +1,205 @@
+"""`surefind serve`: a gallery behind an HTTP door, with a page for people.
+
+    RUN         its model embeds images; its gallery is RUN/gallery, made empty if it is not there
+    GALLERY     a gallery's folder or a Milvus address; ``--model`` names the run that embeds images, by
+                default the one that the gallery remembers, if it is there
+
+Reviews and small pictures are kept beside the gallery, in GALLERY.service.
+"""
+
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from surefind.cli.completion import complete_run
+from surefind.cli.console import say
+from surefind.cli.run_folder import MODEL, open_run
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from surefind.gallery.gallery import Gallery
+    from surefind.learner import MetricLearner
+
+GRACE = 30
+"""Seconds that requests have to end when the service is stopped."""
+CONNECTIONS = 1024
+
+
+def serve(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN-or-GALLERY",
+            help="A run, or a gallery: its folder or its Milvus address.",
+            autocompletion=complete_run,
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
+    model: Annotated[
+        Path | None, typer.Option(help="Run that embeds images, if the target is a gallery.")
+    ] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="Folder in which the payloads' paths lead to pictures.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where reviews are kept; beside the gallery by default.")
+    ] = None,
+    read_token: Annotated[
+        str | None,
+        typer.Option(envvar="SUREFIND_READ_TOKEN", help="Lets its bearer search and look."),
+    ] = None,
+    write_token: Annotated[
+        str | None,
+        typer.Option(envvar="SUREFIND_WRITE_TOKEN", help="Lets its bearer change things too."),
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Requests a second and client; 0 for no limit.")
+    ] = 200.0,
+    max_mb: Annotated[int, typer.Option(min=1, help="Largest request in MB.")] = 10,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only see whether everything is ready.")
+    ] = False,
+) -> None:
+    """Serve a gallery over HTTP, with a page to search, browse and review.
+
+    Example: `surefind serve runs/digits --check`
+    """
+    try:
+        import uvicorn
+
+        from surefind.service.app import create_app
+        from surefind.service.settings import Settings, check_listening
+    except ModuleNotFoundError as error:
+        raise InputError(f"serving needs more ({error}): pip install 'surefind[serve]'.") from error
+    place, run = gallery_and_run(target)
+    settings = Settings(
+        folder=folder or Path(f"{'surefind' if '://' in place else place}.service"),
+        images=images,
+        read_token=read_token,
+        write_token=write_token,
+        rate=rate,
+        max_bytes=max_mb * 2**20,
+    )
+    try:
+        check_listening(host, settings)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--host") from error
+    with open_gallery(place, run) as gallery:
+        learner = learner_for(gallery, model or run)
+        say(described(place, gallery, learner))
+        if check:
+            say("Everything is ready; leave out --check to serve it.")
+            return
+        listening = listen(host, port)
+        shown = f"[{host}]" if ":" in host else host
+        say(f"Open http://{shown}:{listening.getsockname()[1]}/ in a browser. Ctrl-C stops.")
+        app = create_app(gallery, learner, settings=settings)
+        run_until_stopped(uvicorn, app, listening)
+    say("Stopped; everything that was acknowledged is kept.")
+
+
+def gallery_and_run(target: str) -> tuple[str, Path | None]:
+    """Say where the gallery is, and which run the target is, if it is one.
+
+    Args:
+        target: As the user typed it.
+
+    Returns:
+        The gallery's place, and the run or None.
+
+    Raises:
+        InputError: If it is neither.
+    """
+    path = Path(target)
+    if "://" in target or (path / "gallery.json").is_file() or path.suffix == ".db":
+        return target, None
+    if (path / MODEL).is_file():
+        return str(path / "gallery"), path
+    what = "is neither a run nor a gallery" if path.exists() else "does not exist"
+    raise InputError(
+        f"{target} {what}. A run is what `surefind train` or `surefind fit` wrote, a gallery what "
+        "`surefind index` or Gallery.save did."
+    )
+
+
+def open_gallery(place: str, run: Path | None) -> "Gallery":
+    """Open the gallery, or make an empty one for a run that has none."""
+    from surefind.gallery.gallery import Gallery
+
+    if run is not None and not (Path(place) / "gallery.json").is_file():
+        return Gallery(path=place, model=str(run), on_stale="mark")
+    return Gallery.open(place, on_stale="mark")
+
+
+def learner_for(gallery: "Gallery", run: Path | None) -> "MetricLearner | None":
+    """Load the model that embeds images.
+
+    Args:
+        gallery: It may remember the model's place.
+        run: The run, if it is known.
+
+    Returns:
+        The learner; None if there is none, and only vectors can be searched.
+    """
+    if run is None and gallery.model is not None and (Path(gallery.model) / MODEL).is_file():
+        run = Path(gallery.model)
+    return None if run is None else open_run(run).learner()
+
+
+def described(place: str, gallery: "Gallery", learner: "MetricLearner | None") -> str:
+    """Say what will be served."""
+    images = "images and vectors" if learner is not None else "vectors only: no model is known"
+    made = "calibrated" if gallery.calibration is not None else "not calibrated: no decisions"
+    return f"Serving {place}: {len(gallery):,} items, {made}; searched with {images}."
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take a port.
+
+    Args:
+        host: The address.
+        port: Its number; 0 for a free one.
+
+    Returns:
+        The socket.
+
+    Raises:
+        InputError: If it is taken or not ours to take.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose another with "
+            "--port; 0 takes a free one."
+        ) from error
+
+
+def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
+    """Serve until a signal asks to stop, and finish what was begun."""
+    from surefind.service.logs import write_to_stderr
+
+    write_to_stderr()
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=GRACE,
+    )
+    # uvicorn raises the signal again when it is done; the gallery is yet to be closed then.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        listening.close()

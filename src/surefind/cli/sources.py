@@ -1,0 +1,144 @@
+"""What a command reads: a set by its name, a folder, a list of images, or vectors.
+
+`NAME:PART` picks a part. Without it each command says which part it prefers; one that prefers none takes
+the only part there is.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from surefind.cli.vector_files import holds_vectors, read_vectors
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from surefind.data.dataset import Dataset
+    from surefind.data.splits import Splits
+    from surefind.learner import MetricLearner
+    from surefind.models.encoder import Encoder
+
+
+def read_source(
+    source: str, data: Path | None, *, prefer: str | None = None, mode: str = "RGB"
+) -> "Dataset":
+    """Read one part of what a user named.
+
+    Args:
+        source: A set's name, a folder or a file, perhaps with ``:PART``.
+        data: Folder that holds the data sets.
+        prefer: The part to take if none is named.
+        mode: How images in files are read: "RGB" or "L" (grey).
+
+    Returns:
+        The data.
+
+    Raises:
+        InputError: If there is no such thing, or it is not clear which part is meant.
+    """
+    where, part = split_part(source)
+    parts = _parts(where, data, mode)
+    if part is None and prefer in parts.parts:
+        part = prefer
+    if part is None and len(parts) > 1:
+        named = ", ".join(f"{where}:{p}" for p in parts)
+        raise InputError(f"{where} has {len(parts)} parts; name one: {named}.")
+    part = part or next(iter(parts))
+    if part not in parts.parts:
+        raise InputError(
+            f"{where} has no part {part!r}; it has {', '.join(map(repr, parts))}. Name one of them as "
+            f"{where}:PART, or other data."
+        )
+    return parts[part]
+
+
+def split_part(source: str) -> tuple[str, str | None]:
+    """Divide ``NAME:PART``, and require that the name leads somewhere.
+
+    Args:
+        source: As the user typed it.
+
+    Returns:
+        The name, and the part if one is named.
+
+    Raises:
+        InputError: If it is no set, no folder and no file.
+    """
+    from surefind.data.catalogue import set_names
+
+    if source in set_names() or Path(source).exists():
+        return source, None
+    where, colon, part = source.rpartition(":")
+    if colon and (where in set_names() or Path(where).exists()):
+        return where, part
+    raise InputError(
+        f"{source!r} is neither a known set ({', '.join(set_names())}) nor a folder nor a file."
+    )
+
+
+def image_mode(network: "Encoder") -> str:
+    """Give the mode in which a network takes images: grey if its first convolution has one channel."""
+    from torch import nn
+
+    convolutions = (m for m in network.modules() if isinstance(m, nn.Conv2d))
+    first = next(convolutions, None)
+    return "L" if first is not None and first.in_channels == 1 else "RGB"
+
+
+def check_fits(learner: "MetricLearner", dataset: "Dataset") -> None:
+    """Embed two examples before anything long, to see that the network takes them.
+
+    Args:
+        learner: Its network is left as it is.
+        dataset: What will be embedded.
+
+    Raises:
+        InputError: If the network refuses them.
+    """
+    from surefind.passes import like_network
+
+    network = learner.encoder
+    rows = dataset.read(slice(0, 2), preprocessing=learner.preprocessing)
+    inputs = like_network(rows, network)
+    training = network.training
+    try:
+        network.eval()(inputs)
+    except RuntimeError as error:
+        kind = "images" if inputs.ndim == 4 else "vectors"
+        raise InputError(
+            f"the encoder cannot take {kind} of shape {tuple(inputs.shape[1:])}: {error}. Give it what it "
+            "was made for, or train another with --encoder."
+        ) from error
+    finally:
+        network.train(training)
+
+
+def _parts(where: str, data: Path | None, mode: str) -> "Splits":
+    from surefind.data.catalogue import load, set_names
+    from surefind.data.folder import load_folder
+    from surefind.data.manifest import load_manifest
+    from surefind.data.splits import Splits
+
+    path = Path(where)
+    if where in set_names():
+        return load(where, data)
+    if path.is_dir():
+        flat = _loose_images(path, mode)
+        return load_folder(path, mode=mode) if flat is None else flat
+    if holds_vectors(path):
+        return Splits({"all": read_vectors(path)})
+    return load_manifest(path, mode=mode)
+
+
+def _loose_images(folder: Path, mode: str) -> "Splits | None":
+    """Read a folder without class folders as images without labels."""
+    from surefind.data.dataset import Dataset
+    from surefind.data.folder import image_paths
+    from surefind.data.images import ImageFiles
+    from surefind.data.splits import Splits
+
+    if any(p.is_dir() and not p.name.startswith(".") for p in folder.iterdir()):
+        return None
+    paths = image_paths(folder)
+    if not paths:
+        return None
+    names = [p.name for p in paths]
+    return Splits({"all": Dataset(ImageFiles(paths, mode), names=names, name=folder.name)})

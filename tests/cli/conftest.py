@@ -1,0 +1,76 @@
+"""Commands as a user gives them, in a folder of their own; one small run that many tests look at."""
+
+import shutil
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from surefind import bench
+from surefind.cli import main
+
+
+def command(*arguments):
+    """Run a command in this process; give its exit code and what it wrote, in single spaces."""
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["surefind", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+    return end.value.code or 0, " ".join(out.getvalue().split()), " ".join(err.getvalue().split())
+
+
+@pytest.fixture
+def surefind(tmp_path, monkeypatch):
+    """Run a command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SUREFIND_DATA", raising=False)
+    return command
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A deterministic run of one epoch on the digits; not to be changed."""
+    folder = tmp_path_factory.mktemp("trained") / "plain"
+    options = ("--method", "deterministic", "--epochs", 1)
+    code, _, err = command("train", "digits", "--out", folder, *options)
+    assert code == 0, err
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of that run, in the folder of the test."""
+    return shutil.copytree(trained, tmp_path / "plain")
+
+
+@pytest.fixture(scope="session")
+def sure(trained, tmp_path_factory):
+    """The same model with a posterior; not to be changed."""
+    folder = tmp_path_factory.mktemp("sure") / "sure"
+    code, _, err = command("fit", trained, "--out", folder)
+    assert code == 0, err
+    return folder
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """Two classes of four small pictures."""
+    generator = np.random.default_rng(0)
+    for label in ("cat", "dog"):
+        (tmp_path / "pets" / label).mkdir(parents=True)
+        for i in range(4):
+            pixels = generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pets" / label / f"{i}.png")
+    return tmp_path / "pets"
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Let the benchmark of the digits train for one epoch."""
+    short = replace(bench.PROTOCOLS["digits"], epochs=1, online_epochs=1)
+    monkeypatch.setitem(bench.PROTOCOLS, "digits", short)

@@ -1,0 +1,182 @@
+"""The command line as a whole: help, examples, exit codes, what becomes of errors."""
+
+import errno
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from surefind.cli import main
+from surefind.cli.app import app, explanation, run
+
+EXAMPLE = re.compile(r"Example: `(surefind [^`]+)`")
+
+
+def commands(group=None, name="surefind"):
+    """All commands below a group, with what to type for each."""
+    group = group or typer.main.get_command(app)
+    for key, inner in group.commands.items():
+        if hasattr(inner, "commands"):
+            yield from commands(inner, f"{name} {key}")
+        else:
+            yield f"{name} {key}", inner
+
+
+def examples():
+    return [e for _, command in commands() for e in EXAMPLE.findall(command.help)]
+
+
+def test_every_command_has_an_example_of_itself():
+    for name, command in commands():
+        found = EXAMPLE.findall(command.help)
+        assert any(e.startswith(name) for e in found), name
+
+
+def test_the_examples_of_the_help_run_one_after_the_other(surefind, quick):
+    for line in examples():
+        code, _, err = surefind(*shlex.split(line)[1:])
+        assert code == 0, f"{line}: {err}"
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_help_is_shown_for_every_command(surefind, name):
+    code, out, _ = surefind(*name.split()[1:], "--help")
+    assert code == 0
+    assert "Usage" in out
+
+
+def test_no_command_is_wrong_usage_answered_with_help(surefind):
+    code, out, err = surefind()
+    assert code == 2
+    assert "Usage" in out + err
+
+
+def test_an_unknown_command_is_wrong_usage(surefind):
+    code, _, err = surefind("trian")
+    assert code == 2
+    assert "trian" in err
+
+
+PROBE = """
+import sys
+from surefind.cli import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["evaluate", "--help"]])
+def test_help_waits_for_no_heavy_library(arguments):
+    """What makes `--help` quick: none of the libraries that take seconds is imported for it."""
+    probe = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=True
+    )
+    heavy = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "transformers", "pyarrow", "PIL"}
+    assert not heavy & set(probe.stderr.split())
+    assert "Usage" in probe.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["data", "check", "imagenet"], 1), (["train", "digits"], 2)]
+)
+def test_a_mistake_shows_no_traceback(tmp_path, arguments, code):
+    """As a shell sees it, in a process of its own."""
+    found = subprocess.run(
+        [sys.executable, "-m", "surefind", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert found.returncode == code
+    assert found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("library", ["typer", "rich"])
+def test_without_its_extra_the_command_line_says_what_to_install(library):
+    code = f"import sys; sys.modules[{library!r}] = None; from surefind.cli import main; main()"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 1
+    assert found.stderr.startswith(f"The command line needs {library}")
+    assert "pip install 'surefind[cli]'" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_missing_library_of_another_kind_is_not_hidden(monkeypatch):
+    monkeypatch.delitem(sys.modules, "surefind.cli.app")
+    monkeypatch.setitem(sys.modules, "surefind.cli.doctor", None)
+    with pytest.raises(ModuleNotFoundError):
+        main()
+
+
+def test_a_closed_pipe_ends_quietly(tmp_path):
+    line = f"{sys.executable} -m surefind data list | true"
+    found = subprocess.run(
+        line, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert "Traceback" not in found.stderr
+    assert "Error" not in found.stderr
+
+
+def test_a_place_that_cannot_be_written_is_named(surefind, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = surefind("train", "digits", "--epochs", 1, "--out", "file/run")
+    assert code == 1
+    assert "cannot write to file/run" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "x"), "No space left on device. Free"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), "x: Permission denied. Check"),
+        (MemoryError("3 GB"), "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "not enough memory"),
+    ],
+)
+def test_what_the_system_refuses_is_explained(error, words):
+    assert words in explanation(error)
+
+
+def test_defects_are_not_explained_away():
+    assert explanation(TypeError("x")) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "written"), [(KeyboardInterrupt(), "stopped"), (typer.Abort(), "stopped")]
+)
+def test_a_stop_before_a_command_runs_is_no_traceback(monkeypatch, capsys, error, written):
+    def stop(**_):
+        raise error
+
+    monkeypatch.setattr("surefind.cli.app.app", stop)
+    with pytest.raises(SystemExit, match="1"):
+        run()
+    assert written in capsys.readouterr().err
+
+
+def test_a_stop_within_a_command_says_that_nothing_is_lost(surefind, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("surefind.cli.doctor.machine", stop)
+    code, _, err = surefind("doctor")
+    assert code == 1
+    assert "Stopped: nothing is half written; the same command starts again." in err
+
+
+def test_a_defect_keeps_its_traceback(surefind, monkeypatch):
+    def broken(*_):
+        raise TypeError("ours")
+
+    monkeypatch.setattr("surefind.cli.doctor.machine", broken)
+    with pytest.raises(TypeError, match="ours"):
+        surefind("doctor")

@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+
+from surefind.gallery.gallery import Gallery
+
+
+def faces(n, seed, people=20):
+    """Unit vectors near 20 directions, and the number of each."""
+    centres = np.random.default_rng(0).normal(size=(people, 8))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(people, size=n)
+    x = centres[labels] + 0.3 * rng.normal(size=(n, 8))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+def strangers(n, seed):
+    x = np.random.default_rng(seed).normal(size=(n, 8))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def gallery(surefind):
+    """A gallery of 20 people, and queries with and without a match there."""
+    x, y = faces(100, 1)
+    np.savez("people.npz", features=x, labels=y)
+    x, y = faces(400, 2)
+    np.savez("queries.npz", features=x, labels=y)
+    np.save("strangers.npy", strangers(100, 3))
+    code, _, err = surefind("index", "people.npz", "--out", "g")
+    assert code == 0, err
+    return "g"
+
+
+TARGET = ("--max-wrong", 0.2, "--confidence", 0.9)
+
+
+def test_it_says_what_was_reached_and_what_each_signal_adds(surefind, gallery):
+    options = ("--unknown", "strangers.npy", *TARGET)
+    code, out, err = surefind("calibrate", gallery, "queries.npz", *options)
+    assert code == 0, err
+    assert "Calibrating on 500 queries, 100 of them without a match in the gallery." in out
+    assert "Target reached: 20.00% wrong matches with 90% confidence." in out
+    assert all(name in out for name in ("log_kappa", "distance", "margin", "density"))
+    assert "κ adds nothing" in out
+    assert "Next: surefind search g QUERIES" in out
+    with Gallery.open(gallery, mode="r") as opened:
+        found = opened.calibration
+        assert (found.queries, found.unknown, found.max_wrong) == (500, 100, 0.2)
+        x, y = faces(400, 2)
+        both = np.concatenate([x, strangers(100, 3)])
+        truth = [*map(str, y), *[None] * 100]
+    with Gallery.open(gallery) as opened:
+        again = opened.calibrate(both, truth, max_wrong=0.2, confidence=0.9)
+    assert again.to_json() == found.to_json()
+
+
+def test_unknown_queries_may_be_among_the_others(surefind, gallery):
+    x, y = faces(300, 2)
+    mixed = np.concatenate([x, strangers(100, 3)])
+    np.save("mixed.npy", mixed)
+    np.save("labels.npy", np.append(y, np.full(100, -1)))
+    with open("labels.csv", "w") as file:
+        file.write("\n".join(["label", *map(str, y), *['""'] * 100]) + "\n")
+    for labels in ("labels.npy", "labels.csv"):
+        code, out, err = surefind("calibrate", gallery, "mixed.npy", "--labels", labels, *TARGET)
+        assert code == 0, err
+        assert "400 queries, 100 of them without a match" in out
+
+
+def test_it_says_how_many_more_queries_are_needed(surefind, gallery):
+    options = ("--unknown", "strangers.npy", "--max-wrong", 0.0001)
+    code, out, err = surefind("calibrate", gallery, "queries.npz", *options)
+    assert code == 0, err
+    assert "Target not reached" in out
+    assert "more calibration queries are needed" in out or "will not help" in out
+
+
+def test_groups_have_thresholds_of_their_own(surefind, gallery):
+    np.save("groups.npy", np.array(["day", "night"])[np.arange(400) % 2])
+    code, out, err = surefind(
+        "calibrate", gallery, "queries.npz", "--groups", "groups.npy", *TARGET
+    )
+    assert code == 0, err
+    assert "Group day:" in out
+    assert "Group night:" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["strangers.npy"], "strangers.npy has no labels; give them with --labels FILE"),
+        (["queries.npz", "--max-wrong", 2], "max_wrong must lie between 0 and 1"),
+        (["queries.npz", "-k", 0], "k must be"),
+        (["few.npz"], "5 calibration queries are too few"),
+        (["others.npz"], "20 of the labels are not in the gallery"),
+        (["queries.npz", "--unknown", "wide.npy"], "differ in dimension"),
+        (["queries.npz", "--unknown", "sure.npz"], "the unknown ones do not"),
+        (
+            ["queries.npz", "--unknown", "strangers.npy", "--groups", "g.npy"],
+            "instead of --unknown",
+        ),
+    ],
+)
+def test_what_cannot_be_calibrated_on_is_refused(surefind, gallery, options, message):
+    x, y = faces(20, 4)
+    np.savez("few.npz", features=x[:5], labels=y[:5])
+    np.savez("others.npz", features=x, labels=[f"nobody {i}" for i in range(20)])
+    np.save("wide.npy", np.eye(9, dtype=np.float32))
+    np.savez("sure.npz", mean=x, kappa=np.ones(20))
+    code, _, err = surefind("calibrate", gallery, *options)
+    assert code == 1
+    assert message in err
+    with Gallery.open(gallery, mode="r") as opened:
+        assert opened.calibration is None
+
+
+def test_no_gallery_is_a_sentence(surefind):
+    np.savez("queries.npz", features=faces(20, 1)[0], labels=faces(20, 1)[1])
+    code, _, err = surefind("calibrate", "nowhere", "queries.npz")
+    assert code == 1
+    assert "there is no gallery at nowhere" in err
+
+
+def test_queries_of_a_run_keep_their_kappa(surefind, sure):
+    surefind("index", "digits:train", "--run", sure, "--out", "g")
+    options = ("--run", sure, "--unknown", "digits:ood", "--max-wrong", 0.3)
+    code, _, err = surefind("calibrate", "g", "digits:test", *options)
+    assert code == 0, err
+    with Gallery.open("g", mode="r") as opened:
+        low, high = np.array(opened.calibration.log_kappa_quantiles)[[0, -1]]
+    assert high > low

@@ -1,0 +1,84 @@
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import surefind as sf
+
+
+def test_npz_holds_what_the_library_gives(surefind, sure):
+    code, out, err = surefind("embed", sure, "digits:test", "--out", "deep/test.npz")
+    assert code == 0, err
+    assert "Embedding 599 inputs takes about" in out
+    assert "Wrote 599 embeddings of 8 dimensions" in out
+    stored = np.load("deep/test.npz")
+    test = sf.data.catalogue.load("digits").test
+    expected = sf.load(sure).embed(test).numpy()
+    np.testing.assert_allclose(stored["mean"], expected.mean, atol=1e-6)
+    np.testing.assert_allclose(stored["kappa"], expected.kappa, rtol=1e-4)
+    np.testing.assert_allclose(stored["uncertainty"], 1 / stored["kappa"])
+    assert stored["ids"].tolist() == [str(i) for i in range(599)]
+    assert stored["labels"].tolist() == [str(int(y)) for y in test.labels]
+
+
+def test_parquet_holds_the_same(surefind, sure):
+    surefind("embed", sure, "digits:ood", "--out", "a.npz")
+    code, _, err = surefind("embed", sure, "digits:ood", "--out", "a.parquet")
+    assert code == 0, err
+    table, arrays = pq.read_table("a.parquet"), np.load("a.npz")
+    assert table.column_names == ["id", "mean", "kappa", "uncertainty"]  # no labels are known
+    np.testing.assert_array_equal(np.array(table["mean"].to_pylist()), arrays["mean"])
+    np.testing.assert_array_equal(table["kappa"].to_numpy(), arrays["kappa"])
+
+
+def test_a_folder_of_loose_images_is_read_as_the_network_takes_them(surefind, sure, tmp_path):
+    """The network takes grey images of 8 pixels; these files are coloured."""
+    (tmp_path / "loose").mkdir()
+    for i in range(3):
+        pixels = np.full((8, 8, 3), 40 * i, dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "loose" / f"{i}.png")
+    code, _, err = surefind("embed", sure, "loose", "--out", "loose.npz")
+    assert code == 0, err
+    assert np.load("loose.npz")["ids"].tolist() == ["0.png", "1.png", "2.png"]
+
+
+def test_arrays_of_images_are_taken_too(surefind, sure):
+    np.save("images.npy", np.zeros((70, 8, 8), dtype=np.uint8))
+    code, _, err = surefind("embed", sure, "images.npy", "--out", "a.npz")
+    assert code == 0, err
+    assert np.load("a.npz")["mean"].shape == (70, 8)
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "message"),
+    [
+        ("digits", "a.npz", "digits has 3 parts; name one: digits:train, digits:test, digits:ood"),
+        ("digits:test", "a.csv", "a.csv must end in .npz or .parquet"),
+        ("big.npy", "a.npz", "the backbone must give features"),
+        ("flat.npy", "a.npz", "the encoder cannot take vectors of shape (5,)"),
+        ("none.npy", "a.npz", "none.npy holds nothing to embed"),
+        ("broken.npz", "a.npz", "broken.npz is damaged"),
+        ("two.npz", "a.npz", "two.npz holds 'x', 'y' and none is called 'features'"),
+    ],
+)
+def test_what_cannot_be_embedded_is_refused(surefind, sure, tmp_path, source, out, message):
+    np.save("big.npy", np.zeros((2, 1, 16, 16), dtype=np.float32))
+    np.save("flat.npy", np.zeros((2, 5), dtype=np.float32))
+    np.save("none.npy", np.zeros((0, 8, 8), dtype=np.uint8))
+    np.savez("two.npz", x=np.zeros(2), y=np.zeros(2))
+    (tmp_path / "broken.npz").write_bytes(b"PK half a file")
+    code, _, err = surefind("embed", sure, source, "--out", out)
+    assert code == 1
+    assert message in err
+    assert not (tmp_path / out).exists()
+
+
+def test_a_write_that_fails_leaves_nothing_half(surefind, sure, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device", "a.npz")
+
+    monkeypatch.setattr("numpy.savez", full)
+    code, _, err = surefind("embed", sure, "digits:test", "--out", "a.npz")
+    assert code == 1
+    assert "No space left on device" in err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,45 @@
+import json
+import re
+
+from surefind.cli.reporting import run_page
+from surefind.cli.run_folder import RunFolder, open_run
+
+
+def test_a_run_becomes_a_page_without_anything_from_outside(surefind, run):
+    assert surefind("evaluate", "plain")[0] == 0
+    code, out, err = surefind("report", "plain")
+    assert code == 0, err
+    assert out.endswith(str(run / "report.html"))
+    page = (run / "report.html").read_text()
+    value = json.loads((run / "metrics.json").read_text())["values"]["recall@1"]
+    assert f"<td>{value:.3f}</td>" in page
+    assert page.count("data:image/svg+xml;base64,") == len(list((run / "plots").iterdir()))
+    assert not re.search(r"(src|href)=.http", page)
+    assert "| report.html |" in (run / "README.md").read_text()
+
+
+def test_a_run_that_was_not_evaluated_says_so(trained):
+    page = run_page(open_run(trained))
+    assert "Not evaluated yet" in page
+    assert "1 epochs" in page
+
+
+def test_settings_are_text_not_markup(tmp_path):
+    page = run_page(RunFolder(tmp_path, {"source": "<script>alert(1)</script>"}))
+    assert "<script>" not in page
+
+
+def test_results_of_a_benchmark_become_a_page(surefind, tmp_path, quick):
+    assert surefind("bench", "digits", "--methods", "margin")[0] == 0
+    code, out, err = surefind("report", "results", "--out", "page.html")
+    assert code == 0, err
+    assert out.endswith(str(tmp_path / "page.html"))
+    assert (tmp_path / "page.html").is_file()
+    assert (tmp_path / "page.md").is_file()
+
+
+def test_an_empty_folder_is_no_results(surefind, tmp_path):
+    (tmp_path / "results").mkdir()
+    code, _, err = surefind("report", "results")
+    assert code == 1
+    assert "results holds no results" in err

@@ -1,0 +1,155 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from surefind.gallery.gallery import Gallery
+
+
+def faces(n, seed, people=20):
+    """Unit vectors near 20 directions, and the number of each."""
+    centres = np.random.default_rng(0).normal(size=(people, 8))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(people, size=n)
+    x = centres[labels] + 0.3 * rng.normal(size=(n, 8))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+@pytest.fixture
+def gallery(surefind):
+    """A gallery of 20 people without a calibration, and 30 queries."""
+    x, y = faces(100, 1)
+    with Gallery(path="g") as made:
+        made.add(x, ids=[f"p{i}" for i in range(100)], labels=[f"[{n}]" for n in y])
+    x, y = faces(30, 5)
+    np.savez("queries.npz", features=x, ids=[f"q{i}" for i in range(30)])
+    return "g"
+
+
+@pytest.fixture
+def calibrated(gallery):
+    x, y = faces(400, 2)
+    with Gallery.open(gallery) as opened:
+        truth = [f"[{n}]" for n in y]
+        opened.calibrate(x, truth, max_wrong=0.2, confidence=0.9, contributions=False)
+    return gallery
+
+
+def expected(gallery, **options):
+    with Gallery.open(gallery, mode="r") as opened:
+        return opened.search(faces(30, 5)[0], **options)
+
+
+def test_neighbours_without_a_calibration(surefind, gallery):
+    code, out, err = surefind("search", gallery, "queries.npz", "-k", 4)
+    assert code == 0, err
+    answers = expected(gallery, k=4)
+    assert "No decisions without a calibration; make one: surefind calibrate g QUERIES" in out
+    assert "The first 20 of 30 queries" in out
+    assert answers.ids[0, 0] in out
+    assert f"({answers.labels[0, 0]}," in out  # brackets are no markup
+    code, out, err = surefind("search", gallery, "queries.npz", "--json")
+    assert code == 0, err
+    first = json.loads(out)[0]
+    assert (first["decision"], first["probability"], first["reasons"]) == (None, None, [])
+    assert first["neighbours"][0]["kappa"] is None
+
+
+def test_json_has_everything(surefind, calibrated):
+    code, out, err = surefind("search", calibrated, "queries.npz", "-k", 4, "--json")
+    assert code == 0, err
+    answers, told = expected(calibrated, k=4), json.loads(out)
+    assert [row["query"] for row in told] == [f"q{i}" for i in range(30)]
+    assert [row["decision"] for row in told] == answers.decision.tolist()
+    assert [row["probability"] for row in told] == answers.probability.tolist()
+    assert [tuple(row["reasons"]) for row in told] == answers.reasons
+    assert [[n["id"] for n in row["neighbours"]] for row in told] == answers.ids.tolist()
+    assert [[n["label"] for n in row["neighbours"]] for row in told] == answers.labels.tolist()
+    assert not any(row["stale"] for row in told)
+
+
+def test_the_table_shows_decisions_and_counts_them(surefind, calibrated):
+    code, out, err = surefind("search", calibrated, "queries.npz")
+    assert code == 0, err
+    decisions = expected(calibrated).decision.tolist()
+    counts = ", ".join(f"{decisions.count(d)} {d}" for d in ("match", "review", "no_match"))
+    assert f"Decisions: {counts}." in out
+    assert "probability" in out
+
+
+def test_files_have_every_query(surefind, calibrated):
+    code, out, err = surefind("search", calibrated, "queries.npz", "-k", 3, "--out", "in/a.csv")
+    assert code == 0, err
+    assert "Wrote the answers of 30 queries to in/a.csv." in out
+    with open("in/a.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    answers = expected(calibrated, k=3)
+    assert [r["id"] for r in rows] == answers.ids.ravel().tolist()
+    assert [r["rank"] for r in rows[:3]] == ["1", "2", "3"]
+    assert {r["kappa"] for r in rows} == {""}
+    surefind("search", calibrated, "queries.npz", "--out", "a.json")
+    with open("a.json") as file:
+        assert len(json.load(file)) == 30
+
+
+def test_with_json_nothing_else_is_printed(surefind, sure):
+    surefind("index", "digits:train", "--run", sure, "--out", "g")
+    options = ("--run", sure, "-k", 2, "--json", "--out", "a.json")
+    code, out, err = surefind("search", "g", "digits:test", *options)
+    assert code == 0
+    assert len(json.loads(out)) == 599
+    assert "Embedding 599 inputs takes" in err
+    assert "Wrote the answers" in err
+
+
+def test_a_stale_calibration_is_refused_marked_or_ignored(surefind, calibrated):
+    with Gallery.open(calibrated) as opened:
+        opened.delete(["p0"])
+    code, _, err = surefind("search", calibrated, "queries.npz")
+    assert code == 1
+    assert "items were added, updated or deleted" in err
+    assert "surefind calibrate, --stale ignore, or --stale mark" in err
+    code, out, err = surefind("search", calibrated, "queries.npz", "--stale", "mark")
+    assert code == 0, err
+    assert "They are stale" in out
+    code, out, err = surefind("search", calibrated, "queries.npz", "--stale", "ignore")
+    assert code == 0, err
+    assert "Decisions" not in out
+
+
+def test_groups_and_ranks_reach_the_gallery(surefind, calibrated):
+    np.save("groups.npy", np.array(["day"] * 30))
+    options = ("--groups", "groups.npy", "--rank", "distance")
+    code, _, err = surefind("search", calibrated, "queries.npz", *options)
+    assert code == 0, err
+    code, _, err = surefind("search", calibrated, "queries.npz", "--rank", "expected")
+    assert code == 1
+    assert "rank was 'distance' and is 'expected'" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["g", "queries.npz", "--out", "a.txt"], 1, "a.txt must end in .json or .csv"),
+        (["g", "queries.npz", "-k", 0], 1, "k must be"),
+        (["g", "wide.npy"], 1, "embeddings have 9 dimensions and the gallery 8"),
+        (["nowhere", "queries.npz"], 1, "there is no gallery at nowhere"),
+        (["empty", "queries.npz"], 1, "the gallery is empty"),
+        (["g", "queries.npz", "--stale", "perhaps"], 2, "perhaps"),
+        (["g"], 2, "QUERIES"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(surefind, gallery, options, code, message):
+    np.save("wide.npy", np.eye(9, dtype=np.float32))
+    Gallery(path="empty").close()
+    found, _, err = surefind("search", *options)
+    assert found == code
+    assert message in err
+
+
+def test_another_run_is_refused(surefind, sure, trained):
+    surefind("index", "digits:train", "--run", sure, "--out", "g")
+    code, _, err = surefind("search", "g", "digits:test", "--run", trained)
+    assert code == 1
+    assert "the gallery was made with another run" in err

@@ -1,0 +1,102 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from torch import nn
+
+import surefind as sf
+from surefind.cli.encoders import chosen_encoder
+from surefind.cli.sources import image_mode, read_source, split_part
+from surefind.cli.vector_files import read_vectors
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_part_is_picked_by_name_or_by_preference():
+    assert len(read_source("digits:ood", None)) == 500
+    assert len(read_source("digits", None, prefer="test")) == 599
+    with pytest.raises(sf.InputError, match="digits has 3 parts; name one: digits:train"):
+        read_source("digits", None)
+
+
+def test_a_colon_in_a_path_is_no_part(tmp_path):
+    (tmp_path / "a:b").mkdir()
+    assert split_part("a:b") == ("a:b", None)
+    assert split_part("a:b:test") == ("a:b", "test")
+
+
+def test_folders_per_class_have_labels_and_loose_images_none(pets):
+    assert read_source("pets", None).classes == ("cat", "dog")
+    loose = read_source("pets/cat", None, mode="L")
+    assert loose.labels is None
+    assert loose.names == ("0.png", "1.png", "2.png", "3.png")
+    assert loose.read().shape[1] == 1
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(sf.InputError, match="holds no class folders"):
+        read_source("empty", None)
+
+
+def test_a_parquet_file_with_paths_lists_images(pets):
+    pq.write_table(pa.table({"path": ["pets/cat/0.png"], "label": ["cat"]}), "list.parquet")
+    assert len(read_source("list.parquet", None)) == 1
+
+
+def test_vectors_come_from_any_of_the_files(tmp_path):
+    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    np.save("a.npy", vectors)
+    np.savez("b.npz", embeddings=vectors, label=np.array(["x", "y", "x", "y"]), id=list("abcd"))
+    columns = {"embedding": list(vectors), "label": ["x", "y", "x", "y"], "id": list("abcd")}
+    pq.write_table(pa.table(columns), "c.parquet")
+    plain, packed, table = (read_source(n, None) for n in ("a.npy", "b.npz", "c.parquet"))
+    for data in (plain, packed, table):
+        np.testing.assert_array_equal(data.read().numpy(), vectors)
+    assert plain.labels is None
+    assert packed.classes == table.classes == ("x", "y")
+    assert packed.names == table.names == ("a", "b", "c", "d")
+
+
+def test_broken_vectors_are_refused(tmp_path):
+    (tmp_path / "half.parquet").write_bytes(b"PAR1")
+    with pytest.raises(sf.InputError, match="not a Parquet file"):
+        read_source("half.parquet", None)
+    pq.write_table(pa.table({"features": [[1.0], [1.0, 2.0]]}), "ragged.parquet")
+    with pytest.raises(sf.InputError, match="the lists of 'features' differ in length"):
+        read_source("ragged.parquet", None)
+    np.save("vectors.npy", np.ones((2, 3)))
+    np.savez("other.npz", x=np.zeros(2), z=np.zeros(2))
+    with pytest.raises(sf.InputError, match=r"holds 'x', 'z'; name the labels 'labels'"):
+        read_vectors(tmp_path / "vectors.npy", tmp_path / "other.npz")
+
+
+def test_images_are_read_in_the_colours_that_a_network_takes():
+    head = nn.Linear(4, 2)
+    for channels, mode in ((1, "L"), (3, "RGB")):
+        network = sf.Encoder(nn.Sequential(nn.Conv2d(channels, 4, 1), nn.Flatten()), head)
+        assert image_mode(network) == mode
+    assert image_mode(sf.Encoder(nn.Identity(), head)) == "RGB"
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "z"),
+    [("auto", "digits", 8), ("fashion-mnist", "x", 3), ("cifar10", "x", 16), ("small", "x", 8)],
+)
+def test_encoders_have_names(kind, source, z):
+    digits = read_source("digits:test", None)
+    network, preprocessing = chosen_encoder(kind, source, digits, None, 0)
+    assert network.embedding_dim == z
+    assert preprocessing is None
+
+
+def test_what_has_no_encoder_is_told_to_name_one():
+    digits = read_source("digits:test", None)
+    with pytest.raises(sf.InputError, match="no encoder fits this set by itself"):
+        chosen_encoder("auto", "pets", digits, None, 0)
+    vectors = sf.Dataset(np.ones((2, 3), np.float32))
+    with pytest.raises(sf.InputError, match=r"holds vectors\. Use `surefind fit`"):
+        chosen_encoder("small", "x", vectors, None, 0)
