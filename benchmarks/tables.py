@@ -60,7 +60,15 @@ def main() -> None:
         "![cost against N, D and Z](images/growth.svg)",
         "",
     ]
-    (DOCS / "benchmarks.md").write_text("\n".join([*lines, *learning_lines(), *evaluation_lines()]))
+    (DOCS / "benchmarks.md").write_text(
+        "\n".join([
+            *lines,
+            *learning_lines(),
+            *evaluation_lines(),
+            *vectors_lines(),
+            *gallery_lines(),
+        ])
+    )
     plot({k: v for k, v in cases.items() if k.startswith("growth")})
 
 
@@ -114,6 +122,71 @@ def evaluation_lines() -> list[str]:
         "| case | time | CPU time | memory |",
         "| --- | --: | --: | --: |",
         *(row(name, case) for name, case in cases.items()),
+        "",
+    ]
+
+
+def vectors_lines() -> list[str]:
+    file = RESULTS / "vectors.json"
+    if not file.exists():
+        return []
+    table = json.loads(file.read_text())
+    signals = ("kappa", "distance", "margin")
+    return [
+        "## Vectors: `LaplaceHead`",
+        "",
+        "Made by `python benchmarks/vectors.py --data FOLDER`, on a machine that was busy with other work: CPU "
+        "time is what to read. *Products*: in units of one product X Xᵀ of the same size. Classes are well "
+        "apart there, so that few different pairs lie inside the margin; a crowded set takes longer.",
+        "",
+        "| fit | CPU time | memory of the process | products |",
+        "| --- | --: | --: | --: |",
+        *(
+            f"| {name} | {c['cpu_seconds']:.0f} s | {c['process_peak_mb']:.0f} MB | {c['products']:.2f} |"
+            for name, c in table["cost"].items()
+        ),
+        "",
+        "Frozen ImageNet features of CUB200, classes 101 to 200, Cars196 as strange inputs; κ, distance to the "
+        "nearest item, and margin to the runner-up:",
+        "",
+        "| head | recall@1 | AUROC κ / distance / margin | R-AUROC κ / distance / margin |",
+        "| --- | --: | --: | --: |",
+        *(
+            f"| {name} | {c['recall_at_1']:.3f} | "
+            + " | ".join(
+                " / ".join(f"{c[f'{metric} {signal}']:.3f}" for signal in signals)
+                for metric in ("auroc", "r_auroc")
+            )
+            + " |"
+            for name, c in table["cub200, cars196"].items()
+        ),
+        "",
+    ]
+
+
+def gallery_lines() -> list[str]:
+    file = RESULTS / "gallery.json"
+    if not file.exists():
+        return []
+    table = json.loads(file.read_text())
+    searches = {k: c for k, c in table["cases"].items() if "hnsw_ms" in c}
+    killed = next(c for k, c in table["cases"].items() if k.startswith("kill rounds"))
+    return [
+        "## Gallery",
+        "",
+        "Made by `python benchmarks/gallery.py`. " + " ".join(table["notes"]),
+        "",
+        "| search, one query | HNSW median / 95 % | exact median | exact ÷ HNSW | recall@10 | build |",
+        "| --- | --: | --: | --: | --: | --: |",
+        *(
+            f"| {name.removeprefix('search ')} | {c['hnsw_ms']['p50']:.1f} / {c['hnsw_ms']['p95']:.1f} ms "
+            f"| {c['exact_ms']['p50']:.1f} ms | {c['exact_over_hnsw']:.1f} "
+            f"| {c['hnsw_recall_at_10']:.3f} | {c['hnsw_build_seconds']:.0f} s |"
+            for name, c in searches.items()
+        ),
+        "",
+        f"Killed with SIGKILL in each of {killed['rounds']} rounds of additions, updates and deletions: "
+        f"{killed['acknowledged']:,} calls were acknowledged, {killed['lost']} lost.",
         "",
     ]
 
