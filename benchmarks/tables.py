@@ -135,8 +135,8 @@ def vectors_lines() -> list[str]:
     return [
         "## Vectors: `LaplaceHead`",
         "",
-        "Made by `python benchmarks/vectors.py --data FOLDER`, on a machine that was busy with other work: CPU "
-        "time is what to read. *Products*: in units of one product X Xᵀ of the same size. Classes are well "
+        "Made by `python benchmarks/vectors.py --data FOLDER`, on a machine that was busy with other work: "
+        "CPU time is what to read. *Products*: in units of one product X Xᵀ of the same size. Classes are well "
         "apart there, so that few different pairs lie inside the margin; a crowded set takes longer.",
         "",
         "| fit | CPU time | memory of the process | products |",
@@ -146,8 +146,8 @@ def vectors_lines() -> list[str]:
             for name, c in table["cost"].items()
         ),
         "",
-        "Frozen ImageNet features of CUB200, classes 101 to 200, Cars196 as strange inputs; κ, distance to the "
-        "nearest item, and margin to the runner-up:",
+        "Frozen ImageNet features of CUB200, classes 101 to 200, Cars196 as strange inputs; κ, distance to "
+        "the nearest item, and margin to the runner-up:",
         "",
         "| head | recall@1 | AUROC κ / distance / margin | R-AUROC κ / distance / margin |",
         "| --- | --: | --: | --: |",

@@ -1,0 +1,323 @@
+"""The service under load: searches of many clients, hostile uploads, made-up requests, kills.
+
+Run ``python benchmarks/service.py``; finished cases are kept in results/service.json, and ``--again``
+measures all of them anew. The server is a process of its own, as `surefind serve` starts it; clients share
+the machine with it. Every client sends its next request when the last one was answered, so with c clients
+the mean latency is c over the throughput. Times are those of the client, connection kept open.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from measure import environment
+from PIL import Image
+
+import surefind as sf
+from surefind.data.digits import load_digits
+from surefind.gallery.gallery import Gallery
+from surefind.models.convnets import small_net
+from surefind.seeds import seeded
+
+RESULTS = Path(__file__).parent / "results" / "service.json"
+TESTS = Path(__file__).parents[1] / "tests"
+LAUNCH = "import typer; from surefind.cli.serving import serve; typer.run(serve)"
+SEED, ITEMS, DIM, CLASSES = 0, 100_000, 64, 5_000
+
+
+def vectors(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw noisy members of classes, and the class of each."""
+    centres = np.random.default_rng(SEED).normal(size=(CLASSES, DIM))
+    labels = rng.integers(CLASSES, size=n)
+    drawn = centres[labels] + 0.6 * rng.normal(size=(n, DIM))
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True), labels
+
+
+def make_world(place: Path) -> None:
+    """Write a run, and a calibrated gallery of 100,000 items, once exact and once with a graph."""
+    rng = np.random.default_rng(SEED + 1)
+    digits = load_digits(n_ood=10).train
+    encoder = small_net(1, 8, DIM, generator=seeded(SEED, "encoder"))
+    sf.MetricLearner(encoder, epochs=1).fit(digits).save(place / "run")
+    mean, labels = vectors(ITEMS, rng)
+    asked, truth = vectors(2_000, rng)
+    kappa = np.exp(rng.normal(6, 1, size=ITEMS))
+    for index in ("exact", "hnsw"):
+        gallery = Gallery(path=place / index, index=index, model=str(place / "run"))
+        gallery.add(sf.Embeddings(mean, kappa), ids=range(ITEMS), labels=labels)
+        known = set(labels.tolist())
+        gallery.calibrate(
+            sf.Embeddings(asked, np.exp(rng.normal(6, 1, size=len(asked)))),
+            [int(t) if int(t) in known else None for t in truth],
+            contributions=False,
+        )
+        gallery.save()
+        gallery.close()
+
+
+@contextmanager
+def server(gallery: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run `surefind serve`; give its address and its process."""
+    command = [sys.executable, "-c", LAUNCH, str(gallery), "--port", "0", "--rate", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert process.stdout is not None
+            text = process.stdout.readline() + process.stdout.readline()
+            found = re.search(rb"http://[^/\s]+", text)
+            assert found is not None, text
+            address = found.group().decode()
+            wait_for(address)
+            yield address, process
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def wait_for(address: str) -> None:
+    for _ in range(600):
+        try:
+            httpx.get(f"{address}/healthz").raise_for_status()
+            return
+        except httpx.HTTPError:
+            time.sleep(0.1)
+    raise TimeoutError(address)
+
+
+async def load(
+    address: str, clients: int, seconds: float, make: Callable[[int], tuple[str, str, bytes]]
+) -> dict[str, Any]:
+    """Let clients ask without a pause; measure from the first second on."""
+    host, port = address.removeprefix("http://").split(":")
+    times: list[float] = []
+    statuses: dict[int, int] = {}
+    start = time.perf_counter()
+    warm, end = start + min(2.0, seconds / 4), start + seconds
+
+    async def client(number: int) -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        turn = number
+        while time.perf_counter() < end:
+            path, kind, body = make(turn)
+            turn += clients
+            head = (
+                f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: {kind}\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n"
+            )
+            begun = time.perf_counter()
+            writer.write(head.encode() + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", answer.lower())
+            await reader.readexactly(int(length.group(1)) if length else 0)
+            done = time.perf_counter()
+            if begun >= warm:
+                times.append(done - begun)
+                status = int(answer[9:12])
+                statuses[status] = statuses.get(status, 0) + 1
+        writer.close()
+
+    await asyncio.gather(*(client(i) for i in range(clients)))
+    milliseconds = 1e3 * np.array(times)
+    return {
+        "clients": clients,
+        "seconds": end - warm,
+        "requests": len(times),
+        "per_second": len(times) / (end - warm),
+        "p50_ms": float(np.quantile(milliseconds, 0.5)),
+        "p99_ms": float(np.quantile(milliseconds, 0.99)),
+        "errors": len(times) - statuses.get(200, 0),
+    }
+
+
+def vector_search(place: Path, index: str, clients: int) -> dict[str, Any]:
+    asked, _ = vectors(2_000, np.random.default_rng(SEED + 2))
+    bodies = [
+        json.dumps({"vectors": [v.round(6).tolist()], "kappa": [400.0]}).encode() for v in asked
+    ]
+
+    def make(turn: int) -> tuple[str, str, bytes]:
+        return "/v1/search/vector", "application/json", bodies[turn % len(bodies)]
+
+    with server(place / index) as (address, _):
+        asyncio.run(load(address, 1, 3, make))
+        return {"items": ITEMS, "dimensions": DIM, "index": index} | asyncio.run(
+            load(address, clients, 20, make)
+        )
+
+
+def image_search(place: Path, clients: int) -> dict[str, Any]:
+    rng = np.random.default_rng(SEED + 3)
+    bodies = [multipart(jpeg(rng)) for _ in range(32)]
+
+    def make(turn: int) -> tuple[str, str, bytes]:
+        return "/v1/search/image?keep=false", "multipart/form-data; boundary=b", bodies[turn % 32]
+
+    with server(place / "hnsw") as (address, _):
+        return {"items": ITEMS, "image": "JPEG 256 × 256"} | asyncio.run(
+            load(address, clients, 20, make)
+        )
+
+
+def jpeg(rng: np.random.Generator) -> bytes:
+    out = BytesIO()
+    coarse = Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8))
+    coarse.resize((256, 256), Image.Resampling.BICUBIC).save(out, "JPEG")
+    return out.getvalue()
+
+
+def multipart(data: bytes) -> bytes:
+    head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+    return head + data + b"\r\n--b--\r\n"
+
+
+def kills(rounds: int) -> dict[str, Any]:
+    """Write from eight clients, kill the server, and look for what it had acknowledged."""
+    acknowledged: set[str] = set()
+    rng = np.random.default_rng(SEED + 4)
+    mean, _ = vectors(1_000, rng)
+    with tempfile.TemporaryDirectory() as folder:
+        gallery = Path(folder) / "gallery"
+        Gallery(path=gallery).close()
+        for number in range(rounds):
+            with server(gallery) as (address, process):
+                write = write_until_dead(address, number, mean, acknowledged)
+                asyncio.run(kill_during(write, process, 0.5 + rng.random()))
+        with Gallery.open(gallery, on_stale="mark") as after:
+            missing = sum(id_ not in after for id_ in acknowledged)
+            stored = len(after)
+    return {
+        "kills": rounds,
+        "acknowledged": len(acknowledged),
+        "stored": stored,
+        "acknowledged_but_missing": missing,
+    }
+
+
+async def write_until_dead(
+    address: str, number: int, mean: np.ndarray, acknowledged: set[str]
+) -> None:
+    async with httpx.AsyncClient(base_url=address) as client:
+
+        async def one(worker: int) -> None:
+            for turn in range(100_000):
+                id_ = f"{number}-{worker}-{turn}"
+                item = {"id": id_, "vector": mean[turn % len(mean)].tolist()}
+                try:
+                    answer = await client.post("/v1/items", json={"items": [item]})
+                except httpx.TransportError:
+                    return
+                if answer.status_code == 201:
+                    acknowledged.add(id_)
+
+        await asyncio.gather(*(one(worker) for worker in range(8)))
+
+
+async def kill_during(
+    write: Awaitable[None], process: subprocess.Popen[bytes], seconds: float
+) -> None:
+    task = asyncio.ensure_future(write)
+    await asyncio.sleep(seconds)
+    process.kill()
+    process.wait()
+    await task
+
+
+def made_up_requests(place: Path, cases: int) -> dict[str, Any]:
+    from service.fuzzing import fuzz
+
+    copy = shutil.copytree(place / "small", place / "fuzzed")
+    with server(copy, "--model", str(place / "run")) as (address, _):
+        statuses = fuzz(address, cases)
+    return {
+        "cases": sum(statuses.values()),
+        "statuses": {str(k): v for k, v in sorted(statuses.items())},
+        "server_errors": sum(n for status, n in statuses.items() if status >= 500),
+    }
+
+
+def hostile_uploads(place: Path, count: int) -> dict[str, Any]:
+    from service.hostile import uploads
+
+    kinds = list(uploads().values())
+    statuses: dict[str, int] = {}
+    with (
+        server(place / "small", "--model", str(place / "run")) as (address, process),
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
+
+        def send(n: int) -> None:
+            for i in range(n):
+                data, _ = kinds[i % len(kinds)]
+                answer = client.post("/v1/search/image?keep=false", files={"file": data})
+                key = str(answer.status_code)
+                statuses[key] = statuses.get(key, 0) + 1
+
+        send(2 * len(kinds))
+        before = resident(process.pid)
+        statuses.clear()
+        send(count)
+        after = resident(process.pid)
+    return {
+        "uploads": count,
+        "kinds": len(kinds),
+        "statuses": statuses,
+        "resident_mb_before": before,
+        "resident_mb_after": after,
+    }
+
+
+def resident(process: int) -> float:
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def make_small(place: Path) -> None:
+    mean, labels = vectors(500, np.random.default_rng(SEED + 5))
+    with Gallery(path=place / "small") as gallery:
+        gallery.add(mean, ids=range(500), labels=labels)
+
+
+def main(argv: list[str]) -> None:
+    sys.path.insert(0, str(TESTS))
+    again = "--again" in argv or not RESULTS.exists()
+    table: dict[str, Any] = {} if again else json.loads(RESULTS.read_text())
+    table["environment"] = environment() | {"load_before": f"{os.getloadavg()[0]:.1f}"}
+    place = Path(tempfile.mkdtemp(prefix="surefind-bench-"))
+    cases: dict[str, Callable[[], dict[str, Any]]] = {
+        "vector search, graph, 64 clients": lambda: vector_search(place, "hnsw", 64),
+        "vector search, exact, 64 clients": lambda: vector_search(place, "exact", 64),
+        "vector search, graph, 1 client": lambda: vector_search(place, "hnsw", 1),
+        "image search, 16 clients": lambda: image_search(place, 16),
+        "kill -9 under write load": lambda: kills(10),
+        "made-up requests": lambda: made_up_requests(place, 2_000),
+        "hostile uploads": lambda: hostile_uploads(place, 1_000),
+    }
+    try:
+        left = [name for name in cases if name not in table.get("cases", {})]
+        if left:
+            make_world(place)
+            make_small(place)
+        for name in left:
+            print(f"{name} …", end=" ", flush=True)
+            found = cases[name]() | {"load": round(os.getloadavg()[0], 1)}
+            table.setdefault("cases", {})[name] = found
+            print(found, flush=True)
+            RESULTS.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
+    finally:
+        shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
