@@ -136,8 +136,8 @@ def vectors_lines() -> list[str]:
         "## Vectors: `LaplaceHead`",
         "",
         "Made by `python benchmarks/vectors.py --data FOLDER`, on a machine that was busy with other work: "
-        "CPU time is what to read. *Products*: in units of one product X Xᵀ of the same size. Classes are well "
-        "apart there, so that few different pairs lie inside the margin; a crowded set takes longer.",
+        "CPU time is what to read. *Products*: in units of one product X Xᵀ of the same size. Classes are "
+        "well apart there, so that few different pairs lie inside the margin; a crowded set takes longer.",
         "",
         "| fit | CPU time | memory of the process | products |",
         "| --- | --: | --: | --: |",

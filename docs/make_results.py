@@ -14,9 +14,9 @@ COLUMNS = ("recall@1", "auroc", "ausc", "agreement_ausc", "ece")
 MARKS = ("<!-- results -->", "<!-- /results -->")
 HEAD = """# Results
 
-Made by `python docs/make_results.py` from the cells in `benchmarks/results`, which `surefind bench SET --methods all
---out benchmarks/results` writes. The rule for scale and prior is that of `surefind.methods.width`; test and
-out-of-distribution data were looked at only to be reported.
+Made by `python docs/make_results.py` from the cells in `benchmarks/results`, which
+`surefind bench SET --methods all --out benchmarks/results` writes. The rule for scale and prior is that of
+`surefind.methods.width`; test and out-of-distribution data were looked at only to be reported.
 
 """
 REMARKS: dict[str, str] = {}
