@@ -34,8 +34,10 @@ from surefind.models.convnets import small_net
 from surefind.seeds import seeded
 
 RESULTS = Path(__file__).parent / "results" / "service.json"
-TESTS = Path(__file__).parents[1] / "tests"
+TESTS = Path(__file__).parents[1] / "tests" / "service"
 LAUNCH = "import typer; from surefind.cli.serving import serve; typer.run(serve)"
+Request = Callable[[int], tuple[str, str, bytes]]
+"""Path, content type and body of the n-th request."""
 SEED, ITEMS, DIM, CLASSES = 0, 100_000, 64, 5_000
 
 
@@ -96,17 +98,17 @@ def wait_for(address: str) -> None:
     raise TimeoutError(address)
 
 
-async def load(
-    address: str, clients: int, seconds: float, make: Callable[[int], tuple[str, str, bytes]]
-) -> dict[str, Any]:
+async def load(address: str, clients: int, seconds: float, make: Request) -> dict[str, Any]:
     """Let clients ask without a pause; measure from the first second on."""
     host, port = address.removeprefix("http://").split(":")
     times: list[float] = []
+    every = 0
     statuses: dict[int, int] = {}
     start = time.perf_counter()
     warm, end = start + min(2.0, seconds / 4), start + seconds
 
     async def client(number: int) -> None:
+        nonlocal every
         reader, writer = await asyncio.open_connection(host, int(port))
         turn = number
         while time.perf_counter() < end:
@@ -122,6 +124,7 @@ async def load(
             length = re.search(rb"content-length: (\d+)", answer.lower())
             await reader.readexactly(int(length.group(1)) if length else 0)
             done = time.perf_counter()
+            every += 1
             if begun >= warm:
                 times.append(done - begun)
                 status = int(answer[9:12])
@@ -138,6 +141,7 @@ async def load(
         "p50_ms": float(np.quantile(milliseconds, 0.5)),
         "p99_ms": float(np.quantile(milliseconds, 0.99)),
         "errors": len(times) - statuses.get(200, 0),
+        "all": every,
     }
 
 
@@ -150,11 +154,10 @@ def vector_search(place: Path, index: str, clients: int) -> dict[str, Any]:
     def make(turn: int) -> tuple[str, str, bytes]:
         return "/v1/search/vector", "application/json", bodies[turn % len(bodies)]
 
-    with server(place / index) as (address, _):
+    about = {"items": ITEMS, "dimensions": DIM, "index": index}
+    with server(place / index) as (address, process):
         asyncio.run(load(address, 1, 3, make))
-        return {"items": ITEMS, "dimensions": DIM, "index": index} | asyncio.run(
-            load(address, clients, 20, make)
-        )
+        return about | measured(address, process, clients, make)
 
 
 def image_search(place: Path, clients: int) -> dict[str, Any]:
@@ -164,10 +167,25 @@ def image_search(place: Path, clients: int) -> dict[str, Any]:
     def make(turn: int) -> tuple[str, str, bytes]:
         return "/v1/search/image?keep=false", "multipart/form-data; boundary=b", bodies[turn % 32]
 
-    with server(place / "hnsw") as (address, _):
-        return {"items": ITEMS, "image": "JPEG 256 × 256"} | asyncio.run(
-            load(address, clients, 20, make)
-        )
+    about = {"items": ITEMS, "image": "JPEG 256 × 256"}
+    with server(place / "hnsw") as (address, process):
+        asyncio.run(load(address, 1, 3, make))
+        return about | measured(address, process, clients, make)
+
+
+def measured(
+    address: str, process: subprocess.Popen[bytes], clients: int, make: Request
+) -> dict[str, Any]:
+    """Load a server for 20 seconds; add what it cost the server, which other processes change less."""
+    before = cpu_seconds(process.pid)
+    found = asyncio.run(load(address, clients, 20, make))
+    spent = cpu_seconds(process.pid) - before
+    return found | {"server_cpu_ms": 1e3 * spent / found.pop("all")}
+
+
+def cpu_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def jpeg(rng: np.random.Generator) -> bytes:
@@ -235,7 +253,7 @@ async def kill_during(
 
 
 def made_up_requests(place: Path, cases: int) -> dict[str, Any]:
-    from service.fuzzing import fuzz
+    from fuzzing import fuzz
 
     copy = shutil.copytree(place / "small", place / "fuzzed")
     with server(copy, "--model", str(place / "run")) as (address, _):
@@ -248,7 +266,7 @@ def made_up_requests(place: Path, cases: int) -> dict[str, Any]:
 
 
 def hostile_uploads(place: Path, count: int) -> dict[str, Any]:
-    from service.hostile import uploads
+    from hostile import uploads
 
     kinds = list(uploads().values())
     statuses: dict[str, int] = {}

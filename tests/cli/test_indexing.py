@@ -73,9 +73,8 @@ def test_items_are_added_and_updated(surefind):
 def test_rows_without_ids_are_named_by_their_source(surefind):
     np.save("a.npy", unit(2))
     np.save("b.npy", unit(3, 1))
-    (lines := ["label", "x", "", "z"])
     with open("b.csv", "w") as file:
-        file.write("\n".join(lines) + "\n")
+        file.write('label\nx\n""\nz\n')
     surefind("index", "a.npy", "--out", "g")
     code, _, err = surefind("index", "b.npy", "--out", "g", "--labels", "b.csv")
     assert code == 0, err
@@ -143,7 +142,7 @@ def write_inputs():
     [
         (["digits:test"], "digits:test holds images; give --run RUN"),
         (["images.npy"], "Images need --run RUN"),
-        (["long.npy"], "must have length 1"),
+        (["long.npy"], "embeddings must have rows of length 1"),
         (["none.npy"], "none.npy holds nothing"),
         (["other.npy"], "embeddings have 5 dimensions and the gallery 4"),
         (["two.npz"], "two.npz holds 'x', 'y' and none is called 'features'"),

@@ -1,12 +1,17 @@
 import numpy as np
 import pytest
-from decisions.worlds import WORLDS, everything_useful, faces, step
+from decisions.worlds import WORLDS, everything_useful, faces, kappa_useless, step
 from scipy.stats import norm, rankdata
 from sklearn.metrics import roc_auc_score
 
 from surefind.decisions import Signals
-from surefind.decisions.probability import cross_fitted, fit_probability, normal_scale
-from surefind.metrics import ece
+from surefind.decisions.probability import (
+    choose_strength,
+    cross_fitted,
+    fit_probability,
+    normal_scale,
+)
+from surefind.metrics import ece, r_auroc
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -104,3 +109,34 @@ def test_cross_fitting_leaves_the_query_out():
     rest = folds != 1
     model = fit_probability(signals[rest], right[rest])
     np.testing.assert_array_equal(chance[~rest], model(signals[~rest]))
+
+
+def one_signal_decides(n, rng):
+    """Distance tells right from wrong almost without error; margin and density are poor copies of it."""
+    right = rng.random(n) < 0.5
+    distance = np.where(right, 0.6, 1.2) + 0.09 * rng.normal(size=n)
+    copies = distance + 0.3 * rng.normal(size=(2, n))
+    return Signals(rng.normal(size=n), distance, 3 - copies[0], copies[1]), right
+
+
+def test_penalties_give_way_where_one_signal_decides_and_stay_where_there_is_noise():
+    rng = np.random.default_rng(7)
+    fresh, truth = one_signal_decides(20_000, rng)
+    signals, right = one_signal_decides(600, rng)
+    strength, chance = choose_strength(signals, right, np.arange(600) % 5)
+    assert strength < 1
+    np.testing.assert_array_equal(
+        chance, cross_fitted(signals, right, np.arange(600) % 5, strength=strength)
+    )
+    alone = r_auroc(truth, fresh.distance)
+    together = r_auroc(truth, -fit_probability(signals, right, strength=strength)(fresh))
+    timid = r_auroc(truth, -fit_probability(signals, right)(fresh))
+    assert timid < together
+    assert together > alone - 0.001
+    for world in (everything_useful, kappa_useless):
+        assert choose_strength(*world(600, rng), np.arange(600) % 5)[0] == 1
+
+
+def test_without_two_outcomes_there_is_nothing_to_choose():
+    signals, _ = kappa_useless(50, np.random.default_rng(8))
+    assert choose_strength(signals, np.ones(50, dtype=bool), np.arange(50) % 5)[0] == 1

@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from surefind.cli.benchmarking import bench
+from surefind.cli.calibrating import calibrate
 from surefind.cli.console import complain, errors
 from surefind.cli.data import check_set, list_sets
 from surefind.cli.demonstrating import demo
@@ -22,7 +23,9 @@ from surefind.cli.doctor import doctor
 from surefind.cli.embedding import embed
 from surefind.cli.evaluating import evaluate
 from surefind.cli.fitting import fit
+from surefind.cli.indexing import index
 from surefind.cli.reporting import report
+from surefind.cli.searching import search
 from surefind.cli.stopping import StoppedError
 from surefind.cli.training import train
 from surefind.errors import SurefindError
@@ -61,6 +64,9 @@ register(app, train)
 register(app, fit)
 register(app, embed)
 register(app, evaluate)
+register(app, index)
+register(app, calibrate)
+register(app, search)
 register(app, report)
 register(app, bench)
 register(app, demo)

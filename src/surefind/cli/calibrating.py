@@ -76,7 +76,7 @@ def calibrate(
 
     The queries must come as later ones will, unknown ones in the same proportion.
 
-    Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.05`
+    Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
     from surefind.gallery.gallery import Gallery
 

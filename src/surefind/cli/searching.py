@@ -1,6 +1,7 @@
 """`surefind search`: the nearest items of each query, and whether the nearest may be believed.
 
-    JSON    a list of {query, decision, probability, reasons, stale, neighbours: [{id, label, score, kappa}]}
+    JSON    a list of {query, decision, probability, reasons, stale, neighbours}; a neighbour is
+            {id, label, score, kappa}
     CSV     a line for each neighbour: query, decision, probability, reasons, rank, id, label, score, kappa
 
 Without a calibration there is no decision: null in JSON, empty in CSV. κ = ∞ is null or empty too.
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 SHOWN, NEIGHBOURS = 20, 3
 """Queries, and neighbours of each, in the table; files have all of them."""
 SUFFIXES = (".json", ".csv")
+HEADER = ["query", "decision", "probability", "reasons", "rank", "id", "label", "score", "kappa"]
 STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
 
 
@@ -153,13 +155,13 @@ def plain_answers(ids: Sequence[str], answers: "Answers") -> list[dict[str, Any]
     Returns:
         An object for each query.
     """
-    decided = answers.decision is not None
+    decision, probability = answers.decision, answers.probability
     return [
         {
             "query": name,
-            "decision": str(answers.decision[q]) if decided else None,
-            "probability": float(answers.probability[q]) if decided else None,
-            "reasons": list(answers.reasons[q]) if decided else [],
+            "decision": None if decision is None else str(decision[q]),
+            "probability": None if probability is None else float(probability[q]),
+            "reasons": [] if decision is None else list(answers.reasons[q]),
             "stale": answers.stale,
             "neighbours": [
                 {
@@ -184,7 +186,7 @@ def csv_text(ids: Sequence[str], answers: "Answers") -> str:
     """Write answers as CSV, a line for each neighbour."""
     stream = io.StringIO()
     write = csv.writer(stream, lineterminator="\n").writerow
-    write("query decision probability reasons rank id label score kappa".split())
+    write(HEADER)
     for row in plain_answers(ids, answers):
         front = row["query"], row["decision"], row["probability"], ", ".join(row["reasons"])
         for place, near in enumerate(row["neighbours"], start=1):

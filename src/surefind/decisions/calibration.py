@@ -38,7 +38,7 @@ from surefind.decisions.groups import (
     choose_group_threshold,
     group_names,
 )
-from surefind.decisions.probability import MatchProbability, cross_fitted, fit_probability
+from surefind.decisions.probability import MatchProbability, choose_strength, fit_probability
 from surefind.decisions.reasons import ReasonLimits, give_reasons, measure_limits
 from surefind.decisions.risk import (
     RiskCurve,
@@ -232,7 +232,7 @@ def calibrate(
         confidence: With what probability this is kept, between 0 and 1.
         max_missed: Highest share of right answers that become no_match, between 0 and 1.
         groups: The group of each query, for thresholds of their own; None for no group.
-        contributions: Whether to measure what each signal adds; it takes nine times as long.
+        contributions: Whether to measure what each signal adds, which takes most of the time.
         rng: Splits the queries.
 
     Returns:
@@ -247,10 +247,10 @@ def calibrate(
     _check_target(len(signals), max_wrong=max_wrong, confidence=confidence, max_missed=max_missed)
     names = group_names(groups, len(signals))
     fit, held = np.array_split(rng.permutation(len(signals)), [int(FIT_SHARE * len(signals))])
-    model = fit_probability(signals[fit], good[fit])
-    chance = model(signals)
     unseen = np.empty(len(signals))
-    unseen[fit] = cross_fitted(signals[fit], good[fit], np.arange(len(fit)) % FOLDS)
+    strength, unseen[fit] = choose_strength(signals[fit], good[fit], np.arange(len(fit)) % FOLDS)
+    model = fit_probability(signals[fit], good[fit], strength=strength)
+    chance = model(signals)
     target = {"max_wrong": float(max_wrong), "confidence": float(confidence)}
 
     def curve_of(members: Bool[np.ndarray, " q"]) -> RiskCurve:
@@ -282,7 +282,7 @@ def calibrate(
         fitted=len(fit),
         more_queries=_more_queries(curve, len(signals), len(held), **target),
         contributions=(
-            measure_contributions(signals, good, rng=rng)
+            measure_contributions(signals, good, strength=strength, rng=rng)
             if contributions and not one_outcome
             else None
         ),

@@ -15,9 +15,9 @@ At most 2,000 queries, drawn at random, are used: the figures are for a report a
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
-from surefind.decisions.probability import cross_fitted
+from surefind.decisions.probability import BEYOND_CHANCE, cross_fitted, log_losses
 from surefind.decisions.signals import Signals
 from surefind.metrics import auroc
 
@@ -51,7 +51,7 @@ class Contribution:
     @property
     def adds(self) -> bool:
         """Whether the gain is more than chance would give."""
-        return self.gain > max(1.645 * self.gain_error, LEAST_GAIN)
+        return self.gain > max(BEYOND_CHANCE * self.gain_error, LEAST_GAIN)
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,18 @@ class Contributions:
 
 
 def measure_contributions(
-    signals: Signals, right: Bool[np.ndarray, " q"], *, rng: np.random.Generator
+    signals: Signals,
+    right: Bool[np.ndarray, " q"],
+    *,
+    strength: float = 1.0,
+    rng: np.random.Generator,
 ) -> Contributions:
     """Measure what each signal adds.
 
     Args:
         signals: Signals of the queries.
         right: Whether each top answer is right; both occur.
+        strength: Of the penalties, see `probability`.
         rng: Draws the queries and the folds.
 
     Returns:
@@ -100,29 +105,23 @@ def measure_contributions(
         chosen = np.arange(len(right))
     signals, right = signals[chosen], right[chosen]
     folds = np.arange(len(right)) % FOLDS
-    chance = cross_fitted(signals, right, folds)
-    loss = _losses(chance, right)
+    chance = cross_fitted(signals, right, folds, strength=strength)
+    loss = log_losses(chance, right)
     found = []
     for name, raw in zip(signals.names, signals.oriented().T, strict=True):
-        alone = cross_fitted(signals, right, folds, use=[name])
-        rest = cross_fitted(signals, right, folds, use=[s for s in signals.names if s != name])
-        rise = _losses(rest, right) - loss
+        others = [s for s in signals.names if s != name]
+        alone = cross_fitted(signals, right, folds, use=[name], strength=strength)
+        rest = cross_fitted(signals, right, folds, use=others, strength=strength)
+        rise = log_losses(rest, right) - loss
         found.append(
             Contribution(
                 name=name,
                 alone_auroc=auroc(-raw[right], -raw[~right]),
-                alone_log_loss=float(_losses(alone, right).mean()),
+                alone_log_loss=float(log_losses(alone, right).mean()),
                 without_auroc=auroc(-rest[right], -rest[~right]),
-                without_log_loss=float(_losses(rest, right).mean()),
+                without_log_loss=float(log_losses(rest, right).mean()),
                 gain=float(rise.mean()),
                 gain_error=float(rise.std() / np.sqrt(len(rise))),
             )
         )
     return Contributions(auroc(-chance[right], -chance[~right]), float(loss.mean()), tuple(found))
-
-
-def _losses(
-    chance: Float[np.ndarray, " q"], right: Bool[np.ndarray, " q"]
-) -> Float[np.ndarray, " q"]:
-    # A fold may be certain where its fit saw one outcome only; rounding must not make that infinite.
-    return -np.log(np.maximum(np.where(right, chance, 1 - chance), 1e-15))

@@ -13,6 +13,11 @@ are regularised (ridge and lasso of `logistic`), the lasso in units of the noise
 feature's gradient. The lasso also shrinks what is useful, which would leave probabilities too timid; so
 bias and one common factor are fitted again without it. That does not change the order of queries.
 
+**Strength.** Both penalties have one common factor. At full strength they guard against noise. But where
+one signal alone tells right from wrong almost without error (faces, for example) the ridge spreads its
+weight over lesser signals, and the combination is worse than that signal. So the factor is lowered
+tenfold, at most twice, while queries that the fit did not see say that this helps (`choose_strength`).
+
 Policy: where all answers of the fit have one outcome nothing can be learned. The four normal scores then
 weigh the same, and the bias is the log-odds of (right + ½) / (n + 1).
 """
@@ -34,6 +39,14 @@ EDGES = (-2.0, -1.25, -0.65, 0.0, 0.65, 1.25, 2.0)
 
 RIDGE = (0.3,) + (1.0,) * (len(EDGES) - 1)
 LASSO = 0.5
+STRENGTHS = 1.0, 0.1, 0.01
+"""Common factors of both penalties, in the order in which they are tried."""
+
+BEYOND_CHANCE = 1.645
+"""Standard errors of a paired gain that it must exceed: one-sided 5 %."""
+
+MOST_SURPRISE = 3.0
+"""Nats that one query may cost where strengths are compared: a wrong label must not outvote all others."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,11 @@ class MatchProbability:
 
 
 def fit_probability(
-    signals: Signals, right: Bool[np.ndarray, " q"], *, use: Collection[str] = Signals.names
+    signals: Signals,
+    right: Bool[np.ndarray, " q"],
+    *,
+    use: Collection[str] = Signals.names,
+    strength: float = 1.0,
 ) -> MatchProbability:
     """Learn the probability from queries whose answers were checked.
 
@@ -100,6 +117,7 @@ def fit_probability(
         signals: Signals of the queries.
         right: Whether each top answer is right.
         use: Names of the signals that may count.
+        strength: A factor of the penalties.
 
     Returns:
         The probability as a function of signals.
@@ -113,8 +131,9 @@ def fit_probability(
     used = [j for j, name in enumerate(signals.names) if name in use]
     features = np.stack([f for j in used for f in _shapes(scales[j](columns[j]))], axis=1)
     noise = float(np.sqrt(wins * (n - wins) / n))
-    bias, flat = fit_logistic(features, right, ridge=np.tile(RIDGE, len(used)), lasso=LASSO * noise)
-    bias, factor = _relaxed(bias + features @ flat, bias, right)
+    ridge = strength * np.tile(RIDGE, len(used))
+    bias, flat = fit_logistic(features, right, ridge=ridge, lasso=strength * LASSO * noise)
+    bias, factor = _relaxed(bias + features @ flat, bias, right, strength)
     weights = np.zeros((len(scales), len(RIDGE)))
     weights[used] = factor * flat.reshape(len(used), -1)
     return MatchProbability(scales, bias, tuple(tuple(map(float, row)) for row in weights))
@@ -126,6 +145,7 @@ def cross_fitted(
     folds: Int[np.ndarray, " q"],
     *,
     use: Collection[str] = Signals.names,
+    strength: float = 1.0,
 ) -> Float[np.ndarray, " q"]:
     """Give each query the probability of a fit that did not see it.
 
@@ -134,6 +154,7 @@ def cross_fitted(
         right: Whether each top answer is right.
         folds: The fold of each query; its fit is on the other folds. At least two.
         use: Names of the signals that may count.
+        strength: A factor of the penalties.
 
     Returns:
         Probabilities.
@@ -141,8 +162,43 @@ def cross_fitted(
     chance = np.empty(len(right))
     for fold in np.unique(folds):
         held = folds == fold
-        chance[held] = fit_probability(signals[~held], right[~held], use=use)(signals[held])
+        fitted = fit_probability(signals[~held], right[~held], use=use, strength=strength)
+        chance[held] = fitted(signals[held])
     return chance
+
+
+def choose_strength(
+    signals: Signals, right: Bool[np.ndarray, " q"], folds: Int[np.ndarray, " q"]
+) -> tuple[float, Float[np.ndarray, " q"]]:
+    """Lower the penalties as long as queries that the fit did not see say that it helps.
+
+    Args:
+        signals: Signals of the queries.
+        right: Whether each top answer is right.
+        folds: As for `cross_fitted`.
+
+    Returns:
+        The strength, and the probabilities of its `cross_fitted`.
+    """
+    best, *weaker = STRENGTHS
+    chance = cross_fitted(signals, right, folds, strength=best)
+    for strength in weaker:
+        other = cross_fitted(signals, right, folds, strength=strength)
+        before, after = (np.minimum(log_losses(p, right), MOST_SURPRISE) for p in (chance, other))
+        gain = before - after
+        # Rounding alone may differ all the same way; a millionth of a nat is no gain.
+        if gain.mean() <= max(BEYOND_CHANCE * gain.std() / np.sqrt(len(gain)), 1e-6):
+            break
+        best, chance = strength, other
+    return best, chance
+
+
+def log_losses(
+    chance: Float[np.ndarray, " q"], right: Bool[np.ndarray, " q"]
+) -> Float[np.ndarray, " q"]:
+    """Give -log p(what happened) of each query."""
+    # A fold may be certain where its fit saw one outcome only; rounding must not make that infinite.
+    return -np.log(np.maximum(np.where(right, chance, 1 - chance), 1e-15))
 
 
 def normal_scale(values: Float[np.ndarray, " q"]) -> NormalScale:
@@ -163,7 +219,7 @@ def _shapes(score: Float[np.ndarray, " q"]) -> list[Float[np.ndarray, " q"]]:
 
 
 def _relaxed(
-    logit: Float[np.ndarray, " q"], bias: float, right: Bool[np.ndarray, " q"]
+    logit: Float[np.ndarray, " q"], bias: float, right: Bool[np.ndarray, " q"], strength: float
 ) -> tuple[float, float]:
     """Fit the bias and a common factor of the weights again, without the lasso."""
     spread = float(logit.std())
@@ -171,7 +227,7 @@ def _relaxed(
         return bias, 1.0
     # In units of its spread, the factor has the prior that one signal's score has.
     shift, slope = fit_logistic(
-        ((logit - logit.mean()) / spread)[:, None], right, ridge=np.array(RIDGE[:1])
+        ((logit - logit.mean()) / spread)[:, None], right, ridge=strength * np.array(RIDGE[:1])
     )
     factor = float(slope[0]) / spread
     return float(shift + factor * (bias - logit.mean())), factor

@@ -1,8 +1,8 @@
 """Records in this process, searched by FAISS: all of them, or through an HNSW graph.
 
 Up to `LARGE` records a search looks at every vector, which is exact; beyond, it walks a graph
-(`surefind.gallery.graph`). ``"exact"`` and ``"hnsw"`` choose one for any size. The graph is not
-stored: it is built from the vectors at the first search that needs it.
+(`surefind.gallery.graph`). ``"exact"`` and ``"hnsw"`` choose one for any size. The graph is built from
+the vectors at the first search that needs it, and kept in the folder if it is large.
 
 With a folder, every change is on the disk before the call returns (`surefind.gallery.storage`).
 """
@@ -23,8 +23,9 @@ from surefind.gallery.journal import Change
 from surefind.gallery.storage import Storage, create_storage, open_storage, read_storage
 from surefind.gallery.table import Table
 
-LARGE = 200_000
-"""Records from which ``"auto"`` means a graph: about where a full scan takes 10 ms."""
+LARGE = 1_000_000
+"""Records beyond which ``"auto"`` means a graph. Up to here a full scan of 128 dimensions takes some
+100 ms, and a decision that rests on all neighbours is worth that; ask for ``"hnsw"`` where it is not."""
 
 
 class FaissEngine:

@@ -45,7 +45,7 @@ class Gallery:
         path: For FAISS a new folder, or None for memory. For Milvus ``"NAME.db"`` (milvus-lite) or
             ``"http://host:port"``.
         index: ``"exact"``, ``"hnsw"`` (approximate, for many items), or ``"auto"``: exact, and with
-            FAISS a graph from 200,000 items on.
+            FAISS a graph beyond 1,000,000 items.
         model: A name of the model that embeds, kept with the gallery and with its calibration.
         normalize: Whether to rescale plain vectors instead of refusing those of another length.
         on_stale: What a search does when its calibration no longer holds: ``"refuse"`` or ``"mark"``.

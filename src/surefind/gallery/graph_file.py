@@ -1,6 +1,6 @@
 """An HNSW graph in a file, so that opening a large gallery does not build it again.
 
-    graph-G.bin = one line of JSON, rows of the nodes (int64), vectors of dead nodes (float32), links (FAISS)
+    graph-G.bin = a line of JSON, rows of the nodes (int64), vectors of dead nodes (float32), links (FAISS)
 
 It belongs to one moment: generation G after so many changes of its journal, with one content
 fingerprint. Whoever opens the gallery takes it over at that moment and lets it follow the changes since.

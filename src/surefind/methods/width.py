@@ -39,9 +39,9 @@ from surefind.retrieval.search import nearest, sampled_nearest_labels
 from surefind.runs import Run
 from surefind.seeds import seeded
 
-EXAMPLES = 2000
-SAMPLES = 30
-SHAPES = tuple(10 ** (e / 2) for e in range(-10, 5))
+EXAMPLES = 1000
+SAMPLES = 20
+SHAPES = tuple(10.0**e for e in range(-5, 3))
 """Candidates for ρ, in units of the mean curvature."""
 WIDTHS = tuple(10 ** (e / 2) for e in range(-4, 9))
 """Candidates for the scale, in units of the nominal one."""
