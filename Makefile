@@ -1,16 +1,21 @@
-# make demo: see what it is for. make test: everything a change must pass. make check: its quick part. make bench: the measurements.
+# make demo: see what it is for. make test: everything a change must pass. make check: its quick part.
+# make e2e: the service's page in a real Chromium. make bench: the measurements.
 PYTHON ?= python3
 BIN := .venv/bin
 NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surefind needs Python 3.11 or newer; this is %d.%d. Name another one: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check e2e format bench clean
 
 
 demo: .venv/demo
 	$(BIN)/surefind demo --out build/demo
 
 test: check
-	$(BIN)/pytest -q -n auto --dist loadgroup
+	$(BIN)/pytest -q -n auto --dist loadgroup -m "not e2e"
+
+e2e: .venv/ready
+	command -v chromium >/dev/null || (apt-get update && apt-get install -y chromium)
+	$(BIN)/pytest -q -m e2e tests/e2e
 
 check: .venv/ready
 	$(BIN)/ruff format --check .
@@ -25,6 +30,8 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/learning.py
 	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/gallery.py
+	$(BIN)/python benchmarks/service.py
 	$(BIN)/python benchmarks/tables.py
 
 # The demo needs less than the tests: it does not wait for their tools.

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "metrics": BASE,
     "decisions": BASE | {"metrics"},
     "gallery": BASE | {"embeddings", "vmf", "decisions"},
+    "service": BASE | {"embeddings", "gallery", "data", "passes"},
     "vectors": BASE
     | {"relations", "pairs", "curvature", "data", "models", "objectives", "methods", "train"},
     "report": BASE | {"data"},
@@ -40,7 +41,7 @@ MAY_IMPORT = {
 }
 TOP = {
     *("__init__", "__main__", "learner", "laplace_head", "evaluation"),
-    *("bench", "demo", "cli", "service"),
+    *("bench", "demo", "cli"),
 }
 
 

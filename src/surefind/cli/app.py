@@ -26,6 +26,7 @@ from surefind.cli.fitting import fit
 from surefind.cli.indexing import index
 from surefind.cli.reporting import report
 from surefind.cli.searching import search
+from surefind.cli.serving import serve
 from surefind.cli.stopping import StoppedError
 from surefind.cli.training import train
 from surefind.errors import SurefindError
@@ -67,6 +68,7 @@ register(app, evaluate)
 register(app, index)
 register(app, calibrate)
 register(app, search)
+register(app, serve)
 register(app, report)
 register(app, bench)
 register(app, demo)

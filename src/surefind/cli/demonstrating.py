@@ -13,7 +13,7 @@ from surefind.errors import InputError
 
 MARK = ".surefind-demo"
 """Says that what is in a folder was written by the demo, which may write it anew."""
-PARTS = ("run", "gallery")
+PARTS = ("gallery", "gallery.service", "images", "run")
 SPACE = 10_000_000
 """Bytes for the page, the run and the gallery."""
 
@@ -35,7 +35,13 @@ def demo(
         story = tell(out, say=say, report=report)
     page = out / "report.html"
     write_page(story, page)
-    say(f"Next, with your own images: surefind train --help. The demo's own model: {out / 'run'}")
+    say(
+        "Next: surefind train --help for your own images, docs/vectors.md for vectors that you have."
+    )
+    say(
+        f"Ask it yourself, in a browser: surefind serve {out / 'gallery'} --model {out / 'run'} "
+        f"--images {out / 'images'}"
+    )
     say(f"The report with pictures: {page.resolve()}")
 
 

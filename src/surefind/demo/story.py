@@ -17,6 +17,7 @@ from torch.nn.functional import avg_pool2d
 from surefind import metrics
 from surefind.data.catalogue import load
 from surefind.data.dataset import Dataset
+from surefind.data.extras import require
 from surefind.data.splits import validation_split
 from surefind.embeddings import Embeddings
 from surefind.gallery.answers import Answers
@@ -98,7 +99,7 @@ def tell(folder: Path, *, epochs: int = 20, say: Callable[[str], None], report: 
     """Train, build a gallery, calibrate it, ask, and tell what happened.
 
     Args:
-        folder: Where the run and the gallery are written.
+        folder: Where the run, the gallery and its pictures are written.
         epochs: Passes over the digits, for each of the two encoders.
         say: Called with each sentence of the story.
         report: Called after each training step.
@@ -206,11 +207,17 @@ def material() -> Material:
 
 
 def _gallery(folder: Path, learner: MetricLearner, digits: Material) -> Gallery:
-    """Fill a gallery with what was learnt, and calibrate it on the rest."""
+    """Fill a gallery with what was learnt, pictures beside it, and calibrate it on the rest."""
     gallery = Gallery(path=folder, model="surefind demo")
     names = [str(int(label)) for label in digits.learn.labels]
     ids = [f"digit-{i:04d}" for i in range(len(names))]
-    gallery.add(learner.embed(digits.learn), ids=ids, labels=names)
+    pictures = folder.with_name("images")
+    pictures.mkdir(parents=True, exist_ok=True)
+    pil = require("PIL.Image", "write the gallery's pictures")
+    for id_, pixels in zip(ids, np.asarray(digits.learn.inputs), strict=True):
+        pil.fromarray(pixels).save(pictures / f"{id_}.png")
+    payload = [{"path": f"{id_}.png"} for id_ in ids]
+    gallery.add(learner.embed(digits.learn), ids=ids, labels=names, payload=payload)
     known = set(names)
     truth = [str(int(label)) for label in digits.calibrate.labels]
     gallery.calibrate(

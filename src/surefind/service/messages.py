@@ -1,0 +1,205 @@
+"""What goes over the wire, described for OpenAPI.
+
+κ is null where it is infinite, that is, where no uncertainty is known: JSON has no infinity.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StrictStr
+
+LARGEST = 2**53 - 1
+"""Up to here every program reads a JSON number as the same whole number."""
+
+Text = Annotated[StrictStr, Field(max_length=256)]
+Whole = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)]
+ItemId = Annotated[Text, Field(min_length=1)] | Whole
+ItemLabel = Text | Whole | None
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Vector = Annotated[list[Number], Field(min_length=2, max_length=16384)]
+Kappa = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+Payload = dict[str, JsonValue] | None
+Kind = Literal["number", "text"]
+Verdict = Literal["accept", "reject", "relabel"]
+Decision = Literal["match", "review", "no_match"]
+
+
+class Message(BaseModel):
+    """What a caller sends holds nothing unknown: a misspelt name is told, not ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class VectorSearch(Message):
+    """Queries that are embedded already."""
+
+    vectors: Annotated[list[Vector], Field(min_length=1)]
+    kappa: Annotated[list[Kappa] | None, Field(description="One per vector.")] = None
+    k: Annotated[int, Field(ge=1, le=100)] = 10
+    keep: Annotated[bool, Field(description="Let unsure queries wait for a person.")] = False
+
+
+class Neighbour(BaseModel):
+    """An item that was found."""
+
+    id: ItemId
+    label: ItemLabel
+    score: float
+    kappa: float | None
+    payload: Any
+    image: bool
+
+
+class Answer(BaseModel):
+    """What is known about one query."""
+
+    decision: Decision | None = Field(description="null without a calibration.")
+    probability: float | None = Field(description="That the top answer is right.")
+    kappa: float | None = Field(description="How sure the embedding is.")
+    surer_than: float | None = Field(description="Share of calibration queries that are less sure.")
+    reasons: list[str]
+    neighbours: list[Neighbour]
+    vector: list[float] | None = Field(description="Of an image; callers know their own vectors.")
+    review: str | None = Field(description="Where it waits for a person, if it does.")
+
+
+class SearchAnswer(BaseModel):
+    """The answers, one per query."""
+
+    answers: list[Answer]
+    rank: str
+    stale: bool = Field(description="Whether the gallery has changed since it was calibrated.")
+
+
+class NewItem(Message):
+    """An item to add."""
+
+    id: ItemId | None = None
+    vector: Vector
+    kappa: Kappa = None
+    label: ItemLabel = None
+    payload: Payload = None
+
+
+class NewItems(Message):
+    """Items to add: all of them, or none."""
+
+    items: Annotated[list[NewItem], Field(min_length=1, max_length=1000)]
+
+
+class ItemChange(Message):
+    """What an item gets; what is left out stays."""
+
+    vector: Vector | None = None
+    kappa: Kappa = None
+    label: ItemLabel = None
+    payload: Payload = None
+
+
+class Ids(BaseModel):
+    """The ids of what was stored; it is on the disk."""
+
+    ids: list[ItemId]
+
+
+class ItemView(BaseModel):
+    """An item."""
+
+    id: ItemId
+    label: ItemLabel
+    kappa: float | None
+    payload: Any
+    image: bool
+    confuses: int | None = None
+    vector: list[float] | None = None
+
+
+class ItemPage(BaseModel):
+    """A part of a list."""
+
+    total: int
+    offset: int
+    items: list[ItemView]
+
+
+class Curve(BaseModel):
+    """Coverage and wrong matches over thresholds, the strictest first."""
+
+    thresholds: list[float]
+    coverage: list[float]
+    wrong_rate: list[float]
+    upper_bound: list[float]
+    chosen: int | None
+
+
+class CalibrationView(BaseModel):
+    """What the decisions rest on; everything but the first is null without a calibration."""
+
+    calibrated: bool
+    summary: str | None = None
+    max_wrong: float | None = None
+    confidence: float | None = None
+    threshold: float | None = None
+    floor: float | None = None
+    queries: int | None = None
+    unknown: int | None = None
+    log_kappa_quantiles: list[float] | None = None
+    risk_curve: Curve | None = None
+    contributions: list[dict[str, Any]] | None = None
+
+
+class GalleryView(BaseModel):
+    """What can be searched, and how."""
+
+    items: int
+    dim: int | None
+    model: str | None
+    images: bool = Field(description="Whether images can be searched with.")
+    calibrated: bool
+    may_write: bool
+    version: str
+
+
+class ReviewView(BaseModel):
+    """A query that waits for a person."""
+
+    id: str
+    when: str
+    decision: Decision | None
+    probability: float | None
+    kappa: float | None
+    surer_than: float | None
+    reasons: list[str]
+    neighbours: list[Neighbour]
+    image: bool
+
+
+class DecidedView(BaseModel):
+    """What a person said."""
+
+    id: str
+    when: str
+    verdict: Verdict
+    label: ItemLabel
+
+
+class ReviewList(BaseModel):
+    """The queue, the oldest first, and the latest decisions."""
+
+    total: int
+    pending: list[ReviewView]
+    decided: list[DecidedView]
+
+
+class Verdicts(Message):
+    """What a person says about a query."""
+
+    id: Annotated[str, Field(max_length=64)]
+    verdict: Verdict
+    label: ItemLabel = None
+
+
+class Health(BaseModel):
+    """The service is up."""
+
+    status: Literal["ok"]
+    items: int

@@ -1,0 +1,61 @@
+// Makes elements. Texts are always texts, never markup: labels and ids come from strangers.
+import { itemPath, picture } from "./server.js";
+
+export const $ = (id) => document.getElementById(id);
+
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  return fill(element, attributes, children);
+}
+
+export function draw(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)} %`;
+
+export function chance(p) {
+  if (p > 0.995) return "more than 99 %";
+  if (p < 0.005) return "less than 1 %";
+  return percent(p);
+}
+
+export const labelText = (label, id) => (label === null ? `item ${id}` : String(label));
+
+export function kappaText(kappa) {
+  if (kappa === null) return "κ unknown";
+  return `κ ${kappa >= 100 ? Math.round(kappa).toLocaleString("en") : kappa.toPrecision(2)}`;
+}
+
+// A picture if there is one; or else a field that says what it stands for.
+export function pictureOf(path, words, there) {
+  const blank = make("div", { class: "picture blank" }, there ? "…" : words);
+  if (there) {
+    picture(path)
+      .then((url) => {
+        const image = make("img", { class: "picture", alt: words, src: url });
+        image.addEventListener("load", () => {
+          image.classList.toggle("tiny", image.naturalWidth <= 64);
+          URL.revokeObjectURL(url);
+        });
+        blank.replaceWith(image);
+      })
+      .catch(() => (blank.textContent = words));
+  }
+  return blank;
+}
+
+export function itemPicture(item) {
+  const [path, kind] = itemPath(item.id);
+  return pictureOf(`${path}/image${kind}`, labelText(item.label, item.id), item.image);
+}

@@ -1,0 +1,78 @@
+"""What a caller is told when something goes wrong: a status and a sentence, always as JSON.
+
+400 the body is not what it says it is     408 it came too slowly       413 too large
+401 a token is missing    403 not allowed  404 not there                409 in conflict with what is
+415 no image              422 unusable     429 too much at once         503 the storage failed
+504 it took too long      500 a defect of ours, without details
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from surefind.errors import InputError, SurefindError
+from surefind.gallery.faults import StaleError, StorageError
+
+
+class Problem(BaseModel):
+    """Why a request was not answered."""
+
+    error: str
+
+
+class RefusedError(HTTPException):
+    """A request that is not answered, with the reason as a sentence."""
+
+    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status, sentence, headers)
+
+
+def problem(status: int, sentence: str, headers: Any = None) -> JSONResponse:
+    """Write a problem as an answer."""
+    return JSONResponse({"error": sentence}, status_code=status, headers=headers)
+
+
+def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe statuses for OpenAPI."""
+    return {status: {"model": Problem} for status in statuses}
+
+
+def invalid_sentence(errors: Sequence[Any]) -> str:
+    """Say what pydantic found: the place, not the value, for what a caller sent is not repeated."""
+    place = ".".join(str(part) for part in errors[0]["loc"]) or "body"
+    more = f" And {len(errors) - 1} more." if errors[1:] else ""
+    return f"{place}: {errors[0]['msg']}.{more}"
+
+
+def install(app: FastAPI) -> None:
+    """Answer every known error of an application as a problem.
+
+    Args:
+        app: The application.
+    """
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(SurefindError, _surefind)
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return problem(error.status_code, str(error.detail), error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return problem(422, invalid_sentence(error.errors()))
+
+
+async def _surefind(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, StaleError):
+        return problem(409, str(error))
+    if isinstance(error, StorageError):
+        return problem(503, "what was asked could not be stored; nothing was changed.")
+    return problem(422 if isinstance(error, InputError) else 500, str(error))

@@ -1,0 +1,31 @@
+"""Which digits get which answer, asked of the gallery itself; and how to ask the page."""
+
+from service.world import blurred, png
+
+from surefind.gallery.gallery import Gallery
+
+
+def image_with(world, decision, images):
+    """The PNG of an image that the gallery answers so; the surest such answer."""
+    with Gallery.open(world.folder / "gallery", mode="r", on_stale="mark") as gallery:
+        found = gallery.search(world.learner.embed(images))
+    rows = [i for i, d in enumerate(found.decision) if d == decision]
+    best = max(rows, key=lambda i: abs(found.probability[i] - 0.5))
+    return png(images[best]), found.labels[best, 0]
+
+
+def known(world):
+    return image_with(world, "match", world.known)
+
+
+def unknown(world):
+    return image_with(world, "no_match", world.unknown)
+
+
+def unsure(world):
+    return image_with(world, "review", blurred(world.known))
+
+
+def drop(page, data, name="query.png"):
+    file = {"name": name, "mimeType": "image/png", "buffer": data}
+    page.set_input_files("#file", file)

@@ -1,0 +1,264 @@
+"""People at the page: known, unknown and blurred queries, browsing, reviewing, risk, sphere, troubles."""
+
+import json
+import re
+
+import pytest
+from e2e.asking import drop, known, unknown, unsure
+
+from surefind.service.reviews import read_reviews
+
+api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.e2e
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+
+
+def text(page, selector):
+    page.wait_for_selector(selector)
+    return page.inner_text(selector)
+
+
+def says(page, selector, words):
+    """Wait until an element says something."""
+    api.expect(page.locator(selector)).to_contain_text(words, timeout=20_000)
+
+
+def test_a_known_query_is_a_match(page, world):
+    data, label = known(world)
+    drop(page, data)
+    answer = text(page, ".answer.match")
+    assert f"Match: {label}" in answer
+    assert "✓" in answer
+    assert "probability" in answer
+    assert re.search(r"surer than \d+ % of the calibration's queries", answer)
+    assert page.locator("#found li").count() == 10
+    page.wait_for_selector("#found img.picture")
+    assert page.locator("#answer").get_attribute("aria-live") == "polite"
+
+
+def test_an_unknown_query_is_unmistakably_unknown(page, world):
+    data, _ = unknown(world)
+    drop(page, data)
+    answer = text(page, ".answer.no_match")
+    assert "Unknown: no match" in answer
+    assert "✕" in answer
+    assert "Do not act on it." in answer
+    assert "none of them a match" in text(page, "#neighbours h3")
+    assert page.locator(".answer .reasons li").count() >= 1
+
+
+def test_a_blurred_query_is_for_a_person(page, world):
+    data, label = unsure(world)
+    drop(page, data)
+    answer = text(page, ".answer.review")
+    assert f"Perhaps {label}. A person should look." in answer
+    assert "review queue" in answer
+    assert text(page, "#waiting") == "1"
+
+
+def test_what_is_no_image_is_told(page):
+    drop(page, b"<html></html>", "cat.jpg")
+    assert "This is no image of a known format" in text(page, "#trouble")
+
+
+def test_a_dropped_file_is_searched(page, world):
+    data, _ = known(world)
+    page.evaluate(
+        """(bytes) => {
+            const files = new DataTransfer();
+            files.items.add(new File([new Uint8Array(bytes)], "x.png", { type: "image/png" }));
+            document.getElementById("drop").dispatchEvent(
+                new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }));
+        }""",
+        list(data),
+    )
+    assert "Match" in text(page, ".answer.match")
+
+
+def test_browsing_and_searching_with_an_item(page):
+    page.click("nav a[href='#browse']")
+    page.wait_for_selector("#items img.picture")
+    assert "1 to 24 of 240" in text(page, "#place")
+    first = text(page, "#items li:first-child")
+    page.click("#next")
+    says(page, "#place", re.compile("^25 to"))
+    page.select_option("#order", "least-sure")
+    says(page, "#place", re.compile("^1 to"))
+    assert text(page, "#items li:first-child") != first
+    page.select_option("#order", "confusing")
+    says(page, "#items", "confuses")
+    page.click("#items li:first-child button")
+    page.wait_for_selector("#answer .answer")
+    assert "the query itself" in text(page, "#found")
+
+
+def test_reviewing_by_keyboard_is_kept(page, world, tmp_path):
+    data, label = unsure(world)
+    for n in (1, 2, 3):
+        drop(page, data)
+        says(page, "#waiting", str(n))
+    page.click("nav a[href='#review']")
+    assert "Query 1 of 3" in text(page, "#review-status")
+    page.keyboard.press("ArrowRight")
+    assert "Query 2 of 3" in text(page, "#review-status")
+    page.keyboard.press("a")
+    says(page, "#review-status", "Accepted")
+    page.keyboard.press("r")
+    says(page, "#review-status", "Rejected")
+    page.keyboard.press("l")
+    page.keyboard.type("7")
+    page.keyboard.press("Enter")
+    says(page, "#review-status", "Nothing waits")
+    _, labels = read_reviews(tmp_path / "gallery.service")
+    assert labels == [label, None, 7]
+
+
+def test_a_wrong_label_is_told_and_can_be_mended(page, world):
+    data, _ = unsure(world)
+    drop(page, data)
+    page.wait_for_selector(".answer.review")
+    page.click("nav a[href='#review']")
+    page.wait_for_selector("#case .card")
+    page.keyboard.press("l")
+    page.keyboard.type("nobody")
+    page.keyboard.press("Enter")
+    assert "No item of the gallery has this label" in text(page, "#trouble")
+
+
+def test_everything_works_by_keyboard_alone(page, world):
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    seen = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.id || document.activeElement.hash || ''"))
+    assert {"#browse", "#review", "#risk", "file"} <= seen
+    page.focus("nav a[href='#browse']")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#items button")
+    page.focus("#items li:nth-child(2) button")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#answer .answer")
+    with page.expect_file_chooser() as chooser:
+        page.focus("#file")
+        page.keyboard.press("Enter")
+    data, label = known(world)
+    chooser.value.set_files({"name": "x.png", "mimeType": "image/png", "buffer": data})
+    says(page, ".verdict", f"Match: {label}")
+
+
+def test_the_slider_shows_what_a_risk_gives(page):
+    page.click("nav a[href='#risk']")
+    before = text(page, "#risk-said")
+    assert "answered by themselves" in before
+    page.focus("#taken")
+    page.keyboard.press("Home")
+    assert "no threshold can promise this" in text(page, "#risk-said")
+    page.keyboard.press("End")
+    assert text(page, "#risk-said") != before
+    assert page.locator(".chart path").count() == 2
+
+
+def test_the_sphere_is_turned_by_mouse_and_keyboard(page):
+    page.click("nav a[href='#sphere']")
+    page.wait_for_selector("#legend li")
+    box = page.locator("#globe").bounding_box()
+    first = page.evaluate("document.querySelector('#globe').toDataURL()")
+    page.mouse.move(box["x"] + 100, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 150)
+    page.mouse.up()
+    second = page.evaluate("document.querySelector('#globe').toDataURL()")
+    page.focus("#globe")
+    page.keyboard.press("ArrowLeft")
+    third = page.evaluate("document.querySelector('#globe').toDataURL()")
+    assert len({first, second, third}) == 3
+
+
+def test_a_failing_server_is_told_and_asked_again(page, world):
+    data, _ = known(world)
+    page.route("**/v1/search/image*", lambda route: route.fulfill(status=500, body="oops"))
+    drop(page, data)
+    assert "answered with an error (500)" in text(page, "#trouble")
+    page.unroute("**/v1/search/image*")
+    page.click("#trouble button")
+    page.wait_for_selector(".answer.match")
+    assert page.is_hidden("#trouble")
+
+
+def test_a_server_that_is_gone_is_told(page, world):
+    data, _ = known(world)
+    page.route("**/v1/**", lambda route: route.abort())
+    drop(page, data)
+    assert "The service cannot be reached" in text(page, "#trouble")
+
+
+def test_a_slow_server_is_told(page, world):
+    data, _ = known(world)
+    page.evaluate("document.documentElement.dataset.seconds = 1")
+    page.route("**/v1/search/image*", lambda _route: None)
+    drop(page, data)
+    assert "Looking" in text(page, "#busy")
+    assert "did not answer within 1 seconds" in text(page, "#trouble")
+    page.unroute("**/v1/search/image*")
+    page.evaluate("document.documentElement.dataset.seconds = 15")
+    page.click("#trouble button")
+    page.wait_for_selector(".answer.match")
+
+
+def test_a_token_is_asked_for(serve, browser):
+    address = serve(read_token="reader", write_token="writer")
+    page = browser.new_page()
+    page.goto(address)
+    page.fill("#token", "writer")
+    page.press("#token", "Enter")
+    says(page, "#about", "240")
+    page.click("nav a[href='#browse']")
+    page.wait_for_selector("#items img.picture")
+    page.close()
+
+
+def test_without_a_model_the_page_says_so(serve, open_page):
+    page = open_page(serve(learner=None))
+    assert "has no model" in text(page, "#drop")
+
+
+def test_labels_are_never_markup(page):
+    body = {"id": "<img src=x onerror=alert(1)>", "vector": [0, 0, 1], "label": "<b>x</b>"}
+    page.request.post(f"{page.url}v1/items", data=json.dumps({"items": [body]}), headers=JSON)
+    page.click("nav a[href='#browse']")
+    page.wait_for_selector("#items li")
+    assert "<b>x</b>" in text(page, "#items li:first-child")
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize("section", ["search", "browse", "review", "risk", "sphere"])
+def test_a_phone_needs_no_sideways_scrolling(serve, open_page, world, section):
+    page = open_page(serve(), **PHONE)
+    data, _ = unsure(world)
+    drop(page, data)
+    page.wait_for_selector(".answer.review")
+    page.goto(f"{page.url.split('#')[0]}#{section}")
+    page.wait_for_selector(f"section#{section}:not([hidden])")
+    page.wait_for_timeout(300)
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= PHONE["viewport"]["width"]
+
+
+def test_every_control_has_a_name(page, world):
+    data, _ = unsure(world)
+    drop(page, data)
+    page.wait_for_selector(".answer.review")
+    for section in ("search", "browse", "review", "risk", "sphere"):
+        page.click(f"nav a[href='#{section}']")
+        page.wait_for_timeout(300)
+        nameless = page.evaluate(
+            """() => [...document.querySelectorAll("button, a, input, select, img, canvas")]
+                .filter((e) => e.checkVisibility() && e.alt !== "")
+                .filter((e) => !(e.ariaLabel || e.alt || e.textContent.trim()
+                    || e.labels?.length)).map((e) => e.outerHTML)"""
+        )
+        assert nameless == []
+    assert page.locator("main").count() == page.locator("nav").count() == 1

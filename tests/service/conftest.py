@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from service import world as worlds
+
+from surefind.gallery.gallery import Gallery
+from surefind.service.app import create_app
+from surefind.service.settings import Settings
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    """One process makes the small world for all tests of this folder."""
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.xdist_group("service"))
+
+
+@pytest.fixture(scope="session")
+def world():
+    return worlds.world()
+
+
+@pytest.fixture
+def serve(world, tmp_path):
+    """Start services on a copy of the gallery; give a client of each."""
+    opened = []
+
+    def start(*, gallery=None, learner=world.learner, fresh=True, **settings):
+        if gallery is None:
+            place = worlds.copy(world, tmp_path) if fresh else tmp_path / "gallery"
+            gallery = Gallery.open(place, on_stale="mark")
+        settings = {"folder": tmp_path / "gallery.service", "rate": 0} | settings
+        app = create_app(gallery, learner, settings=Settings(**settings))
+        client = TestClient(app, base_url="http://localhost")
+        client.__enter__()
+        opened.append((client, gallery))
+        return client
+
+    yield start
+    for client, gallery in opened:
+        client.__exit__(None, None, None)
+        gallery.close()
+
+
+@pytest.fixture
+def client(serve):
+    return serve()
+
+
+@pytest.fixture
+def ask(world):
+    """Search with an image."""
+
+    def ask(client, data, name="query.png", **params):
+        return client.post("/v1/search/image", files={"file": (name, data)}, params=params)
+
+    return ask

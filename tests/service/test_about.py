@@ -1,0 +1,96 @@
+"""What a service says about itself: health, figures, calibration, logs, its description and its page."""
+
+import json
+import logging
+import re
+
+import pytest
+from service.world import png
+
+from surefind.service import logs
+from surefind.service.pages import FOLDER
+
+
+def test_health_says_how_many_items(client):
+    assert client.get("/healthz").json() == {"status": "ok", "items": 240}
+
+
+def test_the_calibration_has_curve_meter_and_summary(client):
+    found = client.get("/v1/calibration").json()
+    assert found["calibrated"]
+    assert "Target" in found["summary"]
+    assert len(found["log_kappa_quantiles"]) == 101
+    curve = found["risk_curve"]
+    assert len(curve["coverage"]) == len(curve["upper_bound"]) == len(curve["thresholds"])
+    assert curve["thresholds"][curve["chosen"]] == found["threshold"]
+
+
+def test_figures_count_requests_decisions_and_batches(client, world, ask):
+    ask(client, png(world.known[0]))
+    client.get("/v1/items/secret-id")
+    text = client.get("/metrics").text
+    assert (
+        'surefind_requests_total{method="POST",route="/v1/search/image",status="200"} 1.0' in text
+    )
+    assert re.search(r'surefind_decisions_total\{decision="\w+"\} 1.0', text)
+    assert 'surefind_batch_size_count{kind="embed"} 1.0' in text
+    assert "surefind_items 240.0" in text
+    assert "secret-id" not in text
+
+
+def test_logs_are_json_without_what_users_sent(client, capsys):
+    logs.write_to_stderr()
+    try:
+        client.get("/v1/items/secret-id", params={"kind": "text"})
+        client.post("/v1/items", json={"items": [{"id": "secret-id", "vector": [1.0]}]})
+    finally:
+        logs.LOGGER.handlers = []
+        logs.LOGGER.propagate = True
+        logs.LOGGER.setLevel(logging.NOTSET)
+    text = capsys.readouterr().err
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["method"], line["status"]) for line in lines] == [("GET", 404), ("POST", 422)]
+    assert lines[0]["route"] == "/v1/items/{id:path}"
+    assert "secret-id" not in text
+
+
+def test_every_endpoint_is_described(client):
+    description = client.get("/v1/openapi.json").json()
+    assert set(description["paths"]) >= {
+        "/v1/search/image",
+        "/v1/search/vector",
+        "/v1/items",
+        "/v1/items/image",
+        "/v1/calibration",
+        "/v1/reviews",
+        "/v1/gallery",
+        "/healthz",
+        "/metrics",
+    }
+    for methods in description["paths"].values():
+        assert all(operation["description"] for operation in methods.values())
+
+
+def test_the_page_needs_no_other_host(client):
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for name in re.findall(r'(?:src|href)="(/[^"]+)"', page.text):
+        assert client.get(name).status_code == 200
+    for file in FOLDER.iterdir():
+        text = file.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://", text), file
+        assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(", text), file
+
+
+def test_modules_import_what_is_there():
+    for file in FOLDER.glob("*.js"):
+        for name in re.findall(r'from "\./([^"]+)"', file.read_text()):
+            assert (FOLDER / name).is_file(), (file, name)
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/page/../app.py", "/page/none.js", "/v1/items/"])
+def test_what_is_not_there_is_told_as_json(client, path):
+    answer = client.get(path)
+    assert answer.status_code in (404, 405)
+    assert "error" in answer.json()

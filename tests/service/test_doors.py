@@ -1,0 +1,343 @@
+"""Tokens, limits, origins: who is let in, how often, how much and how long."""
+
+import asyncio
+import socket
+import time
+
+import httpx
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from service.live import live
+from service.world import copy, png
+
+from surefind.errors import InputError, NumericalError
+from surefind.gallery.faults import StorageError
+from surefind.gallery.gallery import Gallery
+from surefind.service.app import create_app
+from surefind.service.batching import Batcher
+from surefind.service.limits import MOST_CLIENTS, Buckets
+from surefind.service.problems import RefusedError
+from surefind.service.settings import Settings, check_listening, is_loopback
+from surefind.service.tokens import NOTHING, READ, WRITE, permission
+
+READER, WRITER = {"Authorization": "Bearer reader"}, {"Authorization": "Bearer writer"}
+ITEM = {"items": [{"vector": [0.0, 0.0, 1.0]}]}
+
+
+@pytest.fixture
+def small(serve):
+    """Start services on four vectors."""
+
+    def start(**settings):
+        gallery = Gallery()
+        gallery.add(np.eye(3), ids=list("abc"))
+        return serve(gallery=gallery, learner=None, **settings)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("tokens", "header", "expected"),
+    [
+        ((None, None), None, WRITE),
+        (("reader", None), None, NOTHING),
+        (("reader", None), "Bearer reader", READ),
+        ((None, "writer"), "Bearer writer", WRITE),
+        ((None, "writer"), "Bearer reader", NOTHING),
+        (("reader", "writer"), "Bearer reader", READ),
+        (("reader", "writer"), "bearer writer", WRITE),
+        (("reader", "writer"), "Basic writer", NOTHING),
+        (("reader", "writer"), "Bearer ", NOTHING),
+        (("reader", "wrïter"), "Bearer wrïter", WRITE),
+    ],
+)
+def test_permission(tmp_path, tokens, header, expected):
+    settings = Settings(folder=tmp_path, read_token=tokens[0], write_token=tokens[1])
+    assert permission(settings, header) == expected
+
+
+def test_readers_read_writers_write_and_strangers_do_nothing(small):
+    client = small(read_token="reader", write_token="writer")
+    search = {"vectors": [[1, 0, 0]]}
+    for path in ("/v1/items", "/v1/calibration", "/v1/reviews", "/v1/gallery", "/metrics"):
+        assert client.get(path).status_code == 401
+        assert client.get(path, headers=READER).status_code == 200
+    assert client.post("/v1/search/vector", json=search).status_code == 401
+    assert client.post("/v1/search/vector", json=search, headers=READER).status_code == 200
+    assert client.post("/v1/items", json=ITEM).status_code == 401
+    assert client.post("/v1/items", json=ITEM, headers=READER).status_code == 403
+    assert client.post("/v1/items", json=ITEM, headers=WRITER).status_code == 201
+    for method, path in (
+        ("DELETE", "/v1/items/a"),
+        ("PUT", "/v1/items/a"),
+        ("POST", "/v1/reviews"),
+        ("PUT", "/v1/items/a/image"),
+    ):
+        assert client.request(method, path, headers=READER).status_code in (403, 422)
+    assert "a" in client.app.state.desk.gallery
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/").status_code == 200
+
+
+def test_a_reader_leaves_nothing_in_the_queue(serve, world, ask):
+    from service.world import blurred
+
+    client = serve(read_token="reader")
+    client.headers.update(READER)
+    for image in blurred(world.known)[:20]:
+        assert ask(client, png(image)).json()["answers"][0]["review"] is None
+    assert client.get("/v1/reviews").json()["total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("::1", True),
+        ("127.9.9.9", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("example.org", False),
+        ("192.168.0.1", False),
+    ],
+)
+def test_beyond_this_machine_a_token_is_needed(tmp_path, host, local):
+    assert is_loopback(host) == local
+    check_listening(host, Settings(folder=tmp_path, write_token="x"))
+    if not local:
+        with pytest.raises(InputError, match="SUREFIND_WRITE_TOKEN"):
+            check_listening(host, Settings(folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_bytes": 0}, {"rate": -1}, {"seconds": 0}, {"read_token": ""}, {"max_wait": -0.1}],
+)
+def test_settings_are_checked(tmp_path, wrong):
+    with pytest.raises(InputError):
+        Settings(folder=tmp_path, **wrong)
+
+
+def test_a_page_of_another_host_is_refused(small):
+    client = small()
+    foreign = {"Origin": "http://evil.example"}
+    assert client.post("/v1/items", json=ITEM, headers=foreign).status_code == 403
+    assert client.get("/v1/items", headers={"Host": "evil.example"}).status_code == 403
+    for host in ("localhost:8765", "127.0.0.1:1", "[::1]:8765", "[::1]"):
+        headers = {"Host": host, "Origin": f"http://{host}"}
+        assert client.get("/v1/items", headers=headers).status_code == 200
+
+
+def test_a_body_that_is_too_large_is_refused_unread(small):
+    client = small(max_bytes=1000)
+    answer = client.post("/v1/items", content=b" " * 2000)
+    assert answer.status_code == 413
+    assert "1,000 bytes" in answer.json()["error"]
+
+
+def test_a_hundred_megabytes_without_a_length_are_cut_off_early(small):
+    client = small(max_bytes=2**20)
+    read = 0
+
+    async def body():
+        nonlocal read
+        for _ in range(1600):
+            read += 2**16
+            yield bytes(2**16)
+
+    async def call():
+        transport = httpx.ASGITransport(client.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as direct:
+            return await direct.post("/v1/items", content=body())
+
+    assert asyncio.run(call()).status_code == 413
+    assert read < 2**21
+
+
+def test_a_hundred_megabytes_are_refused_before_they_are_sent(world, tmp_path):
+    with live(copy(world, tmp_path), None) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as raw:
+            head = f"POST /v1/search/image HTTP/1.1\r\nHost: {host}\r\nContent-Length: {10**8}"
+            raw.sendall(f"{head}\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: raw.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"bytes at most" in answer
+
+
+def test_a_body_that_comes_too_slowly_is_refused(small):
+    client = small(seconds=0.2)
+
+    async def body():
+        yield b"{"
+        await asyncio.sleep(5)
+        yield b"}"
+
+    async def call():
+        transport = httpx.ASGITransport(client.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as direct:
+            return await direct.post("/v1/items", content=body())
+
+    assert asyncio.run(call()).status_code == 408
+
+
+def test_too_many_requests_are_refused_and_health_is_not(small):
+    client = small(rate=0.5, burst=3)
+    statuses = [client.get("/v1/gallery").status_code for _ in range(5)]
+    assert statuses == [200, 200, 200, 429, 429]
+    assert client.get("/v1/gallery").headers["retry-after"]
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_bucket_fills_again():
+    buckets = Buckets(rate=2, burst=2)
+    assert [buckets.wait("a", 0.0) for _ in range(3)] == [0, 0, 0.5]
+    assert buckets.wait("b", 0.0) == 0
+    assert buckets.wait("a", 0.5) == 0
+    assert buckets.wait("a", 0.5) == 0.5
+    assert [buckets.wait("a", 100.0) for _ in range(3)] == [0, 0, 0.5]
+
+
+def test_buckets_forget_old_clients():
+    buckets = Buckets(rate=1, burst=1)
+    for i in range(MOST_CLIENTS + 1):
+        buckets.wait(str(i), 0.0)
+    assert buckets.wait("0", 0.0) == 0
+    assert buckets.wait(str(MOST_CLIENTS), 0.0) > 0
+
+
+def test_what_takes_too_long_is_told(small, monkeypatch):
+    client = small(seconds=0.1)
+    gallery = client.app.state.desk.gallery
+    monkeypatch.setattr(gallery, "get", lambda id_: time.sleep(0.5))
+    answer = client.get("/v1/items/a")
+    assert answer.status_code == 504
+    assert "longer than 0.1 seconds" in answer.json()["error"]
+
+
+def test_a_defect_is_answered_without_details(small, monkeypatch, caplog):
+    client = small()
+
+    def fail(id_):
+        raise KeyError("secret content")
+
+    monkeypatch.setattr(client.app.state.desk.gallery, "get", fail)
+    with caplog.at_level("INFO", "surefind.service"):
+        answer = client.get("/v1/items/a")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    assert "secret" not in caplog.text
+    (line,) = [r.fields for r in caplog.records if "defect" in getattr(r, "fields", {})]
+    assert line["defect"].startswith("KeyError at fail:")
+    assert answer.headers["x-request-id"] in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(StorageError("the disk is full"), 503), (NumericalError("too large"), 500)],
+)
+def test_errors_of_the_library_have_their_status(small, monkeypatch, error, status):
+    client = small()
+
+    def fail(*_args, **_options):
+        raise error
+
+    monkeypatch.setattr(client.app.state.desk.gallery, "add", fail)
+    assert client.post("/v1/items", json=ITEM).status_code == status
+
+
+def test_what_arrives_together_is_done_together():
+    sizes = []
+
+    async def main():
+        def run(items):
+            time.sleep(0.02)
+            return [item * 2 for item in items]
+
+        batcher = Batcher(run, most=4, observe=sizes.append)
+        found = await asyncio.gather(*(batcher.ask(i) for i in range(10)))
+        await batcher.close()
+        return found
+
+    assert asyncio.run(main()) == [2 * i for i in range(10)]
+    assert sizes == [4, 4, 2]
+
+
+def test_a_full_queue_sends_away_and_an_error_reaches_who_asked():
+    async def main():
+        def run(items):
+            return [ValueError(item) if item == "bad" else item for item in items]
+
+        batcher = Batcher(run, most=4, waiting=2)
+        asked = [asyncio.ensure_future(batcher.ask(i)) for i in ("good", "bad")]
+        await asyncio.sleep(0)
+        with pytest.raises(RefusedError, match="busy") as refused:
+            await batcher.ask("late")
+        assert refused.value.status_code == 429
+        good, bad = await asyncio.gather(*asked, return_exceptions=True)
+        await batcher.close()
+        return good, bad
+
+    good, bad = asyncio.run(main())
+    assert good == "good"
+    assert isinstance(bad, ValueError)
+
+
+def test_a_failed_batch_fails_all_of_it_and_the_next_one_works():
+    async def main():
+        calls = []
+
+        def run(items):
+            calls.append(items)
+            if len(calls) == 1:
+                raise ValueError("broken")
+            return items
+
+        batcher = Batcher(run, most=8, wait=0.01)
+        first = await asyncio.gather(batcher.ask(1), batcher.ask(2), return_exceptions=True)
+        second = await batcher.ask(3)
+        await batcher.close()
+        return first, second
+
+    first, second = asyncio.run(main())
+    assert [type(e) for e in first] == [ValueError, ValueError]
+    assert second == 3
+
+
+def test_whoever_went_away_is_not_served():
+    async def main():
+        served = []
+
+        def run(items):
+            time.sleep(0.05)
+            served.extend(items)
+            return items
+
+        batcher = Batcher(run, most=1)
+        tasks = [asyncio.ensure_future(batcher.ask(i)) for i in range(3)]
+        await asyncio.sleep(0.01)
+        tasks[1].cancel()
+        assert await tasks[2] == 2
+        await batcher.close()
+        return served
+
+    assert asyncio.run(main()) == [0, 2]
+
+
+def test_shutdown_finishes_what_was_begun(tmp_path):
+    gallery = Gallery(path=tmp_path / "gallery")
+    settings = Settings(folder=tmp_path / "service", seconds=0.05)
+    app = create_app(gallery, settings=settings)
+    slow = gallery.add
+
+    def add(*args, **options):
+        time.sleep(0.3)
+        return slow(*args, **options)
+
+    gallery.add = add
+    with TestClient(app, base_url="http://localhost") as client:
+        assert client.post("/v1/items", json=ITEM).status_code == 504
+    assert len(gallery) == 1
+    gallery.close()

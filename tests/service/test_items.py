@@ -1,0 +1,159 @@
+"""Items over HTTP: what was acknowledged is in the gallery, also after a restart."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from service.world import png
+
+from surefind.gallery.gallery import Gallery
+
+NORTH = [0.0, 0.0, 1.0]
+
+
+def test_items_are_added_looked_at_changed_and_deleted(client):
+    new = {"id": "new", "vector": NORTH, "kappa": 7.5, "label": "n", "payload": {"a": [1]}}
+    assert client.post("/v1/items", json={"items": [new]}).status_code == 201
+    seen = client.get("/v1/items/new").json()
+    assert (seen["label"], seen["kappa"], seen["payload"]) == ("n", 7.5, {"a": [1]})
+    assert seen["vector"] == NORTH
+    client.put("/v1/items/new", json={"label": 3}).raise_for_status()
+    assert client.get("/v1/items/new").json()["label"] == 3
+    assert client.get("/v1/items/new").json()["payload"] == {"a": [1]}
+    client.put("/v1/items/new", json={"vector": [1, 0, 0], "payload": None}).raise_for_status()
+    changed = client.get("/v1/items/new").json()
+    assert (changed["vector"], changed["kappa"], changed["payload"]) == ([1, 0, 0], None, None)
+    assert client.delete("/v1/items/new").json() == {"ids": ["new"]}
+    assert client.get("/v1/items/new").status_code == 404
+
+
+def test_what_was_acknowledged_is_there_after_a_restart(client, tmp_path):
+    body = {"items": [{"vector": NORTH}, {"vector": NORTH}]}
+    ids = client.post("/v1/items", json=body).json()["ids"]
+    seen = Gallery.open(tmp_path / "gallery", mode="r", on_stale="mark")
+    assert all(i in seen for i in ids)
+
+
+def test_an_image_is_added_with_its_picture(client, world, ask):
+    form = {"id": "mine", "label": '"three"', "payload": '{"from": "here"}'}
+    files = {"file": ("x.png", png(world.unknown[0]))}
+    client.post("/v1/items/image", data=form, files=files).raise_for_status()
+    seen = client.get("/v1/items/mine").json()
+    assert (seen["label"], seen["payload"], seen["image"]) == ("three", {"from": "here"}, True)
+    shown = client.get("/v1/items/mine/image")
+    assert shown.headers["content-type"] == "image/webp"
+    found = ask(client, png(world.unknown[0]), k=1).json()["answers"][0]["neighbours"][0]
+    assert found["id"] == "mine"
+    other = {"file": ("x.png", png(world.known[0]))}
+    client.put("/v1/items/mine/image", files=other).raise_for_status()
+    assert client.get("/v1/items/mine/image").content != shown.content
+    client.delete("/v1/items/mine").raise_for_status()
+    assert client.get("/v1/items/mine/image").status_code == 404
+
+
+def test_numbers_and_texts_are_different_ids(client):
+    client.post("/v1/items", json={"items": [{"id": 7, "vector": NORTH, "label": "number"}]})
+    assert client.get("/v1/items/7").json()["label"] == "number"
+    client.post("/v1/items", json={"items": [{"id": "7", "vector": NORTH, "label": "text"}]})
+    assert client.get("/v1/items/7?kind=text").json()["label"] == "text"
+    assert client.get("/v1/items/7?kind=number").json()["label"] == "number"
+    assert client.get("/v1/items/x?kind=number").status_code == 404
+
+
+@pytest.mark.parametrize("id_", ["a/b", "ä ö", "../../etc/passwd", "x?y#z"])
+def test_any_text_is_an_id(client, id_):
+    from urllib.parse import quote
+
+    client.post("/v1/items", json={"items": [{"id": id_, "vector": NORTH}]}).raise_for_status()
+    assert client.get(f"/v1/items/{quote(id_, safe='')}").json()["id"] == id_
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        ({"items": [{"id": "digit-0", "vector": NORTH}]}, 409, "already"),
+        ({"items": [{"id": "a", "vector": NORTH}, {"vector": NORTH}]}, 422, "every item"),
+        ({"items": [{"vector": NORTH}, {"vector": [1, 0]}]}, 422, "one length"),
+        ({"items": [{"vector": [1, 1, 1]}]}, 422, "length 1"),
+        ({"items": [{"vector": NORTH, "label": -1}]}, 422, "-1"),
+        ({"items": [{"vector": NORTH, "id": True}]}, 422, "id"),
+        ({"items": [{"id": "a", "vector": NORTH}] * 2}, 422, "distinct"),
+        ({"items": []}, 422, "at least 1"),
+    ],
+)
+def test_what_cannot_be_added_is_told_and_nothing_is(client, body, status, told):
+    before = client.get("/healthz").json()["items"]
+    answer = client.post("/v1/items", json=body)
+    assert answer.status_code == status
+    assert told in answer.json()["error"]
+    assert client.get("/healthz").json()["items"] == before
+
+
+def test_a_payload_that_is_no_object_is_refused(client, world):
+    files = {"file": ("x.png", png(world.known[0]))}
+    answer = client.post("/v1/items/image", data={"payload": "[1]"}, files=files)
+    assert answer.status_code == 422
+    assert "JSON object" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "label"), [("7", 7), ('"7"', "7"), ("null", None), ("[1]", "[1]"), ("a b", "a b")]
+)
+def test_a_form_holds_numbers_and_texts(client, world, text, label):
+    files = {"file": ("x.png", png(world.known[0]))}
+    (id_,) = client.post("/v1/items/image", data={"label": text}, files=files).json()["ids"]
+    assert client.get(f"/v1/items/{id_}").json()["label"] == label
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_missing_item_is_not_found(client, method):
+    body = {"json": {"label": "x"}} if method == "PUT" else {}
+    answer = client.request(method, "/v1/items/nowhere", **body)
+    assert answer.status_code == 404
+    assert answer.json()["error"] == "there is no item of this id."
+
+
+def test_kappa_without_a_vector_is_refused(client):
+    assert client.put("/v1/items/digit-0", json={"kappa": 3}).status_code == 422
+
+
+def test_browsing_goes_from_the_surest_to_the_least_sure(client):
+    page = client.get("/v1/items", params={"limit": 1000}).json()
+    kappa = [item["kappa"] for item in page["items"]]
+    assert kappa == sorted(kappa, reverse=True)
+    back = client.get("/v1/items", params={"limit": 1000, "order": "least-sure"}).json()
+    assert [i["id"] for i in back["items"]] == [i["id"] for i in page["items"]][::-1]
+    second = client.get("/v1/items", params={"offset": 50, "limit": 10, "vectors": True}).json()
+    assert [i["id"] for i in second["items"]] == [i["id"] for i in page["items"]][50:60]
+    assert len(second["items"][0]["vector"]) == 3
+    assert page["total"] == 240
+
+
+def test_items_that_confuse_others_are_counted(serve):
+    gallery = Gallery()
+    # b is nearest to both a and c and has another label; d is far away among its own.
+    angles = {"a": 0.0, "b": 0.1, "c": 0.19, "d": 2.0, "e": 2.01}
+    vectors = np.array([[np.cos(t), np.sin(t)] for t in angles.values()])
+    gallery.add(vectors, ids=list(angles), labels=["x", "y", "x", "z", "z"])
+    page = serve(gallery=gallery, learner=None).get("/v1/items", params={"order": "confusing"})
+    counts = {item["id"]: item["confuses"] for item in page.json()["items"]}
+    assert counts == {"b": 2, "c": 1}
+
+
+def test_browsing_follows_changes(client):
+    first = client.get("/v1/items").json()
+    client.post("/v1/items", json={"items": [{"id": "sure", "vector": NORTH}]})
+    page = client.get("/v1/items").json()
+    assert page["total"] == first["total"] + 1
+    assert page["items"][0]["id"] == "sure"
+    assert page["items"][0]["kappa"] is None
+
+
+def test_pictures_come_from_the_images_folder_and_from_nowhere_else(serve, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (300, 100), "red").save(tmp_path / "pictures" / "a.jpg")
+    Image.new("RGB", (10, 10)).save(tmp_path / "secret.png")
+    gallery = Gallery()
+    paths = ["a.jpg", "../secret.png", str(tmp_path / "secret.png"), "none.png", "a\0b"]
+    gallery.add(np.eye(5), ids=range(5), payload=[{"path": p} for p in paths])
+    client = serve(gallery=gallery, learner=None, images=tmp_path / "pictures")
+    assert [client.get(f"/v1/items/{i}/image").status_code for i in range(5)] == [200] + [404] * 4

@@ -1,0 +1,150 @@
+"""Reviews: what people decided is kept, survives a torn write, and feeds the next calibration."""
+
+import json
+
+import numpy as np
+import pytest
+from service.world import blurred, png
+
+from surefind.errors import DegenerateError, InputError
+from surefind.gallery.faults import StorageError
+from surefind.service import reviews as module
+from surefind.service.reviews import Reviews, read_reviews
+
+
+def question(label="x", kappa=3.0):
+    return {"vector": [1.0, 0.0], "kappa": kappa, "top": {"id": 1, "label": label}}
+
+
+def test_unsure_queries_wait_and_are_decided(client, world, ask, tmp_path):
+    for image in blurred(world.known)[:30]:
+        ask(client, png(image))
+    queue = client.get("/v1/reviews").json()
+    assert queue["total"] >= 3
+    first, second, third = queue["pending"][:3]
+    assert client.get(f"/v1/reviews/{first['id']}/image").status_code == 200
+    for id_, verdict, label in (
+        (first["id"], "accept", None),
+        (second["id"], "reject", None),
+        (third["id"], "relabel", 5),
+    ):
+        body = {"id": id_, "verdict": verdict, "label": label}
+        client.post("/v1/reviews", json=body).raise_for_status()
+    after = client.get("/v1/reviews").json()
+    assert after["total"] == queue["total"] - 3
+    assert [d["label"] for d in after["decided"]] == [first["neighbours"][0]["label"], None, 5]
+    queries, labels = read_reviews(tmp_path / "gallery.service")
+    assert len(queries) == 3
+    assert labels == [first["neighbours"][0]["label"], None, 5]
+    assert queries.kappa[0] == pytest.approx(first["kappa"])
+
+
+def test_what_was_decided_feeds_a_calibration(client, world, ask, tmp_path):
+    for image in np.concatenate([blurred(world.known), world.known])[:200]:
+        ask(client, png(image))
+    for entry in client.get("/v1/reviews", params={"limit": 200}).json()["pending"]:
+        body = {"id": entry["id"], "verdict": "reject" if entry["probability"] < 0.5 else "accept"}
+        client.post("/v1/reviews", json=body).raise_for_status()
+    queries, labels = read_reviews(tmp_path / "gallery.service" / "reviews.jsonl")
+    gallery = client.app.state.desk.gallery
+    assert gallery.calibrate(queries, labels, max_wrong=0.3, contributions=False).queries == len(
+        labels
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        ({"id": "nobody", "verdict": "accept"}, 404, "no such query"),
+        ({"verdict": "relabel", "label": "nothing"}, 422, "no item of the gallery"),
+        ({"verdict": "relabel"}, 422, "needs a label"),
+        ({"verdict": "perhaps"}, 422, "verdict"),
+    ],
+)
+def test_what_cannot_be_decided_is_told(client, body, status, told):
+    id_ = client.app.state.desk.reviews.ask(question())
+    answer = client.post("/v1/reviews", json={"id": id_} | body)
+    assert answer.status_code == status
+    assert told in answer.json()["error"]
+
+
+def test_a_query_is_decided_once(client):
+    id_ = client.app.state.desk.reviews.ask(question())
+    body = {"id": id_, "verdict": "accept"}
+    assert client.post("/v1/reviews", json=body).status_code == 201
+    assert client.post("/v1/reviews", json=body).status_code == 409
+
+
+def test_the_queue_does_not_grow_without_bound(serve, world, ask):
+    client = serve(max_reviews=2)
+    for image in blurred(world.known)[:30]:
+        ask(client, png(image))
+    assert client.get("/v1/reviews").json()["total"] == 2
+
+
+def test_reviews_survive_a_restart_and_a_torn_line(tmp_path):
+    path = tmp_path / "reviews.jsonl"
+    reviews = Reviews(path)
+    first, second = reviews.ask(question()), reviews.ask(question("y", None))
+    reviews.decide(second, "accept")
+    reviews.close()
+    with path.open("ab") as file:
+        file.write(b'{"event": "decided", "id": "' + first.encode())
+    again = Reviews(path)
+    assert [q["id"] for q in again.pending()] == [first]
+    again.decide(first, "reject")
+    again.close()
+    queries, labels = read_reviews(path)
+    assert labels == ["y", None]
+    assert queries.kappa.tolist() == [np.inf, 3.0]
+    assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+def test_a_damaged_line_in_the_middle_is_told(tmp_path):
+    path = tmp_path / "reviews.jsonl"
+    path.write_text("nonsense\n{}\n")
+    with pytest.raises(StorageError, match="line 1"):
+        read_reviews(path)
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
+    path = tmp_path / "reviews.jsonl"
+    reviews = Reviews(path)
+    reviews.ask(question())
+
+    def full(_handle):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "fsync", full)
+        with pytest.raises(StorageError, match="No space"):
+            reviews.ask(question())
+    reviews.ask(question())
+    reviews.close()
+    again = Reviews(path)
+    assert len(again.pending()) == 2
+    again.close()
+
+
+def test_reading_needs_reviews(tmp_path):
+    with pytest.raises(InputError, match="surefind serve"):
+        read_reviews(tmp_path)
+    reviews = Reviews(tmp_path / "reviews.jsonl")
+    reviews.ask(question())
+    reviews.close()
+    with pytest.raises(DegenerateError, match="nothing"):
+        read_reviews(tmp_path)
+
+
+def test_wrong_verdicts_are_refused(tmp_path):
+    reviews = Reviews(tmp_path / "reviews.jsonl")
+    id_ = reviews.ask(question())
+    with pytest.raises(InputError, match="verdict"):
+        reviews.decide(id_, "maybe")
+    with pytest.raises(InputError, match="does not wait"):
+        reviews.decide("nobody", "accept")
+    with pytest.raises(InputError, match="needs a label"):
+        reviews.decide(id_, "relabel")
+    with pytest.raises(InputError, match="no label to accept"):
+        reviews.decide(reviews.ask(question(label=None)), "accept")
+    reviews.close()

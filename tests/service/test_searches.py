@@ -1,0 +1,158 @@
+"""Search over HTTP gives what the gallery gives, one query at a time or many."""
+
+import threading
+
+import numpy as np
+import pytest
+from service.world import blurred, png
+
+from surefind.gallery.gallery import Gallery
+
+
+def vector_of(world, image):
+    found = world.learner.embed(image[None])
+    return found.mean[0].tolist(), float(found.kappa[0])
+
+
+def test_an_image_is_answered_with_decision_probability_kappa_reasons_and_neighbours(
+    world, client, ask
+):
+    answer = ask(client, png(world.known[0]), k=3).json()["answers"][0]
+    assert answer["decision"] in ("match", "review", "no_match")
+    assert 0 <= answer["probability"] <= 1
+    assert answer["kappa"] > 0
+    assert 0 <= answer["surer_than"] <= 1
+    assert len(answer["neighbours"]) == 3
+    assert all(n["image"] for n in answer["neighbours"])
+
+
+def test_image_and_vector_give_the_answer_of_the_gallery(world, client, ask, tmp_path):
+    gallery = Gallery.open(tmp_path / "gallery", mode="r", on_stale="mark")
+    expected = gallery.search(world.learner.embed(world.known[:20]), k=5)
+    for row, image in enumerate(world.known[:20]):
+        vector, kappa = vector_of(world, image)
+        body = {"vectors": [vector], "kappa": [kappa], "k": 5}
+        by_vector = client.post("/v1/search/vector", json=body).json()["answers"][0]
+        by_image = ask(client, png(image), k=5, keep=False).json()["answers"][0]
+        for answer in (by_vector, by_image):
+            assert [n["id"] for n in answer["neighbours"]] == expected.ids[row].tolist()
+            assert answer["decision"] == expected.decision[row]
+            assert answer["probability"] == pytest.approx(expected.probability[row], abs=1e-3)
+            assert tuple(answer["reasons"]) == expected.reasons[row]
+
+
+def test_most_known_digits_match_and_most_unknown_do_not(world, client, ask):
+    known = [ask(client, png(x)).json()["answers"][0]["decision"] for x in world.known[:20]]
+    unknown = [ask(client, png(x)).json()["answers"][0]["decision"] for x in world.unknown[:20]]
+    assert known.count("match") > 10
+    assert unknown.count("match") < 8
+
+
+def test_blurred_digits_are_less_sure(world, client, ask):
+    def kappas(images):
+        return [ask(client, png(x)).json()["answers"][0]["kappa"] for x in images[:20]]
+
+    assert np.median(kappas(blurred(world.known))) < np.median(kappas(world.known))
+
+
+def test_many_callers_at_once_get_their_own_answers(world, client):
+    expected = [vector_of(world, image) for image in world.known[:24]]
+    alone = [ask_vector(client, *pair) for pair in expected]
+    together = [None] * len(expected)
+
+    def call(i):
+        together[i] = ask_vector(client, *expected[i], k=1 + i % 7)
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(len(expected))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, (one, same) in enumerate(zip(alone, together, strict=True)):
+        assert same["probability"] == one["probability"]
+        assert [n["id"] for n in same["neighbours"]] == [
+            n["id"] for n in one["neighbours"][: 1 + i % 7]
+        ]
+
+
+def ask_vector(client, vector, kappa, k=10):
+    body = {"vectors": [vector], "kappa": [kappa], "k": k}
+    return client.post("/v1/search/vector", json=body).json()["answers"][0]
+
+
+def test_without_a_calibration_there_is_no_decision(serve):
+    gallery = Gallery()
+    gallery.add(np.eye(4), ids=list("abcd"))
+    client = serve(gallery=gallery, learner=None)
+    answer = client.post("/v1/search/vector", json={"vectors": [[1, 0, 0, 0]]}).json()
+    assert answer["answers"][0]["decision"] is None
+    assert answer["answers"][0]["kappa"] is None
+    assert answer["answers"][0]["neighbours"][0]["id"] == "a"
+    assert client.get("/v1/calibration").json()["calibrated"] is False
+
+
+def test_a_gallery_that_rescales_takes_vectors_of_any_length(serve):
+    gallery = Gallery(normalize=True)
+    gallery.add(np.eye(3) * 5, ids=list("abc"))
+    client = serve(gallery=gallery, learner=None)
+    answer = client.post("/v1/search/vector", json={"vectors": [[0, 9, 0]]}).json()["answers"][0]
+    assert answer["neighbours"][0]["id"] == "b"
+    assert answer["vector"] is None
+
+
+def test_after_a_change_answers_are_marked_as_stale(client, world):
+    vector, kappa = vector_of(world, world.known[0])
+    assert not client.post("/v1/search/vector", json={"vectors": [vector]}).json()["stale"]
+    client.post("/v1/items", json={"items": [{"vector": vector, "kappa": kappa}]})
+    assert client.post("/v1/search/vector", json={"vectors": [vector]}).json()["stale"]
+
+
+def test_a_gallery_that_refuses_stale_decisions_says_so(serve, world, tmp_path):
+    client = serve()
+    client.app.state.desk.gallery.on_stale = "refuse"
+    vector, _ = vector_of(world, world.known[0])
+    client.post("/v1/items", json={"items": [{"vector": vector}]})
+    answer = client.post("/v1/search/vector", json={"vectors": [vector]})
+    assert answer.status_code == 409
+    assert "Calibrate again" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"vectors": [[1.0, 0.0]]}, "dimensions"),
+        ({"vectors": [[2.0, 0.0, 0.0]]}, "length 1"),
+        ({"vectors": [[0.0, 0.0, 0.0]]}, "zero"),
+        ({"vectors": [[1e308, 1e308, 0.0]]}, "length"),
+        ({"vectors": [[1.0, 0.0, 0.0], [1.0, 0.0]]}, "one length"),
+        ({"vectors": [[1.0, 0.0, 0.0]], "kappa": [1.0, 2.0]}, "one kappa"),
+        ({"vectors": [[1.0, 0.0, 0.0]], "kappa": [-1.0]}, "kappa"),
+        ({"vectors": []}, "at least 1"),
+        ({"vectors": [[1.0, 0.0, 0.0]] * 300}, "256 vectors"),
+        ({"vectors": [[1.0, 0.0, 0.0]], "k": 0}, "greater than or equal"),
+        ({"vectors": [[1.0, 0.0, 0.0]], "kk": 1}, "Extra inputs"),
+    ],
+)
+def test_what_cannot_be_searched_is_told(client, body, told):
+    answer = client.post("/v1/search/vector", json=body)
+    assert answer.status_code == 422
+    assert told in answer.json()["error"]
+
+
+def test_not_a_number_is_refused(client):
+    answer = client.post("/v1/search/vector", content='{"vectors": [[NaN, 0, 0]]}')
+    assert 400 <= answer.status_code < 500
+
+
+def test_an_empty_gallery_says_so(serve):
+    client = serve(gallery=Gallery(), learner=None)
+    answer = client.post("/v1/search/vector", json={"vectors": [[1, 0]]})
+    assert answer.status_code == 422
+    assert "add items first" in answer.json()["error"]
+
+
+def test_without_a_model_images_cannot_be_searched(serve, ask, world):
+    client = serve(learner=None)
+    answer = ask(client, png(world.known[0]))
+    assert answer.status_code == 409
+    assert client.get("/v1/gallery").json()["images"] is False

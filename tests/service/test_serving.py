@@ -1,0 +1,115 @@
+"""`surefind serve` as a user gives it, up to a real server that is stopped by a signal."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+import typer
+from service.world import copy
+from typer.testing import CliRunner
+
+from surefind.cli.app import register
+from surefind.cli.serving import gallery_and_run, listen, serve
+from surefind.errors import InputError
+from surefind.gallery.gallery import Gallery
+
+app = typer.Typer()
+register(app, serve)
+LAUNCH = "import typer; from surefind.cli.serving import serve; typer.run(serve)"
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def gallery(world, tmp_path):
+    return copy(world, tmp_path)
+
+
+@pytest.fixture
+def run(world, tmp_path):
+    world.learner.save(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_gallery_is_ready(gallery, run):
+    found = invoke(gallery, "--check")
+    assert found.exit_code == 0, found.output
+    assert "240 items, calibrated; searched with vectors only" in " ".join(found.output.split())
+    found = invoke(gallery, "--check", "--model", run)
+    assert "searched with images and vectors" in " ".join(found.output.split())
+
+
+def test_a_run_gets_a_gallery_of_its_own(run):
+    for _ in range(2):
+        found = invoke(run, "--check")
+        assert found.exit_code == 0, found.output
+        assert "0 items, not calibrated" in " ".join(found.output.split())
+    with Gallery.open(run / "gallery") as made:
+        assert made.model == str(run)
+
+
+def test_a_gallery_finds_the_run_that_it_remembers(run, tmp_path):
+    Gallery(path=tmp_path / "own", model=str(run)).close()
+    assert "images and vectors" in " ".join(invoke(tmp_path / "own", "--check").output.split())
+
+
+def test_beyond_this_machine_without_a_token_is_wrong_usage(gallery):
+    found = invoke(gallery, "--host", "0.0.0.0", "--check")
+    assert found.exit_code == 2
+    assert "SUREFIND_WRITE_TOKEN" in found.output
+    found = CliRunner().invoke(
+        app, [str(gallery), "--host", "0.0.0.0", "--check"], env={"SUREFIND_WRITE_TOKEN": "x"}
+    )
+    assert found.exit_code == 0, found.output
+
+
+def test_what_is_neither_run_nor_gallery_is_told(tmp_path):
+    with pytest.raises(InputError, match="neither a run nor a gallery"):
+        gallery_and_run(str(tmp_path))
+    with pytest.raises(InputError, match="does not exist"):
+        gallery_and_run(str(tmp_path / "nowhere"))
+    assert gallery_and_run("http://host:19530") == ("http://host:19530", None)
+
+
+def test_a_port_that_is_taken_is_told():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(InputError, match="another with --port"),
+    ):
+        listen("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_stopped(gallery, stop):
+    arguments = [sys.executable, "-c", LAUNCH, str(gallery), "--port", "0"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            first = process.stdout.readline() + process.stdout.readline()
+            address = re.search(rb"http://\S+", first).group().decode()
+            wait_for(address)
+            body = {"items": [{"id": "kept", "vector": [0, 0, 1]}]}
+            assert httpx.post(f"{address}v1/items", json=body).status_code == 201
+            process.send_signal(stop)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    assert b"Traceback" not in err
+    with Gallery.open(gallery, on_stale="mark") as after:
+        assert "kept" in after
+
+
+def wait_for(address):
+    for _ in range(200):
+        try:
+            return httpx.get(f"{address}healthz").raise_for_status()
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise TimeoutError(address)

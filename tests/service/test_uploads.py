@@ -1,0 +1,110 @@
+"""Uploads from strangers: a right answer or a clear refusal; never a crash, never a leak."""
+
+import gc
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from service.hostile import noise, rotated, save, uploads
+from service.world import png
+
+from surefind.service.images import check_header, checked_file, decode, small_picture
+from surefind.service.problems import RefusedError
+
+UPLOADS = uploads()
+ROUNDS = 200
+LEAK = 40 * 2**20
+
+
+@pytest.fixture
+def light(serve):
+    """A service whose limit is below that of the smaller bomb."""
+    return serve(max_pixels=20_000_000)
+
+
+@pytest.mark.parametrize("name", UPLOADS)
+def test_each_upload_is_answered_or_refused(light, ask, name):
+    data, statuses = UPLOADS[name]
+    answer = ask(light, data, "photo.jpg", keep=False)
+    assert answer.status_code in statuses, answer.text
+    if answer.status_code != 200:
+        assert answer.json()["error"].endswith(".")
+        assert "photo" not in answer.text
+        assert "/tmp" not in answer.text
+
+
+def test_many_of_them_leave_no_memory_behind(light, ask):
+    def round_of(count):
+        for i in range(count):
+            data, _ = list(UPLOADS.values())[i % len(UPLOADS)]
+            ask(light, data, keep=False)
+        gc.collect()
+        return resident()
+
+    before = round_of(2 * len(UPLOADS))
+    assert round_of(ROUNDS) - before < LEAK
+
+
+def resident():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [("/v1/search/image", "POST"), ("/v1/items/image", "POST"), ("/v1/items/digit-0/image", "PUT")],
+)
+def test_every_door_for_images_refuses_what_is_none(client, path, method):
+    answer = client.request(method, path, files={"file": ("x.jpg", b"<html></html>")})
+    assert answer.status_code == 415
+
+
+def test_a_rotated_image_is_decoded_upright():
+    with checked_file(rotated(), 10**6) as path:
+        pixels = decode(
+            path,
+            "RGB",
+            10**6,
+            lambda w, h: pytest.fail("it lies on its side") if w > h else whole(w, h),
+        )
+    assert pixels.shape == (40, 30, 3)
+
+
+def whole(width, height):
+    from surefind.data.frame import whole
+
+    return whole(width, height)
+
+
+def test_sixteen_bits_keep_their_shades():
+    with checked_file(UPLOADS["16 bit"][0], 10**6) as path:
+        pixels = decode(path, "L", 10**6, whole)
+    assert len(np.unique(pixels)) > 200
+
+
+def test_the_temporary_file_is_gone_afterwards():
+    with checked_file(save(noise(), "PNG"), 10**6) as path:
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_too_many_pixels_are_refused_before_they_are_decoded():
+    with pytest.raises(RefusedError, match="1,000 pixels") as refused:
+        check_header(save(noise(), "PNG"), 1000)
+    assert refused.value.status_code == 413
+
+
+def test_small_pictures_are_small(tmp_path):
+    file = tmp_path / "large.jpg"
+    file.write_bytes(save(noise(1600, 400), "JPEG"))
+    with Image.open(BytesIO(small_picture(file, 10**7))) as small:
+        assert (small.format, small.size) == ("WEBP", (160, 40))
+
+
+def test_tiny_pictures_are_kept_exactly(tmp_path, world):
+    file = tmp_path / "tiny.png"
+    file.write_bytes(png(world.known[0]))
+    with Image.open(BytesIO(small_picture(file, 10**7))) as small:
+        assert (np.asarray(small)[..., 0] == world.known[0]).all()

@@ -1,0 +1,102 @@
+"""A tiny world: a learner of the digits 0 to 7, a calibrated gallery of them, and pictures to ask with.
+
+Everything is made once a process, in a folder that is removed at its end; tests work on copies.
+"""
+
+import atexit
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+import surefind as sf
+from surefind.data.digits import load_digits
+from surefind.gallery.gallery import Gallery
+from surefind.models.convnets import small_net
+from surefind.seeds import seeded
+from surefind.service.images import small_picture
+from surefind.service.thumbnails import Thumbnails
+
+ITEMS = 240
+UNKNOWN = (8, 9)
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """What tests look at; the folder is copied before it is changed."""
+
+    learner: Any
+    folder: Path
+    known: np.ndarray
+    known_labels: np.ndarray
+    unknown: np.ndarray
+
+
+@cache
+def world(dim: int = 3) -> World:
+    digits = load_digits(n_ood=50)
+    train, test = _plain(digits.train), _plain(digits.test)
+    held = [np.isin(labels, UNKNOWN) for _, labels in (train, test)]
+    images, labels = train[0][~held[0]], train[1][~held[0]]
+    learner = sf.MetricLearner(
+        small_net(1, 8, dim, generator=seeded(0, "encoder")), method="laplace-online", epochs=6
+    ).fit(sf.Dataset(images, labels))
+    folder = Path(mkdtemp(prefix="surefind-world-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    gallery = Gallery(path=folder / "gallery", model="digits", on_stale="mark")
+    gallery.add(
+        learner.embed(images[:ITEMS]),
+        ids=[f"digit-{i}" for i in range(ITEMS)],
+        labels=[int(x) for x in labels[:ITEMS]],
+    )
+    half = len(test[0]) // 2
+    asked, truth = test[0][half:], test[1][half:]
+    queries = [images[ITEMS:], asked, blurred(asked)]
+    names = [labels[ITEMS:], truth, truth]
+    gallery.calibrate(
+        learner.embed(np.concatenate(queries)),
+        [-1 if x in UNKNOWN else int(x) for x in np.concatenate(names)],
+        max_wrong=0.1,
+        contributions=False,
+    )
+    gallery.close()
+    small = Thumbnails(folder / "gallery.service" / "thumbnails", None, 10**6)
+    for i in range(ITEMS):
+        path = folder / "one.png"
+        path.write_bytes(png(images[i]))
+        small.keep(f"digit-{i}", small_picture(path, 10**6))
+    (folder / "one.png").unlink()
+    first = slice(0, half)
+    ours = ~held[1][first]
+    return World(learner, folder, test[0][first][ours], test[1][first][ours], test[0][first][~ours])
+
+
+def copy(made: World, place: Path) -> Path:
+    """Copy the world's gallery and what is beside it; give the gallery's folder."""
+    shutil.copytree(made.folder, place, dirs_exist_ok=True)
+    return place / "gallery"
+
+
+def png(pixels: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
+    out = BytesIO()
+    Image.fromarray(pixels).save(out, kind, **options)
+    return out.getvalue()
+
+
+def blurred(images: np.ndarray) -> np.ndarray:
+    """Lose most of what can be seen."""
+    soft = torch.from_numpy(images).float()[:, None]
+    for _ in range(2):
+        soft = torch.nn.functional.avg_pool2d(soft, 3, stride=1, padding=1)
+    return soft[:, 0].numpy().astype(np.uint8)
+
+
+def _plain(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(dataset.inputs), np.asarray(dataset.labels)
