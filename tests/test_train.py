@@ -250,11 +250,12 @@ def test_batches_by_class_train_too():
 
 
 def test_positions_train_like_labels():
-    """Places instead of classes: the digits' classes as points on a line."""
+    """Places instead of classes: the digits' classes as points on a line; the width needs classes."""
     train = learning.digits()[0]
     places = torch.stack([100.0 * train.labels, torch.zeros(len(train))], dim=1)
     placed = Dataset(train.inputs, positions=places)
-    for method in ("laplace-online", "laplace-posthoc"):
+    given = sf.methods.LaplacePosthoc(scale=100.0, prior_precision=1.0)
+    for method in (sf.methods.LaplaceOnline(width="trained"), given):
         one = learning.learner(method).fit(placed).fitted.tensors()
         two = learning.learner(method).fit(train).fitted.tensors()
         for name in one:
