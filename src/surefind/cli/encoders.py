@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from surefind.models.encoder import Encoder
 
 FITTING = {"fashion-mnist": "fashion-mnist", "cifar10": "cifar10", "digits": "small"}
-"""The network that "auto" takes for a set."""
+"""The network that "auto" takes for a set; for images in files, the small one."""
+SIDES = {"fashion-mnist": 28, "cifar10": 32, "small": 64}
+"""To which the networks by name have images in files resized."""
 
 
 def chosen_encoder(
@@ -31,25 +33,30 @@ def chosen_encoder(
     Raises:
         InputError: If "auto" knows no network for the set.
     """
+    from surefind.data.images import ImageFiles
     from surefind.data.preprocessing import Preprocessing
     from surefind.models.backbones import load_backbone, with_linear_head
     from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
     from surefind.seeds import seeded
 
+    files = isinstance(dataset.inputs, ImageFiles)
     if kind == "auto":
-        kind = FITTING.get(source, "")
+        kind = FITTING.get(source, "small" if files else "")
     generator = seeded(seed, "encoder")
+    resized = (
+        Preprocessing(resize=SIDES[kind], crop=SIDES[kind]) if files and kind in SIDES else None
+    )
     if kind == "fashion-mnist":
-        return fashion_mnist_net(dim or 3, generator=generator), None
+        return fashion_mnist_net(dim or 3, generator=generator), resized
     if kind == "cifar10":
-        return cifar10_net(dim or 16, generator=generator), None
+        return cifar10_net(dim or 16, generator=generator), resized
     if kind == "small":
-        shape = dataset.read(slice(0, 1)).shape
+        shape = dataset.read(slice(0, 1), preprocessing=resized).shape
         if len(shape) != 4:
             raise InputError(
                 f"--encoder small is for images; {dataset.name} holds vectors. Use `surefind fit`."
             )
-        return small_net(shape[1], shape[2], dim or 8, generator=generator), None
+        return small_net(shape[1], shape[2], dim or 8, generator=generator), resized
     if not kind:
         raise InputError(
             "no encoder fits this set by itself; name one: --encoder FOLDER, with a backbone's "
