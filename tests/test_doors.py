@@ -6,6 +6,7 @@ import sys
 SCRIPT = """
 import torch
 import surefind as sf
+from surefind.objectives import Contrastive
 
 h, z, y = torch.randn(4, 3), torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
 u = torch.nn.functional.normalize(z, dim=1)
@@ -15,6 +16,7 @@ calls = [
     lambda: sf.head_curvature(h, z, t, distance="arccos", approximation="exact"),
     lambda: sf.dataset_curvature(h, z, y, distance="cosine", margin=1),
     lambda: sf.mine_pairs(y, u, kind="easy", max_pairs=5, margin=1, generator=torch.Generator()),
+    lambda: Contrastive(negatives="outside"),
     lambda: sf.pair_targets(y, u, margin="wide"),
     lambda: sf.vmf_log_normalizer(torch.ones(1), 3.5),
     lambda: sf.MetricLearner(sf.Encoder(torch.nn.Identity(), torch.nn.Linear(3, 2))).fit(h),
@@ -34,6 +36,7 @@ def test_wrong_names_are_answered_with_the_right_ones():
         "approximation must be one of 'fixed', 'positive', 'full'; got 'exact'.",
         "distance must be one of 'euclidean', 'arccos'; got 'cosine'.",
         "kind must be one of 'all', 'hard', 'semi-hard'; got 'easy'.",
+        "negatives must be one of 'all', 'inside'; got 'outside'.",
         "margin must be a finite number above 0; got 'wide'.",
         "dim must be a whole number of at least 2; got 3.5.",
         "fit takes a surefind.Dataset(inputs, labels); got Tensor.",

@@ -1,7 +1,7 @@
 import learning
 import pytest
 import torch
-from pytorch_metric_learning import losses, miners
+from pytorch_metric_learning import distances, losses, miners
 
 import surefind as sf
 from surefind.models.checkpoint import load_tensors
@@ -38,9 +38,29 @@ def test_mined_pairs_train_too(mining):
 
 def test_contrastive_is_the_loss_over_all_pairs(directions, generator):
     u, labels = directions(8, 3), torch.arange(8) % 3
-    value = Contrastive(1.1, negative_weight=0.3)(u, sf.Classes(labels), generator)
+    objective = Contrastive(1.1, negative_weight=0.3, negatives="all")
+    value = objective(u, sf.Classes(labels), generator)
     expected = sf.contrastive_loss(u, labels, margin=1.1, negative_weight=0.3)
     torch.testing.assert_close(value, expected)
+
+
+def test_the_mean_over_pairs_inside_the_margin_is_that_of_pytorch_metric_learning(
+    directions, generator
+):
+    u, labels = directions(30, 3).requires_grad_(), torch.arange(30) % 4
+    value = Contrastive(0.7)(u, sf.Classes(labels), generator)
+    squared = distances.LpDistance(normalize_embeddings=False, power=2)
+    expected = losses.ContrastiveLoss(neg_margin=0.7, distance=squared)(u, labels) / 2
+    torch.testing.assert_close(value, expected)
+    ours, theirs = (torch.autograd.grad(loss, u)[0] for loss in (value, expected))
+    along = u.detach()  # on the sphere, a gradient's part along the radius does nothing
+    flat = [g - (g * along).sum(1, keepdim=True) * along for g in (ours, theirs)]
+    torch.testing.assert_close(*flat)
+
+
+def test_without_different_pairs_inside_the_margin_nothing_repels(generator):
+    u = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    assert Contrastive(0.7)(u, sf.Classes(torch.tensor([0, 0, 1])), generator) == 0
 
 
 def test_options_out_of_range_are_refused():

@@ -6,8 +6,15 @@ With w = 1/2 this is the expectation of the paper's eq. `contrastive`; it is a m
 sum over examples. Up to the constant ``w m |neg inside| / |neg|`` it equals ``Σ_ij y_ij ½|u_i - u_j|²``
 with the targets of `surefind.pairs`. Training *descends* its gradient (the paper prints ``+λ∇L``).
 
+Training takes the second mean over the different pairs *inside the margin* alone (``negatives="inside"``;
+pytorch-metric-learning averages so too). Most different pairs soon lie outside and add nothing but their
+number: over all of them, the few that still confuse the network hardly count. It is the same loss with
+another w for each batch, w / (1 - w) = |neg| / |neg inside|.
+
 Policy: a batch without same (or different) pairs has no such term; with neither, the loss is zero.
 """
+
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -15,6 +22,8 @@ from torch import Tensor
 
 from surefind.pairs import checked_pairs, pair_weights
 from surefind.relations import Labels, Relation
+
+Negatives = Literal["all", "inside"]
 
 
 def contrastive_loss(
@@ -36,13 +45,31 @@ def contrastive_loss(
 
 
 def relation_loss(
-    embeddings: Float[Tensor, "n z"], relation: Relation, *, margin: float, negative_weight: float
+    embeddings: Float[Tensor, "n z"],
+    relation: Relation,
+    *,
+    margin: float,
+    negative_weight: float,
+    negatives: Negatives = "all",
 ) -> Float[Tensor, ""]:
-    """Compute the same as `contrastive_loss`, trusting its arguments: for the training loop."""
+    """Compute the same as `contrastive_loss`, trusting its arguments: for the training loop.
+
+    Args:
+        embeddings: Unit vectors (n, z).
+        relation: Over them.
+        margin: Squared distance up to which different pairs repel.
+        negative_weight: The weight w of different pairs.
+        negatives: Over which different pairs the mean is taken.
+
+    Returns:
+        The scalar loss.
+    """
     everything = slice(0, len(relation))
     same, different = relation.block(everything, everything)
     squared_distance = 2 - 2 * embeddings @ embeddings.T
     attract, repel = pair_weights(relation, negative_weight)
     pull = torch.where(same, squared_distance, 0).sum()
-    push = torch.where(different, margin - squared_distance, 0).clamp(min=0).sum()
-    return (attract * pull + repel * push) / 2
+    push = torch.where(different, margin - squared_distance, 0).clamp(min=0)
+    if negatives == "inside":
+        repel = repel * relation.n_different / (push > 0).sum().clamp(min=1)
+    return (attract * pull + repel * push.sum()) / 2

@@ -6,16 +6,16 @@ loss and a miner of pytorch-metric-learning as they are. Losses see the whole ba
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from surefind.errors import InputError
-from surefind.losses import relation_loss
+from surefind.losses import Negatives, relation_loss
 from surefind.mining import Mining, mine_pairs
 from surefind.relations import Classes, Relation
-from surefind.validation import check_positive, check_share
+from surefind.validation import check_choice, check_positive, check_share
 
 
 @runtime_checkable
@@ -36,6 +36,7 @@ class Contrastive:
     Attributes:
         margin: Squared distance up to which different pairs repel.
         negative_weight: The weight of different pairs.
+        negatives: Over which different pairs the mean is taken: "inside" the margin, or "all".
         mining: Which pairs of the batch to take; None for all of them.
         max_pairs: How many of them at most, when they are mined.
 
@@ -45,12 +46,14 @@ class Contrastive:
 
     margin: float = 0.7
     negative_weight: float = 0.5
+    negatives: Negatives = "inside"
     mining: Mining | None = None
     max_pairs: int = 5000
 
     def __post_init__(self) -> None:
         check_positive("margin", self.margin)
         check_share("negative_weight", self.negative_weight)
+        check_choice("negatives", self.negatives, get_args(Negatives))
 
     def __call__(
         self, embeddings: Tensor, relation: Relation, generator: torch.Generator
@@ -75,7 +78,11 @@ class Contrastive:
                 generator=generator,
             )
         return relation_loss(
-            embeddings, relation, margin=self.margin, negative_weight=self.negative_weight
+            embeddings,
+            relation,
+            margin=self.margin,
+            negative_weight=self.negative_weight,
+            negatives=self.negatives,
         )
 
 

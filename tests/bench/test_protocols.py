@@ -12,14 +12,16 @@ from surefind.bench.protocols import identity_net, shrunk_ink
 @pytest.mark.parametrize(
     ("name", "ood", "numbers"),
     [
-        ("fashion-mnist", ["mnist", "test"], (0.7, 20, 20, 256, 64, 1e-3)),
+        ("fashion-mnist", ["mnist", "test"], (0.7, 6, 6, 64, 64, 1e-3, 0.68)),
         ("cifar10", ["svhn", "test"], (0.7, 20, 40, 256, 256, 1e-3)),
         ("digits", ["digits", "ood"], (0.7, 10, 10, 64, 64, 1e-3)),
     ],
 )
 def test_cells_that_are_kept_stay_valid(name, ood, numbers):
-    keys = ("margin", "epochs", "online_epochs", "batch_size", "online_batch_size", "learning_rate")
-    assert PROTOCOLS[name].settings() == {"ood": ood} | dict(zip(keys, numbers, strict=True))
+    keys = ["margin", "epochs", "online_epochs", "batch_size", "online_batch_size", "learning_rate"]
+    told = {"ood": ood} | dict(zip([*keys, "decay"], numbers, strict=False))
+    loss = "Contrastive(margin=0.7, negative_weight=0.5, negatives='inside', mining=None, max_pairs=5000)"
+    assert PROTOCOLS[name].settings() == told | {"loss": loss}
 
 
 def test_settings_that_differ_from_the_default_are_told():

@@ -76,13 +76,18 @@ def test_the_choice_does_not_depend_on_the_units_of_the_features(problem, genera
     assert shaped_prior(mean, again, scaled, scale=200.0) == pytest.approx(prior, rel=1e-3)
 
 
-def test_without_labels_or_errors_the_width_stays(problem, generator):
+def test_without_labels_the_width_stays(problem, generator):
     mean, curvature, sample = problem
     blind = Sample(sample.features, sample.strange, None)
-    one = Sample(sample.features, sample.strange, torch.zeros(200, dtype=torch.int64))
     posterior = sf.HeadPosterior(mean, curvature.clamp(min=0) + 1)
     assert calibrated_width(posterior, blind, generator) == 1
-    assert calibrated_width(posterior, one, generator) == 1
+
+
+def test_where_no_answer_can_be_wrong_the_posterior_is_as_wide_as_it_gets(problem, generator):
+    mean, curvature, sample = problem
+    one = Sample(sample.features, sample.strange, torch.zeros(200, dtype=torch.int64))
+    posterior = sf.HeadPosterior(mean, curvature.clamp(min=0) + 1)
+    assert calibrated_width(posterior, one, generator) == min(width.WIDTHS)
 
 
 def test_blurred_images_are_means_of_squares():

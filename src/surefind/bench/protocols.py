@@ -16,12 +16,17 @@ two images of each person, or there would hardly be a pair in them; MSLS has pos
 so its batches are at random. Omniglot is shrunk to 28 × 28 by area, bright ink on dark ground, as
 FashionMNIST is, so that the ground does not give the unknown away.
 
+Where FashionMNIST leaves the paper, on validation data: the mean over different pairs inside the margin
+(`surefind.losses`) took recall@1 of the point estimate from 0.75 to 0.83 after four epochs; batches of 64
+instead of 256, to 0.85, so all methods have them; and with both, 6 epochs do what 20 did not.
+
 A tenth of the training data is left out of training, for choices that need data the model has not seen:
 of the examples of each class in closed sets, of the classes in open ones, nothing where there are
 positions only. The defaults need none of it.
 """
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
@@ -33,6 +38,7 @@ from torch.nn.functional import interpolate
 from surefind.data.dataset import Dataset
 from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
 from surefind.models.encoder import Encoder, empty_head
+from surefind.objectives import Contrastive
 
 Build = Callable[[Dataset, torch.Generator], Encoder]
 """Makes the encoder, from the training data, which give its shape, and the source of its weights."""
@@ -51,6 +57,7 @@ class Protocol:
         batch_size: Examples a step.
         online_batch_size: The same for online LAM.
         learning_rate: Of RMSprop.
+        decay: Factor of the learning rate from epoch to epoch.
         queries: The part that is asked about.
         gallery: The part where it is looked up; None for the queries themselves.
         validation: What the part that is left out of training is cut by: "example", "class", or
@@ -71,6 +78,7 @@ class Protocol:
     batch_size: int
     online_batch_size: int
     learning_rate: float
+    decay: float = math.exp(-0.1)
     queries: str = "test"
     gallery: str | None = None
     validation: str = "example"
@@ -90,7 +98,7 @@ class Protocol:
             and (f.default is MISSING or getattr(self, f.name) != f.default)
         }
         plain: dict[str, Any] = json.loads(json.dumps(told))
-        return plain
+        return {**plain, "loss": repr(Contrastive(self.margin))}
 
 
 def identity_net(features: int) -> Encoder:
@@ -135,7 +143,8 @@ PROTOCOLS = {
     "fashion-mnist": Protocol(
         lambda _, g: fashion_mnist_net(3, generator=g),
         ("mnist", "test"),
-        *(0.7, 20, 20, 256, 64, 1e-3),
+        *(0.7, 6, 6, 64, 64, 1e-3),
+        decay=0.68,
     ),
     "cifar10": Protocol(
         lambda _, g: cifar10_net(16, generator=g),

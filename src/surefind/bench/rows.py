@@ -102,6 +102,7 @@ def fitted(row: str, problem: Problem, seed: int, work: Path, report: Report) ->
         batch_size=protocol.online_batch_size if online else protocol.batch_size,
         margin=protocol.margin,
         learning_rate=protocol.learning_rate,
+        decay=protocol.decay,
         examples_per_class=protocol.examples_per_class,
         preprocessing=problem.preprocessing,
     )
