@@ -5,6 +5,7 @@ import pytest
 
 import surefind as sf
 from surefind.bench import FREE, ablation, rows_of, write_cell
+from surefind.bench.rows import stage_of
 from surefind.bench.rows import method_of, samples_of
 from surefind.methods import METHODS
 
@@ -16,6 +17,13 @@ def test_rows():
     assert len(rows_of(["hib"], with_ablation=True)) == 13
     with pytest.raises(sf.InputError, match="method must be one of 'all', 'deterministic'"):
         rows_of(["lam"], with_ablation=False)
+
+
+def test_rows_that_train_the_same_share_their_training():
+    assert stage_of("laplace-posthoc-euclidean-full") == stage_of("mahalanobis") == "shared"
+    assert stage_of("laplace-online-arccos-fixed") == stage_of("laplace-online")
+    assert stage_of("laplace-online-arccos-full") == "laplace-online-arccos-full"
+    assert stage_of("hib") == "hib"
 
 
 def test_a_row_is_a_method_with_its_options():

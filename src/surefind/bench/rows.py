@@ -91,12 +91,11 @@ def fitted(row: str, problem: Problem, seed: int, work: Path, report: Report) ->
     Returns:
         The fitted learner.
     """
-    online = row.startswith("laplace-online")
-    shared = row in SHARED or row.startswith("laplace-posthoc")
-    protocol = problem.protocol
+    protocol, method = problem.protocol, method_of(row)
+    online = isinstance(method, LaplaceOnline)
     learner = MetricLearner(
         problem.build(seeded(seed, "encoder")),
-        method=method_of(row),
+        method=method,
         epochs=protocol.online_epochs if online else protocol.epochs,
         seed=seed,
         batch_size=protocol.online_batch_size if online else protocol.batch_size,
@@ -106,4 +105,11 @@ def fitted(row: str, problem: Problem, seed: int, work: Path, report: Report) ->
         examples_per_class=protocol.examples_per_class,
         preprocessing=problem.preprocessing,
     )
-    return learner.fit(problem.train, folder=work / ("shared" if shared else row), report=report)
+    return learner.fit(problem.train, folder=work / stage_of(row), report=report)
+
+
+def stage_of(row: str) -> str:
+    """Name the folder of a row's training; rows that train the same have the same."""
+    if row in SHARED or row.startswith("laplace-posthoc"):
+        return "shared"
+    return "laplace-online" if method_of(row) == LaplaceOnline() else row
