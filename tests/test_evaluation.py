@@ -7,6 +7,7 @@ from sklearn.metrics import roc_auc_score
 import surefind as sf
 from surefind import evaluation
 from surefind.evaluation import evaluate, judge, measure
+from surefind.sampled_neighbours import sampled_neighbours
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,8 @@ def test_agreement_is_the_share_of_samples_that_find_the_most_frequent_class(fit
     result = evaluation.Evaluation({}, {}, {})
     mean = fitted.embed(test).mean
     judged = judge(mean, test)
-    evaluation._calibration(fitted, test, None, judged, 7, generator, result)
+    found = sampled_neighbours(fitted, test, n_samples=7, generator=generator)
+    evaluation._add_agreement(result, found, judged, test, test, generator)
     generator.set_state(state)
     samples = fitted.sample(test, 7, joint=True, generator=generator)
     doubt = []
@@ -75,7 +77,7 @@ def test_queries_are_looked_up_in_a_gallery(fitted, generator, monkeypatch):
     assert result.values["recall@1"] == pytest.approx(float(right.float().mean()))
     assert {"ece", "agreement_ausc"} <= set(result.values)
     # In passes of few samples the answer is of the same kind.
-    monkeypatch.setattr(evaluation, "SAMPLE_BYTES", 4 * 90 * 3 * 12)
+    monkeypatch.setattr("surefind.sampled_neighbours.SAMPLE_BYTES", 4 * 90 * 3 * 12)
     passes = evaluate(fitted, queries, gallery=gallery, generator=generator, ece_samples=20)
     assert passes.values["recall@1"] == result.values["recall@1"]
     assert passes.values["ece"] == pytest.approx(result.values["ece"], abs=0.2)

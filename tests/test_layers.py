@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "gallery": BASE | {"embeddings", "vmf", "decisions"},
     "service": BASE | {"embeddings", "gallery", "data", "passes"},
     "vectors": BASE
-    | {"relations", "pairs", "curvature", "data", "models", "objectives", "methods", "train"},
+    | {"relations", "pairs", "curvature", "posterior", "data", "models", "objectives"}
+    | {"methods", "train", "retrieval"},
     "report": BASE | {"data"},
     "retrieval": BASE | {"embeddings", "relations", "vmf"},
     "methods": BASE
@@ -41,6 +42,7 @@ MAY_IMPORT = {
 }
 TOP = {
     *("__init__", "__main__", "learner", "laplace_head", "evaluation"),
+    "sampled_neighbours",
     *("bench", "demo", "cli"),
 }
 

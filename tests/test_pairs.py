@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind import relations as module
 from surefind.relations import as_relation
+from surefind.relations import scan as module
 
 LISTED = [(0, 1, True), (3, 2, True), (0, 4, False), (1, 6, False), (5, 2, False), (6, 5, True)]
 

@@ -35,16 +35,13 @@ from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
 from surefind.learner import MetricLearner
-from surefind.passes import batches
-from surefind.retrieval.search import nearest, sampled_nearest
+from surefind.retrieval.search import nearest
+from surefind.sampled_neighbours import sampled_neighbours
 
 DEPTHS = (1, 5, 10)
 CURVE_POINTS = 200
 RESAMPLES = 200
 """Bootstrap resamples of metrics that are no mean over queries."""
-SAMPLE_BYTES = 2 << 30
-"""Samples held at once; more are drawn in several passes over the data."""
-BATCH = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +94,10 @@ def evaluate(
     """
     check_parts(test, gallery)
     embeddings = {"id": learner.embed(test)}
-    shelf = None if gallery is None else learner.embed(gallery).mean
+    items = None if gallery is None else learner.embed(gallery).mean
     if ood is not None:
         embeddings["ood"] = learner.embed(ood)
-    judged = judge(embeddings["id"].mean, test, shelf, gallery, radius=radius)
+    judged = judge(embeddings["id"].mean, test, items, gallery, radius=radius)
     doubt = {part: e.uncertainty.double().numpy() for part, e in embeddings.items()}
     sure = bool(torch.isinf(embeddings["id"].kappa).all())
     result = measure(
@@ -110,7 +107,11 @@ def evaluate(
         strange=None if sure or ood is None else (doubt["id"], doubt["ood"]),
     )
     if ece_samples and not sure:
-        _calibration(learner, test, gallery, judged, ece_samples, generator, result)
+        shelf = test if gallery is None else gallery
+        found = sampled_neighbours(
+            learner, test, gallery, n_samples=ece_samples, generator=generator
+        )
+        _add_agreement(result, found, judged, test, shelf, generator)
     result.embeddings.update(embeddings)
     return result
 
@@ -216,19 +217,16 @@ def measure(
     return result
 
 
-def _calibration(
-    learner: MetricLearner,
-    test: Dataset,
-    gallery: Dataset | None,
-    judged: metrics.Relevance,
-    n_samples: int,
-    generator: torch.Generator,
+def _add_agreement(
     result: Evaluation,
+    found: np.ndarray,
+    judged: metrics.Relevance,
+    test: Dataset,
+    shelf: Dataset,
+    generator: torch.Generator,
 ) -> None:
-    """Add what the sampled neighbours say."""
-    found = _sampled_neighbours(learner, test, gallery, n_samples, generator)
+    """Add what the sampled neighbours (s, q) say."""
     found, asked = found[:, judged.answerable], judged.answerable
-    shelf = test if gallery is None else gallery
     if test.labels is not None and shelf.labels is not None:
         prediction, confidence = metrics.agreement(shelf.labels.numpy()[found])
         right = prediction == test.labels.numpy()[asked]
@@ -242,46 +240,6 @@ def _calibration(
     result.values["agreement_ausc"] = metrics.ausc(correct, doubt)
     if 0 < correct.mean() < 1:
         result.values["agreement_r_auroc"] = metrics.r_auroc(correct, doubt)
-
-
-def _sampled_neighbours(
-    learner: MetricLearner,
-    test: Dataset,
-    gallery: Dataset | None,
-    n_samples: int,
-    generator: torch.Generator,
-) -> np.ndarray:
-    """Give the nearest item of each query under each sample (s, q), in passes of bounded memory."""
-    rows = len(test) + (0 if gallery is None else len(gallery))
-    most = SAMPLE_BYTES // (4 * rows * learner.encoder.embedding_dim)
-    # Whole tens, so that the members of an ensemble, which come in turn, come equally often.
-    most = most - most % 10 if most >= 10 else max(1, most)
-    found = []
-    for start in range(0, n_samples, most):
-        count = min(most, n_samples - start)
-        # One sampler for both parts: the same networks must embed what is compared.
-        draw = learner.fitted.sampler(count, joint=True, generator=generator)
-        samples = _drawn(learner, test, draw, count)
-        shelf = None if gallery is None else _drawn(learner, gallery, draw, count)
-        found.append(sampled_nearest(samples, shelf).numpy())
-    return np.concatenate(found)
-
-
-def _drawn(
-    learner: MetricLearner, part: Dataset, draw: Callable[[Tensor], Tensor], count: int
-) -> Tensor:
-    """Draw samples of a whole part (s, n, z) without a second copy of them."""
-    inputs = batches(
-        part,
-        learner.encoder,
-        preprocessing=learner.preprocessing,
-        size=BATCH,
-        workers=learner.workers,
-    )
-    out = torch.empty(count, len(part), learner.encoder.embedding_dim)
-    for i, x in enumerate(inputs):
-        out[:, i * BATCH : i * BATCH + len(x)] = draw(x)
-    return out
 
 
 def _add(

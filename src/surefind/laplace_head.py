@@ -8,22 +8,12 @@ identity, or, if ``embedding_dim`` is less than the columns of X, as the project
 principal directions. It is trained by the contrastive loss only if ``epochs`` is above 0, and the
 posterior is fitted to every pair of the data, exactly (`surefind.curvature.dataset`).
 
-Defaults, chosen on frozen ImageNet features of CUB200 with training classes only (fitted on 60 % of
-classes 1 … 50; judged on the rest of these and on classes 51 … 100, which the fit never saw; one split, so
-differences of about 0.01 may be chance):
-
-- No training. recall@1 on unseen classes is 0.751 with the identity and 0.730 … 0.547 after training,
-  the lower the longer: a linear layer forgets what the large model knew of other classes. On the classes
-  of the fit it brought no clear gain either (0.671; trained 0.632 … 0.681).
-- The width: ``prior_precision=None`` takes δ = scale · mean of the clipped curvature, so that the prior
-  weighs as much as the data do on average, in any units. AUROC of 1/κ against wrong retrievals is 0.606
-  and against unseen classes 0.588; δ ten times less 0.604 and 0.588, ten times more 0.596 and 0.557; the
-  largest evidence ("evidence", fourteen times more) 0.594 and 0.552.
-- ``scale=None`` is the number of examples. With δ as above it sets the level of κ, hardly its order.
-- X is not centred; that gave 0.605 and 0.578, and recall@1 0.749: no gain.
+Defaults, and what they were measured on: no training (`surefind.vectors.head`), δ = scale · mean of the
+clipped curvature with the number of examples as scale (`surefind.vectors.fitted`). X is not centred: that
+brought nothing.
 
 1/κ says how well the *weights* are known for an input. It is no substitute for the distance to the
-nearest neighbour (0.665 and 0.774 there); decide with both.
+nearest neighbour; decide with both.
 
 Policy: ``y`` has one label per row (whole numbers, texts, booleans), or a position (n, 2) in metres, or
 is a `PairList`. Classes with one example have no same pair but count as different from the others.
@@ -37,7 +27,6 @@ Axes: ``n`` examples, ``d`` columns of X, ``z`` embedding.
 """
 
 from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +42,20 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # type: ign
 from torch import Tensor
 
 from surefind.curvature.dataset import check_informative
-from surefind.curvature.outputs import DISTANCES
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError
-from surefind.models.checkpoint import load_tensors, save_tensors
-from surefind.posterior.diagonal import HeadPosterior
-from surefind.posterior.evidence import tune_prior_precision
-from surefind.posterior.precision import clip_negative
-from surefind.relations import Classes, Positions, Relation
-from surefind.retrieval.search import nearest
+from surefind.relations import Classes, Relation
 from surefind.train import Plan
-from surefind.validation import check_choice, check_positive, check_whole
 from surefind.vectors.directed import without_zero_rows
+from surefind.vectors.fitted import FittedHead, fit_posterior
 from surefind.vectors.head import initial_head, trained_head
-from surefind.vectors.scan import scan_pairs
+from surefind.vectors.head_file import read_head, write_head
+from surefind.vectors.options import check_options
+from surefind.vectors.recall import recall_among
 from surefind.vectors.source import Source
-from surefind.vectors.targets import is_same, relation_of_targets
+from surefind.vectors.targets import relation_of_targets
 
 EXAMPLES_PER_CLASS = 4
 """Of each class in a training batch, where there are labels."""
-
-KIND = "laplace-head"
-"""What a saved file says that it holds."""
 
 READ = (np.float64, np.float32, np.float16)
 """What X may be without being converted, and copied, as a whole."""
@@ -147,31 +128,25 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Returns:
             Itself.
         """
-        self._check_options()
+        check_options(self.get_params(deep=False))
         source = Source(self._matrix(X, fitting=True))
         source, relation = without_zero_rows(source, self._relation(y, len(source)))
         check_informative(relation)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        weights = self._head(source, relation, seed)
         columns: Any = self.scan_columns
         columns = columns if isinstance(columns, str) else int(columns)
-        curvature, self.pair_scan_error_ = scan_pairs(
+        fitted = fit_posterior(
+            self._head(source, relation, seed),
             source,
-            weights,
             relation,
             distance=self.distance,
             margin=float(self.margin),
+            prior_precision=self.prior_precision,
+            scale=self.scale,
             columns=columns,
             generator=torch.Generator().manual_seed(seed),
         )
-        self.scale_ = float(len(source) if self.scale is None else self.scale)
-        self.prior_precision_ = self._prior(weights, curvature)
-        self.posterior_ = HeadPosterior.from_curvature(
-            weights, curvature, scale=self.scale_, prior_precision=self.prior_precision_
-        )
-        self.embedding_dim_ = len(weights)
-        self.clipped_ = self.posterior_.clipped
-        return self
+        return self._keep(fitted)
 
     def transform(self, X: Any) -> Any:
         """Embed without the concentrations.
@@ -233,20 +208,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             DegenerateError: If no row has another that is the same.
         """
         mean = torch.as_tensor(self.transform(X))
-        relation = self._relation(y, len(mean))
-        if not isinstance(relation, Classes | Positions):
-            raise InputError(
-                "score needs labels or positions; a PairList does not judge every pair."
-            )
-        everything = slice(0, len(mean))
-        findable = relation.same_sums(mean.new_ones(len(mean), 1), everything)[:, 0] > 0
-        if not bool(findable.any()):
-            raise DegenerateError(
-                "no row has another of its own kind, so nothing can be found; give classes with two "
-                "examples, or use folds that keep classes together."
-            )
-        found = nearest(mean, mean, 1, exclude_self=True).indices[:, 0]
-        return float(is_same(relation, found)[findable].double().mean())
+        return recall_among(mean, self._relation(y, len(mean)))
 
     def save(self, path: str | Path) -> None:
         """Write the fitted head to a file: safetensors with JSON, no pickle.
@@ -258,25 +220,11 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             InputError: If ``random_state`` is a generator, which JSON cannot hold.
         """
         check_is_fitted(self)
-        parameters = self.get_params(deep=False)
-        if not isinstance(self.random_state, int | np.integer | None):
-            raise InputError(
-                "random_state is a generator, which cannot be saved; "
-                "set_params(random_state=None) or a number first."
-            )
-        metadata = {
-            "kind": KIND,
-            "parameters": {
-                k: v.item() if isinstance(v, np.generic) else v for k, v in parameters.items()
-            },
-            "prior_precision": self.prior_precision_,
-            "scale": self.scale_,
-            "clipped": self.clipped_,
-            "pair_scan_error": self.pair_scan_error_,
-            "feature_names": list(getattr(self, "feature_names_in_", [])),
-        }
-        tensors = {"mean": self.posterior_.mean, "precision": self.posterior_.precision}
-        save_tensors(path, tensors, metadata)
+        fitted = FittedHead(
+            self.posterior_, self.prior_precision_, self.scale_, self.pair_scan_error_
+        )
+        names = list(getattr(self, "feature_names_in_", []))
+        write_head(path, fitted, self.get_params(deep=False), names)
 
     @classmethod
     def load(cls, path: str | Path) -> "LaplaceHead":
@@ -291,21 +239,11 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         Raises:
             InputError: If the file holds something else.
         """
-        tensors, metadata = load_tensors(path)
-        if metadata.get("kind") != KIND:
-            raise InputError(
-                f"{path} does not hold a LaplaceHead; load a trained model with surefind.load."
-            )
-        head = cls(**metadata["parameters"])
-        head.clipped_ = metadata["clipped"]
-        head.posterior_ = HeadPosterior(tensors["mean"], tensors["precision"], head.clipped_)
-        head.embedding_dim_, features = head.posterior_.mean.shape
-        head.n_features_in_ = features - 1
-        head.prior_precision_ = metadata["prior_precision"]
-        head.scale_ = metadata["scale"]
-        head.pair_scan_error_ = metadata["pair_scan_error"]
-        if metadata["feature_names"]:
-            head.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
+        fitted, options, names = read_head(path)
+        head = cls(**options)._keep(fitted)
+        head.n_features_in_ = fitted.posterior.mean.shape[1] - 1
+        if names:
+            head.feature_names_in_ = np.array(names, dtype=object)
         return head
 
     @property
@@ -317,32 +255,6 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-    def _check_options(self) -> None:
-        """Check what the constructor, by scikit-learn's rules, must not.
-
-        Raises:
-            InputError: If an option is out of range.
-        """
-        if self.embedding_dim is not None:
-            check_whole("embedding_dim", self.embedding_dim, least=2)
-        check_whole("epochs", self.epochs, least=0)
-        check_choice("distance", self.distance, DISTANCES)
-        check_whole("batch_size", self.batch_size, least=2)
-        _check_numbers(
-            margin=self.margin,
-            prior_precision=1
-            if self.prior_precision in (None, "evidence")
-            else self.prior_precision,
-            scale=1 if self.scale is None else self.scale,
-            learning_rate=self.learning_rate,
-            same_within=self.same_within,
-            different_beyond=self.different_beyond,
-        )
-        if isinstance(self.scan_columns, str):
-            check_choice("scan_columns", self.scan_columns, ("auto", "all"))
-        else:
-            check_whole("scan_columns", self.scan_columns, least=1)
 
     def _matrix(self, X: Any, *, fitting: bool) -> np.ndarray:
         """Check X as scikit-learn does, without copying floating-point arrays."""
@@ -378,24 +290,12 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         )
         return trained_head(weights, source, relation, margin=float(self.margin), plan=plan)
 
-    def _prior(self, weights: Tensor, curvature: Tensor) -> float:
-        if self.prior_precision is None:
-            return self.scale_ * float(clip_negative(curvature)[0].double().mean())
-        if self.prior_precision == "evidence":
-            return tune_prior_precision(weights, curvature, scale=self.scale_)
-        return float(self.prior_precision)
-
-
-def _check_numbers(**values: Any) -> None:
-    """Require finite numbers above zero, whole or not.
-
-    Args:
-        values: By name.
-
-    Raises:
-        InputError: If one is none.
-    """
-    for name, value in values.items():
-        if not isinstance(value, Real):
-            raise InputError(f"{name} must be a finite number above 0; got {value!r}.")
-        check_positive(name, float(value))
+    def _keep(self, fitted: FittedHead) -> "LaplaceHead":
+        """Take over what was learnt, under the names that scikit-learn gives such things."""
+        self.posterior_ = fitted.posterior
+        self.embedding_dim_ = len(fitted.posterior.mean)
+        self.prior_precision_ = fitted.prior_precision
+        self.scale_ = fitted.scale
+        self.clipped_ = fitted.posterior.clipped
+        self.pair_scan_error_ = fitted.pair_scan_error
+        return self

@@ -70,6 +70,6 @@ def relation_loss(
     attract, repel = pair_weights(relation, negative_weight)
     pull = torch.where(same, squared_distance, 0).sum()
     push = torch.where(different, margin - squared_distance, 0).clamp(min=0)
-    if negatives == "inside":
-        repel = repel * relation.n_different / (push > 0).sum().clamp(min=1)
-    return (attract * pull + repel * push.sum()) / 2
+    counted = push > 0 if negatives == "inside" else different
+    repelled = push.sum() * relation.n_different / counted.sum().clamp(min=1)
+    return (attract * pull + repel * repelled) / 2

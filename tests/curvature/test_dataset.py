@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind import relations
 from surefind.curvature import dataset as module
+from surefind.relations import scan
 
 N, D, Z = 40, 7, 3
 
@@ -35,8 +35,8 @@ def test_equals_head_curvature_on_the_whole_set(
     problem, normal, monkeypatch, kind, distance, small_blocks
 ):
     if small_blocks:
-        monkeypatch.setattr(relations, "BLOCK_ROWS", 11)
-        monkeypatch.setattr(relations, "BLOCK_COLUMNS", 7)
+        monkeypatch.setattr(scan, "BLOCK_ROWS", 11)
+        monkeypatch.setattr(scan, "BLOCK_COLUMNS", 7)
         monkeypatch.setattr(module, "FEATURE_ELEMENTS", 6 * D)
     features, outputs = problem
     labels = relation_of(kind, normal)

@@ -1,21 +1,17 @@
 """Match, review or no match, with a stated risk.
 
-Calibration queries are split at random. One third fits the probability that the top answer is right
-(`probability`) and plans a sequence of thresholds; the other two thirds, which nothing was fitted to, test
-them (`risk`). Because the parts are independent, the promise holds for any number of queries:
+Calibration queries are split at random (`split`). One part fits the probability that the top answer is
+right and plans a sequence of thresholds; the other, which nothing was fitted to, tests them (`risk`).
+Because the parts are independent, the promise holds for any number of queries:
 
     P(wrong | match) <= max_wrong   with probability at least ``confidence`` over the calibration queries.
 
-    match      probability >= threshold
-    no_match   probability <  floor
-    review     what lies between
-
-The floor is the highest value with at most ``max_missed`` of right answers below it (with the same
-confidence, from the testing part), and never above ½ or the threshold: whatever is thrown away is more
-likely wrong than right.
+The floor, below which there is no match, is the highest value with at most ``max_missed`` of right answers
+below it (with the same confidence, from the testing part), and never above ½ or the threshold: whatever is
+thrown away is more likely wrong than right. What an answer then is: `decision`.
 
 **Not reached.** If no threshold passes, ``threshold`` is None, nothing is a match, and ``more_queries``
-estimates how many more are needed; None if more of the same would not help.
+estimates how many more are needed (`shortfall`); None if more of the same would not help.
 
 **Groups.** A group with data enough has a threshold of its own, see `groups`.
 
@@ -31,56 +27,30 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from surefind.decisions.contributions import FOLDS, Contributions, measure_contributions
+from surefind.decisions.contributions import Contributions, measure_contributions
+from surefind.decisions.decision import Decisions, decide
 from surefind.decisions.groups import (
     GroupThreshold,
     as_number,
-    choose_group_threshold,
     group_names,
+    group_thresholds,
 )
-from surefind.decisions.probability import MatchProbability, choose_strength, fit_probability
-from surefind.decisions.reasons import ReasonLimits, give_reasons, measure_limits
-from surefind.decisions.risk import (
-    RiskCurve,
-    least_accepted,
-    plan_thresholds,
-    queries_needed,
-    safe_floor,
-    walk_thresholds,
-)
+from surefind.decisions.probability import MatchProbability
+from surefind.decisions.reasons import ReasonLimits, measure_limits
+from surefind.decisions.risk import RiskCurve, least_accepted, safe_floor
 from surefind.decisions.sentences import calibration_notes, result_sentence
+from surefind.decisions.shortfall import more_queries
 from surefind.decisions.signals import Signals
+from surefind.decisions.split import FIT_SHARE, fit_split
 from surefind.decisions.stored import restore
 from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_correct
 
 FORMAT = 1
 LEAST_QUERIES = 20
-FIT_SHARE = 1 / 3
-"""A small fit ranks nearly as well as a large one, while each tested query tightens the bound: with a half
-instead of a third, the accepted share was smaller in every simulated world."""
-
 HIGHEST_FLOOR = 0.5
 METER = 101
 """Quantiles of log κ that are kept: 0 %, 1 %, … 100 %."""
-
-
-@dataclass(frozen=True, eq=False)
-class Decisions:
-    """What to do with each query.
-
-    Attributes:
-        probability: That the top answer is right (q).
-        decision: "match", "review" or "no_match" (q).
-        reasons: None for a match, at least one for the others.
-    """
-
-    probability: np.ndarray
-    decision: np.ndarray
-    reasons: list[tuple[str, ...]]
-
-    def __len__(self) -> int:
-        return len(self.probability)
 
 
 @dataclass(frozen=True)
@@ -167,20 +137,11 @@ class Calibration:
         Returns:
             A decision with reasons for each query.
         """
-        probability = self.model(signals)
         threshold = np.full(len(signals), as_number(self.threshold))
         names = group_names(groups, len(signals))
         for group in self.groups:
             threshold[names == group.name] = as_number(group.threshold)
-        decision = np.where(
-            probability >= threshold,
-            "match",
-            np.where(probability < np.minimum(self.floor, threshold), "no_match", "review"),
-        )
-        reasons = give_reasons(
-            self.limits, signals, self.model.parts(signals), decision, np.isfinite(threshold)
-        )
-        return Decisions(probability, decision, reasons)
+        return decide(self.model, self.limits, signals, threshold=threshold, floor=self.floor)
 
     def to_json(self) -> dict[str, Any]:
         """Give everything as plain JSON values; `from_json` restores it exactly."""
@@ -246,29 +207,12 @@ def calibrate(
     good, known = _checked(signals, right, enrolled)
     _check_target(len(signals), max_wrong=max_wrong, confidence=confidence, max_missed=max_missed)
     names = group_names(groups, len(signals))
-    fit, held = np.array_split(rng.permutation(len(signals)), [int(FIT_SHARE * len(signals))])
-    unseen = np.empty(len(signals))
-    strength, unseen[fit] = choose_strength(signals[fit], good[fit], np.arange(len(fit)) % FOLDS)
-    model = fit_probability(signals[fit], good[fit], strength=strength)
-    chance = model(signals)
     target = {"max_wrong": float(max_wrong), "confidence": float(confidence)}
-
-    def curve_of(members: Bool[np.ndarray, " q"]) -> RiskCurve:
-        own, test = fit[members[fit]], held[members[held]]
-        plan = plan_thresholds(chance[own], unseen[own], good[own], trials=len(test), **target)
-        return walk_thresholds(plan, chance[test], good[test], **target)
-
-    curve = curve_of(np.ones(len(signals), dtype=bool))
-    by_group = []
-    for name in sorted({name for name in names if name is not None}):
-        members = names == name
-        test = held[members[held]]
-        enough = len(test) >= least_accepted(**target) and members[fit].any()
-        own = curve_of(members) if enough else None
-        by_group.append(
-            choose_group_threshold(name, own, curve.threshold, chance[test], good[test], **target)
-        )
-    floor = safe_floor(chance[held][good[held]], max_missed=max_missed, confidence=confidence)
+    split = fit_split(signals, good, rng=rng)
+    model, held = split.model, split.held
+    curve = split.curve(np.ones(len(signals), dtype=bool), **target)
+    by_group = group_thresholds(names, split, curve.threshold, **target)
+    floor = safe_floor(split.chance[held][good[held]], max_missed=max_missed, confidence=confidence)
     one_outcome = bool(good.all() or not good.any())
     return Calibration(
         model=model,
@@ -279,10 +223,10 @@ def calibrate(
         queries=len(signals),
         unknown=int((~known).sum()),
         right=int(good.sum()),
-        fitted=len(fit),
-        more_queries=_more_queries(curve, len(signals), len(held), **target),
+        fitted=len(split.fit),
+        more_queries=more_queries(curve, len(signals), len(held), **target),
         contributions=(
-            measure_contributions(signals, good, strength=strength, rng=rng)
+            measure_contributions(signals, good, strength=split.strength, rng=rng)
             if contributions and not one_outcome
             else None
         ),
@@ -293,20 +237,6 @@ def calibrate(
         notes=calibration_notes(good, known, by_group),
         **target,
     )
-
-
-def _more_queries(
-    curve: RiskCurve, queries: int, tested: int, *, max_wrong: float, confidence: float
-) -> int | None:
-    """Estimate how many more calibration queries the target needs; 0 if it is reached."""
-    if curve.chosen is not None:
-        return 0
-    needed = queries_needed(curve, max_wrong=max_wrong, confidence=confidence)
-    if needed is None:
-        return None
-    # If as many as there are should have done, luck was against it: as few as could ever help are asked.
-    least = least_accepted(max_wrong, confidence)
-    return max(int(np.ceil(needed * queries / tested)) - queries, least)
 
 
 def _checked(

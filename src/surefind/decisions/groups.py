@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from surefind.decisions.risk import RiskCurve, lower_bound
+from surefind.decisions.risk import RiskCurve, least_accepted, lower_bound
+from surefind.decisions.split import Split
 from surefind.errors import InputError
 
 
@@ -39,6 +40,36 @@ class GroupThreshold:
     queries: int
     accepted: int
     wrong: int
+
+
+def group_thresholds(
+    names: np.ndarray, split: Split, common: float | None, *, max_wrong: float, confidence: float
+) -> list[GroupThreshold]:
+    """Give every group its threshold.
+
+    Args:
+        names: The group of each query, from `group_names`.
+        split: The queries in two parts.
+        common: The threshold of all queries together.
+        max_wrong: Highest wrong-match rate allowed.
+        confidence: With what probability.
+
+    Returns:
+        One entry a group, by name.
+    """
+    target = {"max_wrong": max_wrong, "confidence": confidence}
+    thresholds = []
+    for name in sorted({name for name in names if name is not None}):
+        members = names == name
+        test = split.held[members[split.held]]
+        enough = len(test) >= least_accepted(**target) and members[split.fit].any()
+        own = split.curve(members, **target) if enough else None
+        thresholds.append(
+            choose_group_threshold(
+                name, own, common, split.chance[test], split.right[test], **target
+            )
+        )
+    return thresholds
 
 
 def choose_group_threshold(

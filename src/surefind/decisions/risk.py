@@ -219,41 +219,6 @@ def _counts(
     return accepted, np.append(0, (~right[order]).cumsum())[accepted]
 
 
-def queries_needed(curve: RiskCurve, *, max_wrong: float, confidence: float) -> int | None:
-    """Estimate how large a testing part would pass, if its error rates stayed as they are.
-
-    For each threshold the smallest n is sought that passes with the expected ⌈rate · n⌉ errors, in steps of
-    5 %; then the threshold that needs the fewest queries in all counts. Thresholds that accepted a handful
-    of queries say nothing and are left out. A rate that is too high, but by its exact lower bound may be so
-    by chance, is taken as half of ``max_wrong``. With so many queries the chance to pass is about
-    even.
-
-    Args:
-        curve: What was measured.
-        max_wrong: Highest wrong-match rate allowed.
-        confidence: With what probability.
-
-    Returns:
-        A number of queries; None if at every threshold the rate is too high beyond doubt.
-    """
-    from scipy.special import bdtr
-
-    # From n_0 up to 200,000 times that: beyond, nobody will collect queries.
-    sizes = np.ceil(least_accepted(max_wrong, confidence) * 1.05 ** np.arange(251)).astype(int)
-    lowest = lower_bound(curve.wrong, curve.accepted, confidence)
-    best = None
-    for i in curve.telling:
-        if lowest[i] > max_wrong:
-            continue
-        rate = curve.wrong_rate[i] if curve.wrong_rate[i] < max_wrong else max_wrong / 2
-        # P(so few errors | rate = max_wrong) is small enough: the same as the bound, but faster.
-        passes = bdtr(np.ceil(rate * sizes), sizes, max_wrong) <= 1 - confidence
-        if passes.any():
-            total = int(np.ceil(sizes[passes.argmax()] / curve.coverage[i]))
-            best = total if best is None else min(best, total)
-    return best
-
-
 def safe_floor(
     right_probability: Float[np.ndarray, " n"], *, max_missed: float, confidence: float
 ) -> float:

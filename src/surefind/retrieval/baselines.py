@@ -24,7 +24,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from surefind.errors import DegenerateError, InputError
-from surefind.retrieval.search import as_rows, as_unit_rows, search, unit64
+from surefind.retrieval.cosines import highest_cosines
+from surefind.retrieval.rows import as_rows, as_unit_rows, unit64
 from surefind.validation import check_whole
 
 FARTHEST = 2.0
@@ -63,7 +64,7 @@ class NeighbourDistance:
         """
         rows = _queries(queries, self.vectors, others=self.k if exclude_self else None)
         u = unit64(rows)
-        indices, _ = search(u, self.vectors, self.k, exclude_self=exclude_self)
+        indices, _ = highest_cosines(u, self.vectors, self.k, exclude_self=exclude_self)
         total = sum(_chord(u, self.vectors[indices[:, i]]) for i in range(self.k))
         return torch.as_tensor(total / self.k).to(rows.dtype)
 
@@ -96,12 +97,12 @@ class Margin:
         rows = _queries(queries, self.vectors, others=2 if exclude_self else None)
         u = unit64(rows)
         if self.bounds is None or self.order is None:
-            indices, _ = search(u, self.vectors, 2, exclude_self=exclude_self)
+            indices, _ = highest_cosines(u, self.vectors, 2, exclude_self=exclude_self)
             first, second = (_chord(u, self.vectors[indices[:, i]]) for i in (0, 1))
             return (first - second).to(rows.dtype)
         if exclude_self:
             u = u[self.order]
-        found = search(u, self.vectors, 1, exclude_self=exclude_self)[0][:, 0]
+        found = highest_cosines(u, self.vectors, 1, exclude_self=exclude_self)[0][:, 0]
         margin = _chord(u, self.vectors[found])
         label = torch.searchsorted(self.bounds, found, right=True) - 1
         for near in sorted(set(label.tolist())):
@@ -122,7 +123,7 @@ class Margin:
             if len(others):
                 # One more than needed: one of the two is not the query itself.
                 k = 1 if own is None else min(2, len(others))
-                indices = search(u, others, k, exclude_self=False)[0]
+                indices = highest_cosines(u, others, k, exclude_self=False)[0]
                 for found in indices.T:
                     distance = _chord(u, others[found])
                     if own is not None:

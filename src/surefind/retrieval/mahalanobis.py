@@ -26,7 +26,7 @@ from torch import Tensor
 
 from surefind.errors import DegenerateError, InputError
 from surefind.retrieval.baselines import label_codes
-from surefind.retrieval.search import as_rows
+from surefind.retrieval.rows import as_rows
 from surefind.validation import check_share, check_whole
 
 EXACT_DIM = 1024

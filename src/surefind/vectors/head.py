@@ -3,6 +3,11 @@
 It starts as the identity; with fewer outputs than columns, as the projection on the leading eigenvectors
 of Σ_i h_i h_iᵀ, which changes inner products least. The bias starts at zero.
 
+Training is no default: on frozen ImageNet features of CUB200 (how: `surefind.vectors.fitted`) recall@1 on
+unseen classes is 0.751 with the identity (0.749 if X is centred) and 0.730 … 0.547 after training, the
+lower the longer: a linear layer forgets what the large model knew of other classes. On the classes of the
+fit it brought no clear gain either (0.671; trained 0.632 … 0.681).
+
 Axes: ``d`` columns, ``z`` outputs.
 """
 

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from surefind.relations import Classes, blocks, inside_margin
+from surefind.relations import Classes, blocks, class_sums, inside_margin
 from surefind.vectors.candidates import entries_above
 
 BLOCK_ROWS, BLOCK_COLUMNS = 1024, 4096
@@ -70,12 +70,7 @@ class PrunedClasses:
     def same_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
         """Take the class's sum less the example itself, in the vectors' dtype to save memory."""
         sums = vectors.new_empty(rows.stop - rows.start, vectors.shape[1])
-        index, counts = torch.unique(self.classes.labels, return_inverse=True, return_counts=True)[
-            1:
-        ]
-        totals = vectors.new_zeros(len(counts), vectors.shape[1], dtype=torch.float64)
-        for part in blocks(slice(0, len(self)), BLOCK_COLUMNS):
-            totals.index_add_(0, index[part], vectors[part].double())
+        index, totals = class_sums(self.classes, vectors)
         for part in blocks(rows, BLOCK_COLUMNS):
             own = slice(part.start - rows.start, part.stop - rows.start)
             sums[own] = totals[index[part]] - vectors[part]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from surefind.errors import InputError
-from surefind.relations import Classes, Positions, Relation, as_relation
+from surefind.relations import Positions, Relation, as_relation
 
 
 def relation_of_targets(y: Any, n: int, *, same_within: float, different_beyond: float) -> Relation:
@@ -55,21 +55,3 @@ def relation_of_targets(y: Any, n: int, *, same_within: float, different_beyond:
             "Positions must be (n, 2)."
         )
     return as_relation(y)
-
-
-def is_same(relation: Classes | Positions, found: Tensor) -> Tensor:
-    """Say of each row whether the row that it found is the same.
-
-    Args:
-        relation: Over the rows.
-        found: A row number for each row (n).
-
-    Returns:
-        Booleans (n).
-    """
-    if isinstance(relation, Classes):
-        return relation.labels == relation.labels[found]
-    gap: Tensor = torch.linalg.vector_norm(
-        relation.coordinates - relation.coordinates[found], dim=1
-    )
-    return gap <= relation.same_within
