@@ -13,7 +13,7 @@ from surefind.bench.protocols import identity_net, shrunk_ink
     ("name", "ood", "numbers"),
     [
         ("fashion-mnist", ["mnist", "test"], (0.7, 6, 6, 64, 64, 1e-3, 0.68)),
-        ("cifar10", ["svhn", "test"], (0.7, 20, 40, 256, 256, 1e-3)),
+        ("cifar10", ["svhn", "test"], (0.7, 20, 20, 64, 64, 1e-3)),
         ("digits", ["digits", "ood"], (0.7, 10, 10, 64, 64, 1e-3)),
     ],
 )
@@ -21,6 +21,8 @@ def test_cells_that_are_kept_stay_valid(name, ood, numbers):
     keys = ["margin", "epochs", "online_epochs", "batch_size", "online_batch_size", "learning_rate"]
     told = {"ood": ood} | dict(zip([*keys, "decay"], numbers, strict=False))
     loss = "Contrastive(margin=0.7, negative_weight=0.5, negatives='inside', mining=None, max_pairs=5000)"
+    channels = {"channels": [[0.491, 0.482, 0.447], [0.247, 0.243, 0.262]]}
+    told |= channels if name == "cifar10" else {}
     assert PROTOCOLS[name].settings() == told | {"loss": loss}
 
 

@@ -5,8 +5,7 @@ import pytest
 
 import surefind as sf
 from surefind.bench import FREE, ablation, rows_of, write_cell
-from surefind.bench.rows import stage_of
-from surefind.bench.rows import method_of, samples_of
+from surefind.bench.rows import method_of, samples_of, stage_of
 from surefind.methods import METHODS
 
 

@@ -117,6 +117,8 @@ def load_problem(
         protocol = replace(protocol, backbone=Path(backbone).name)
     elif build is not None:
         make = partial(build, train)
+        if protocol.channels is not None:
+            preprocessing = Preprocessing(mean=protocol.channels[0], std=protocol.channels[1])
     return Problem(
         name,
         protocol,

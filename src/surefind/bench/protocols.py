@@ -18,7 +18,10 @@ FashionMNIST is, so that the ground does not give the unknown away.
 
 Where FashionMNIST leaves the paper, on validation data: the mean over different pairs inside the margin
 (`surefind.losses`) took recall@1 of the point estimate from 0.75 to 0.83 after four epochs; batches of 64
-instead of 256, to 0.85, so all methods have them; and with both, 6 epochs do what 20 did not.
+instead of 256, to 0.85, so all methods have them; and with both, 6 epochs do what 20 did not. On CIFAR10
+the mean over all different pairs left recall@1 at 0.32 after 20 epochs, that inside the margin at 0.58;
+batches of 64 and channels of mean 0 and variance 1 took it from 0.42 to 0.49 in the first epochs. All
+methods have the same number of epochs.
 
 A tenth of the training data is left out of training, for choices that need data the model has not seen:
 of the examples of each class in closed sets, of the classes in open ones, nothing where there are
@@ -67,6 +70,8 @@ class Protocol:
         ece_samples: Joint samples for calibration and agreement.
         side: To which images are resized; None leaves them to the backbone, or as they are.
         backbone: What to call the backbone; None without one.
+        channels: Mean and standard deviation of each channel, to normalise by; None leaves [0, 1], or
+            what the backbone wants.
         prepare: What is done to the set's inputs once, after loading.
     """
 
@@ -87,6 +92,7 @@ class Protocol:
     ece_samples: int = 100
     side: int | None = None
     backbone: str | None = None
+    channels: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     prepare: Callable[[Dataset], Dataset] | None = None
 
     def settings(self) -> dict[str, Any]:
@@ -149,7 +155,8 @@ PROTOCOLS = {
     "cifar10": Protocol(
         lambda _, g: cifar10_net(16, generator=g),
         ("svhn", "test"),
-        *(0.7, 20, 40, 256, 256, 1e-3),
+        *(0.7, 20, 20, 64, 64, 1e-3),
+        channels=((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     ),
     "digits": Protocol(
         lambda _, g: small_net(1, 8, 4, generator=g),
