@@ -30,7 +30,7 @@ REMARKS = {
     "which does not divide by the length of the output; a dense posterior in place of the diagonal one "
     "did not raise it on validation data, and fewer or larger steps did, for a lower recall.",
     "fashion-mnist/laplace-online": "Trained like the point estimate, and its recall is no better than "
-    "that one's: what online LAM gains in the paper, the loss's mean and smaller batches give all rows here.",
+    "that one's: what online LAM gains in the paper, the loss's mean and smaller batches give all rows.",
     "fashion-mnist/pfe": "The paper's PFE shares a batch norm that was never trained.",
 }
 """Why a row differs from the paper's, by "set/row"."""
