@@ -210,6 +210,22 @@ def test_a_loss_that_is_not_finite_stops_by_name_and_keeps_the_last_good_state(t
     assert (tmp_path / "encoder.safetensors").read_bytes() == before
 
 
+def test_huge_weights_are_blamed_and_not_the_batch():
+    train = learning.digits()[0]
+    with pytest.raises(
+        sf.NumericalError, match=r"the training diverged: .* Lower the learning rate"
+    ):
+        learning.learner("laplace-online", epochs=1, learning_rate=1e6).fit(train)
+
+
+def test_a_batch_that_is_refused_by_sound_weights_is_no_divergence():
+    def refusing(embeddings, relation, generator):
+        raise sf.InputError("this batch is wrong")
+
+    with pytest.raises(sf.InputError, match="this batch is wrong"):
+        learning.learner(epochs=1, objective=refusing).fit(learning.digits()[0])
+
+
 def test_learning_rate_decays_from_epoch_to_epoch():
     rates = []
 

@@ -13,7 +13,8 @@ added up.
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -163,7 +164,7 @@ def train(
 
     Raises:
         InputError: If there is nothing to train.
-        NumericalError: If the loss is not finite; what was kept last is as it was.
+        NumericalError: If the training diverged; what was kept last is as it was.
     """
     if plan.epochs == 0:
         return ()
@@ -194,15 +195,16 @@ def train(
             generator = seeded(plan.seed, "step", epoch, step)
             # Layers and losses of others may draw from the process's generator: it is the step's here,
             # and as it was outside.
-            with borrowed_rng(generator):
-                loss = trainee.loss(inputs.to(place), relation, generator)
-                value = float(loss.detach())
-                if not math.isfinite(value):
-                    raise NumericalError(_NOT_FINITE.format(f"the loss is {value}", step, epoch))
-                loss.backward()  # type: ignore[no-untyped-call]
-            sum_gradients(parameters)
-            optimizer.step()
-            trainee.after_step()
+            with _divergence_named(parameters, step, epoch):
+                with borrowed_rng(generator):
+                    loss = trainee.loss(inputs.to(place), relation, generator)
+                    value = float(loss.detach())
+                    if not math.isfinite(value):
+                        raise NumericalError(_DIVERGED.format(f"the loss is {value}", step, epoch))
+                    loss.backward()  # type: ignore[no-untyped-call]
+                sum_gradients(parameters)
+                optimizer.step()
+                trainee.after_step()
             loss_sum += value
             now = time.perf_counter()
             spent, clock = spent + now - clock, now
@@ -265,10 +267,12 @@ def relation_of(dataset: Dataset, plan: Plan, rows: Any = slice(None)) -> Relati
     return as_relation(dataset.relation(rows, same_within=inner, different_beyond=outer))
 
 
-_NOT_FINITE = (
-    "{} at step {} of epoch {}. Lower the learning rate, or look for broken inputs; the last kept state "
-    "is untouched."
+_DIVERGED = (
+    "the training diverged: {} at step {} of epoch {}. Lower the learning rate, or look for broken inputs; "
+    "the last kept state is untouched."
 )
+_HUGE = 1e4
+"""Weights beyond this are of no network that learns."""
 
 
 def _trainable(trainee: Trainee) -> list[nn.Parameter]:
@@ -295,7 +299,18 @@ def _interruption(
 def _check_weights(parameters: list[nn.Parameter], step: int, epoch: int) -> None:
     """Refuse to keep weights that are no numbers any more."""
     if not all(bool(torch.isfinite(p).all()) for p in parameters):
-        raise NumericalError(_NOT_FINITE.format("weights are not finite", step, epoch))
+        raise NumericalError(_DIVERGED.format("weights are not finite", step, epoch))
+
+
+@contextmanager
+def _divergence_named(parameters: list[nn.Parameter], step: int, epoch: int) -> Iterator[None]:
+    """Blame huge weights, not the batch, if embeddings are refused that such weights made."""
+    try:
+        yield
+    except InputError as error:
+        if all(bool((p.detach().abs() < _HUGE).all()) for p in parameters):
+            raise
+        raise NumericalError(_DIVERGED.format("weights are huge", step, epoch)) from error
 
 
 def _read(

@@ -32,6 +32,23 @@ def test_own_images_are_compared_too(surefind, pets, tmp_path):
     assert cell["protocol"]["epochs"] == 1
 
 
+def test_too_few_images_are_noticed_before_training(surefind, pets, tmp_path):
+    code, out, err = surefind("bench", "pets", "--methods", "deterministic")
+    assert code == 1
+    assert "pets cannot be benchmarked: evaluation looks at 10 neighbours of each query" in err
+    assert "20 in a class are enough" in err
+    assert not out
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_place_that_cannot_be_written_is_noticed_first(surefind, tmp_path):
+    (tmp_path / "file").touch()
+    code, out, err = surefind("bench", "digits", "--out", "file")
+    assert code == 1
+    assert "cannot write to file" in err
+    assert not out
+
+
 def test_a_stopped_benchmark_names_the_command_that_goes_on(surefind, monkeypatch, quick):
     def stop(*_, **__):
         raise KeyboardInterrupt
@@ -45,7 +62,9 @@ def test_a_stopped_benchmark_names_the_command_that_goes_on(surefind, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("imagenet",), "data set must be one of 'fashion-mnist'"),
+        (("imagenet",), "'imagenet' is neither a set with a benchmark (fashion-mnist, cifar10,"),
+        (("imagenet",), "nor a folder or a list of images of your own"),
+        (("digits", "--epochs", -1), "epochs must be a whole number of at least 0"),
         (("digits", "--methods", "lam"), "method must be one of 'all'"),
         (("digits", "--seeds", 0), "seeds must be a whole number of at least 1"),
         (("digits", "--epochs", 3), "--ood and --epochs are for your own images"),

@@ -1,9 +1,15 @@
+import importlib.metadata
 import os
+import re
+import tomllib
+from pathlib import Path
 
 import torch
 
 import surefind as sf
 from surefind.cli import doctor
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def test_doctor_tells_versions_machine_extras_and_data(surefind):
@@ -19,14 +25,34 @@ def test_doctor_tells_versions_machine_extras_and_data(surefind):
 
 
 def test_a_missing_extra_is_named_with_its_remedy(surefind, monkeypatch):
-    there = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda n: None if n == "pyarrow" else there(n))
+    there = doctor._importable
+    monkeypatch.setattr(doctor, "_importable", lambda n: n != "pyarrow" and there(n))
     _, out, _ = surefind("doctor")
     assert "data: pyarrow missing: pip install 'surefind[data]'" in out
 
 
-def test_extras_of_developers_are_nobody_elses_business():
-    assert "dev" not in doctor.missing_extras()
+def test_extras_are_those_of_the_project():
+    """All but those of developers; extras that others contain are named there only."""
+    project = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    names = {
+        extra: {re.match(r"[\w-]+", line)[0] for line in lines} - {"surefind"}
+        for extra, lines in project.items()
+        if extra not in ("dev", "bench")
+    }
+    assert {extra: set(brought) for extra, brought in doctor.EXTRAS.items()} == names
+
+
+def test_missing_or_stale_package_information_is_no_crash_and_no_claim(surefind, monkeypatch):
+    def nothing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", nothing)
+    monkeypatch.setattr(importlib.metadata, "metadata", nothing)
+    code, out, err = surefind("doctor")
+    assert code == 0, err
+    assert "torch of unknown version" in out
+    assert "cli: all there" in out
+    assert "data: all there" in out
 
 
 def test_memory_is_not_known_everywhere(monkeypatch):

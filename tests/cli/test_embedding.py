@@ -54,8 +54,14 @@ def test_arrays_of_images_are_taken_too(surefind, sure):
     [
         ("digits", "a.npz", "digits has 3 parts; name one: digits:train, digits:test, digits:ood"),
         ("digits:test", "a.csv", "a.csv must end in .npz or .parquet"),
-        ("big.npy", "a.npz", "the backbone must give features"),
-        ("flat.npy", "a.npz", "the encoder cannot take vectors of shape (5,)"),
+        (
+            "big.npy",
+            "a.npz",
+            "big has images (channels, height, width) of shape (1, 16, 16); the encoder was trained on "
+            "images (channels, height, width) of shape (1, 8, 8).",
+        ),
+        ("flat.npy", "a.npz", "flat has vectors of shape (5,); the encoder was trained on images"),
+        ("digits:test", "folder.npz", "folder.npz is a folder; give the name of a file"),
         ("none.npy", "a.npz", "none.npy holds nothing to embed"),
         ("broken.npz", "a.npz", "broken.npz is damaged"),
         ("two.npz", "a.npz", "two.npz holds 'x', 'y' and none is called 'features'"),
@@ -66,11 +72,12 @@ def test_what_cannot_be_embedded_is_refused(surefind, sure, tmp_path, source, ou
     np.save("flat.npy", np.zeros((2, 5), dtype=np.float32))
     np.save("none.npy", np.zeros((0, 8, 8), dtype=np.uint8))
     np.savez("two.npz", x=np.zeros(2), y=np.zeros(2))
-    (tmp_path / "broken.npz").write_bytes(b"PK half a file")
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 half a file")
+    (tmp_path / "folder.npz").mkdir()
     code, _, err = surefind("embed", sure, source, "--out", out)
     assert code == 1
     assert message in err
-    assert not (tmp_path / out).exists()
+    assert not (tmp_path / out).is_file()
 
 
 def test_a_write_that_fails_leaves_nothing_half(surefind, sure, tmp_path, monkeypatch):

@@ -78,8 +78,34 @@ def test_a_model_saved_from_python_needs_data_to_be_named(surefind, tmp_path, tr
     code, _, err = surefind("evaluate", "bare")
     assert code == 1
     assert "name the test data" in err
-    code, _, err = surefind("evaluate", "bare", "digits")
+    code, out, err = surefind("evaluate", "bare", "digits")
     assert code == 0, err
+    assert "surefind fit bare --out bare-posthoc --on TRAINING-DATA" in out
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("digits:test", "plain was trained on digits:test; name other test data"),
+        (
+            "photos",
+            "plain was trained on photos, which is not to be found from here; name the test",
+        ),
+    ],
+)
+def test_a_run_whose_test_data_are_not_known_says_so(surefind, run, source, message):
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('"digits"', f'"{source}"', 1))
+    code, _, err = surefind("evaluate", "plain")
+    assert code == 1
+    assert message in err
+
+
+def test_images_of_another_size_are_told_what_size_was_expected(surefind, run, pets):
+    code, _, err = surefind("evaluate", "plain", "pets")
+    assert code == 1
+    assert "pets has images (channels, height, width) of shape (1, 16, 16); the encoder" in err
+    assert "was trained on images (channels, height, width) of shape (1, 8, 8)." in err
 
 
 def test_queries_that_count_nowhere_are_mentioned(surefind, run):

@@ -4,6 +4,7 @@ import torch
 from sklearn.datasets import load_iris
 
 import surefind as sf
+from surefind.cli.run_folder import open_run
 from surefind.methods import LaplacePosthoc
 
 WIDTH = ("--scale", 150.0, "--prior-precision", 1000.0)
@@ -59,6 +60,16 @@ def test_vectors_keep_their_directions_and_gain_a_kappa(surefind, flowers, tmp_p
     assert np.isfinite(found.kappa).all()
 
 
+def test_a_fitted_run_remembers_where_the_data_of_its_model_are(surefind, run, tmp_path):
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('data = ""', 'data = "sets"'))
+    code, _, err = surefind("fit", "plain", "--out", "new", *WIDTH)
+    assert code == 0, err
+    found = open_run(tmp_path / "new")
+    assert str(found.data) == "sets"
+    assert (found.config["source"], found.config["inputs"]) == ("digits", [1, 8, 8])
+
+
 def test_a_layer_on_vectors_can_be_learnt(surefind, flowers, tmp_path):
     options = ("--epochs", 2, "--embedding-dim", 2, *WIDTH)
     code, _, err = surefind("fit", "both.npz", "--out", "run", *options)
@@ -75,7 +86,7 @@ def test_a_layer_on_vectors_can_be_learnt(surefind, flowers, tmp_path):
         (("digits", "--labels", "labels.npy"), "--labels goes with vectors"),
         (("digits",), "digits holds images"),
         (("nowhere",), "neither a known set"),
-        (("both.npz", "--prior-precision", -1), "prior_precision must be"),
+        (("both.npz", "--prior-precision", -1), "--prior-precision must be"),
         (("vectors.npy", "--labels", "vectors.npy"), "labels must have one entry per example"),
     ],
 )

@@ -31,7 +31,7 @@ def test_images_are_embedded_by_a_run_and_named_by_their_files(surefind, sure, t
     code, out, err = surefind("index", "images", "--run", sure, "--out", "g")
     assert code == 0, err
     assert "Added 4 items and updated 0; g holds 4 of 8 dimensions." in out
-    assert "Next: surefind search g QUERIES" in out
+    assert f"Next, or with other queries than these: surefind search g images --run {sure}" in out
     found = content()
     assert {i: item.label for i, item in found.items()} == {
         "one/0.png": "one",
@@ -118,7 +118,7 @@ def test_a_calibration_is_said_to_be_out_of_date(surefind):
     np.save("a.npy", unit(1, 2))
     code, out, err = surefind("index", "a.npy", "--out", "g")
     assert code == 0, err
-    assert "Its calibration is out of date. Next: surefind calibrate g QUERIES" in out
+    assert "out of date; make it again with labelled queries: surefind calibrate g HELD-OUT" in out
 
 
 def write_inputs():
@@ -142,7 +142,7 @@ def write_inputs():
     [
         (["digits:test"], "digits:test holds images; give --run RUN"),
         (["images.npy"], "Images need --run RUN"),
-        (["long.npy"], "embeddings must have rows of length 1"),
+        (["long.npy"], "row 0 has length 2. Add --normalize; or --run RUN"),
         (["none.npy"], "none.npy holds nothing"),
         (["other.npy"], "embeddings have 5 dimensions and the gallery 4"),
         (["two.npz"], "two.npz holds 'x', 'y' and none is called 'features'"),
@@ -168,6 +168,29 @@ def test_what_cannot_be_indexed_is_refused(surefind, options, message):
     assert content().keys() == {"there"}
 
 
+@pytest.mark.parametrize("name", ["long.npy", "twice.npz", "unsure.npz"])
+def test_what_is_refused_leaves_no_gallery_behind(surefind, tmp_path, name):
+    write_inputs()
+    assert surefind("index", name, "--out", "g")[0] == 1
+    assert not (tmp_path / "g").exists()
+    code, _, err = surefind("index", "other.npy", "--out", "g")  # of another dimension
+    assert code == 0, err
+
+
+def test_an_id_twice_is_noticed_before_the_first_block_is_written(surefind, tmp_path, monkeypatch):
+    monkeypatch.setattr("surefind.cli.indexing.BLOCK", 2)
+    np.savez("twice.npz", features=unit(4), ids=["a", "b", "c", "a"])
+    code, _, err = surefind("index", "twice.npz", "--out", "g")
+    assert code == 1
+    assert "'a' comes more than once" in err
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_gallery_within_its_run_is_explained_there(surefind, run):
+    assert surefind("index", "digits:test", "--run", "plain", "--out", "plain/gallery")[0] == 0
+    assert "| gallery | items that can be searched |" in (run / "README.md").read_text()
+
+
 def test_an_empty_set_of_images_holds_nothing(surefind, sure):
     np.save("none.npy", np.zeros((0, 8, 8), dtype=np.uint8))
     code, _, err = surefind("index", "none.npy", "--run", sure, "--out", "g")
@@ -186,9 +209,18 @@ def test_a_place_that_holds_something_else_is_left_alone(surefind, tmp_path):
     np.save("good.npy", unit(3))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("")
-    code, _, err = surefind("index", "good.npy", "--out", "mine")
-    assert code == 1
-    assert "mine is in use by something else" in err
+    for place in ("mine", "good.npy"):
+        code, _, err = surefind("index", "nowhere", "--out", place)  # before anything is read
+        assert code == 1
+        assert f"{place} is in use by something else" in err
+
+
+def test_an_empty_folder_becomes_a_gallery(surefind, tmp_path):
+    np.save("good.npy", unit(3))
+    (tmp_path / "g").mkdir()
+    code, _, err = surefind("index", "good.npy", "--out", "g")
+    assert code == 0, err
+    assert len(content()) == 3
 
 
 def test_a_column_is_read_from_any_file(tmp_path):

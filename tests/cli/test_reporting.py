@@ -1,5 +1,8 @@
 import json
 import re
+from pathlib import Path
+
+import pytest
 
 from surefind.cli.reporting import run_page
 from surefind.cli.run_folder import RunFolder, open_run
@@ -16,6 +19,16 @@ def test_a_run_becomes_a_page_without_anything_from_outside(surefind, run):
     assert page.count("data:image/svg+xml;base64,") == len(list((run / "plots").iterdir()))
     assert not re.search(r"(src|href)=.http", page)
     assert "| report.html |" in (run / "README.md").read_text()
+
+
+def test_a_run_whose_training_did_not_end_says_so(surefind, run):
+    (run / "model.safetensors").unlink()
+    code, _, err = surefind("report", "plain")
+    assert code == 0, err
+    told = "plain has no model.safetensors: its training did not end."
+    assert f"Warning: {told} Go on: surefind train digits --out plain" in err
+    assert told in (run / "report.html").read_text()
+    assert RunFolder(Path("plain"), {}).unfinished == told
 
 
 def test_a_run_that_was_not_evaluated_says_so(trained):
@@ -36,6 +49,35 @@ def test_results_of_a_benchmark_become_a_page(surefind, tmp_path, quick):
     assert out.endswith(str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").is_file()
     assert (tmp_path / "page.md").is_file()
+
+
+def test_cells_that_are_left_out_or_missing_are_named(surefind, tmp_path, quick):
+    assert surefind("bench", "digits", "--methods", "margin,norm", "--seeds", 2)[0] == 0
+    folder = tmp_path / "results" / "digits"
+    half = folder / "margin-seed1.json"
+    half.write_text(half.read_text()[:100])
+    (folder / "norm-seed0.json").unlink()
+    code, _, err = surefind("report", "results")
+    assert code == 0, err
+    assert "Warning: left out: results/digits/margin-seed1.json is not a whole result" in err
+    assert "Warning: digits has no margin-seed1, norm-seed0; other rows have these seeds." in err
+    assert (tmp_path / "results" / "report.html").is_file()
+    for file in folder.iterdir():
+        file.write_text("{")
+    code, _, err = surefind("report", "results")
+    assert code == 1
+    assert "none of the 3 cells in results can be used" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nowhere", "nowhere does not exist; give a run"), ("file", "file is a file; give a run")],
+)
+def test_what_is_no_folder_is_told(surefind, tmp_path, name, message):
+    (tmp_path / "file").touch()
+    code, _, err = surefind("report", name)
+    assert code == 1
+    assert message in err
 
 
 def test_an_empty_folder_is_no_results(surefind, tmp_path):

@@ -1,10 +1,20 @@
 import os
+import re
+import shlex
 import tomllib
 
+import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.cli.run_folder import check_place, create_run, open_run, read_config, write_whole
+from surefind.cli.run_folder import (
+    RunFolder,
+    check_place,
+    create_run,
+    open_run,
+    read_config,
+    write_whole,
+)
 
 COMMANDS = [("embed", "plain", "digits:test", "--out", "a.npz"), ("evaluate", "plain")]
 COMMANDS += [("fit", "plain", "--out", "new")]
@@ -33,8 +43,41 @@ def test_a_run_without_a_model_says_how_to_go_on(surefind, run, command):
     (run / "model.safetensors").unlink()
     code, _, err = surefind(*command)
     assert code == 1
-    assert "its training did not end. Go on: surefind train digits" in err
+    assert "its training did not end. Go on: surefind train digits --out plain" in err
     assert err.endswith("--resume")
+
+
+@pytest.mark.parametrize(
+    ("made", "again"),
+    [
+        ("surefind train x --out old --epochs 2", "surefind train x --out {} --epochs 2 --resume"),
+        ("surefind train x --resume --out=old", "surefind train x --resume --out={}"),
+        ("", ""),
+    ],
+)
+def test_the_advice_follows_a_folder_that_was_moved(tmp_path, made, again):
+    found = RunFolder(tmp_path / "new", {"command": made})
+    assert found.again == again.format(tmp_path / "new")
+
+
+def test_the_commands_of_the_readme_work_wherever_the_folder_is(surefind, run, monkeypatch):
+    moved = run.rename(run.with_name("a b"))
+    np.save(moved / "IMAGES.npy", np.zeros((20, 8, 8), dtype=np.uint8))
+    digits = sf.data.catalogue.load("digits").test[:60]
+    np.savez(moved / "LABELLED.npz", inputs=digits.read().numpy(), labels=digits.labels.numpy())
+    open_run(moved).explain()
+    page = (moved / "README.md").read_text()
+    assert page.startswith("# a b\n")
+    advised = re.findall(r"^    (surefind (?!train).*)$", page, re.MULTILINE)
+    assert len(advised) == 4
+    monkeypatch.chdir(moved)
+    for line in advised:
+        real = line.replace("IMAGES", "IMAGES.npy").replace("LABELLED", "LABELLED.npz")
+        code, _, err = surefind(*shlex.split(real)[1:])
+        assert code == 0, f"{line}: {err}"
+    page = (moved / "README.md").read_text()
+    assert "| gallery | items that can be searched | `search`, `calibrate`, `serve` |" in page
+    assert "<h1>Run a b</h1>" in (moved / "report.html").read_text()
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, ("report", "plain")], ids=lambda c: c[0])

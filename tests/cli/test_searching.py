@@ -1,5 +1,6 @@
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def test_neighbours_without_a_calibration(surefind, gallery):
     code, out, err = surefind("search", gallery, "queries.npz", "-k", 4)
     assert code == 0, err
     answers = expected(gallery, k=4)
-    assert "No decisions without a calibration; make one: surefind calibrate g QUERIES" in out
+    assert "make one with labelled queries: surefind calibrate g HELD-OUT" in out
     assert "The first 20 of 30 queries" in out
     assert answers.ids[0, 0] in out
     assert f"({answers.labels[0, 0]}," in out  # brackets are no markup
@@ -109,7 +110,8 @@ def test_a_stale_calibration_is_refused_marked_or_ignored(surefind, calibrated):
     code, _, err = surefind("search", calibrated, "queries.npz")
     assert code == 1
     assert "items were added, updated or deleted" in err
-    assert "surefind calibrate, --stale ignore, or --stale mark" in err
+    assert "again (surefind calibrate), or search with --stale ignore, or --stale mark" in err
+    assert "decide=False" not in err
     code, out, err = surefind("search", calibrated, "queries.npz", "--stale", "mark")
     assert code == 0, err
     assert "They are stale" in out
@@ -134,7 +136,17 @@ def test_groups_and_ranks_reach_the_gallery(surefind, calibrated):
         (["g", "queries.npz", "--out", "a.txt"], 1, "a.txt must end in .json or .csv"),
         (["g", "queries.npz", "-k", 0], 1, "k must be"),
         (["g", "wide.npy"], 1, "embeddings have 9 dimensions and the gallery 8"),
-        (["nowhere", "queries.npz"], 1, "there is no gallery at nowhere"),
+        (
+            ["nowhere", "gone"],
+            1,
+            "no gallery at nowhere; make one: surefind index SOURCE --out now",
+        ),
+        (
+            ["g", "queries.npz", "--rank", "match"],
+            1,
+            "Index and search with --run RUN, or use --rank",
+        ),
+        (["g", "gone", "--out", "folder.csv"], 1, "folder.csv is a folder"),
         (["empty", "queries.npz"], 1, "the gallery is empty"),
         (["g", "queries.npz", "--stale", "perhaps"], 2, "perhaps"),
         (["g"], 2, "Missing argument"),
@@ -143,6 +155,7 @@ def test_groups_and_ranks_reach_the_gallery(surefind, calibrated):
 def test_what_cannot_be_searched_is_refused(surefind, gallery, options, code, message):
     np.save("wide.npy", np.eye(9, dtype=np.float32))
     Gallery(path="empty").close()
+    Path("folder.csv").mkdir()
     found, _, err = surefind("search", *options)
     assert found == code
     assert message in err

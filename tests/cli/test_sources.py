@@ -5,9 +5,10 @@ import pytest
 from torch import nn
 
 import surefind as sf
-from surefind.cli.encoders import chosen_encoder
-from surefind.cli.sources import image_mode, read_source, split_part
+from surefind.cli.encoders import FITTING, SIDES, chosen_encoder
+from surefind.cli.sources import image_mode, part_names, read_source, split_part
 from surefind.cli.vector_files import read_vectors
+from surefind.data.preprocessing import Preprocessing
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +92,32 @@ def test_encoders_have_names(kind, source, z):
     network, preprocessing = chosen_encoder(kind, source, digits, None, 0)
     assert network.embedding_dim == z
     assert preprocessing is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "side", "z"), [("auto", 64, 8), ("small", 64, 8), ("cifar10", 32, 16)]
+)
+def test_images_in_files_are_resized_to_what_a_network_by_name_takes(pets, kind, side, z):
+    photos = read_source("pets", None)
+    network, preprocessing = chosen_encoder(kind, "pets", photos, None, 0)
+    assert preprocessing == Preprocessing(resize=side, crop=side)
+    inputs = photos.read(slice(0, 2), preprocessing=preprocessing)
+    assert inputs.shape == (2, 3, side, side)
+    assert network(inputs).shape == (2, z)
+
+
+def test_every_network_by_name_has_a_side_and_auto_takes_the_small_one_for_files(pets):
+    assert {*FITTING.values()} <= {*SIDES}
+    photos = read_source("pets", None)
+    auto, small = (chosen_encoder(kind, "pets", photos, None, 0)[0] for kind in ("auto", "small"))
+    assert str(auto) == str(small)
+
+
+def test_the_parts_of_a_source_are_known_without_reading_a_known_set(pets):
+    assert part_names("digits", None) == ("train", "test", "ood")
+    assert part_names("pets", None) == ("all",)
+    np.save("a.npy", np.ones((2, 3)))
+    assert part_names("a.npy", None) == ("all",)
 
 
 def test_what_has_no_encoder_is_told_to_name_one():

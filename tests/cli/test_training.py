@@ -6,7 +6,8 @@ import learning
 import pytest
 
 import surefind as sf
-from surefind.cli import progress
+from surefind.cli import progress, training
+from surefind.cli.estimate import Estimate
 from surefind.models.checkpoint import load_tensors
 
 TRAIN = ("train", "digits", "--out", "run")
@@ -25,6 +26,72 @@ def test_train_resume_and_refuse(surefind, tmp_path):
     code, _, err = surefind(*TRAIN, "--epochs", 2, "--resume")
     assert code == 0, err
     assert len(sf.load(tmp_path / "run").history_["encoder"]) == 2
+    code, _, err = surefind(*TRAIN, "--epochs", 1, "--resume")
+    assert code == 1
+    assert "epochs was 2. Give the same ones; only epochs may be more." in err
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["epochs"] == 2
+    assert surefind("train", "digits", "--out", "whole", "--epochs", 2)[0] == 0
+    one, two = (sf.load(tmp_path / name).fitted.tensors() for name in ("run", "whole"))
+    assert learning.tensors_equal(one, two)
+
+
+def test_what_was_measured_of_a_shorter_training_is_removed(surefind, run):
+    train = ("train", "digits", "--out", "plain", "--method", "deterministic")
+    assert surefind("evaluate", "plain", "--samples", 0)[0] == 0
+    assert surefind("report", "plain")[0] == 0
+    measured = ("metrics.json", "report.html", "plots/calibration.svg", "plots/sparsification.svg")
+    there = [name for name in measured if (run / name).exists()]
+    assert there[:2] == ["metrics.json", "report.html"]
+    assert surefind(*train, "--epochs", 1, "--resume")[0] == 0
+    assert all((run / name).exists() for name in there)  # the model is the same
+    code, _, err = surefind(*train, "--epochs", 2, "--resume")
+    assert code == 0, err
+    assert not (run / "metrics.json").exists()
+    assert not (run / "report.html").exists()
+    assert [p.name for p in (run / "plots").iterdir()] == ["loss.svg"]
+    assert "| metrics.json |" not in (run / "README.md").read_text()
+
+
+def test_a_place_that_is_taken_is_refused_before_anything_is_read(surefind, run, monkeypatch):
+    def read(*_, **__):
+        raise AssertionError("data were read first")
+
+    monkeypatch.setattr("surefind.cli.training.read_source", read)
+    monkeypatch.setattr("surefind.cli.fitting.read_source", read)
+    for command in (("train", "digits"), ("fit", "plain")):
+        code, out, err = surefind(*command, "--out", "plain")
+        assert code == 1
+        assert "there is a run in plain already; add --resume" in err
+        assert not out
+
+
+def test_a_fit_without_steps_says_what_its_estimate_leaves_out(monkeypatch, capsys):
+    estimate = Estimate(720.0, None)
+    monkeypatch.setattr(training, "training_estimate", lambda *_: None)
+    monkeypatch.setattr(training, "passing_estimate", lambda *_: estimate)
+    training.say_how_long(learning.learner(), learning.digits()[0], resume=True)
+    said = capsys.readouterr().out
+    assert "This takes about 12 min; choosing the posterior's width comes on top." in said
+    assert said.endswith("What is kept is not done again.\n")
+
+
+def test_divergence_is_a_sentence(surefind, tmp_path):
+    code, _, err = surefind(*TRAIN, "--epochs", 1, "--learning-rate", 1e6)
+    assert code == 1
+    assert "the training diverged: weights are huge at step" in err
+    assert "Lower the learning rate" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_divergence_after_the_estimate_names_the_folder(surefind, monkeypatch):
+    def diverge(*_, **__):
+        raise sf.NumericalError("the training diverged.")
+
+    monkeypatch.setattr("surefind.cli.training.say_how_long", lambda *_, **__: None)
+    monkeypatch.setattr(sf.MetricLearner, "fit", diverge)
+    code, _, err = surefind(*TRAIN, "--epochs", 1)
+    assert code == 1
+    assert "the training diverged. Start again in another folder than run." in err
 
 
 def test_a_run_has_everything_in_it_and_explains_it(trained):
@@ -48,7 +115,8 @@ def test_a_run_has_everything_in_it_and_explains_it(trained):
 def test_an_estimate_comes_first_and_a_log_gets_no_control_characters(surefind):
     _, out, _ = surefind(*TRAIN, "--epochs", 1)
     line = "encoder: epoch 1 of 1, step 19 of 19, loss"
-    assert 0 < out.index("This takes about") < out.index(line) < out.index("Saved")
+    assert 0 < out.index("The training steps take about") < out.index(line) < out.index("Saved")
+    assert "reading, saving and what the method does after them come on top" in out
     assert "\x1b" not in out
     assert "\r" not in out
 
@@ -69,7 +137,7 @@ def test_bad_images_can_be_left_out(surefind, pets):
     assert "Left out 1 images that cannot be read:" in out
     assert "broken.png" in out
     assert code == 1  # that network takes grey images of 28 pixels
-    assert "the encoder cannot take images of shape (3, 224, 224)" in err
+    assert "of shape (3, 28, 28), which the encoder cannot take" in err
 
 
 @pytest.mark.parametrize(
@@ -84,7 +152,11 @@ def test_bad_images_can_be_left_out(surefind, pets):
             1,
             "margin must be a finite number",
         ),
-        (("train", "digits", "--out", "run", "--learning-rate", "-1"), 1, "learning_rate must be"),
+        (
+            ("train", "digits", "--out", "run", "--learning-rate", "-1"),
+            1,
+            "--learning-rate must be",
+        ),
         (("train", "digits", "--out", "run", "--encoder", "cifar10"), 1, "images"),
         (("train", "digits:night", "--out", "run"), 1, "digits has no part 'night'"),
     ],

@@ -14,13 +14,23 @@ def test_both_kinds_of_file_are_read(tmp_path):
     assert stored["y"].tolist() == ["a", "b"]
 
 
-@pytest.mark.parametrize("keep", [0, 3, 60, 200])
+@pytest.mark.parametrize("keep", [4, 60, 200])
 def test_half_a_file_is_refused(tmp_path, keep):
     np.savez(tmp_path / "b.npz", x=np.arange(200))
     path = tmp_path / "b.npz"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(sf.InputError, match=r"b\.npz is damaged or half copied"):
         read_arrays(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93N", b"1.0, 2.0\n3.0, 4.0\n"])
+def test_what_numpy_did_not_save_is_told_so(tmp_path, content):
+    """A text under the name of an array is not called damaged."""
+    (tmp_path / "a.npy").write_bytes(content)
+    with pytest.raises(
+        sf.InputError, match=r"a\.npy is not a file that NumPy saved\. Write it with"
+    ):
+        read_arrays(tmp_path / "a.npy")
 
 
 def test_python_objects_and_missing_files_are_refused(tmp_path):

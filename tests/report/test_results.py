@@ -150,3 +150,18 @@ def test_versions_may_differ_and_are_known(put, cell):
         "0.2.0": ("pfe-seed0.json",),
         "unknown": ("hib-seed0.json",),
     }
+
+
+def test_cells_that_cannot_be_used_are_left_out_if_someone_listens(put, cell):
+    folder = put(cell(), cell("pfe"))
+    half = next(folder.glob("*/pfe-seed0.json"))
+    half.write_text(half.read_text()[:50])
+    heard = []
+    results = read_results(folder, on_bad=heard.append)
+    assert [c.row for c in results.sets[0].cells] == [cell()["row"]]
+    assert len(heard) == 1
+    assert heard[0].startswith(f"left out: {half} is not a whole result")
+    for file in folder.glob("*/*.json"):
+        file.write_text("{")
+    with pytest.raises(sf.InputError, match=r"none of the 2 cells in .* can be used"):
+        read_results(folder, on_bad=heard.append)

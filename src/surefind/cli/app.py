@@ -1,8 +1,8 @@
 """All commands together, and what becomes of their errors.
 
-A command is one line below. What it raises ends here: the library's own errors and the system's (no such
-file, no space) become a sentence and exit code 1; typer explains wrong usage itself, with exit code 2; a
-defect of ours keeps its traceback.
+A command is one line below. What it raises ends here: the library's own errors (in the words of
+`surefind.cli.wording`) and the system's (no such file, no space) become a sentence and exit code 1; typer
+explains wrong usage itself, with exit code 2; a defect of ours keeps its traceback.
 """
 
 import errno
@@ -29,6 +29,7 @@ from surefind.cli.searching import search
 from surefind.cli.serving import serve
 from surefind.cli.stopping import StoppedError
 from surefind.cli.training import train
+from surefind.cli.wording import for_commands
 from surefind.errors import SurefindError
 
 app = typer.Typer(
@@ -104,7 +105,7 @@ def run() -> None:
 def explanation(error: Exception) -> str | None:
     """Say in a sentence what a user can do about an error; None for a defect."""
     if isinstance(error, SurefindError):
-        return str(error)
+        return for_commands(str(error))
     if isinstance(error, OSError):
         place = f" {error.filename}" if error.filename else ""
         reason = f"cannot read or write{place}: {error.strerror or error}."

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from surefind.cli.advice import spelled
 from surefind.cli.completion import complete_benched, complete_methods, complete_source
 from surefind.cli.console import say
 from surefind.cli.estimate import duration_text
 from surefind.cli.options import DataFolder
 from surefind.cli.progress import stage_progress
+from surefind.cli.run_folder import check_place
 from surefind.cli.stopping import StoppedError, this_command, whole_steps
 from surefind.errors import InputError
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
     from surefind.bench import Problem
 
+WORK = Path("runs/bench")
+"""Where training and pictures are kept, if no other place is named."""
 SHOWN = ("recall@1", "auroc", "ausc", "ece")
 
 
@@ -53,7 +57,7 @@ def bench(
         int | None, typer.Option(help="With your own images: passes over them; 20 by default.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Where results are written.")] = Path("results"),
-    work: Annotated[Path, typer.Option(help="Where training is kept.")] = Path("runs/bench"),
+    work: Annotated[Path, typer.Option(help="Where training is kept.")] = WORK,
     data: DataFolder = None,
 ) -> None:
     """Compare methods on a data set; killed at any moment, the same command goes on.
@@ -66,6 +70,10 @@ def bench(
     from surefind.validation import check_whole
 
     check_whole("seeds", seeds, least=1)
+    if epochs is not None:
+        check_whole("epochs", epochs, least=0)
+    check_place(out, 0)
+    check_place(work, 0)
     rows = rows_of(methods.split(","), with_ablation=ablation)
     problem = chosen_problem(source, ood, backbone, epochs, data)
     cells = [out / problem.name / f"{r}-seed{s}.json" for s in range(seeds) for r in rows]
@@ -86,7 +94,7 @@ def bench(
     except KeyboardInterrupt as stop:
         raise StoppedError(f"finished cells are kept. Go on with: {this_command()}") from stop
     say(f"Results are in {out / problem.name}.")
-    say(f"Next: surefind report {out}")
+    say(f"Next: {spelled('report', out, work=None if work == WORK else work)}")
 
 
 def chosen_problem(
@@ -105,14 +113,22 @@ def chosen_problem(
         The problem.
 
     Raises:
-        InputError: If a set of its own benchmark is to be run otherwise.
+        InputError: If there is no such set and no such folder, a set of its own benchmark is to be run
+            otherwise, or the images do not do, such as too few of them.
     """
     from surefind.bench import PROTOCOLS, load_problem, own_problem
-    from surefind.validation import check_choice
 
     if source not in PROTOCOLS and Path(source).exists():
-        return own_problem(source, ood, backbone=backbone, epochs=20 if epochs is None else epochs)
-    check_choice("data set", source, PROTOCOLS)
+        passes = 20 if epochs is None else epochs
+        try:
+            return own_problem(source, ood, backbone=backbone, epochs=passes)
+        except InputError as error:
+            raise InputError(f"{source} cannot be benchmarked: {error}") from error
+    if source not in PROTOCOLS:
+        raise InputError(
+            f"{source!r} is neither a set with a benchmark ({', '.join(PROTOCOLS)}) nor a folder or a list "
+            "of images of your own."
+        )
     if ood is not None or epochs is not None:
         raise InputError(
             f"--ood and --epochs are for your own images; the benchmark of {source} has its own."

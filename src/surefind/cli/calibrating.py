@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from surefind.cli.advice import spelled
 from surefind.cli.completion import complete_source
 from surefind.cli.console import console, say
 from surefind.cli.indexing import (
@@ -79,23 +80,26 @@ def calibrate(
     Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
     from surefind.gallery.gallery import Gallery
+    from surefind.validation import check_whole
 
+    check_target(max_wrong=max_wrong, confidence=confidence)
+    check_whole("k", k, least=1)
     if groups is not None and unknown is not None:
         raise InputError(
             "--groups needs a group for every query: put the unknown ones among the queries, with an "
             "empty label, instead of --unknown."
         )
-    known = read_items(queries, run, data, labels=labels)
-    if known.labels is None:
-        raise InputError(f"{queries} has no labels; give them with --labels FILE.")
-    parts = [known]
-    if unknown is not None:
-        strange = read_items(unknown, run, data)
-        parts.append(Items(strange.embeddings, strange.ids, [None] * len(strange), strange.model))
-    truth = [label for part in parts for label in part.labels or []]
-    members = None if groups is None else read_column(groups, GROUPS, len(truth))
     with Gallery.open(gallery, normalize=normalize) as opened:
-        check_model(opened, known.model)
+        check_model(opened, run)
+        known = read_items(queries, run, data, labels=labels)
+        if known.labels is None:
+            raise InputError(f"{queries} has no labels; give them with --labels FILE.")
+        parts = [known]
+        if unknown is not None:
+            strange = read_items(unknown, run, data)
+            parts.append(Items(strange.embeddings, strange.ids, [None] * len(strange)))
+        truth = [label for part in parts for label in part.labels or []]
+        members = None if groups is None else read_column(groups, GROUPS, len(truth))
         say(
             f"Calibrating on {len(truth)} queries, {truth.count(None)} of them without a match in the "
             "gallery."
@@ -115,7 +119,23 @@ def calibrate(
         console.print(contribution_table(found.contributions))
     for group in found.groups:
         say(f"Group {group.name}: {group.status} threshold, {group.queries} queries tested it.")
-    say(f"Kept with {gallery}. Next: surefind search {gallery} QUERIES")
+    say(f"Kept with {gallery}.")
+    again = spelled("search", gallery, queries, run=run, normalize=normalize, data=data)
+    say(f"Next, or with other queries than these: {again}")
+
+
+def check_target(**shares: float) -> None:
+    """Require shares that can be aimed at, before anything is embedded.
+
+    Args:
+        **shares: By the names of their options.
+
+    Raises:
+        InputError: If one is 0, 1 or beyond.
+    """
+    for name, share in shares.items():
+        if not 0 < share < 1:
+            raise InputError(f"{name} must lie between 0 and 1, both excluded; got {share!r}.")
 
 
 def together(parts: list[Items]) -> Any:

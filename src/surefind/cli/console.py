@@ -16,6 +16,11 @@ def say(sentence: str, *, style: str = "") -> None:
     console.print(Text(sentence, style=style), soft_wrap=True)
 
 
+def warn(sentence: str) -> None:
+    """Say what the user should know although the command goes on."""
+    errors.print(Text.assemble(("Warning:", "yellow"), f" {sentence}"), soft_wrap=True)
+
+
 def complain(sentence: str) -> None:
     """Say what went wrong."""
     errors.print(Text.assemble(("Error:", "red"), f" {sentence}"), soft_wrap=True)

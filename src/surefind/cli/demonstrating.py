@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from surefind.cli.advice import spelled
 from surefind.cli.console import say
 from surefind.cli.progress import stage_progress
 from surefind.cli.run_folder import check_place
@@ -35,13 +36,10 @@ def demo(
         story = tell(out, say=say, report=report)
     page = out / "report.html"
     write_page(story, page)
-    say(
-        "Next: surefind train --help for your own images, docs/vectors.md for vectors that you have."
-    )
-    say(
-        f"Ask it yourself, in a browser: surefind serve {out / 'gallery'} --model {out / 'run'} "
-        f"--images {out / 'images'}"
-    )
+    say("Next, with your own images: surefind train --help")
+    say("Next, with vectors that you have: surefind fit --help")
+    asking = spelled("serve", out / "gallery", model=out / "run", images=out / "images")
+    say(f"Next, to ask it yourself in a browser: {asking}")
     say(f"The report with pictures: {page.resolve()}")
 
 

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,26 @@ from surefind.cli.console import say
 from surefind.cli.estimate import size_text
 from surefind.cli.options import DataFolder
 
-FOR_DEVELOPERS = ("dev",)
 CORE = ("torch", "numpy", "safetensors", "jaxtyping")
+EXTRAS = {
+    "cli": {"rich": "rich", "typer": "typer"},
+    "backbones": {"transformers": "transformers"},
+    "data": {"pillow": "PIL", "pyarrow": "pyarrow", "scikit-learn": "sklearn", "scipy": "scipy"},
+    "gallery": {"faiss-cpu": "faiss", "scipy": "scipy"},
+    "milvus": {"milvus-lite": "milvus_lite", "pymilvus": "pymilvus"},
+    "report": {"jinja2": "jinja2"},
+    "serve": {
+        "fastapi": "fastapi",
+        "httptools": "httptools",
+        "prometheus-client": "prometheus_client",
+        "python-multipart": "python_multipart",
+        "uvicorn": "uvicorn",
+        **({} if sys.platform == "win32" else {"uvloop": "uvloop"}),
+    },
+    "demo": {"matplotlib": "matplotlib"},
+}
+"""What each extra brings, and what it is imported as. It stands here and is not read from the installed
+package, whose own list may be missing or older than the code; a test compares it with pyproject.toml."""
 
 
 def doctor(data: DataFolder = None) -> None:
@@ -25,7 +44,7 @@ def doctor(data: DataFolder = None) -> None:
     say(
         f"  surefind {surefind.__version__}, Python {platform.python_version()} on {platform.platform()}"
     )
-    say("  " + ", ".join(f"{name} {_version(name) or 'missing'}" for name in CORE))
+    say("  " + ", ".join(f"{name} {_version(name)}" for name in CORE))
     say("Machine", style="bold")
     for line in machine():
         say(f"  {line}")
@@ -74,19 +93,10 @@ def memory() -> tuple[int | None, int | None]:
 
 
 def missing_extras() -> dict[str, list[str]]:
-    """List what each optional part of surefind lacks, as its package announces them."""
-    from importlib.metadata import metadata
-
-    about = metadata("surefind")
-    wanted: dict[str, list[str]] = {
-        name: [] for name in about.get_all("Provides-Extra") or [] if name not in FOR_DEVELOPERS
-    }
-    for line in about.get_all("Requires-Dist") or []:
-        name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)", line)
-        if name and extra and extra[1] in wanted and name[0] != "surefind":
-            wanted[extra[1]].append(name[0])
+    """List what each optional part of surefind lacks: what cannot be imported."""
     return {
-        extra: sorted({n for n in names if _version(n) is None}) for extra, names in wanted.items()
+        extra: [name for name, module in brought.items() if not _importable(module)]
+        for extra, brought in EXTRAS.items()
     }
 
 
@@ -106,10 +116,16 @@ def data_sets(folder: Path | None) -> list[str]:
     return lines
 
 
-def _version(package: str) -> str | None:
+def _version(package: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version(package)
     except PackageNotFoundError:
-        return None
+        return "of unknown version"
+
+
+def _importable(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None

@@ -19,7 +19,7 @@ from surefind.cli.console import say
 from surefind.cli.estimate import Estimate, peak_memory
 from surefind.cli.options import DataFolder, RunArgument, SourceArgument
 from surefind.cli.progress import count_progress
-from surefind.cli.run_folder import check_place, open_run
+from surefind.cli.run_folder import check_file, check_place, open_run
 from surefind.cli.sources import check_fits, image_mode, read_source
 from surefind.errors import InputError
 
@@ -47,15 +47,13 @@ def embed(
     from surefind.validation import check_whole
 
     check_whole("batch_size", batch_size, least=1)
-    if out.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"{out} must end in {' or '.join(SUFFIXES)}, which decides what is written."
-        )
-    learner = open_run(run).learner()
+    check_file(out, SUFFIXES)
+    folder = open_run(run)
+    learner = folder.learner()
     dataset = read_source(source, data, mode=image_mode(learner.encoder))
     if len(dataset) == 0:
         raise InputError(f"{source} holds nothing to embed.")
-    check_fits(learner, dataset)
+    check_fits(learner, dataset, folder.config.get("inputs"))
     check_place(out.parent, 2 * len(dataset) * (4 * learner.encoder.embedding_dim + 64))
     found = embed_in_blocks(learner, dataset, batch_size, announce=say)
     write_embeddings(out, found, dataset)

@@ -1,8 +1,10 @@
 """How long, and how much memory: measured on the first few steps, extrapolated, said before the rest.
 
 Training is tried on a copy for a few steps; the first of them is left out, because it pays for what happens
-once. Memory is the most that the process has held so far, on the GPU if there is one in use. Both are
-rough: another program on the same machine changes the first, a larger last batch the second.
+once. So the estimate is of the steps of the first stage alone: loading libraries and data, later stages, a
+posterior after the steps, saving and drawing come on top, and are most of it where training is short.
+Memory is the most that the process has held so far, on the GPU if there is one in use. Both are rough:
+another program on the same machine changes the first, a larger last batch the second.
 """
 
 import copy
@@ -51,7 +53,8 @@ def training_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate 
         dataset: The training data.
 
     Returns:
-        The estimate for all stages; None if there is no step to try.
+        The estimate for all steps of the first stage, times the members of an ensemble; None if there is no
+        step to try.
     """
     from surefind.methods import METHODS
 

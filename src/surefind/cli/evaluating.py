@@ -3,11 +3,11 @@
 import math
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from surefind.cli.advice import spelled
 from surefind.cli.completion import complete_source
 from surefind.cli.console import console, say
 from surefind.cli.estimate import Estimate, peak_memory
@@ -89,13 +89,13 @@ def evaluate(
     folder = open_run(run)
     check_place(run, SPACE)
     learner = folder.learner()
-    place = data or (Path(folder.config["data"]) if folder.config.get("data") else None)
+    place = data or folder.data
     source = source or own_test(folder)
     mode = image_mode(learner.encoder)
 
     def read(name: str, prefer: str) -> "Dataset":
         dataset = read_source(name, place, prefer=prefer, mode=mode)
-        check_fits(learner, dataset)
+        check_fits(learner, dataset, folder.config.get("inputs"))
         return dataset
 
     test = read(source, "test")
@@ -126,7 +126,7 @@ def evaluate(
     if "ausc" not in found.values:
         say(
             "This model does not say how sure it is (κ = ∞), so nothing that needs it is measured. "
-            f"Give it an uncertainty: surefind fit {run} --out {run}-posthoc"
+            f"Give it an uncertainty: {fit_command(folder)}"
         )
     if found.left_out:
         say(f"{found.left_out} queries have no other example of their class and are not counted.")
@@ -144,12 +144,19 @@ def own_test(run: RunFolder) -> str:
         The source. Never what it was trained on: where there is no test part, that is an error.
 
     Raises:
-        InputError: If the run does not say.
+        InputError: If it was trained on the test part.
     """
-    source = run.config.get("source")
-    if source is None:
-        raise InputError(f"{run.path} does not say what it was trained on; name the test data.")
-    return f"{split_part(source)[0]}:test"
+    source = run.own_source("name the test data")
+    where, part = split_part(source)
+    if part == "test":
+        raise InputError(f"{run.path} was trained on {source}; name other test data.")
+    return f"{where}:test"
+
+
+def fit_command(run: RunFolder) -> str:
+    """Spell the command that gives a run an uncertainty."""
+    named = None if "source" in run.config else "TRAINING-DATA"
+    return spelled("fit", run.path, out=f"{run.path}-posthoc", on=named)
 
 
 def evaluation_estimate(

@@ -12,7 +12,7 @@ import typer
 from surefind.cli.completion import complete_run, complete_source
 from surefind.cli.console import say
 from surefind.cli.options import SOURCE_HELP, DataFolder, Out, Resume
-from surefind.cli.run_folder import open_run
+from surefind.cli.run_folder import check_run, open_run
 from surefind.cli.sources import check_fits, image_mode, read_source
 from surefind.cli.training import fit_and_save, readable
 from surefind.cli.vector_files import holds_vectors, read_vectors
@@ -89,6 +89,22 @@ def fit(
     for name, value in (("prior_precision", prior_precision), ("scale", scale), ("margin", margin)):
         if value is not None:
             check_positive(name, value)
+    settings = {
+        "model": model,
+        "on": on or "",
+        "labels": "" if labels is None else str(labels),
+        "method": "laplace-posthoc",
+        "distance": distance,
+        "approximation": approximation,
+        "scale": scale or 0.0,
+        "prior_precision": prior_precision or 0.0,
+        "epochs": epochs,
+        "embedding_dim": embedding_dim or 0,
+        "margin": margin or 0.0,
+        "seed": seed,
+        "data": "" if data is None else str(data),
+    }
+    check_run(out, settings, resume=resume)
     method = LaplacePosthoc(distance, approximation, scale, prior_precision)
     options: dict[str, Any] = {"method": method, "epochs": epochs, "seed": seed}
     if not Path(model).is_dir():
@@ -96,13 +112,21 @@ def fit(
             raise InputError("vectors are fitted on themselves; leave --on out.")
         dataset, trained_on = _vectors(model, labels, data), model
         network = vector_encoder(dataset, embedding_dim, epochs=epochs, seed=seed)
+        known = None
         learner = MetricLearner(network, margin=margin or 0.7, **options)
     else:
         if labels is not None or epochs or embedding_dim is not None:
             raise InputError(
                 "--labels, --epochs and --embedding-dim are for vectors; a run has its own training."
             )
-        trained, dataset, trained_on = _run_and_data(Path(model), on, data)
+        run = open_run(Path(model))
+        trained = run.learner()
+        trained_on = on or run.own_source("name it with --on")
+        place = data or run.data  # kept, so that the new run finds its data too
+        settings["data"] = "" if place is None else str(place)
+        mode, on_bad = image_mode(trained.encoder), run.config.get("on_bad", "refuse")
+        dataset = readable(read_source(trained_on, place, prefer="train", mode=mode), on_bad)
+        known = run.config.get("inputs")
         learner = MetricLearner(
             point_estimate(trained),
             margin=margin or trained.margin,
@@ -115,26 +139,11 @@ def fit(
             f"{dataset.name} has no labels, and the curvature is one of pairs that belong together or "
             "not. Give --labels."
         )
-    check_fits(learner, dataset)
-    settings = {
-        "model": model,
-        "source": trained_on,
-        "labels": "" if labels is None else str(labels),
-        "method": "laplace-posthoc",
-        "distance": distance,
-        "approximation": approximation,
-        "scale": scale or 0.0,
-        "prior_precision": prior_precision or 0.0,
-        "epochs": epochs,
-        "embedding_dim": learner.encoder.embedding_dim,
-        "margin": learner.margin,
-        "seed": seed,
-        "data": "" if data is None else str(data),
-    }
+    found = {"source": trained_on, "inputs": list(check_fits(learner, dataset, known))}
     say(
         f"Fitting a posterior of {learner.encoder.embedding_dim} outputs to {len(dataset)} examples."
     )
-    fit_and_save(learner, dataset, out, settings, resume=resume)
+    fit_and_save(learner, dataset, out, settings | found, resume=resume)
 
 
 def point_estimate(learner: "MetricLearner") -> "Encoder":
@@ -209,16 +218,3 @@ def _vectors(source: str, labels: Path | None, data: Path | None) -> "Dataset":
     if labels is not None:
         raise InputError("--labels goes with vectors in a .npy, .npz or .parquet file.")
     return read_source(source, data, prefer="train")
-
-
-def _run_and_data(
-    folder: Path, on: str | None, data: Path | None
-) -> "tuple[MetricLearner, Dataset, str]":
-    run = open_run(folder)
-    learner = run.learner()
-    source = on or run.config.get("source")
-    if source is None:
-        raise InputError(f"{folder} does not say what it was trained on; name it with --on.")
-    place = data or (Path(run.config["data"]) if run.config.get("data") else None)
-    dataset = read_source(source, place, prefer="train", mode=image_mode(learner.encoder))
-    return learner, readable(dataset, run.config.get("on_bad", "refuse")), source

@@ -4,23 +4,31 @@ What all commands about galleries share is here too: which vectors a source give
 run embeds it. Without, it holds vectors already, and a column ``kappa`` beside them says how sure they are,
 as in what `surefind embed` writes.
 
+Nothing is written before everything was found good: a gallery that is not there is made last.
+
+The gallery remembers the run, and the folder of images in files; each image's path is kept as its payload
+``{"path": …}``, relative to that folder. So `surefind serve` finds its model and shows the pictures.
+
 Ids are the names of the images, the ids in the file, or else the source's name and the row, so that two
 sources without ids do not meet. Labels are texts; an existing gallery of whole numbers gets whole numbers.
 """
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from surefind.cli.advice import spelled
 from surefind.cli.completion import complete_run
 from surefind.cli.console import errors, say
 from surefind.cli.embedding import embed_in_blocks
 from surefind.cli.options import DataFolder, SourceArgument
 from surefind.cli.progress import count_progress
-from surefind.cli.run_folder import MODEL, open_run
+from surefind.cli.run_folder import open_run
 from surefind.cli.sources import check_fits, image_mode, read_source
 from surefind.cli.vector_files import IDS, LABELS, VECTORS, holds_vectors
 from surefind.errors import InputError
@@ -61,13 +69,13 @@ class Items:
         embeddings: `Embeddings`, or plain vectors (n, z), of which no κ is known.
         ids: One a row, distinct within a source of images.
         labels: A text or None each; None if the source has none at all.
-        model: What tells the embedding model from others; None for vectors from elsewhere.
+        files: The images' files; None if the source is in memory or holds vectors.
     """
 
     embeddings: "Embeddings | Any"
     ids: list[str]
     labels: list[str | None] | None
-    model: str | None
+    files: "Sequence[str] | None" = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -96,11 +104,18 @@ def index(
 
     Example: `surefind index digits:train --run runs/digits --out gallery`
     """
-    items = read_items(source, run, data, labels=labels)
-    ids = [prefix + i for i in items.ids]
-    with _opened(out, items.model, normalize) as gallery:
-        check_model(gallery, items.model)
+    with ExitStack() as closing:
+        gallery = existing_gallery(out, normalize)
+        if gallery is not None:
+            closing.enter_context(gallery)
+            check_model(gallery, run)
+        items = read_items(source, run, data, labels=labels)
+        ids = [prefix + i for i in items.ids]
+        check_items(items, ids, normalize, None if gallery is None else gallery.dim)
+        if gallery is None:
+            gallery = closing.enter_context(_new_gallery(out, run, normalize))
         own = None if items.labels is None else labels_like(gallery, items.labels)
+        payload = remember(gallery, run, items.files)
         there = set(gallery)
         updated = sum(i in there for i in ids)
         with count_progress("indexing", len(ids)) as done:
@@ -114,39 +129,114 @@ def index(
                             items.embeddings[some],
                             ids=[ids[r] for r in some],
                             labels=None if own is None else [own[r] for r in some],
+                            payload=None if payload is None else [payload[r] for r in some],
                         )
                 done(rows.stop)
         say(
             f"Added {len(ids) - updated} items and updated {updated}; {out} holds {len(gallery)} of "
             f"{gallery.dim} dimensions."
         )
+        how = {"run": run, "normalize": normalize, "data": data}
         if gallery.calibration is not None:
-            say(f"Its calibration is out of date. Next: surefind calibrate {out} QUERIES")
+            again = spelled("calibrate", out, "HELD-OUT", **how)
+            say(f"Its calibration is out of date; make it again with labelled queries: {again}")
         else:
-            say(f"Next: surefind search {out} QUERIES")
+            say(f"Next, or with other queries than these: {spelled('search', out, source, **how)}")
+    if run is not None and run.resolve() in Path(out).resolve().parents:
+        open_run(run).explain()
 
 
-def _opened(place: str, model: str | None, normalize: bool) -> "Gallery":
+def existing_gallery(place: str, normalize: bool) -> "Gallery | None":
+    """Open a gallery for writing, if it is there.
+
+    Args:
+        place: A folder, milvus-lite's NAME.db, or http://host:port.
+        normalize: Whether it rescales vectors.
+
+    Returns:
+        The gallery; None if one can be made there.
+
+    Raises:
+        InputError: If something else is there.
+    """
     from surefind.gallery.gallery import Gallery
+    from surefind.gallery.generation import OURS
 
-    milvus = "://" in place or place.endswith(".db")
+    path = Path(place)
+    if not _on_milvus(place) and path.exists() and not (path / "gallery.json").is_file():
+        if not path.is_dir() or not all(OURS.fullmatch(p.name) for p in path.iterdir()):
+            raise InputError(f"{place} is in use by something else; give a new or an empty folder.")
+        return None
     try:
         return Gallery.open(place, normalize=normalize)
-    except InputError:  # there is none; if there is something else, making one says so
-        engine = "milvus" if milvus else "faiss"
-        return Gallery(engine, place, model=model, normalize=normalize)
+    except InputError:  # there is none
+        return None
 
 
-def check_model(gallery: "Gallery", model: str | None) -> None:
+def _new_gallery(place: str, run: Path | None, normalize: bool) -> "Gallery":
+    from surefind.gallery.gallery import Gallery
+
+    engine = "milvus" if _on_milvus(place) else "faiss"
+    model = None if run is None else open_run(run).fingerprint
+    return Gallery(engine, place, model=model, normalize=normalize)
+
+
+def remember(
+    gallery: "Gallery", run: Path | None, files: Sequence[str] | None
+) -> list[dict[str, str]] | None:
+    """Keep with a gallery where its model and its images are.
+
+    Args:
+        gallery: Its first folder of images stays; files elsewhere get their full path.
+        run: What embeds the items.
+        files: Of the items; None if they have none.
+
+    Returns:
+        The payload of each item; None if there are no files.
+    """
+    if run is not None:
+        gallery.describe(run=str(run.resolve()))
+    if files is None:
+        return None
+    paths = [Path(file).resolve() for file in files]
+    folder = Path(gallery.about.get("images") or os.path.commonpath([p.parent for p in paths]))
+    if folder != Path(folder.anchor):  # or else every file of the machine would be shown
+        gallery.describe(images=str(folder))
+    inside = [p.relative_to(folder) if p.is_relative_to(folder) else p for p in paths]
+    return [{"path": p.as_posix()} for p in inside]
+
+
+def _on_milvus(place: str) -> bool:
+    return "://" in place or place.endswith(".db")
+
+
+def check_items(items: Items, ids: list[str], normalize: bool, dim: int | None) -> None:
+    """Require items that a gallery takes, all of them, before it is made or changed.
+
+    Args:
+        items: Their vectors.
+        ids: What they will be called.
+        normalize: Whether vectors of another length than 1 are rescaled.
+        dim: The gallery's dimension; None if it has none yet.
+    """
+    from surefind.gallery.items import read_ids, read_vectors
+
+    read_ids(ids)
+    for at in range(0, len(ids), BLOCK):
+        read_vectors(items.embeddings[at : at + BLOCK], normalize=normalize, dim=dim)
+
+
+def check_model(gallery: "Gallery", run: Path | None) -> None:
     """Require that a gallery's items were embedded by the same run.
 
     Args:
         gallery: It remembers the model of the run that it was made with.
-        model: That of the vectors at hand; None if it is not known.
+        run: What embeds the vectors at hand; None if that is not known.
 
     Raises:
         InputError: If they differ.
     """
+    model = None if run is None else open_run(run).fingerprint
     if None not in (model, gallery.model) and model != gallery.model:
         raise InputError(
             f"the gallery was made with another run ({gallery.model}, this one is {model}), and vectors "
@@ -206,9 +296,9 @@ def read_items(
         learner = folder.learner()
         dataset = read_source(source, data, mode=image_mode(learner.encoder))
         if len(dataset):
-            check_fits(learner, dataset)
+            check_fits(learner, dataset, folder.config.get("inputs"))
             embeddings = embed_in_blocks(learner, dataset, BATCH, announce=announce)
-            found = _of_dataset(dataset, source, embeddings, fingerprint_of(run))
+            found = _of_dataset(dataset, source, embeddings)
         else:
             found = _of_dataset(dataset, source)
     if not len(found):
@@ -216,15 +306,7 @@ def read_items(
     if labels is None:
         return found
     given = read_column(labels, LABELS, len(found))
-    return Items(found.embeddings, found.ids, given, found.model)
-
-
-def fingerprint_of(run: Path) -> str:
-    """Tell a run's model from others: by its content, wherever its folder is."""
-    import hashlib
-
-    with (run / MODEL).open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
+    return replace(found, labels=given)
 
 
 def read_column(path: Path, names: tuple[str, ...], count: int) -> list[str | None]:
@@ -256,9 +338,7 @@ def read_column(path: Path, names: tuple[str, ...], count: int) -> list[str | No
     return found
 
 
-def _of_dataset(
-    dataset: "Dataset", source: str, embeddings: Any = None, model: str | None = None
-) -> Items:
+def _of_dataset(dataset: "Dataset", source: str, embeddings: Any = None) -> Items:
     names = dataset.names or [f"{Path(source).stem}/{i}" for i in range(len(dataset))]
     labels = None if dataset.labels is None else dataset.labels.tolist()
     if labels is not None and dataset.classes is not None:
@@ -267,7 +347,7 @@ def _of_dataset(
         dataset.inputs if embeddings is None else embeddings,
         list(names),
         None if labels is None else [text_or_none(x) for x in labels],
-        model,
+        getattr(dataset.inputs, "paths", None),
     )
 
 
@@ -299,7 +379,7 @@ def _read_file(path: Path) -> Items:
         raise InputError(f"{path}: row {ids.index(None)} has no id.")
     if "kappa" in columns:
         vectors = Embeddings(vectors, np.asarray(columns["kappa"], dtype=np.float32))
-    return Items(vectors, [str(i) for i in ids], _texts(columns, LABELS), None)
+    return Items(vectors, [str(i) for i in ids], _texts(columns, LABELS))
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:

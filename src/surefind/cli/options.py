@@ -26,4 +26,6 @@ RunArgument = Annotated[
 ]
 SourceArgument = Annotated[str, typer.Argument(help=SOURCE_HELP, autocompletion=complete_source)]
 Out = Annotated[Path, typer.Option(help="Folder of the run; everything is written there.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut off.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with a run that was cut off, or with more epochs.")
+]

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 NO_PICTURES = "no pictures: matplotlib is not installed (pip install 'surefind[demo]')"
+LOSS = "loss.svg"
+"""The picture of the training; all others are of the last evaluation."""
 BLUE, ORANGE = "#0072b2", "#d55e00"
 CURVES = {
     "roc": ("known inputs called strange", "strange inputs called strange"),
@@ -42,7 +44,7 @@ def draw_history(history: Mapping[str, Any], folder: Path) -> None:
     axis.set_ylabel("mean loss")
     if history:
         axis.legend(frameon=False)
-    _save(figure, folder / "loss.svg")
+    _save(figure, folder / LOSS)
 
 
 def draw_curves(curves: Mapping[str, Mapping[str, list[float]]], folder: Path) -> None:

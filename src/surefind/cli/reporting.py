@@ -3,14 +3,20 @@
 import base64
 import html
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from surefind.cli.advice import spelled
+from surefind.cli.benchmarking import WORK
 from surefind.cli.completion import complete_run, is_run
-from surefind.cli.console import say
+from surefind.cli.console import say, warn
 from surefind.cli.evaluating import MEANINGS
 from surefind.cli.run_folder import RunFolder, open_run, write_whole
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from surefind.report import Results
 
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -42,15 +48,22 @@ def report(
     ] = None,
     work: Annotated[
         Path, typer.Option(help="Where `surefind bench` kept its pictures, if it did.")
-    ] = Path("runs/bench"),
+    ] = WORK,
 ) -> None:
     """Write a page to look at: of a benchmark's results, or of one run.
 
     Example: `surefind report runs/digits`
     """
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise InputError(
+            f"{folder} {what}; give a run, or the folder of results that `surefind bench` wrote."
+        )
     page = out or folder / "report.html"
     if is_run(folder):
         run = open_run(folder)
+        if not run.trained:
+            warn(run.unfinished)
         page.parent.mkdir(parents=True, exist_ok=True)
         write_whole(page, run_page(run))
         run.explain()
@@ -58,11 +71,25 @@ def report(
         from surefind.report import PAPER, read_results, write_report
 
         pictures = work if work.is_dir() else None
-        write_report(
-            read_results(folder), page, page.with_suffix(".md"), pictures=pictures, published=PAPER
-        )
+        results = read_results(folder, on_bad=warn)
+        for sentence in missing_cells(results):
+            warn(sentence)
+        write_report(results, page, page.with_suffix(".md"), pictures=pictures, published=PAPER)
         say(f"The tables as Markdown: {page.with_suffix('.md').resolve()}")
     say(f"The report: {page.resolve()}")
+
+
+def missing_cells(results: "Results") -> list[str]:
+    """Say which rows lack a seed that other rows of the same set have."""
+    said = []
+    for found in results.sets:
+        seeds = {cell.seed for cell in found.cells}
+        there = {(cell.row, cell.seed) for cell in found.cells}
+        rows = dict.fromkeys(cell.row for cell in found.cells)
+        lacking = [f"{row}-seed{s}" for row in rows for s in sorted(seeds) if (row, s) not in there]
+        if lacking:
+            said.append(f"{found.name} has no {', '.join(lacking)}; other rows have these seeds.")
+    return said
 
 
 def run_page(run: RunFolder) -> str:
@@ -76,8 +103,10 @@ def run_page(run: RunFolder) -> str:
     """
     measured = run.read_json("metrics.json")
     parts = []
-    if measured is None:
-        again = html.escape(f"surefind evaluate {run.path}")
+    if not run.trained:
+        parts.append(f"<p>{html.escape(run.unfinished)}</p>")
+    elif measured is None:
+        again = html.escape(spelled("evaluate", run.path))
         parts.append(f"<p>Not evaluated yet: <code>{again}</code></p>")
     else:
         parts += ["<h2>Numbers</h2>", _numbers(measured)]
@@ -96,7 +125,7 @@ def run_page(run: RunFolder) -> str:
         ]
         parts += ["<h2>Training</h2>", _table(stages)]
     parts += ["<h2>Settings</h2>", _table(run.config.items())]
-    return PAGE.format(title=html.escape(f"Run {run.path.name}"), body="\n".join(parts))
+    return PAGE.format(title=html.escape(f"Run {run.path.resolve().name}"), body="\n".join(parts))
 
 
 def _numbers(measured: dict[str, Any]) -> str:

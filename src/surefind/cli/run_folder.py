@@ -7,16 +7,20 @@
     log.txt             what was done when
     plots/              pictures of both
     stages/             training as it was kept; needed to go on
+    gallery/            items that were indexed, if they were indexed there
+    gallery.service/    what `surefind serve` keeps beside it
     README.md           this list, for that run
 
 A folder that `MetricLearner.save` wrote, with a model and nothing else, is a run too.
 """
 
+import hashlib
 import json
 import os
+import shlex
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import surefind
 from surefind.cli.estimate import size_text
+from surefind.cli.plots import LOSS
+from surefind.cli.sources import split_part
 from surefind.cli.stopping import this_command
 from surefind.errors import InputError
 
@@ -32,8 +38,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 CONFIG, MODEL, LOG = "config.toml", "model.safetensors", "log.txt"
-MAY_CHANGE = ("epochs", "data")
-"""Settings that a run that goes on may have other values of."""
+FINGERPRINT = "sha256:"
+"""What the name of a model's content begins with."""
 EXPLAINED = {
     CONFIG: ("what was asked for", "`surefind train … --resume` compares it"),
     MODEL: ("the fitted model: weights, uncertainty, preprocessing", "`embed`, `evaluate`, `fit`"),
@@ -42,6 +48,8 @@ EXPLAINED = {
     LOG: ("what was done when", "you"),
     "plots": ("loss, uncertainty, ROC and other curves", "`report`"),
     "stages": ("training as it was kept; delete it when the run is finished", "`train … --resume`"),
+    "gallery": ("items that can be searched", "`search`, `calibrate`, `serve`"),
+    "gallery.service": ("reviews and small pictures", "`serve`"),
     "report.html": ("all of this on one page", "a browser"),
 }
 """What each file is, and what uses it."""
@@ -70,13 +78,72 @@ class RunFolder:
         """
         from surefind.learner import load
 
-        if not (self.path / MODEL).is_file():
-            again = self.config.get("command", "")
-            hint = f" Go on: {again}" if "--resume" in again else f" Go on: {again} --resume"
-            raise InputError(
-                f"{self.path} has no {MODEL}: its training did not end.{hint if again else ''}"
-            )
+        if not self.trained:
+            raise InputError(self.unfinished)
         return load(self.path)
+
+    @property
+    def trained(self) -> bool:
+        """Whether there is a model."""
+        return (self.path / MODEL).is_file()
+
+    @property
+    def unfinished(self) -> str:
+        """What to say if there is none."""
+        hint = f" Go on: {self.again}" if self.again else ""
+        return f"{self.path} has no {MODEL}: its training did not end.{hint}"
+
+    @property
+    def again(self) -> str:
+        """The command that goes on with it, wherever its folder is by now; empty if that is not known."""
+        words = shlex.split(self.config.get("command", ""))
+        if "--out" in words:
+            words[words.index("--out") + 1] = str(self.path)
+        words = [f"--out={self.path}" if w.startswith("--out=") else w for w in words]
+        return shlex.join([*words, *(["--resume"] if words and "--resume" not in words else [])])
+
+    @property
+    def data(self) -> Path | None:
+        """The folder that held the data sets when it was trained."""
+        return Path(self.config["data"]) if self.config.get("data") else None
+
+    def own_source(self, otherwise: str) -> str:
+        """Name what it was trained on.
+
+        Args:
+            otherwise: What to do if that is not there.
+
+        Returns:
+            The source.
+
+        Raises:
+            InputError: If the run does not say, or what it says is not to be found from here.
+        """
+        source: str | None = self.config.get("source")
+        if source is None:
+            raise InputError(f"{self.path} does not say what it was trained on; {otherwise}.")
+        try:
+            split_part(source)
+        except InputError as error:
+            raise InputError(
+                f"{self.path} was trained on {source}, which is not to be found from here; {otherwise}."
+            ) from error
+        return source
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What tells its model from others, by its content; None if there is none."""
+        if not self.trained:
+            return None
+        with (self.path / MODEL).open("rb") as file:
+            return f"{FINGERPRINT}{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
+
+    def forget_evaluation(self) -> None:
+        """Remove what was measured of an earlier model."""
+        measured = [self.path / "metrics.json", self.path / "report.html"]
+        drawn = [p for p in (self.path / "plots").glob("*.svg") if p.name != LOSS]
+        for file in (*measured, *drawn):
+            file.unlink(missing_ok=True)
 
     def note(self, sentence: str) -> None:
         """Add a line to the log."""
@@ -110,7 +177,7 @@ class RunFolder:
     def explain(self) -> None:
         """Write the README.md that says what is in the folder."""
         made = self.config.get("command", "")
-        head = [f"# {self.path.name}", ""]
+        head = [f"# {self.path.resolve().name}", ""]
         if made:
             version = self.config.get("surefind", "")
             head += [f"A run of surefind {version}, made by:", "", f"    {made}", ""]
@@ -121,11 +188,12 @@ class RunFolder:
         ]
         table = ["| file | what it is | used by |", "| --- | --- | --- |", *rows, ""]
         after = [
-            "What to do with it:",
+            "What to do with it, from within this folder; capitals stand for data of yours:",
             "",
-            f"    surefind evaluate {self.path}",
-            f"    surefind embed {self.path} IMAGES --out embeddings.npz",
-            f"    surefind report {self.path}",
+            "    surefind evaluate . LABELLED",
+            "    surefind embed . IMAGES --out embeddings.npz",
+            "    surefind index IMAGES --run . --out gallery",
+            "    surefind report .",
             "",
         ]
         write_whole(self.path / "README.md", "\n".join([*head, *table, *after]))
@@ -140,8 +208,9 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
         resume: Whether a run that is there may be gone on with.
 
     Raises:
-        InputError: If there is a run already, or one with other settings.
+        InputError: If it cannot be written, there is a run already, or one with other settings.
     """
+    check_place(folder, 0)
     if not (folder / CONFIG).exists():
         return
     if not resume:
@@ -149,10 +218,14 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
             f"there is a run in {folder} already; add --resume, or give another folder."
         )
     there = read_config(folder)
-    changed = [k for k in settings if k not in MAY_CHANGE and there.get(k) != settings[k]]
+    longer = settings["epochs"] >= there.get("epochs", 0)
+    free = ("data", "epochs") if longer else ("data",)
+    changed = [k for k in settings if k not in free and there.get(k) != settings[k]]
     if changed:
         said = ", ".join(f"{k} was {there.get(k)!r}" for k in sorted(changed))
-        raise InputError(f"the run in {folder} has other settings: {said}. Give the same ones.")
+        raise InputError(
+            f"the run in {folder} has other settings: {said}. Give the same ones; only epochs may be more."
+        )
 
 
 def create_run(folder: Path, settings: Mapping[str, Any]) -> RunFolder:
@@ -160,7 +233,7 @@ def create_run(folder: Path, settings: Mapping[str, Any]) -> RunFolder:
 
     Args:
         folder: Where.
-        settings: What was asked for: numbers, texts, truth values.
+        settings: What was asked for, and found out: numbers, texts, truth values, and lists of them.
 
     Returns:
         The run.
@@ -248,6 +321,25 @@ def check_place(folder: Path, needed: int) -> None:
         )
 
 
+def check_file(file: Path, suffixes: Sequence[str]) -> None:
+    """Require a name that a file can be written under, before anything long.
+
+    Args:
+        file: The file; one that is there is replaced.
+        suffixes: What it may end in.
+
+    Raises:
+        InputError: If it ends otherwise, or is a folder.
+    """
+    if file.suffix.lower() not in suffixes:
+        raise InputError(
+            f"{file} must end in {' or '.join(suffixes)}, which decides what is written."
+        )
+    if file.is_dir():
+        raise InputError(f"{file} is a folder; give the name of a file.")
+    check_place(file.parent, 0)
+
+
 def write_whole(file: Path, text: str) -> None:
     """Write a text beside its place and move it there."""
     beside = file.with_name(f".{file.name}.tmp")
@@ -259,5 +351,5 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def _toml(value: Any) -> str:
-    """Write a number, text or truth value: TOML writes these as JSON does."""
+    """Write a number, text, truth value or list: TOML writes these as JSON does."""
     return json.dumps(value, ensure_ascii=False)

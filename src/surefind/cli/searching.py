@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from surefind.cli.advice import spelled
 from surefind.cli.calibrating import GROUPS, GroupsOption
 from surefind.cli.completion import complete_source
 from surefind.cli.console import console, say
@@ -31,8 +32,7 @@ from surefind.cli.indexing import (
     to_stderr,
 )
 from surefind.cli.options import SOURCE_HELP, DataFolder
-from surefind.cli.run_folder import write_whole
-from surefind.errors import InputError
+from surefind.cli.run_folder import check_file, write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,30 +71,25 @@ def search(
 
     Example: `surefind search gallery digits:test --run runs/digits -k 5 --out answers.csv`
     """
-    from surefind.gallery.faults import StaleError
     from surefind.gallery.gallery import Gallery
+    from surefind.validation import check_whole
 
-    if out is not None and out.suffix.lower() not in SUFFIXES:
-        raise InputError(
-            f"{out} must end in {' or '.join(SUFFIXES)}, which decides what is written."
-        )
-    items = read_items(queries, run, data, announce=to_stderr if as_json else say)
-    members = None if groups is None else read_column(groups, GROUPS, len(items))
+    check_whole("k", k, least=1)
+    if out is not None:
+        check_file(out, SUFFIXES)
     policy = "mark" if stale == "mark" else "refuse"
     with Gallery.open(gallery, mode="r", normalize=normalize, on_stale=policy) as opened:
-        check_model(opened, items.model)
-        try:
-            answers = opened.search(
-                items.embeddings, k, rank=rank, decide=stale != "ignore", groups=members
-            )
-        except StaleError as error:
-            raise InputError(
-                f"{error} On the command line: surefind calibrate, --stale ignore, or --stale mark."
-            ) from error
+        check_model(opened, run)
+        items = read_items(queries, run, data, announce=to_stderr if as_json else say)
+        members = None if groups is None else read_column(groups, GROUPS, len(items))
+        answers = opened.search(
+            items.embeddings, k, rank=rank, decide=stale != "ignore", groups=members
+        )
     if as_json:
         typer.echo(json_text(items.ids, answers), nl=False)
     else:
-        show(items.ids, answers, gallery)
+        how = {"run": run, "normalize": normalize, "data": data}
+        show(items.ids, answers, spelled("calibrate", gallery, "HELD-OUT", **how))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         text = csv_text if out.suffix.lower() == ".csv" else json_text
@@ -102,19 +97,19 @@ def search(
         (to_stderr if as_json else say)(f"Wrote the answers of {len(answers)} queries to {out}.")
 
 
-def show(ids: Sequence[str], answers: "Answers", gallery: str) -> None:
+def show(ids: Sequence[str], answers: "Answers", calibrating: str) -> None:
     """Print a table of the first answers, and a count of the decisions.
 
     Args:
         ids: What the queries are called.
         answers: Theirs.
-        gallery: Where they were looked up.
+        calibrating: The command that makes a calibration.
     """
     console.print(answer_table(ids, answers))
     if len(answers) > SHOWN:
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
     if answers.decision is None:
-        say(f"No decisions without a calibration; make one: surefind calibrate {gallery} QUERIES")
+        say(f"No decisions without a calibration; make one with labelled queries: {calibrating}")
         return
     counts = Counter(answers.decision.tolist())
     told = ", ".join(f"{counts[d]} {d}" for d in STYLES)

@@ -1,23 +1,27 @@
 """`surefind serve`: a gallery behind an HTTP door, with a page for people.
 
-    RUN         its model embeds images; its gallery is RUN/gallery, made empty if it is not there
+    RUN         its model embeds images; its gallery is RUN/gallery, made empty if it is not there yet
     GALLERY     a gallery's folder or a Milvus address; ``--model`` names the run that embeds images, by
                 default the one that the gallery remembers, if it is there
 
-Reviews and small pictures are kept beside the gallery, in GALLERY.service.
+Reviews and small pictures are kept beside the gallery, in GALLERY.service. ``--check`` makes nothing.
 """
 
+import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from surefind.cli.advice import spelled
 from surefind.cli.completion import complete_run
 from surefind.cli.console import say
-from surefind.cli.run_folder import MODEL, open_run
+from surefind.cli.indexing import check_model
+from surefind.cli.run_folder import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +48,7 @@ def serve(
         Path | None, typer.Option(help="Run that embeds images, if the target is a gallery.")
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(help="Folder in which the payloads' paths lead to pictures.")
+        Path | None, typer.Option(help="Folder of the payloads' paths; by default that of `index`.")
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where reviews are kept; beside the gallery by default.")
@@ -89,9 +93,15 @@ def serve(
         check_listening(host, settings)
     except InputError as error:
         raise typer.BadParameter(str(error), param_hint="--host") from error
-    with open_gallery(place, run) as gallery:
+    with open_gallery(place, run, check=check) as gallery:
         learner = learner_for(gallery, model or run)
+        settings = replace(settings, images=images or remembered_images(gallery))
         say(described(place, gallery, learner))
+        if not len(gallery):
+            filling = spelled("index", "SOURCE", run=model or run, out=place)
+            say(
+                f"It is empty. Fill it while nothing serves it: {filling}; or by POST /v1/items/image."
+            )
         if check:
             say("Everything is ready; leave out --check to serve it.")
             return
@@ -123,24 +133,37 @@ def gallery_and_run(target: str) -> tuple[str, Path | None]:
     what = "is neither a run nor a gallery" if path.exists() else "does not exist"
     raise InputError(
         f"{target} {what}. A run is what `surefind train` or `surefind fit` wrote, a gallery what "
-        "`surefind index` or Gallery.save did."
+        "`surefind index` did."
     )
 
 
-def open_gallery(place: str, run: Path | None) -> "Gallery":
-    """Open the gallery, or make an empty one for a run that has none."""
+def open_gallery(place: str, run: Path | None, *, check: bool) -> "Gallery":
+    """Open the gallery, or make an empty one for a run that has none.
+
+    Args:
+        place: The gallery.
+        run: The run that it belongs to, if the target was one.
+        check: Whether nothing may be made or changed: what is not there is taken as empty.
+
+    Returns:
+        The gallery.
+    """
     from surefind.gallery.gallery import Gallery
 
-    if run is not None and not (Path(place) / "gallery.json").is_file():
-        return Gallery(path=place, model=str(run), on_stale="mark")
-    return Gallery.open(place, on_stale="mark")
+    if run is None or (Path(place) / "gallery.json").is_file():
+        return Gallery.open(place, mode="r" if check else "w", on_stale="mark")
+    owner = open_run(run)
+    made = Gallery(path=None if check else place, model=owner.fingerprint, on_stale="mark")
+    if not check:
+        owner.explain()
+    return made
 
 
 def learner_for(gallery: "Gallery", run: Path | None) -> "MetricLearner | None":
     """Load the model that embeds images.
 
     Args:
-        gallery: It may remember the model's place.
+        gallery: It may remember the model's place, or the content of the run that it was indexed with.
         run: The run, if it is known.
 
     Returns:
@@ -148,7 +171,23 @@ def learner_for(gallery: "Gallery", run: Path | None) -> "MetricLearner | None":
     """
     if run is None and gallery.model is not None and (Path(gallery.model) / MODEL).is_file():
         run = Path(gallery.model)
+    run = run or remembered_run(gallery)
+    if (gallery.model or "").startswith(FINGERPRINT):
+        check_model(gallery, run)
     return None if run is None else open_run(run).learner()
+
+
+def remembered_images(gallery: "Gallery") -> Path | None:
+    """Give the folder of the images that were indexed, if it is there."""
+    folder = gallery.about.get("images")
+    return Path(folder) if folder is not None and Path(folder).is_dir() else None
+
+
+def remembered_run(gallery: "Gallery") -> Path | None:
+    """Give the run that embedded the items, if it is there and still the same."""
+    run = Path(gallery.about.get("run", ""))
+    there = (run / MODEL).is_file() and open_run(run).fingerprint == gallery.model
+    return run if there else None
 
 
 def described(place: str, gallery: "Gallery", learner: "MetricLearner | None") -> str:
@@ -183,6 +222,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
     """Serve until a signal asks to stop, and finish what was begun."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
     from surefind.service.logs import write_to_stderr
 
     write_to_stderr()
@@ -196,8 +237,12 @@ def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
     )
     # uvicorn raises the signal again when it is done; the gallery is yet to be closed then.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # Idle threads of a matrix product spin while they wait for the next one, and would take the cores that
+    # requests are read and written with.
+    threads = max(1, (os.cpu_count() or 1) // 2)
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        with threadpool_limits(threads, user_api="blas"):
+            uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:
         pass
     finally:

@@ -4,6 +4,7 @@
 the only part there is.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,17 @@ def split_part(source: str) -> tuple[str, str | None]:
     )
 
 
+def part_names(where: str, data: Path | None) -> tuple[str, ...]:
+    """List the parts of a set, a folder or a file; of a known set, those that its publisher announces."""
+    from surefind.data.published import ENTRIES
+
+    if where in ENTRIES and ENTRIES[where].counts:
+        return tuple(ENTRIES[where].counts)
+    if Path(where).is_file() and holds_vectors(Path(where)):
+        return ("all",)
+    return tuple(_parts(where, data, "RGB"))
+
+
 def image_mode(network: "Encoder") -> str:
     """Give the mode in which a network takes images: grey if its first convolution has one channel."""
     from torch import nn
@@ -83,12 +95,18 @@ def image_mode(network: "Encoder") -> str:
     return "L" if first is not None and first.in_channels == 1 else "RGB"
 
 
-def check_fits(learner: "MetricLearner", dataset: "Dataset") -> None:
+def check_fits(
+    learner: "MetricLearner", dataset: "Dataset", trained_on: Sequence[int] | None = None
+) -> tuple[int, ...]:
     """Embed two examples before anything long, to see that the network takes them.
 
     Args:
         learner: Its network is left as it is.
         dataset: What will be embedded.
+        trained_on: The shape of an input that it is known to take; None if none is known.
+
+    Returns:
+        The shape of an input, as the network gets it.
 
     Raises:
         InputError: If the network refuses them.
@@ -101,14 +119,23 @@ def check_fits(learner: "MetricLearner", dataset: "Dataset") -> None:
     training = network.training
     try:
         network.eval()(inputs)
-    except RuntimeError as error:
-        kind = "images" if inputs.ndim == 4 else "vectors"
+    except (RuntimeError, InputError) as error:
+        given = f"{dataset.name} has {_described(inputs.shape[1:])}"
+        if trained_on is None:
+            why = f"{given}, which the encoder cannot take: {str(error).rstrip('.')}"
+        else:
+            why = f"{given}; the encoder was trained on {_described(trained_on)}"
         raise InputError(
-            f"the encoder cannot take {kind} of shape {tuple(inputs.shape[1:])}: {error}. Give it what it "
-            "was made for, or train another with --encoder."
+            f"{why}. Give it what it was made for, or train another with --encoder."
         ) from error
     finally:
         network.train(training)
+    return tuple(inputs.shape[1:])
+
+
+def _described(shape: Sequence[int]) -> str:
+    kind = "images (channels, height, width)" if len(shape) == 3 else "vectors"
+    return f"{kind} of shape {tuple(shape)}"
 
 
 def _parts(where: str, data: Path | None, mode: str) -> "Splits":

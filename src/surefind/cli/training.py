@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from surefind.cli.advice import spelled
 from surefind.cli.completion import complete_method
 from surefind.cli.console import say
 from surefind.cli.encoders import chosen_encoder
@@ -13,9 +14,10 @@ from surefind.cli.options import DataFolder, Out, Resume, SourceArgument
 from surefind.cli.plots import NO_PICTURES, can_draw, draw_history
 from surefind.cli.progress import stage_progress
 from surefind.cli.run_folder import RunFolder, check_place, check_run, create_run
-from surefind.cli.sources import check_fits, read_source, split_part
+from surefind.cli.sources import check_fits, part_names, read_source, split_part
 from surefind.cli.stopping import StoppedError, this_command, whole_steps
 from surefind.cli.torchrun import join_processes, leave_processes
+from surefind.errors import NumericalError
 
 if TYPE_CHECKING:
     from surefind.data.dataset import Dataset
@@ -91,6 +93,8 @@ def train(
         "on_bad": on_bad,
         "data": "" if data is None else str(data),
     }
+    if speaks:
+        check_run(out, settings, resume=resume)
     dataset = readable(read_source(source, data, prefer="train"), on_bad)
     network, preprocessing = chosen_encoder(
         encoder, split_part(source)[0], dataset, embedding_dim, seed
@@ -109,9 +113,9 @@ def train(
         objective=Contrastive(margin, mining=None if mining == "none" else mining),
         preprocessing=preprocessing,
     )
-    check_fits(learner, dataset)
+    found = {"inputs": list(check_fits(learner, dataset))}
     say(f"Training {method} on {len(dataset)} examples of {dataset.name}.")
-    fit_and_save(learner, dataset, out, settings, resume=resume, speaks=speaks)
+    fit_and_save(learner, dataset, out, settings | found, resume=resume, speaks=speaks)
     leave_processes()
 
 
@@ -140,22 +144,20 @@ def fit_and_save(
         learner: What to fit.
         dataset: The training data.
         out: The run's folder.
-        settings: What was asked for, for config.toml.
+        settings: What was asked for, and found out, for config.toml; `check_run` has allowed it.
         resume: Whether a run that is there is gone on with.
         speaks: Whether this process writes the run's files.
 
     Raises:
         StoppedError: If the user stopped it; what was learnt is kept.
+        NumericalError: If the training diverged.
     """
     weights = sum(p.numel() * p.element_size() for p in learner.encoder.parameters())
     if speaks:
-        check_run(out, settings, resume=resume)
         check_place(out, COPIES * weights)
-    estimate = training_estimate(learner, dataset) or passing_estimate(learner, dataset)
-    if estimate is not None:
-        kept = " What is kept is not done again." if resume else ""
-        say(f"This takes {estimate}.{kept}")
+    say_how_long(learner, dataset, resume=resume)
     run = create_run(out, settings) if speaks else None
+    before = None if run is None else run.fingerprint
     try:
         with stage_progress() as shown, whole_steps(shown) as report:
             learner.fit(dataset, folder=out / "stages", report=report)
@@ -165,11 +167,51 @@ def fit_and_save(
         raise StoppedError(
             f"training is kept in {out}. Go on with: {this_command('--resume')}"
         ) from stop
+    except NumericalError as error:
+        raise NumericalError(f"{error} Start again in another folder than {out}.") from error
     learner.save(out)
     if run is not None:
+        if run.fingerprint != before:
+            run.forget_evaluation()
         finish_run(run, learner)
     say(f"Saved the model and its history in {out}.")
-    say(f"Next: surefind evaluate {out}")
+    say(f"Next: {next_command(out, settings)}")
+
+
+def say_how_long(learner: "MetricLearner", dataset: "Dataset", *, resume: bool) -> None:
+    """Say how long a fit takes, as far as that can be measured, and what is not in it."""
+    kept = " What is kept is not done again." if resume else ""
+    steps = training_estimate(learner, dataset)
+    if steps is not None:
+        say(
+            f"The training steps take {steps}; reading, saving and what the method does after them come on "
+            f"top.{kept}"
+        )
+        return
+    passes = passing_estimate(learner, dataset)
+    if passes is not None:
+        say(f"This takes {passes}; choosing the posterior's width comes on top.{kept}")
+
+
+def next_command(out: Path, settings: dict[str, Any]) -> str:
+    """Spell a command that works on a run that has just been made: measure it, or make a gallery with it.
+
+    Args:
+        out: The run.
+        settings: Its settings: what it was trained on, where that is, and where its labels are.
+
+    Returns:
+        The command.
+    """
+    source, data = settings["source"], settings["data"]
+    where, part = split_part(source)
+    parts = part_names(where, Path(data) if data else None)
+    if "test" in parts and part != "test":
+        return spelled("evaluate", out)
+    if part is None and "train" in parts:
+        source = f"{where}:train"
+    labels = settings.get("labels")
+    return spelled("index", source, run=out, out=out / "gallery", labels=labels, data=data)
 
 
 def finish_run(run: RunFolder, learner: "MetricLearner") -> None:

@@ -3,12 +3,13 @@
 A cell is the file ``{folder}/{set}/{row}-seed{seed}.json``. Refused, with the file's name: a cell that is
 no whole JSON, lacks what a table needs, holds NaN or infinity, or says that it is another cell than its
 file name says; and cells of one set that were measured by different protocols or on different data, since
-their numbers do not compare. Cells of different versions are read: the report says so over the table.
+their numbers do not compare. The former can also be left out, with a sentence about each. Cells of
+different versions are read: the report says so over the table.
 """
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -111,11 +112,12 @@ class Results:
     sets: tuple[ResultSet, ...]
 
 
-def read_results(folder: Path) -> Results:
+def read_results(folder: Path, *, on_bad: Callable[[str], None] | None = None) -> Results:
     """Read and check all cells of a folder.
 
     Args:
         folder: Holds ``{set}/{row}-seed{seed}.json``.
+        on_bad: Called with a sentence for each cell that cannot be used and is left out; None refuses it.
 
     Returns:
         The results.
@@ -129,9 +131,19 @@ def read_results(folder: Path) -> Results:
             f"{folder} holds no results ({{set}}/{{row}}-seed{{n}}.json). "
             f"Make some: surefind bench digits --out {folder}."
         )
+    read: list[Cell] = []
+    for file in files:
+        try:
+            read.append(_cell(file))
+        except InputError as error:
+            if on_bad is None:
+                raise
+            on_bad(f"left out: {error}")
+    if not read:
+        raise InputError(f"none of the {len(files)} cells in {folder} can be used.")
     sets = []
-    for name, group in groupby(files, lambda p: p.parent.name):
-        cells = tuple(sorted(map(_cell, group), key=lambda c: (row_order(c.row), c.seed)))
+    for name, group in groupby(read, lambda c: c.file.parent.name):
+        cells = tuple(sorted(group, key=lambda c: (row_order(c.row), c.seed)))
         for key, how in SAME.items():
             _check_same(name, cells, key, how)
         sets.append(ResultSet(name, cells))

@@ -1,0 +1,26 @@
+"""Commands to go on with, as they can be typed.
+
+A line that begins with "Next" works when what follows its colon is copied as it stands. Where only the user
+knows what to give, a word in capitals stands for it, and the line does not begin so.
+"""
+
+import shlex
+
+
+def spelled(command: str, *arguments: object, **options: object) -> str:
+    """Spell a command.
+
+    Args:
+        command: Its name.
+        *arguments: What follows it.
+        **options: By their names; those that are None, False or empty are left out.
+
+    Returns:
+        The command, quoted for a shell.
+    """
+    words = ["surefind", command, *map(str, arguments)]
+    for name, value in options.items():
+        if value is None or value is False or value == "":
+            continue
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)
