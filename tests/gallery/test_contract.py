@@ -128,6 +128,43 @@ def test_an_item_comes_back_as_it_was_given(gallery, draw):
     assert "b" not in gallery
 
 
+def test_all_records_come_in_blocks_and_changes_between_them_are_seen(gallery, draw):
+    assert list(gallery.records()) == []
+    mean = draw(25)
+    payload = [{"n": n} if n % 2 else None for n in range(25)]
+    kappa = np.arange(1.0, 26.0)
+    gallery.add(Embeddings(mean, kappa), ids=range(25), labels=range(25), payload=payload)
+    blocks = list(gallery.records(10))
+    assert [len(block) for block in blocks] == [10, 10, 5]
+    items = {item.id: item for block in blocks for item in block}
+    assert sorted(items) == list(range(25))
+    for n, item in items.items():
+        np.testing.assert_allclose(item.vector, mean[n], atol=1e-6)
+        assert (item.kappa, item.label, item.payload) == (kappa[n], n, payload[n])
+    scan = gallery.records(10)
+    seen = {item.id for item in next(scan)}
+    left = sorted(set(range(25)) - seen)
+    gallery.delete(left[:14])
+    gallery.add(draw(1), ids=[99])
+    assert {item.id for block in scan for item in block} == {left[14]}
+
+
+def test_facts_are_kept_and_decide_nothing(place, draw):
+    options, path = place
+    with Gallery(path=path, **options) as gallery:
+        gallery.add(draw(3))
+        before = gallery.fingerprint
+        gallery.describe(images="pictures", run="runs/a")
+        gallery.describe(run=None)
+        assert gallery.about == {"images": "pictures"}
+        assert gallery.fingerprint == before
+        if path is None:
+            return
+    again = {key: value for key, value in options.items() if key == "collection"}
+    with Gallery.open(path, **again) as gallery:
+        assert gallery.about == {"images": "pictures"}
+
+
 def test_a_part_of_an_item_can_be_updated(gallery, draw):
     x = draw(3)
     gallery.add(x[:2], ids=["a", "b"], labels=["A", "B"], payload=[{"n": 1}, {"n": 2}])

@@ -176,3 +176,8 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(milvus_server, "import_module", absent)
     with pytest.raises(InputError, match=r"surefind\[milvus\]"):
         Gallery("milvus", tmp_path / "x.db")
+
+
+def test_a_block_holds_at_least_one_item(gallery):
+    with pytest.raises(InputError, match="size must be"):
+        next(gallery.records(0))

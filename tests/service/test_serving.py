@@ -14,7 +14,8 @@ from service.world import copy
 from typer.testing import CliRunner
 
 from surefind.cli.app import register
-from surefind.cli.serving import gallery_and_run, listen, serve
+from surefind.cli.run_folder import open_run
+from surefind.cli.serving import gallery_and_run, listen, open_gallery, serve
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
 
@@ -46,13 +47,34 @@ def test_a_gallery_is_ready(gallery, run):
     assert "searched with images and vectors" in " ".join(found.output.split())
 
 
-def test_a_run_gets_a_gallery_of_its_own(run):
-    for _ in range(2):
-        found = invoke(run, "--check")
-        assert found.exit_code == 0, found.output
-        assert "0 items, not calibrated" in " ".join(found.output.split())
-    with Gallery.open(run / "gallery") as made:
-        assert made.model == str(run)
+def test_a_check_makes_nothing_and_says_how_to_fill_a_gallery(run):
+    before = {p: p.stat().st_mtime_ns for p in run.parent.rglob("*")}
+    found = invoke(run, "--check")
+    assert found.exit_code == 0, found.output
+    told = " ".join(found.output.split())
+    assert "0 items, not calibrated" in told
+    assert f"surefind index SOURCE --run {run} --out {run / 'gallery'}" in told
+    assert {p: p.stat().st_mtime_ns for p in run.parent.rglob("*")} == before
+
+
+def test_a_run_gets_a_gallery_of_its_own_which_its_readme_explains(run):
+    with open_gallery(str(run / "gallery"), run, check=False) as made:
+        assert made.model == open_run(run).fingerprint
+    assert "| gallery |" in (run / "README.md").read_text()
+    with open_gallery(str(run / "gallery"), run, check=False) as again:
+        assert again.model == open_run(run).fingerprint
+
+
+def test_a_check_beside_a_server_is_not_in_its_way(gallery):
+    with Gallery.open(gallery):
+        found = invoke(gallery, "--check")
+    assert found.exit_code == 0, found.output
+
+
+def test_a_run_that_did_not_embed_the_gallery_is_refused(run):
+    Gallery(path=run / "gallery", model="sha256:0123456789abcdef").close()
+    with pytest.raises(InputError, match="the gallery was made with another run"):
+        CliRunner().invoke(app, [str(run), "--check"], catch_exceptions=False)
 
 
 def test_a_gallery_finds_the_run_that_it_remembers(run, tmp_path):

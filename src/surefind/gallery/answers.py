@@ -32,14 +32,14 @@ class Item:
     payload: dict[str, Any] | None
 
     @classmethod
-    def of(cls, records: Records) -> "Item":
-        """Make an item of a single record."""
-        text = records.payload[0]
+    def of(cls, records: Records, row: int = 0) -> "Item":
+        """Make an item of one of the records."""
+        text = records.payload[row]
         return cls(
-            records.ids[0],
-            records.vectors[0],
-            float(records.kappa[0]),
-            records.labels[0],
+            records.ids[row],
+            records.vectors[row],
+            float(records.kappa[row]),
+            records.labels[row],
             None if text is None else json.loads(text),
         )
 

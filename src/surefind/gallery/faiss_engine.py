@@ -1,4 +1,4 @@
-"""Records in this process, searched by FAISS: all of them, or through an HNSW graph.
+"""Records in this process: a search looks at all of them, or walks FAISS's HNSW graph.
 
 Up to `LARGE` records a search looks at every vector, which is exact; beyond, it walks a graph
 (`surefind.gallery.graph`). ``"exact"`` and ``"hnsw"`` choose one for any size. The graph is built from
@@ -17,8 +17,9 @@ from jaxtyping import Float
 
 from surefind.errors import InputError
 from surefind.gallery.engine import Hits, Id, Label, Note, Records
+from surefind.gallery.exact import nearest_rows
 from surefind.gallery.faults import StorageError
-from surefind.gallery.graph import Graph, nearest_rows
+from surefind.gallery.graph import Graph
 from surefind.gallery.journal import Change
 from surefind.gallery.storage import Storage, create_storage, open_storage, read_storage
 from surefind.gallery.table import Table

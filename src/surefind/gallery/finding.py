@@ -79,15 +79,16 @@ def _block(
     vectors, own = records.vectors.reshape(*shape, -1), records.kappa.reshape(shape)
     scores = score(rank, queries, kappa, vectors, own)
     ids = _objects(records.ids, shape)
-    order = np.stack([_order(s, i) for s, i in zip(scores, ids, strict=True)])[:, :k]
+    order = _order(scores, ids)[:, :k]
     pick = [ids, _objects(records.labels, shape), scores, own, _objects(records.payload, shape)]
     return Found(*(np.take_along_axis(column, order, axis=1) for column in pick))
 
 
-def _order(scores: Float[np.ndarray, " c"], ids: np.ndarray) -> np.ndarray:
-    order = np.argsort(-scores, kind="stable")
-    if (np.diff(scores[order]) == 0).any():
-        return np.array(sorted(order.tolist(), key=lambda c: (-scores[c], *_place(ids[c]))))
+def _order(scores: Float[np.ndarray, "q c"], ids: np.ndarray) -> np.ndarray:
+    order = np.argsort(-scores, axis=1, kind="stable")
+    ordered = np.take_along_axis(scores, order, axis=1)
+    for q in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):
+        order[q] = sorted(order[q].tolist(), key=lambda c: (-scores[q, c], *_place(ids[q, c])))
     return order
 
 

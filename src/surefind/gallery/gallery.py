@@ -12,23 +12,26 @@ stale, as the user chose.
 One gallery may be used by many threads; its calls wait for each other.
 """
 
-import json
 import threading
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from surefind.decisions.calibration import Calibration, calibrate
+from surefind.decisions.calibration import Calibration
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery.answers import Answers, Item
+from surefind.gallery.deciding import (
+    answers_of,
+    decided_answers,
+    is_stale,
+    learnt,
+    stored_judgement,
+)
 from surefind.gallery.engine import Engine, Id, Records
-from surefind.gallery.faults import StaleError
-from surefind.gallery.finding import Found, find
+from surefind.gallery.finding import find
 from surefind.gallery.items import check_count, read_ids, read_labels, read_payload, read_vectors
-from surefind.gallery.judgement import Judgement, Settings, signals_of
 from surefind.gallery.opening import make_engine, open_engine, save_engine
 from surefind.gallery.reranking import RANKS
 from surefind.validation import check_choice, check_whole
@@ -124,12 +127,17 @@ class Gallery:
         self._open_engine: Engine | None = engine
         self._lock = threading.RLock()
         self._next_id: int | None = None
-        self._judgement = _stored_judgement(engine)
+        self._judgement = stored_judgement(engine.note)
 
     @property
     def calibration(self) -> Calibration | None:
         """What `calibrate` found, or None."""
         return None if self._judgement is None else self._judgement.calibration
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What `describe` kept."""
+        return dict(self._engine.note.get("about", {}))
 
     @property
     def dim(self) -> int | None:
@@ -177,6 +185,28 @@ class Gallery:
         with self._lock:
             (known,) = self._present([id_])
             return Item.of(self._engine.fetch([known]))
+
+    def records(self, size: int = SCAN) -> Iterator[list[Item]]:
+        """Go through all items, a block at a time, for instance to list or to copy them.
+
+        Other calls get their turn between two blocks. An item that is deleted before its block comes is
+        left out, and so is one that is added after the first block was asked for.
+
+        Args:
+            size: Items in a block; the last one may be smaller.
+
+        Yields:
+            Items with vector, κ, label and payload, as copies, in no order that means anything.
+        """
+        check_whole("size", size, least=1)
+        ids = list(self)
+        for start in range(0, len(ids), size):
+            with self._lock:
+                known = self._engine.known(ids[start : start + size])
+                there = [i for i in ids[start : start + size] if i in known]
+                found = self._engine.fetch(there) if there else None
+            if found is not None:
+                yield [Item.of(found, row) for row in range(len(found))]
 
     def add(
         self, embeddings: Any, *, ids: Any = None, labels: Any = None, payload: Any = None
@@ -278,25 +308,15 @@ class Gallery:
             rank = rank or ("distance" if judgement is None else judgement.settings.rank)
             check_choice("rank", rank, RANKS)
             queries, kappa = self._read_queries(embeddings)
-            stale = judgement is not None and self._is_stale(judgement, rank)
+            stale = judgement is not None and is_stale(
+                self._engine, judgement, model=self.model, rank=rank, policy=self.on_stale
+            )
             looked_at = k if judgement is None else max(k, judgement.settings.neighbours)
             found = find(self._engine, queries, kappa, looked_at, rank)
         if judgement is None:
-            return _answers(found, k, rank)
-        seen = slice(judgement.settings.neighbours)
-        signals = signals_of(
-            rank, kappa, found.scores[:, seen], found.labels[:, seen], queries.shape[1]
-        )
-        decisions = judgement.calibration.decide(signals, groups)
-        return _answers(
-            found,
-            k,
-            rank,
-            probability=decisions.probability,
-            decision=decisions.decision,
-            reasons=decisions.reasons,
-            stale=stale,
-        )
+            return answers_of(found, k, rank)
+        dim = queries.shape[1]
+        return decided_answers(found, k, rank, judgement, kappa, dim, groups=groups, stale=stale)
 
     def calibrate(
         self,
@@ -326,38 +346,40 @@ class Gallery:
 
         Returns:
             The calibration; it says whether the target was reached.
-
-        Raises:
-            InputError: If a label is not in the gallery.
         """
         check_whole("k", k, least=1)
         check_choice("rank", rank, RANKS)
         with self._lock:
             queries, kappa = self._read_queries(embeddings)
-            truth = read_labels(labels, len(queries), queries=True)
-            missing = set(truth) - self._engine.labels() - {None}
-            if missing:
-                raise InputError(
-                    f"{len(missing)} of the labels are not in the gallery, such as "
-                    f"{min(missing, key=str)!r}; give None for a query that has no match there."
-                )
-            found = find(self._engine, queries, kappa, k, rank)
-            top = found.labels[:, 0]
-            calibration = calibrate(
-                signals_of(rank, kappa, found.scores, found.labels, queries.shape[1]),
-                np.array([t is not None and t == x for t, x in zip(truth, top, strict=True)]),
-                enrolled=np.array([t is not None for t in truth]),
+            judgement = learnt(
+                self._engine,
+                queries,
+                kappa,
+                read_labels(labels, len(queries), queries=True),
+                model=self.model,
+                k=k,
+                rank=rank,
+                seed=seed,
                 max_wrong=max_wrong,
                 confidence=confidence,
                 groups=groups,
                 contributions=contributions,
-                rng=np.random.default_rng(seed),
             )
-            settings = Settings(k, rank, self._engine.index)
-            judgement = Judgement(calibration, self.model, self._engine.fingerprint(), settings)
             self._engine.set_note({**self._engine.note, "judgement": judgement.to_json()})
             self._judgement = judgement
-        return calibration
+        return judgement.calibration
+
+    def describe(self, **facts: str | None) -> None:
+        """Keep facts about the gallery with it; they decide nothing.
+
+        Args:
+            **facts: Texts; None forgets one. `surefind index` keeps ``run``, the folder of the model that
+                embeds, and ``images``, the folder in which the payloads' paths begin.
+        """
+        with self._lock:
+            known = {name: text for name, text in (self.about | facts).items() if text is not None}
+            if known != self.about:
+                self._engine.set_note({**self._engine.note, "about": known})
 
     def save(self, path: str | Path | None = None) -> None:
         """Give a gallery in memory a folder; copy one that has a place; or tidy up its folder.
@@ -405,34 +427,6 @@ class Gallery:
         if self._next_id is None:
             self._next_id = _after(self, 0)
         return list(range(self._next_id, self._next_id + count))
-
-    def _is_stale(self, judgement: Judgement, rank: str) -> bool:
-        now = Settings(judgement.settings.neighbours, rank, self._engine.index)
-        changes = judgement.changes(self.model, self._engine.fingerprint(), now)
-        if changes and self.on_stale == "refuse":
-            raise StaleError(
-                f"the calibration does not hold any more: {'; '.join(changes)}. Calibrate again, or "
-                "search with decide=False, or set on_stale='mark' to get decisions marked as stale."
-            )
-        return bool(changes)
-
-
-def _stored_judgement(engine: Engine) -> Judgement | None:
-    stored = engine.note.get("judgement")
-    try:
-        return None if stored is None else Judgement.from_json(stored)
-    except InputError as error:
-        # The items are worth more than their calibration, which can be made again.
-        warnings.warn(f"searching without decisions: {error}", RuntimeWarning, stacklevel=4)
-        return None
-
-
-def _answers(found: Found, k: int, rank: str, **decided: Any) -> Answers:
-    payload = np.empty(found.payload[:, :k].shape, dtype=object)
-    for place, text in np.ndenumerate(found.payload[:, :k]):
-        payload[place] = None if text is None else json.loads(text)
-    kept = (found.ids[:, :k], found.labels[:, :k], found.scores[:, :k], found.kappa[:, :k])
-    return Answers(*kept, payload, rank, **decided)
 
 
 def _after(ids: Iterable[Id], least: int) -> int:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from surefind.gallery.exact import nearest_rows
 from surefind.gallery.graph_file import GraphState
 
 faiss: Any = import_module("faiss")
@@ -162,21 +163,3 @@ class Graph:
             self._node_of[new] = np.arange(len(new)) + len(self._row_of)
             self._row_of = np.concatenate([self._row_of, new])
             self._index.add(vectors if len(new) == len(vectors) else vectors[new])
-
-
-def nearest_rows(
-    vectors: Float[np.ndarray, "n z"], queries: Float[np.ndarray, "q z"], count: int
-) -> Int[np.ndarray, "q c"]:
-    """Find the rows of highest cosine by looking at all of them.
-
-    Args:
-        vectors: Unit vectors to look at.
-        queries: Unit vectors.
-        count: How many to find, at most n.
-
-    Returns:
-        Rows, nearest first.
-    """
-    _, rows = faiss.knn(queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT)
-    found: np.ndarray = rows.astype(np.int64)
-    return found

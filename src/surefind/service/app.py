@@ -16,6 +16,7 @@ from surefind.service.embedding import Learner
 from surefind.service.limits import Limits
 from surefind.service.recording import Recorder
 from surefind.service.settings import Settings
+from surefind.service.shortcut import Shortcut
 
 
 def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Settings) -> FastAPI:
@@ -45,6 +46,8 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # It would tell others the addresses, which hold ids; `metrics` and `logs` do not.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         lifespan=lifespan,
     )
     app.state.desk = desk
@@ -52,6 +55,9 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     for part in (searches, items, reviewing, about):
         app.include_router(part.router)
     pages.mount(app)
+    busiest = searches.search_vectors
+    path = searches.router.url_path_for(busiest.__name__)
+    app.add_middleware(Shortcut, path=path, endpoint=busiest)
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Recorder, metrics=desk.metrics)
     return app

@@ -65,11 +65,9 @@ class Catalogues:
 def _read(gallery: Gallery, content: str) -> Catalogue:
     kappa: dict[Id, float] = {}
     labels: set[Label] = set()
-    for id_ in gallery:
-        if id_ in gallery:  # it may have been deleted since
-            item = gallery.get(id_)
-            kappa[id_] = item.kappa
-            labels.add(item.label)
+    for block in gallery.records():
+        kappa |= {item.id: item.kappa for item in block}
+        labels |= {item.label for item in block}
     order = sorted(kappa, key=lambda i: (-kappa[i], isinstance(i, str), i))
     return Catalogue(content, tuple(order), frozenset(labels - {None}))
 

@@ -14,7 +14,6 @@ import numpy as np
 from fastapi import Depends, Request
 
 from surefind.embeddings import Embeddings
-from surefind.gallery.answers import Answers
 from surefind.gallery.gallery import Gallery
 from surefind.service.batching import Batcher
 from surefind.service.catalogue import Catalogues
@@ -22,7 +21,7 @@ from surefind.service.embedding import ImageEmbedder, Learner
 from surefind.service.images import checked_file, small_picture
 from surefind.service.metrics import Metrics
 from surefind.service.problems import RefusedError
-from surefind.service.querying import Query, search_together
+from surefind.service.querying import Query, Reply, search_together
 from surefind.service.reviews import FILE, Reviews
 from surefind.service.settings import Settings
 from surefind.service.thumbnails import Thumbnails
@@ -52,8 +51,8 @@ class Desk:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-service")
         self._lister = ThreadPoolExecutor(1, thread_name_prefix="surefind-list")
         self._embedder = None if learner is None else ImageEmbedder(learner, settings.max_pixels)
-        self._searches: Batcher[Query, Answers] = Batcher(
-            functools.partial(search_together, gallery),
+        self._searches: Batcher[Query, Reply] = Batcher(
+            functools.partial(search_together, gallery, self.thumbnails.has),
             most=settings.max_batch,
             waiting=settings.max_waiting,
             observe=self.metrics.batch("search"),
@@ -73,7 +72,7 @@ class Desk:
         """Whether images can be embedded."""
         return self._embedder is not None
 
-    async def search(self, query: Query) -> Answers:
+    async def search(self, query: Query) -> Reply:
         """Search, together with others who search now."""
         return await self._in_time(self._searches.ask(query))
 

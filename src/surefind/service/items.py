@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from surefind.embeddings import Embeddings
 from surefind.gallery.answers import Item
 from surefind.gallery.engine import Id
+from surefind.service.answering import finite
 from surefind.service.desk import AtDesk, Desk
 from surefind.service.messages import (
     LARGEST,
@@ -30,7 +31,6 @@ from surefind.service.messages import (
 )
 from surefind.service.problems import RefusedError, described
 from surefind.service.querying import concentrations
-from surefind.service.searches import finite
 from surefind.service.tokens import allowed, may_write
 
 NUMBER = re.compile(r"-?\d{1,16}", re.ASCII)

@@ -58,4 +58,10 @@ def note_request(
         "ms": round(seconds * 1e3, 2),
     } | ({} if defect is None else {"defect": defect})
     level = logging.INFO if defect is None else logging.ERROR
-    LOGGER.log(level, "request", extra={"fields": fields})
+    if LOGGER.isEnabledFor(level):
+        # A line does not say whence it was written, so the stack is not searched for that.
+        nowhere = ("", 0)
+        record = LOGGER.makeRecord(
+            LOGGER.name, level, *nowhere, "request", (), None, extra={"fields": fields}
+        )
+        LOGGER.handle(record)

@@ -7,6 +7,7 @@ surefind_decisions_total{decision}          "none" without a calibration
 surefind_items, surefind_reviews_pending
 """
 
+import functools
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -47,6 +48,14 @@ class Metrics:
             ["decision"],
             registry=self._registry,
         )
+        # Labels are looked up once: there are few, and many requests.
+        self._of = functools.cache(
+            lambda method, route, status: (
+                self._requests.labels(method, route, status).inc,
+                self._seconds.labels(route).observe,
+            )
+        )
+        self._decided = functools.cache(lambda name: self._decisions.labels(name).inc)
         for name, text, value in (
             ("surefind_items", "Items in the gallery.", items),
             ("surefind_reviews_pending", "Queries that wait for a person.", pending),
@@ -55,8 +64,9 @@ class Metrics:
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
-        self._requests.labels(method, route, status).inc()
-        self._seconds.labels(route).observe(seconds)
+        count, observe = self._of(method, route, status)
+        count()
+        observe(seconds)
 
     def batch(self, kind: str) -> Callable[[int], None]:
         """Give what counts the batches of a kind."""
@@ -64,7 +74,7 @@ class Metrics:
 
     def decision(self, decision: str | None) -> None:
         """Count an answer."""
-        self._decisions.labels(decision or "none").inc()
+        self._decided(decision or "none")()
 
     def text(self) -> tuple[bytes, str]:
         """Write everything as Prometheus reads it, with the content type."""

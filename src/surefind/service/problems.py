@@ -55,24 +55,37 @@ def install(app: FastAPI) -> None:
     Args:
         app: The application.
     """
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(SurefindError, _surefind)
+    for kind in (HTTPException, RequestValidationError, SurefindError):
+        app.add_exception_handler(kind, _handle)
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return problem(error.status_code, str(error.detail), error.headers)
+async def _handle(request: Request, error: Exception) -> JSONResponse:
+    return answer_to(error)
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    return problem(422, invalid_sentence(error.errors()))
+def answer_to(error: Exception) -> JSONResponse:
+    """Write a known error as an answer.
 
+    Args:
+        error: Of a kind that `install` names.
 
-async def _surefind(request: Request, error: Exception) -> JSONResponse:
-    if isinstance(error, StaleError):
-        return problem(409, str(error))
-    if isinstance(error, StorageError):
-        return problem(503, "what was asked could not be stored; nothing was changed.")
-    return problem(422 if isinstance(error, InputError) else 500, str(error))
+    Returns:
+        The answer.
+
+    Raises:
+        error: If it is of another kind.
+    """
+    match error:
+        case HTTPException():
+            return problem(error.status_code, str(error.detail), error.headers)
+        case RequestValidationError():
+            return problem(422, invalid_sentence(error.errors()))
+        case StaleError():
+            return problem(409, str(error))
+        case StorageError():
+            return problem(503, "what was asked could not be stored; nothing was changed.")
+        case InputError():
+            return problem(422, str(error))
+        case SurefindError():
+            return problem(500, str(error))
+    raise error

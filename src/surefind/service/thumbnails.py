@@ -32,13 +32,22 @@ class Thumbnails:
         self._folder, self._max_pixels = folder, max_pixels
         self._images = None if images is None else images.resolve()
         folder.mkdir(parents=True, exist_ok=True)
+        self._seen: set[str] = (
+            set()
+        )  # paths of payloads; a file that goes later is missed when read
         self._known = {path.stem for path in folder.glob("*.webp")}
 
     def has(self, id_: Id, payload: Any = None) -> bool:
         """Tell whether there is a picture of an item."""
         # Every neighbour of every search is asked for, so what is cheap comes first.
-        kept = bool(self._known) and _name(id_) in self._known
-        return kept or self._source(payload) is not None
+        if self._known and _name(id_) in self._known:
+            return True
+        named = payload.get("path") if isinstance(payload, dict) else None
+        if self._images is None or not isinstance(named, str):
+            return False
+        if named not in self._seen and self._source(payload) is not None:
+            self._seen.add(named)
+        return named in self._seen
 
     def keep(self, id_: Id, picture: bytes) -> None:
         """Keep the picture of an item or a query."""
