@@ -3,8 +3,9 @@
 Run ``python benchmarks/service.py``; finished cases are kept in results/service.json, and ``--again``
 measures all of them anew, and ``--only TEXT`` those whose name holds the text. The server is a process of
 its own, as `surefind serve` starts it; clients share the machine with it. Every client sends its next
-request when the last one was answered, so with c clients the mean latency is c over the throughput. Times
-are those of the client, connection kept open. What a request costs server and clients in CPU is measured
+request when the last one was answered, so with c clients the mean latency is c over the throughput; where a
+rate is given, clients wait for their turn. Times are those of the client, connection kept open. What a
+request costs server and clients in CPU is measured
 too: unlike the times, it hardly depends on what else the machine does.
 """
 
@@ -111,8 +112,10 @@ def posts(address: str, path: str, kind: str, bodies: list[bytes]) -> list[bytes
     ]
 
 
-async def load(address: str, clients: int, seconds: float, requests: list[bytes]) -> dict[str, Any]:
-    """Let clients ask without a pause; measure when they have warmed up."""
+async def load(
+    address: str, clients: int, seconds: float, requests: list[bytes], rate: float | None = None
+) -> dict[str, Any]:
+    """Let clients ask without a pause, or ``rate`` times a second in all; measure when they are warm."""
     host, port = address.removeprefix("http://").split(":")
     times: list[float] = []
     every, wrong = 0, 0
@@ -123,6 +126,8 @@ async def load(address: str, clients: int, seconds: float, requests: list[bytes]
         nonlocal every, wrong
         reader, writer = await asyncio.open_connection(host, int(port))
         turn = number
+        pause = 0.0 if rate is None else clients / rate
+        await asyncio.sleep(pause * number / clients)
         while (begun := time.perf_counter()) < end:
             writer.write(requests[turn % len(requests)])
             turn += clients
@@ -133,6 +138,7 @@ async def load(address: str, clients: int, seconds: float, requests: list[bytes]
             if begun >= warm:
                 times.append(time.perf_counter() - begun)
                 wrong += head[9:12] != b"200"
+            await asyncio.sleep(max(0.0, begun + pause - time.perf_counter()))
         writer.close()
 
     await asyncio.gather(*(client(i) for i in range(clients)))
@@ -149,7 +155,9 @@ async def load(address: str, clients: int, seconds: float, requests: list[bytes]
     }
 
 
-def vector_search(place: Path, index: str, clients: int) -> dict[str, Any]:
+def vector_search(
+    place: Path, index: str, clients: int, rate: float | None = None
+) -> dict[str, Any]:
     asked, _ = vectors(2_000, np.random.default_rng(SEED + 2))
     bodies = [
         json.dumps({"vectors": [v.round(6).tolist()], "kappa": [400.0]}).encode() for v in asked
@@ -157,7 +165,7 @@ def vector_search(place: Path, index: str, clients: int) -> dict[str, Any]:
     about = {"items": ITEMS, "dimensions": DIM, "index": index}
     with server(place / index) as (address, process):
         requests = posts(address, "/v1/search/vector", "application/json", bodies)
-        return about | measured(address, process, clients, requests)
+        return about | measured(address, process, clients, requests, rate)
 
 
 def image_search(place: Path, clients: int) -> dict[str, Any]:
@@ -171,12 +179,16 @@ def image_search(place: Path, clients: int) -> dict[str, Any]:
 
 
 def measured(
-    address: str, process: subprocess.Popen[bytes], clients: int, requests: list[bytes]
+    address: str,
+    process: subprocess.Popen[bytes],
+    clients: int,
+    requests: list[bytes],
+    rate: float | None = None,
 ) -> dict[str, Any]:
     """Load a server for 20 seconds; add what a request cost it and the clients."""
     uvloop.run(load(address, 1, 3, requests))
     before, own = cpu_seconds(process.pid), time.process_time()
-    found = uvloop.run(load(address, clients, 20, requests))
+    found = uvloop.run(load(address, clients, 20, requests, rate))
     spent, own = cpu_seconds(process.pid) - before, time.process_time() - own
     every = found.pop("all")
     return found | {"server_cpu_ms": 1e3 * spent / every, "client_cpu_ms": 1e3 * own / every}
@@ -315,6 +327,9 @@ def main(argv: list[str]) -> None:
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         "vector search, graph, 64 clients": lambda: vector_search(place, "hnsw", 64),
         "vector search, exact, 64 clients": lambda: vector_search(place, "exact", 64),
+        "vector search, exact, 64 clients, 400 a second": lambda: vector_search(
+            place, "exact", 64, 400
+        ),
         "vector search, graph, 1 client": lambda: vector_search(place, "hnsw", 1),
         "image search, 16 clients": lambda: image_search(place, 16),
         "kill -9 under write load": lambda: kills(10),
