@@ -137,14 +137,14 @@ def vectors_lines() -> list[str]:
     return [
         "## Vectors: `LaplaceHead`",
         "",
-        "Made by `python benchmarks/vectors.py --data FOLDER`, on a machine that was busy with other work: "
-        "CPU time is what to read. *Products*: in units of one product X Xᵀ of the same size. Classes are "
+        "Made by `python benchmarks/vectors.py --data FOLDER` on two cores. *Products*: in units of one product X Xᵀ of the same size. Classes are "
         "well apart there, so that few different pairs lie inside the margin; a crowded set takes longer.",
         "",
-        "| fit | CPU time | memory of the process | products |",
-        "| --- | --: | --: | --: |",
+        "| fit | time | CPU time | memory of the process | products |",
+        "| --- | --: | --: | --: | --: |",
         *(
-            f"| {name} | {c['cpu_seconds']:.0f} s | {c['process_peak_mb']:.0f} MB | {c['products']:.2f} |"
+            f"| {name} | {c['seconds']:.0f} s | {c['cpu_seconds']:.0f} s | {c['process_peak_mb']:.0f} MB "
+            f"| {c['products']:.2f} |"
             for name, c in table["cost"].items()
         ),
         "",
