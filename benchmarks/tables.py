@@ -138,8 +138,8 @@ def vectors_lines() -> list[str]:
         "## Vectors: `LaplaceHead`",
         "",
         "Made by `python benchmarks/vectors.py --data FOLDER` on two cores. *Products*: in units of one "
-        "product X Xᵀ of the same size. Classes are well apart there, so that few different pairs lie inside "
-        "the margin; a crowded set takes longer.",
+        "product X Xᵀ of the same size. Classes are well apart there, so that few different pairs lie "
+        "inside the margin; a crowded set takes longer.",
         "",
         "| fit | time | CPU time | memory of the process | products |",
         "| --- | --: | --: | --: | --: |",
