@@ -12,8 +12,9 @@ import torch
 import surefind as sf
 from surefind import train as module
 from surefind.data.dataset import Dataset
+from surefind.data.sampling import random_batches
 from surefind.models.checkpoint import load_tensors
-from surefind.train import Plan, epoch_batches
+from surefind.train import Plan, epoch_batches, relation_of
 
 SCRIPT = """
 import sys, time, torch
@@ -251,12 +252,16 @@ def test_any_optimiser_can_be_resumed(tmp_path, kind):
     assert learning.tensors_equal(resumed.fitted.tensors(), whole.fitted.tensors())
 
 
-def test_batches_by_class_need_labels():
-    positions = torch.rand(40, 2, dtype=torch.float64)
-    data = Dataset(torch.rand(40, 3), positions=positions)
-    plan = Plan(1, 8, torch.optim.SGD, examples_per_class=4)
-    with pytest.raises(sf.InputError, match="examples_per_class needs labels"):
-        epoch_batches(data, plan, 0)
+def test_batches_by_place_hold_neighbours(generator):
+    positions = 5000 * torch.rand(4000, 2, dtype=torch.float64, generator=generator)
+    data = Dataset(torch.rand(4000, 3, generator=generator), positions=positions)
+    plan = Plan(1, 32, torch.optim.SGD, examples_per_class=2)
+    batches = epoch_batches(data, plan, 0)
+    for rows in batches:
+        distance = torch.cdist(positions[rows], positions[rows]).fill_diagonal_(torch.inf)
+        assert bool((distance.amin(1) <= 25).all())
+    shares = [relation_of(data, plan, rows).n_same for rows in random_batches(4000, 32, generator)]
+    assert sum(shares) < len(batches) * 4  # at random, there are hardly any
 
 
 def test_batches_by_class_train_too():

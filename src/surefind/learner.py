@@ -54,7 +54,7 @@ class MetricLearner:
         decay: Factor of the learning rate from epoch to epoch; exp(-0.1) by default.
         optimizer: Makes another torch optimiser from a list of parameters.
         objective: Another loss, such as ``surefind.objectives.External(loss, miner)``.
-        examples_per_class: K, for batches of K examples of each of batch_size/K classes.
+        examples_per_class: K, for batches of K examples of each of batch_size/K classes or places.
         radii: Where the data have positions: same up to the first distance, different beyond the
             second.
         preprocessing: How images are cut, resized and normalised; saved with the model.

@@ -25,7 +25,7 @@ from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.data.loading import read_batches
 from surefind.data.preprocessing import Preprocessing
-from surefind.data.sampling import class_batches, random_batches
+from surefind.data.sampling import class_batches, places, random_batches
 from surefind.errors import InputError, NumericalError
 from surefind.models.initialization import borrowed_rng
 from surefind.processes import part, sum_gradients, world
@@ -235,9 +235,6 @@ def epoch_batches(dataset: Dataset, plan: Plan, epoch: int) -> list[Tensor]:
 
     Returns:
         Rows for each batch; the same for the same seed and epoch.
-
-    Raises:
-        InputError: If batches by class are asked for without labels.
     """
     generator = seeded(plan.seed, "epoch", epoch)
     if plan.examples_per_class is None:
@@ -246,10 +243,11 @@ def epoch_batches(dataset: Dataset, plan: Plan, epoch: int) -> list[Tensor]:
         least = 2 * world()[1]
         return [rows for rows in batches if len(rows) >= least] if least > 2 else batches
     check_whole("examples_per_class", plan.examples_per_class, least=2)
-    if dataset.labels is None:
-        raise InputError("examples_per_class needs labels; this data set has positions only.")
+    labels = dataset.labels
+    if labels is None:
+        labels = places(dataset.positions, plan.radii[0], generator)
     classes = max(2, plan.batch_size // plan.examples_per_class)
-    return class_batches(dataset.labels, classes, plan.examples_per_class, generator)
+    return class_batches(labels, classes, plan.examples_per_class, generator)
 
 
 def relation_of(dataset: Dataset, plan: Plan, rows: Any = slice(None)) -> Relation:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.data.sampling import class_batches, random_batches, rows_by_class
+from surefind.data.sampling import class_batches, places, random_batches, rows_by_class
 
 
 @pytest.mark.parametrize(("n", "size"), [(2, 2), (3, 2), (10, 3), (9, 3), (11, 5), (7, 100)])
@@ -122,3 +122,15 @@ def test_only_single_images_still_make_batches_of_two(generator):
 def test_rows_are_listed_by_class():
     rows = rows_by_class(torch.tensor([5, 2, 5, 9, 2]))
     assert [r.tolist() for r in rows] == [[1, 4], [0, 2], [3]]
+
+
+def test_examples_of_a_place_are_near_and_near_ones_meet_in_some_grid(generator):
+    positions = 6e6 + 200 * torch.rand(60, 2, dtype=torch.float64, generator=generator)
+    distance = torch.cdist(positions, positions, compute_mode="donot_use_mm_for_euclid_dist")
+    together = torch.zeros(60, 60, dtype=torch.bool)
+    for _ in range(200):
+        place = places(positions, 25.0, generator)
+        same = place[:, None] == place
+        assert float(distance[same].max()) <= 25
+        together |= same
+    assert bool(together[distance < 15].all())

@@ -7,6 +7,7 @@ Policies, so that every batch holds a pair:
 - Class batches take ``examples_per_class`` images of each of ``classes_per_batch`` classes. A class
   is cut into groups of that size; a last, incomplete group is filled with other images of the class,
   repeated only when the class has too few.
+- Positions are cut into `places`, which then are the classes of a batch.
 - A class with a single image has no same pair. ``singles="drop"`` leaves it out, ``"repeat"`` fills
   its group with the image itself (worth something with augmentation only), ``"keep"`` takes it once,
   as a partner for different pairs.
@@ -17,6 +18,7 @@ Policies, so that every batch holds a pair:
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from surefind.errors import DegenerateError, InputError
@@ -109,6 +111,29 @@ def class_batches(
         batches.append(torch.cat([groups[c].pop() for c in chosen.tolist()]))
         left[chosen] -= 1
     return batches
+
+
+def places(
+    positions: Float[Tensor, "n axes"], radius: float, generator: torch.Generator
+) -> Int[Tensor, " n"]:
+    """Cut the ground into places, whose examples are all within a radius of each other.
+
+    They are squares with that diagonal. Where the grid lies is drawn anew with every call, so that
+    neighbours whom one grid parts meet in another.
+
+    Args:
+        positions: Metric coordinates.
+        radius: Distance up to which two positions are the same place.
+        generator: Where the grid lies.
+
+    Returns:
+        The number of each example's place.
+    """
+    axes = positions.shape[1]
+    offset = torch.rand(axes, generator=generator, dtype=torch.float64)
+    squares = (positions.double() * (axes**0.5 / radius) + offset).floor().long()
+    place: Tensor = torch.unique(squares, dim=0, return_inverse=True)[1]
+    return place
 
 
 def rows_by_class(labels: Tensor) -> list[Tensor]:
