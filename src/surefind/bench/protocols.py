@@ -13,7 +13,8 @@
 
 The paper's backbone is a ResNet-50 with GeM pooling; the cells say which one was given. LFW's batches hold
 two images of each person, MSLS's two of each place, or there would hardly be a pair in them. Omniglot is
-shrunk to 28 × 28 by area, bright ink on dark ground, as FashionMNIST is, so that the ground does not give the unknown away.
+shrunk to 28 × 28 by area, bright ink on dark ground, as FashionMNIST is, so that the ground does
+not give the unknown away.
 
 Where FashionMNIST leaves the paper, on validation data: the mean over different pairs inside the margin
 (`surefind.losses`) took recall@1 of the point estimate from 0.75 to 0.83 after four epochs; batches of 64
