@@ -21,7 +21,7 @@ def test_cells_that_are_kept_stay_valid(name, ood, numbers):
     keys = ["margin", "epochs", "online_epochs", "batch_size", "online_batch_size", "learning_rate"]
     told = {"ood": ood} | dict(zip([*keys, "decay"], numbers, strict=False))
     loss = "Contrastive(margin=0.7, negative_weight=0.5, negatives='inside', mining=None, max_pairs=5000)"
-    channels = {"channels": [[0.491, 0.482, 0.447], [0.247, 0.243, 0.262]]}
+    channels = {"augment": True, "channels": [[0.491, 0.482, 0.447], [0.247, 0.243, 0.262]]}
     told |= channels if name == "cifar10" else {}
     assert PROTOCOLS[name].settings() == told | {"loss": loss}
 

@@ -118,7 +118,8 @@ def load_problem(
     elif build is not None:
         make = partial(build, train)
         if protocol.channels is not None:
-            preprocessing = Preprocessing(mean=protocol.channels[0], std=protocol.channels[1])
+            mean, std = protocol.channels
+            preprocessing = Preprocessing(mean=mean, std=std, flip=protocol.augment)
     return Problem(
         name,
         protocol,

@@ -20,8 +20,8 @@ Where FashionMNIST leaves the paper, on validation data: the mean over different
 (`surefind.losses`) took recall@1 of the point estimate from 0.75 to 0.83 after four epochs; batches of 64
 instead of 256, to 0.85, so all methods have them; and with both, 6 epochs do what 20 did not. On CIFAR10
 the mean over all different pairs left recall@1 at 0.32 after 20 epochs, that inside the margin at 0.58;
-batches of 64 and channels of mean 0 and variance 1 took it from 0.42 to 0.49 in the first epochs. All
-methods have the same number of epochs.
+batches of 64 and channels of mean 0 and variance 1, to 0.66, while it was 0.81 on training data, so images
+are mirrored at random. All methods have the same number of epochs.
 
 A tenth of the training data is left out of training, for choices that need data the model has not seen:
 of the examples of each class in closed sets, of the classes in open ones, nothing where there are
@@ -66,7 +66,7 @@ class Protocol:
         validation: What the part that is left out of training is cut by: "example", "class", or
             "none" for no such part.
         examples_per_class: K, for batches of K examples of each class or place; None for batches at random.
-        augment: Whether training images are cut and mirrored at random.
+        augment: Whether training images are mirrored at random, and, for a backbone, cut.
         ece_samples: Joint samples for calibration and agreement.
         side: To which images are resized; None leaves them to the backbone, or as they are.
         backbone: What to call the backbone; None without one.
@@ -156,6 +156,7 @@ PROTOCOLS = {
         lambda _, g: cifar10_net(16, generator=g),
         ("svhn", "test"),
         *(0.7, 20, 20, 64, 64, 1e-3),
+        augment=True,
         channels=((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     ),
     "digits": Protocol(
