@@ -57,16 +57,29 @@ def sure(trained, tmp_path_factory):
     return folder
 
 
+def pictures(folder, side, per_class):
+    """Write random pictures of two classes."""
+    generator = np.random.default_rng(0)
+    for label in ("cat", "dog"):
+        (folder / label).mkdir(parents=True)
+        for i in range(per_class):
+            pixels = generator.integers(0, 256, (side, side, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / label / f"{i}.png")
+    return folder
+
+
 @pytest.fixture
 def pets(tmp_path):
     """Two classes of four small pictures."""
-    generator = np.random.default_rng(0)
-    for label in ("cat", "dog"):
-        (tmp_path / "pets" / label).mkdir(parents=True)
-        for i in range(4):
-            pixels = generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "pets" / label / f"{i}.png")
-    return tmp_path / "pets"
+    return pictures(tmp_path / "pets", 16, 4)
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """Two classes of six pictures of the size of the digits, and a file that is none."""
+    folder = pictures(tmp_path / "pets", 8, 6)
+    (folder / "cat" / "broken.png").write_bytes(b"not a picture")
+    return folder
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
@@ -21,6 +22,8 @@ def test_commands_are_spelled_for_a_shell():
     assert spelled("index", "a b", run=None, out="g", normalize=True, data="") == (
         "surefind index 'a b' --out g --normalize"
     )
+    assert spelled("index", "x", on_bad="refuse") == "surefind index x"
+    assert spelled("index", "x", on_bad="skip") == "surefind index x --on-bad skip"
     assert spelled("index", normalize=False, embedding_dim=3) == "surefind index --embedding-dim 3"
 
 
@@ -82,6 +85,20 @@ def test_vectors_without_a_run_lead_there_too(vectors):
 def test_images_without_a_test_part_lead_to_a_gallery(surefind, pets):
     small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic")
     assert follow("train", "pets", "--out", "run", *small) == ["train", "index", "search"]
+
+
+def test_bad_images_that_were_left_out_are_left_out_all_the_way(surefind, broken):
+    small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic", "--on-bad", "skip")
+    train = ("train", "pets", "--out", "run", *small)
+    assert follow(*train) == ["train", "index", "search"]
+    assert follow("fit", "run", "--out", "sure", *WIDTH) == ["fit", "index", "search"]
+
+
+def test_a_test_part_is_measured_without_its_bad_images_too(surefind, broken):
+    for part in ("train", "test"):
+        shutil.copytree(broken, f"photos/{part}")
+    small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic", "--on-bad", "skip")
+    assert follow("train", "photos", "--out", "run", *small) == ["train", "evaluate"]
 
 
 def test_images_with_parts_but_no_test_name_the_part(surefind, tmp_path):

@@ -75,6 +75,15 @@ def test_it_says_how_many_more_queries_are_needed(surefind, gallery):
     assert "more calibration queries are needed" in out or "will not help" in out
 
 
+def test_bad_images_are_left_out_of_all_queries(surefind, sure, broken):
+    assert surefind("index", "pets/dog", "--run", sure, "--out", "g")[0] == 0
+    calibrate = ("calibrate", "g", "pets", "--run", sure, "--unknown", "pets/cat")
+    assert "1 of 13 image files cannot be used" in surefind(*calibrate)[2]
+    _, out, _ = surefind(*calibrate, "--on-bad", "skip")
+    assert out.count("Left out 1 images that cannot be read:") == 2
+    assert "Calibrating on 18 queries, 6 of them without a match" in out
+
+
 def test_groups_have_thresholds_of_their_own(surefind, gallery):
     np.save("groups.npy", np.array(["day", "night"])[np.arange(400) % 2])
     code, out, err = surefind(

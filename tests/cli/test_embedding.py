@@ -49,6 +49,18 @@ def test_arrays_of_images_are_taken_too(surefind, sure):
     assert np.load("a.npz")["mean"].shape == (70, 8)
 
 
+def test_bad_images_are_refused_or_left_out(surefind, sure, broken):
+    embed = ("embed", sure, "pets", "--out", "a.npz")
+    code, out, err = surefind(*embed)
+    assert code == 1
+    assert "1 of 13 image files cannot be used" in err
+    assert not out  # before anything long
+    code, out, err = surefind(*embed, "--on-bad", "skip")
+    assert code == 0, err
+    assert "Left out 1 images that cannot be read: pets/cat/broken.png: " in out
+    assert np.load("a.npz")["labels"].tolist() == ["cat"] * 6 + ["dog"] * 6
+
+
 @pytest.mark.parametrize(
     ("source", "out", "message"),
     [

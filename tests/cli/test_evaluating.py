@@ -108,6 +108,17 @@ def test_images_of_another_size_are_told_what_size_was_expected(surefind, run, p
     assert "was trained on images (channels, height, width) of shape (1, 8, 8)." in err
 
 
+def test_bad_images_are_refused_or_left_out(surefind, run, broken):
+    evaluate = ("evaluate", "plain", "pets", "--ood", "pets/cat", "--samples", 0)
+    code, _, err = surefind(*evaluate)
+    assert code == 1
+    assert "1 of 13 image files cannot be used" in err
+    code, out, err = surefind(*evaluate, "--on-bad", "skip")
+    assert code == 0, err
+    assert out.count("Left out 1 images that cannot be read:") == 2
+    assert json.loads((run / "metrics.json").read_text())["examples"] == {"test": 12, "ood": 6}
+
+
 def test_queries_that_count_nowhere_are_mentioned(surefind, run):
     """One nine among zeros: it has nothing to find."""
     digits = load_digits()

@@ -1,12 +1,9 @@
 import json
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import surefind as sf
-from surefind.cli.indexing import labels_like, read_column
 from surefind.gallery.gallery import Gallery
 
 
@@ -42,20 +39,6 @@ def test_images_are_embedded_by_a_run_and_named_by_their_files(surefind, sure, t
     assert all(np.isfinite(item.kappa) for item in found.values())
 
 
-def test_what_embed_writes_is_taken_as_it_is(surefind, sure):
-    for file in ("test.npz", "test.parquet"):
-        surefind("embed", sure, "digits:test", "--out", file)
-        code, _, err = surefind("index", file, "--out", f"{file}-gallery")
-        assert code == 0, err
-    stored, found = np.load("test.npz"), content("test.npz-gallery")
-    np.testing.assert_allclose(found["7"].vector, stored["mean"][7], atol=1e-6)
-    assert found["7"].kappa == stored["kappa"][7]
-    assert found["7"].label == str(stored["labels"][7])
-    with Gallery.open("test.npz-gallery") as one, Gallery.open("test.parquet-gallery") as two:
-        assert len(one) == 599
-        assert one.fingerprint == two.fingerprint
-
-
 def test_items_are_added_and_updated(surefind):
     np.savez("a.npz", features=unit(3), ids=["a", "b", "c"], labels=[1, 2, 3])
     np.savez("b.npz", features=unit(2, 1), ids=["c", "d"], labels=["x", ""])
@@ -70,34 +53,16 @@ def test_items_are_added_and_updated(surefind):
     assert {"new-c", "new-d"} < content().keys()
 
 
-def test_rows_without_ids_are_named_by_their_source(surefind):
-    np.save("a.npy", unit(2))
-    np.save("b.npy", unit(3, 1))
-    with open("b.csv", "w") as file:
-        file.write('label\nx\n""\nz\n')
+def test_sources_without_ids_do_not_meet_and_labels_may_come_from_a_file(surefind, tmp_path):
+    np.save("a.npy", unit(1))
+    np.save("b.npy", unit(2, 1))
+    (tmp_path / "b.csv").write_text('label\nx\n""\n')
     surefind("index", "a.npy", "--out", "g")
     code, _, err = surefind("index", "b.npy", "--out", "g", "--labels", "b.csv")
     assert code == 0, err
     labels = {i: item.label for i, item in content().items()}
-    assert labels == {"a/0": None, "a/1": None, "b/0": "x", "b/1": None, "b/2": "z"}
+    assert labels == {"a/0": None, "b/0": "x", "b/1": None}
     assert all(np.isinf(item.kappa) for item in content().values())
-
-
-def test_labels_follow_a_gallery_of_whole_numbers():
-    with Gallery() as gallery:
-        gallery.add(unit(2), labels=[None, 3])
-        assert labels_like(gallery, ["3", "-7", "x", None]) == [3, -7, "x", None]
-    with Gallery() as gallery:
-        assert labels_like(gallery, ["3", None]) == ["3", None]
-
-
-def test_milvus_lite_is_a_gallery_too(surefind):
-    pytest.importorskip("milvus_lite")
-    np.savez("a.npz", features=unit(3), ids=["a", "b", "c"])
-    for added in (3, 0):
-        code, out, err = surefind("index", "a.npz", "--out", "g.db")
-        assert code == 0, err
-        assert f"Added {added} items and updated {3 - added}; g.db holds 3" in out
 
 
 def test_another_run_is_refused(surefind, sure, trained):
@@ -111,6 +76,13 @@ def test_another_run_is_refused(surefind, sure, trained):
     assert code == 0, err
 
 
+def test_a_place_that_is_taken_is_refused_before_anything_is_read(surefind, tmp_path):
+    (tmp_path / "letter.txt").touch()
+    code, _, err = surefind("index", "nowhere", "--out", "letter.txt")
+    assert code == 1
+    assert "letter.txt is in use by something else" in err
+
+
 def test_a_calibration_is_said_to_be_out_of_date(surefind):
     with Gallery(path="g") as gallery:
         gallery.add(unit(30), labels=["x"] * 30)
@@ -122,47 +94,26 @@ def test_a_calibration_is_said_to_be_out_of_date(surefind):
 
 
 def write_inputs():
-    np.save("good.npy", unit(3))
     np.save("long.npy", 2 * unit(3))
-    np.save("none.npy", np.zeros((0, 4), dtype=np.float32))
-    np.save("images.npy", np.zeros((3, 8, 8), dtype=np.uint8))
     np.save("other.npy", unit(3, z=5))
-    np.savez("two.npz", x=np.zeros(2), y=np.zeros(2))
-    np.savez("texts.npz", features=np.array(["a", "b"]))
     np.savez("twice.npz", features=unit(2), ids=["a", "a"])
-    np.savez("unnamed.npz", features=unit(2), ids=["a", ""])
     np.savez("unsure.npz", features=unit(2), kappa=np.array([1, -1.0]))
-    pq.write_table(pa.table({"features": [[1.0, 0.0], [1.0]]}), "ragged.parquet")
-    np.save("labels.npy", np.arange(2))
-    np.savez("odd.npz", a=np.arange(3), b=np.arange(3))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "message"),
     [
-        (["digits:test"], "digits:test holds images; give --run RUN"),
-        (["images.npy"], "Images need --run RUN"),
-        (["long.npy"], "row 0 has length 2. Add --normalize; or --run RUN"),
-        (["none.npy"], "none.npy holds nothing"),
-        (["other.npy"], "embeddings have 5 dimensions and the gallery 4"),
-        (["two.npz"], "two.npz holds 'x', 'y' and none is called 'features'"),
-        (["texts.npz"], "is no table of numbers"),
-        (["ragged.parquet"], "is no table of numbers"),
-        (["twice.npz"], "ids must be distinct; 'a' comes more than once"),
-        (["unnamed.npz"], "row 1 has no id"),
-        (["unsure.npz"], "kappa must not be negative"),
-        (["good.npy", "--labels", "labels.npy"], "labels.npy has 2 rows and the source 3"),
-        (["good.npy", "--labels", "odd.npz"], "odd.npz holds 'a', 'b'; name the column 'label'"),
-        (["good.npy", "--labels", "gone.csv"], "gone.csv does not exist"),
-        (["gone.npy"], "neither a known set"),
-        (["good.npy", "--run", "gone"], "gone does not exist"),
+        ("long.npy", "row 0 has length 2. Add --normalize; or --run RUN"),
+        ("other.npy", "embeddings have 5 dimensions and the gallery 4"),
+        ("twice.npz", "ids must be distinct; 'a' comes more than once"),
+        ("unsure.npz", "kappa must not be negative"),
     ],
 )
-def test_what_cannot_be_indexed_is_refused(surefind, options, message):
+def test_what_cannot_be_indexed_is_refused(surefind, name, message):
     write_inputs()
     with Gallery(path="g") as gallery:
         gallery.add(unit(1), ids=["there"])
-    code, _, err = surefind("index", *options, "--out", "g")
+    code, _, err = surefind("index", name, "--out", "g")
     assert code == 1
     assert message in err
     assert content().keys() == {"there"}
@@ -191,11 +142,19 @@ def test_a_gallery_within_its_run_is_explained_there(surefind, run):
     assert "| gallery | items that can be searched |" in (run / "README.md").read_text()
 
 
-def test_an_empty_set_of_images_holds_nothing(surefind, sure):
-    np.save("none.npy", np.zeros((0, 8, 8), dtype=np.uint8))
-    code, _, err = surefind("index", "none.npy", "--run", sure, "--out", "g")
+def test_bad_images_are_refused_or_left_out(surefind, sure, broken):
+    index = ("index", "pets", "--run", sure, "--out", "g")
+    code, _, err = surefind(*index)
     assert code == 1
-    assert "none.npy holds nothing" in err
+    assert "1 of 13 image files cannot be used" in err
+    assert "commands that take --on-bad skip leave it out" in err
+    assert not broken.with_name("g").exists()
+    code, out, err = surefind(*index, "--on-bad", "skip")
+    assert code == 0, err
+    assert "Left out 1 images that cannot be read: pets/cat/broken.png: " in out
+    assert "Added 12 items" in out
+    assert out.endswith(f"surefind search g pets --run {sure} --on-bad skip")
+    assert "cat/broken.png" not in content()
 
 
 def test_vectors_of_any_length_can_be_rescaled(surefind):
@@ -203,33 +162,6 @@ def test_vectors_of_any_length_can_be_rescaled(surefind):
     code, _, err = surefind("index", "long.npy", "--out", "g", "--normalize")
     assert code == 0, err
     np.testing.assert_allclose(content()["long/0"].vector, unit(3)[0], atol=1e-6)
-
-
-def test_a_place_that_holds_something_else_is_left_alone(surefind, tmp_path):
-    np.save("good.npy", unit(3))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter.txt").write_text("")
-    for place in ("mine", "good.npy"):
-        code, _, err = surefind("index", "nowhere", "--out", place)  # before anything is read
-        assert code == 1
-        assert f"{place} is in use by something else" in err
-
-
-def test_an_empty_folder_becomes_a_gallery(surefind, tmp_path):
-    np.save("good.npy", unit(3))
-    (tmp_path / "g").mkdir()
-    code, _, err = surefind("index", "good.npy", "--out", "g")
-    assert code == 0, err
-    assert len(content()) == 3
-
-
-def test_a_column_is_read_from_any_file(tmp_path):
-    np.save(tmp_path / "a.npy", np.array([3, -1]))
-    np.savez(tmp_path / "a.npz", group=np.array(["x", ""]))
-    pq.write_table(pa.table({"group": ["x", None]}), tmp_path / "a.parquet")
-    assert read_column(tmp_path / "a.npy", ("group",), 2) == ["3", None]
-    assert read_column(tmp_path / "a.npz", ("group",), 2) == ["x", None]
-    assert read_column(tmp_path / "a.parquet", ("group",), 2) == ["x", None]
 
 
 def test_a_gallery_made_here_is_one_of_the_library(surefind, sure):

@@ -120,6 +120,20 @@ def test_a_stale_calibration_is_refused_marked_or_ignored(surefind, calibrated):
     assert "Decisions" not in out
 
 
+def test_bad_images_are_left_out_beside_what_a_program_reads(surefind, sure, broken):
+    assert surefind("index", "pets/dog", "--run", sure, "--out", "g")[0] == 0
+    search = ("search", "g", "pets/cat", "--run", sure)
+    code, _, err = surefind(*search)
+    assert code == 1
+    assert "1 of 7 image files cannot be used" in err
+    code, out, err = surefind(*search, "--on-bad", "skip", "--json")
+    assert code == 0, err
+    assert [row["query"] for row in json.loads(out)] == [f"{i}.png" for i in range(6)]
+    assert "Left out 1 images that cannot be read:" in err
+    code, out, err = surefind(*search, "--on-bad", "skip")
+    assert out.endswith(f"surefind calibrate g HELD-OUT --run {sure} --on-bad skip")
+
+
 def test_groups_and_ranks_reach_the_gallery(surefind, calibrated):
     np.save("groups.npy", np.array(["day"] * 30))
     options = ("--groups", "groups.npy", "--rank", "distance")

@@ -6,7 +6,7 @@ from torch import nn
 
 import surefind as sf
 from surefind.cli.encoders import FITTING, SIDES, chosen_encoder
-from surefind.cli.sources import image_mode, part_names, read_source, split_part
+from surefind.cli.sources import image_mode, part_names, read_source, readable, split_part
 from surefind.cli.vector_files import read_vectors
 from surefind.data.preprocessing import Preprocessing
 
@@ -73,6 +73,28 @@ def test_broken_vectors_are_refused(tmp_path):
     np.savez("other.npz", x=np.zeros(2), z=np.zeros(2))
     with pytest.raises(sf.InputError, match=r"holds 'x', 'z'; name the labels 'labels'"):
         read_vectors(tmp_path / "vectors.npy", tmp_path / "other.npz")
+
+
+def test_what_can_be_read_is_kept(broken):
+    heard = []
+    pets = read_source("pets", None)
+    kept = readable(pets, "skip", announce=heard.append)
+    assert kept.names == tuple(n for n in pets.names if n != "cat/broken.png")
+    assert [line.split(":")[0] for line in heard] == [
+        "Left out 1 images that cannot be read",
+        "  pets/cat/broken.png",
+    ]
+    with pytest.raises(sf.InputError, match="1 of 13 image files cannot be used"):
+        readable(pets, "refuse")
+    digits = read_source("digits:test", None)
+    assert readable(digits, "refuse") is digits
+
+
+def test_if_no_image_can_be_read_that_is_an_error(broken):
+    for file in (broken / "cat").glob("?.png"):
+        file.unlink()
+    with pytest.raises(sf.InputError, match="no image of cat can be read; give others"):
+        readable(read_source("pets/cat", None), "skip")
 
 
 def test_images_are_read_in_the_colours_that_a_network_takes():

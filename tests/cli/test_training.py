@@ -121,18 +121,16 @@ def test_an_estimate_comes_first_and_a_log_gets_no_control_characters(surefind):
     assert "\r" not in out
 
 
-def test_bad_images_are_named_before_training(surefind, pets, tmp_path):
-    (pets / "cat" / "broken.png").write_bytes(b"not a picture")
-    train = ("train", pets, "--out", "run", "--encoder", "small")
+def test_bad_images_are_named_before_training(surefind, broken, tmp_path):
+    train = ("train", broken, "--out", "run", "--encoder", "small")
     code, _, err = surefind(*train, "--epochs", 1, "--batch-size", 4)
     assert code == 1
     assert "broken.png" in err
     assert not (tmp_path / "run").exists()
 
 
-def test_bad_images_can_be_left_out(surefind, pets):
-    (pets / "cat" / "broken.png").write_bytes(b"not a picture")
-    train = ("train", pets, "--out", "run", "--encoder", "fashion-mnist", "--on-bad", "skip")
+def test_bad_images_can_be_left_out(surefind, broken):
+    train = ("train", broken, "--out", "run", "--encoder", "fashion-mnist", "--on-bad", "skip")
     code, out, err = surefind(*train, "--epochs", 1, "--batch-size", 4)
     assert "Left out 1 images that cannot be read:" in out
     assert "broken.png" in out

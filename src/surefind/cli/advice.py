@@ -6,6 +6,9 @@ knows what to give, a word in capitals stands for it, and the line does not begi
 
 import shlex
 
+DEFAULTS = {"on_bad": "refuse"}
+"""What commands do unless they are told otherwise, of options that are never empty."""
+
 
 def spelled(command: str, *arguments: object, **options: object) -> str:
     """Spell a command.
@@ -13,14 +16,14 @@ def spelled(command: str, *arguments: object, **options: object) -> str:
     Args:
         command: Its name.
         *arguments: What follows it.
-        **options: By their names; those that are None, False or empty are left out.
+        **options: By their names; those that are None, False, empty or the default are left out.
 
     Returns:
         The command, quoted for a shell.
     """
     words = ["surefind", command, *map(str, arguments)]
     for name, value in options.items():
-        if value is None or value is False or value == "":
+        if value is None or value is False or value in ("", DEFAULTS.get(name)):
             continue
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join(words)

@@ -11,8 +11,8 @@ from surefind.cli.completion import complete_benched, complete_methods, complete
 from surefind.cli.console import say
 from surefind.cli.estimate import duration_text
 from surefind.cli.options import DataFolder
+from surefind.cli.places import check_place
 from surefind.cli.progress import stage_progress
-from surefind.cli.run_folder import check_place
 from surefind.cli.stopping import StoppedError, this_command, whole_steps
 from surefind.errors import InputError
 

@@ -8,17 +8,16 @@ import typer
 from surefind.cli.advice import spelled
 from surefind.cli.completion import complete_source
 from surefind.cli.console import console, say
-from surefind.cli.indexing import (
+from surefind.cli.galleries import check_model, labels_like
+from surefind.cli.items import Items, read_items
+from surefind.cli.options import (
+    SOURCE_HELP,
+    DataFolder,
     GalleryArgument,
-    Items,
     Normalize,
+    OnBad,
     RunOption,
-    check_model,
-    labels_like,
-    read_column,
-    read_items,
 )
-from surefind.cli.options import SOURCE_HELP, DataFolder
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,6 +70,7 @@ def calibrate(
     rank: RankOption = "distance",
     seed: Annotated[int, typer.Option(help="Splits the queries.")] = 0,
     normalize: Normalize = False,
+    on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:
     """Learn when the top answer of a search may be called a match, at a stated risk.
@@ -91,15 +91,15 @@ def calibrate(
         )
     with Gallery.open(gallery, normalize=normalize) as opened:
         check_model(opened, run)
-        known = read_items(queries, run, data, labels=labels)
+        known = read_items(queries, run, data, labels=labels, on_bad=on_bad)
         if known.labels is None:
             raise InputError(f"{queries} has no labels; give them with --labels FILE.")
         parts = [known]
         if unknown is not None:
-            strange = read_items(unknown, run, data)
+            strange = read_items(unknown, run, data, on_bad=on_bad)
             parts.append(Items(strange.embeddings, strange.ids, [None] * len(strange)))
         truth = [label for part in parts for label in part.labels or []]
-        members = None if groups is None else read_column(groups, GROUPS, len(truth))
+        members = None if groups is None else known.column(groups, GROUPS)
         say(
             f"Calibrating on {len(truth)} queries, {truth.count(None)} of them without a match in the "
             "gallery."
@@ -120,7 +120,8 @@ def calibrate(
     for group in found.groups:
         say(f"Group {group.name}: {group.status} threshold, {group.queries} queries tested it.")
     say(f"Kept with {gallery}.")
-    again = spelled("search", gallery, queries, run=run, normalize=normalize, data=data)
+    how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
+    again = spelled("search", gallery, queries, **how)
     say(f"Next, or with other queries than these: {again}")
 
 

@@ -24,3 +24,8 @@ def warn(sentence: str) -> None:
 def complain(sentence: str) -> None:
     """Say what went wrong."""
     errors.print(Text.assemble(("Error:", "red"), f" {sentence}"), soft_wrap=True)
+
+
+def to_stderr(sentence: str) -> None:
+    """Say something beside what a program reads from the standard output."""
+    errors.print(sentence, soft_wrap=True, markup=False)

@@ -8,8 +8,8 @@ import typer
 
 from surefind.cli.advice import spelled
 from surefind.cli.console import say
+from surefind.cli.places import check_place
 from surefind.cli.progress import stage_progress
-from surefind.cli.run_folder import check_place
 from surefind.errors import InputError
 
 MARK = ".surefind-demo"

@@ -17,10 +17,11 @@ import typer
 
 from surefind.cli.console import say
 from surefind.cli.estimate import Estimate, peak_memory
-from surefind.cli.options import DataFolder, RunArgument, SourceArgument
+from surefind.cli.options import DataFolder, OnBad, RunArgument, SourceArgument
+from surefind.cli.places import check_file, check_place
 from surefind.cli.progress import count_progress
-from surefind.cli.run_folder import check_file, check_place, open_run
-from surefind.cli.sources import check_fits, image_mode, read_source
+from surefind.cli.run_folder import open_run
+from surefind.cli.sources import check_fits, image_mode, read_source, readable
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def embed(
     source: SourceArgument,
     out: Annotated[Path, typer.Option(help="File to write: .npz or .parquet.")],
     batch_size: Annotated[int, typer.Option(help="Inputs at a time.")] = 128,
+    on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:
     """Embed images or vectors with a run, each with how sure it is.
@@ -50,7 +52,7 @@ def embed(
     check_file(out, SUFFIXES)
     folder = open_run(run)
     learner = folder.learner()
-    dataset = read_source(source, data, mode=image_mode(learner.encoder))
+    dataset = readable(read_source(source, data, mode=image_mode(learner.encoder)), on_bad)
     if len(dataset) == 0:
         raise InputError(f"{source} holds nothing to embed.")
     check_fits(learner, dataset, folder.config.get("inputs"))

@@ -11,10 +11,11 @@ from surefind.cli.advice import spelled
 from surefind.cli.completion import complete_source
 from surefind.cli.console import console, say
 from surefind.cli.estimate import Estimate, peak_memory
-from surefind.cli.options import SOURCE_HELP, DataFolder, RunArgument
+from surefind.cli.options import SOURCE_HELP, DataFolder, OnBad, RunArgument
+from surefind.cli.places import check_place
 from surefind.cli.plots import NO_PICTURES, can_draw, draw_curves, draw_uncertainty
-from surefind.cli.run_folder import RunFolder, check_place, open_run
-from surefind.cli.sources import check_fits, image_mode, read_source, split_part
+from surefind.cli.run_folder import RunFolder, open_run
+from surefind.cli.sources import check_fits, image_mode, read_source, readable, split_part
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def evaluate(
         int, typer.Option(help="Samples for the calibration error; 0 leaves it out.")
     ] = 100,
     seed: Annotated[int, typer.Option(help="Decides samples and intervals.")] = 0,
+    on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:
     """Measure a run on data that it has not seen: retrieval, and whether its uncertainty means something.
@@ -94,7 +96,7 @@ def evaluate(
     mode = image_mode(learner.encoder)
 
     def read(name: str, prefer: str) -> "Dataset":
-        dataset = read_source(name, place, prefer=prefer, mode=mode)
+        dataset = readable(read_source(name, place, prefer=prefer, mode=mode), on_bad)
         check_fits(learner, dataset, folder.config.get("inputs"))
         return dataset
 

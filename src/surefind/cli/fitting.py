@@ -13,8 +13,8 @@ from surefind.cli.completion import complete_run, complete_source
 from surefind.cli.console import say
 from surefind.cli.options import SOURCE_HELP, DataFolder, Out, Resume
 from surefind.cli.run_folder import check_run, open_run
-from surefind.cli.sources import check_fits, image_mode, read_source
-from surefind.cli.training import fit_and_save, readable
+from surefind.cli.sources import check_fits, image_mode, read_source, readable
+from surefind.cli.training import fit_and_save
 from surefind.cli.vector_files import holds_vectors, read_vectors
 from surefind.errors import InputError
 
@@ -112,7 +112,7 @@ def fit(
             raise InputError("vectors are fitted on themselves; leave --on out.")
         dataset, trained_on = _vectors(model, labels, data), model
         network = vector_encoder(dataset, embedding_dim, epochs=epochs, seed=seed)
-        known = None
+        known, on_bad = None, "refuse"
         learner = MetricLearner(network, margin=margin or 0.7, **options)
     else:
         if labels is not None or epochs or embedding_dim is not None:
@@ -139,7 +139,8 @@ def fit(
             f"{dataset.name} has no labels, and the curvature is one of pairs that belong together or "
             "not. Give --labels."
         )
-    found = {"source": trained_on, "inputs": list(check_fits(learner, dataset, known))}
+    inputs = list(check_fits(learner, dataset, known))
+    found = {"source": trained_on, "on_bad": on_bad, "inputs": inputs}
     say(
         f"Fitting a posterior of {learner.encoder.embedding_dim} outputs to {len(dataset)} examples."
     )

@@ -12,7 +12,8 @@ from surefind.cli.benchmarking import WORK
 from surefind.cli.completion import complete_run, is_run
 from surefind.cli.console import say, warn
 from surefind.cli.evaluating import MEANINGS
-from surefind.cli.run_folder import RunFolder, open_run, write_whole
+from surefind.cli.places import write_whole
+from surefind.cli.run_folder import RunFolder, open_run
 from surefind.errors import InputError
 
 if TYPE_CHECKING:

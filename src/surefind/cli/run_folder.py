@@ -16,19 +16,18 @@ A folder that `MetricLearner.save` wrote, with a model and nothing else, is a ru
 
 import hashlib
 import json
-import os
 import shlex
-import shutil
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import surefind
-from surefind.cli.estimate import size_text
+from surefind.cli.places import check_place, write_whole
 from surefind.cli.plots import LOSS
+from surefind.cli.run_config import CONFIG, read_config, write_config
+from surefind.cli.run_readme import readme_text
 from surefind.cli.sources import split_part
 from surefind.cli.stopping import this_command
 from surefind.errors import InputError
@@ -36,23 +35,9 @@ from surefind.errors import InputError
 if TYPE_CHECKING:
     from surefind.learner import MetricLearner
 
-FORMAT = 1
-CONFIG, MODEL, LOG = "config.toml", "model.safetensors", "log.txt"
+MODEL, LOG = "model.safetensors", "log.txt"
 FINGERPRINT = "sha256:"
 """What the name of a model's content begins with."""
-EXPLAINED = {
-    CONFIG: ("what was asked for", "`surefind train … --resume` compares it"),
-    MODEL: ("the fitted model: weights, uncertainty, preprocessing", "`embed`, `evaluate`, `fit`"),
-    "history.json": ("loss and seconds of each epoch, by stage", "`report`"),
-    "metrics.json": ("numbers and curves of the last evaluation", "`report`"),
-    LOG: ("what was done when", "you"),
-    "plots": ("loss, uncertainty, ROC and other curves", "`report`"),
-    "stages": ("training as it was kept; delete it when the run is finished", "`train … --resume`"),
-    "gallery": ("items that can be searched", "`search`, `calibrate`, `serve`"),
-    "gallery.service": ("reviews and small pictures", "`serve`"),
-    "report.html": ("all of this on one page", "a browser"),
-}
-"""What each file is, and what uses it."""
 
 
 @dataclass(frozen=True)
@@ -176,27 +161,7 @@ class RunFolder:
 
     def explain(self) -> None:
         """Write the README.md that says what is in the folder."""
-        made = self.config.get("command", "")
-        head = [f"# {self.path.resolve().name}", ""]
-        if made:
-            version = self.config.get("surefind", "")
-            head += [f"A run of surefind {version}, made by:", "", f"    {made}", ""]
-        rows = [
-            f"| {name} | {what} | {users} |"
-            for name, (what, users) in EXPLAINED.items()
-            if (self.path / name).exists()
-        ]
-        table = ["| file | what it is | used by |", "| --- | --- | --- |", *rows, ""]
-        after = [
-            "What to do with it, from within this folder; capitals stand for data of yours:",
-            "",
-            "    surefind evaluate . LABELLED",
-            "    surefind embed . IMAGES --out embeddings.npz",
-            "    surefind index IMAGES --run . --out gallery",
-            "    surefind report .",
-            "",
-        ]
-        write_whole(self.path / "README.md", "\n".join([*head, *table, *after]))
+        write_whole(self.path / "README.md", readme_text(self.path, self.config))
 
 
 def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
@@ -238,10 +203,9 @@ def create_run(folder: Path, settings: Mapping[str, Any]) -> RunFolder:
     Returns:
         The run.
     """
-    made = {"format": FORMAT, "surefind": surefind.__version__, "command": this_command()}
-    config = {**made, **settings}
+    made = {"surefind": surefind.__version__, "command": this_command()}
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / CONFIG, "".join(f"{k} = {_toml(v)}\n" for k, v in config.items()))
+    config = write_config(folder, {**made, **settings})
     run = RunFolder(folder, config)
     run.note(f"started: {config['command']}")
     run.explain()
@@ -268,88 +232,3 @@ def open_run(folder: Path) -> RunFolder:
             f"{folder} {what}: a run is a folder that `surefind train` or `surefind fit` wrote."
         )
     return RunFolder(folder, read_config(folder))
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read a run's config.toml.
-
-    Args:
-        folder: The run.
-
-    Returns:
-        Its settings.
-
-    Raises:
-        InputError: If it is damaged, or of another format.
-    """
-    file = folder / CONFIG
-    try:
-        config = tomllib.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{file} is damaged ({error}). Take the run from a backup.") from error
-    if config.get("format") != FORMAT:
-        raise InputError(
-            f"the run in {folder} is of format {config.get('format')!r}; this version of surefind reads "
-            f"{FORMAT}. Use the version that wrote it: {config.get('surefind', 'unknown')}."
-        )
-    return config
-
-
-def check_place(folder: Path, needed: int) -> None:
-    """Require a folder that can be written to, with room on its disk, before anything long.
-
-    Args:
-        folder: Where it will be written; it need not exist yet.
-        needed: Bytes.
-
-    Raises:
-        InputError: If it cannot be written, or there is less room.
-    """
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise InputError(
-            f"cannot write to {folder}: {there} is {'read-only' if there.is_dir() else 'a file'}. Give "
-            "another folder."
-        )
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise InputError(
-            f"{folder} needs about {size_text(needed)} and the disk has {size_text(free)} left. Free some "
-            "space, or write elsewhere."
-        )
-
-
-def check_file(file: Path, suffixes: Sequence[str]) -> None:
-    """Require a name that a file can be written under, before anything long.
-
-    Args:
-        file: The file; one that is there is replaced.
-        suffixes: What it may end in.
-
-    Raises:
-        InputError: If it ends otherwise, or is a folder.
-    """
-    if file.suffix.lower() not in suffixes:
-        raise InputError(
-            f"{file} must end in {' or '.join(suffixes)}, which decides what is written."
-        )
-    if file.is_dir():
-        raise InputError(f"{file} is a folder; give the name of a file.")
-    check_place(file.parent, 0)
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Write a text beside its place and move it there."""
-    beside = file.with_name(f".{file.name}.tmp")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _toml(value: Any) -> str:
-    """Write a number, text, truth value or list: TOML writes these as JSON does."""
-    return json.dumps(value, ensure_ascii=False)

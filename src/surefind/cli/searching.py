@@ -21,18 +21,18 @@ import typer
 from surefind.cli.advice import spelled
 from surefind.cli.calibrating import GROUPS, GroupsOption
 from surefind.cli.completion import complete_source
-from surefind.cli.console import console, say
-from surefind.cli.indexing import (
+from surefind.cli.console import console, say, to_stderr
+from surefind.cli.galleries import check_model
+from surefind.cli.items import read_items
+from surefind.cli.options import (
+    SOURCE_HELP,
+    DataFolder,
     GalleryArgument,
     Normalize,
+    OnBad,
     RunOption,
-    check_model,
-    read_column,
-    read_items,
-    to_stderr,
 )
-from surefind.cli.options import SOURCE_HELP, DataFolder
-from surefind.cli.run_folder import check_file, write_whole
+from surefind.cli.places import check_file, write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,6 +65,7 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     out: Annotated[Path | None, typer.Option(help="File to write: .json or .csv.")] = None,
     normalize: Normalize = False,
+    on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:
     """Look up images or vectors in a gallery: match, review or no match, and the nearest items.
@@ -77,24 +78,25 @@ def search(
     check_whole("k", k, least=1)
     if out is not None:
         check_file(out, SUFFIXES)
+    aside = to_stderr if as_json else say
     policy = "mark" if stale == "mark" else "refuse"
     with Gallery.open(gallery, mode="r", normalize=normalize, on_stale=policy) as opened:
         check_model(opened, run)
-        items = read_items(queries, run, data, announce=to_stderr if as_json else say)
-        members = None if groups is None else read_column(groups, GROUPS, len(items))
+        items = read_items(queries, run, data, on_bad=on_bad, announce=aside)
+        members = None if groups is None else items.column(groups, GROUPS)
         answers = opened.search(
             items.embeddings, k, rank=rank, decide=stale != "ignore", groups=members
         )
     if as_json:
         typer.echo(json_text(items.ids, answers), nl=False)
     else:
-        how = {"run": run, "normalize": normalize, "data": data}
+        how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
         show(items.ids, answers, spelled("calibrate", gallery, "HELD-OUT", **how))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         text = csv_text if out.suffix.lower() == ".csv" else json_text
         write_whole(out, text(items.ids, answers))
-        (to_stderr if as_json else say)(f"Wrote the answers of {len(answers)} queries to {out}.")
+        aside(f"Wrote the answers of {len(answers)} queries to {out}.")
 
 
 def show(ids: Sequence[str], answers: "Answers", calibrating: str) -> None:

@@ -20,7 +20,7 @@ import typer
 from surefind.cli.advice import spelled
 from surefind.cli.completion import complete_run
 from surefind.cli.console import say
-from surefind.cli.indexing import check_model
+from surefind.cli.galleries import check_model
 from surefind.cli.run_folder import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
 

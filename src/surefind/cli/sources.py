@@ -4,10 +4,11 @@
 the only part there is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from surefind.cli.console import say
 from surefind.cli.vector_files import holds_vectors, read_vectors
 from surefind.errors import InputError
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from surefind.data.splits import Splits
     from surefind.learner import MetricLearner
     from surefind.models.encoder import Encoder
+
+NAMED = 10
+"""Images at most that are named when they are left out."""
 
 
 def read_source(
@@ -49,6 +53,33 @@ def read_source(
             f"{where}:PART, or other data."
         )
     return parts[part]
+
+
+def readable(
+    dataset: "Dataset", on_bad: str, *, announce: Callable[[str], None] = say
+) -> "Dataset":
+    """Decode every image in files once, before anything long; say which ones are left out.
+
+    Args:
+        dataset: What was read.
+        on_bad: "refuse" or "skip" what cannot be decoded.
+        announce: Called with each line about what is left out.
+
+    Returns:
+        The examples that can be read.
+
+    Raises:
+        InputError: If images cannot be read and are not to be left out, or none is left.
+    """
+    good, report = dataset.verify(on_bad=on_bad)
+    if report is None or not report.bad:
+        return good
+    announce(f"Left out {len(report.bad)} images that cannot be read:")
+    for name, reason in report.bad[:NAMED]:
+        announce(f"  {name}: {reason}")
+    if not len(good):
+        raise InputError(f"no image of {dataset.name} can be read; give others.")
+    return good
 
 
 def split_part(source: str) -> tuple[str, str | None]:

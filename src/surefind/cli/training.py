@@ -10,11 +10,12 @@ from surefind.cli.completion import complete_method
 from surefind.cli.console import say
 from surefind.cli.encoders import chosen_encoder
 from surefind.cli.estimate import passing_estimate, training_estimate
-from surefind.cli.options import DataFolder, Out, Resume, SourceArgument
+from surefind.cli.options import DataFolder, OnBad, Out, Resume, SourceArgument
+from surefind.cli.places import check_place
 from surefind.cli.plots import NO_PICTURES, can_draw, draw_history
 from surefind.cli.progress import stage_progress
-from surefind.cli.run_folder import RunFolder, check_place, check_run, create_run
-from surefind.cli.sources import check_fits, part_names, read_source, split_part
+from surefind.cli.run_folder import RunFolder, check_run, create_run
+from surefind.cli.sources import check_fits, part_names, read_source, readable, split_part
 from surefind.cli.stopping import StoppedError, this_command, whole_steps
 from surefind.cli.torchrun import join_processes, leave_processes
 from surefind.errors import NumericalError
@@ -46,15 +47,13 @@ def train(
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
     examples_per_class: Annotated[
         int | None,
-        typer.Option(help="K of batches with K examples of each class; random otherwise."),
+        typer.Option(help="K of batches with K examples of each class or place; random otherwise."),
     ] = None,
     mining: Annotated[
         Literal["none", "all", "hard", "semi-hard"],
         typer.Option(help="Which pairs of a batch to take."),
     ] = "none",
-    on_bad: Annotated[
-        Literal["refuse", "skip"], typer.Option(help="What to do with unreadable images.")
-    ] = "refuse",
+    on_bad: OnBad = "refuse",
     data: DataFolder = None,
     resume: Resume = False,
 ) -> None:
@@ -117,16 +116,6 @@ def train(
     say(f"Training {method} on {len(dataset)} examples of {dataset.name}.")
     fit_and_save(learner, dataset, out, settings | found, resume=resume, speaks=speaks)
     leave_processes()
-
-
-def readable(dataset: "Dataset", on_bad: str) -> "Dataset":
-    """Decode every image once, before hours of training; say which ones are left out."""
-    good, report = dataset.verify(on_bad=on_bad)
-    if report is not None and report.bad:
-        say(f"Left out {len(report.bad)} images that cannot be read:")
-        for name, reason in report.bad[:10]:
-            say(f"  {name}: {reason}")
-    return good
 
 
 def fit_and_save(
@@ -198,20 +187,21 @@ def next_command(out: Path, settings: dict[str, Any]) -> str:
 
     Args:
         out: The run.
-        settings: Its settings: what it was trained on, where that is, and where its labels are.
+        settings: Its settings: what it was trained on, where that and its labels are, and what was
+            done with bad images.
 
     Returns:
         The command.
     """
-    source, data = settings["source"], settings["data"]
+    source, data, on_bad = (settings[name] for name in ("source", "data", "on_bad"))
     where, part = split_part(source)
     parts = part_names(where, Path(data) if data else None)
     if "test" in parts and part != "test":
-        return spelled("evaluate", out)
+        return spelled("evaluate", out, on_bad=on_bad)
     if part is None and "train" in parts:
         source = f"{where}:train"
-    labels = settings.get("labels")
-    return spelled("index", source, run=out, out=out / "gallery", labels=labels, data=data)
+    how = {"labels": settings.get("labels"), "on_bad": on_bad, "data": data}
+    return spelled("index", source, run=out, out=out / "gallery", **how)
 
 
 def finish_run(run: RunFolder, learner: "MetricLearner") -> None:

@@ -45,7 +45,7 @@ SAYINGS = (
     ),
     (r"Close it there, or open it here with mode='r'\.", "Close it there."),
     (r"To only search, open it with mode='r'\.", "`surefind search` only reads it."),
-    (r" \(verify with on_bad=\"skip\"\)", "; surefind train --on-bad skip leaves it out"),
+    (r" \(verify with on_bad=\"skip\"\)", "; commands that take --on-bad skip leave it out"),
     (r", or raise max_pixels if you trust it", ""),
     (r"pass it: load\(path, encoder=\.\.\.\)", "use it from Python: surefind.load"),
     (r"Wrap the network in .* as the backbone\.", "Others can be used from Python."),
