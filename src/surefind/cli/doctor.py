@@ -26,6 +26,7 @@ EXTRAS = {
         "httptools": "httptools",
         "prometheus-client": "prometheus_client",
         "python-multipart": "python_multipart",
+        "threadpoolctl": "threadpoolctl",
         "uvicorn": "uvicorn",
         **({} if sys.platform == "win32" else {"uvloop": "uvloop"}),
     },
