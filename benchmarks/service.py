@@ -81,10 +81,8 @@ def server(gallery: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             assert process.stdout is not None
-            text = process.stdout.readline() + process.stdout.readline()
-            found = re.search(rb"http://[^/\s]+", text)
-            assert found is not None, text
-            address = found.group().decode()
+            lines = (re.search(rb"http://[^/\s]+", line) for line in process.stdout)
+            address = next(found for found in lines if found).group().decode()
             wait_for(address)
             yield address, process
         finally:
