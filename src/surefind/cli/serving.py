@@ -99,9 +99,7 @@ def serve(
         say(described(place, gallery, learner))
         if not len(gallery):
             filling = spelled("index", "SOURCE", run=model or run, out=place)
-            say(
-                f"It is empty. Fill it while nothing serves it: {filling}; or by POST /v1/items."
-            )
+            say(f"It is empty. Fill it while nothing serves it: {filling}; or by POST /v1/items.")
         if check:
             say("Everything is ready; leave out --check to serve it.")
             return
