@@ -32,9 +32,9 @@ REMARKS = {
     "fashion-mnist/laplace-online": "Trained like the point estimate, and its recall is no better than "
     "that one's: what online LAM gains in the paper, the loss's mean and smaller batches give all rows.",
     "cifar10/deterministic": TRAINING,
-    "cifar10/laplace-posthoc": "SVHN's pictures are smoother than CIFAR10's and use little of what the data "
-    "have left open, so κ tells them worse than the length of the output or the distance to a neighbour; "
-    "Mahalanobis even takes them for more typical than CIFAR10's own.",
+    "cifar10/laplace-posthoc": "SVHN's pictures are smoother than CIFAR10's and use little of what the "
+    "data have left open, so κ tells them worse than the length of the output or the distance to a "
+    "neighbour; Mahalanobis even takes them for more typical than CIFAR10's own.",
     "cifar10/laplace-online": "As post-hoc. Trained for 20 epochs like all rows, not 40 as in the paper.",
     "cifar10/pfe": "The paper's PFE shares a batch norm that was never trained.",
     "fashion-mnist/pfe": "The paper's PFE shares a batch norm that was never trained.",
