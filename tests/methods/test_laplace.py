@@ -112,12 +112,40 @@ def test_online_curvature_is_the_discounted_sum_of_the_batches():
     torch.testing.assert_close(precision, expected + 3)
 
 
+def test_the_mean_curvature_is_that_of_the_steps_that_are_remembered():
+    """Whatever the scale; a step counts 0.9 times as much as the next."""
+    train, encoder = learning.digits()[0], learning.encoder()
+    zero = torch.zeros_like(encoder.head_weights())
+    options = LaplaceOnline(memory=0.1, temperature=0.0)
+    trainee = OnlineTrainee(encoder, Contrastive(), 0.7, options, 40.0, 10.0, zero)
+    seen = []
+    for start in (0, 32, 64):
+        rows = slice(start, start + 32)
+        x, labels = train.read(rows), train.labels[rows]
+        trainee.loss(x, sf.Classes(labels), torch.Generator().manual_seed(4))
+        trainee.after_step()
+        h = encoder.features(x).detach()
+        z = encoder.outputs_of(h).detach()
+        targets = sf.pair_targets(labels, on_sphere(z), margin=0.7)
+        step = sf.head_curvature(h, z, targets, distance="arccos", approximation="fixed")
+        seen.append(step.clamp(min=0))
+    mean = (0.81 * seen[0] + 0.9 * seen[1] + seen[2]) / (0.81 + 0.9 + 1)
+    torch.testing.assert_close(trainee.mean_curvature, mean)
+
+
+def test_a_step_counts_for_as_many_observations_as_there_are_examples():
+    train = learning.digits()[0]
+    options = {"width": "trained", "prior_precision": 3.0}
+    default = learning.learner(LaplaceOnline(**options)).fit(train).fitted
+    spelt = learning.learner(LaplaceOnline(scale=float(len(train)), **options)).fit(train).fitted
+    assert torch.equal(default.posterior.precision, spelt.posterior.precision)
+
+
 def test_gradient_is_taken_at_the_sample():
     """The mean's gradient is that of the loss at W + noise, as autograd gives it."""
     train, encoder = learning.digits()[0], learning.encoder()
-    trainee = OnlineTrainee(
-        encoder, Contrastive(), 0.7, LaplaceOnline(), 10.0, torch.zeros_like(encoder.head_weights())
-    )
+    zero = torch.zeros_like(encoder.head_weights())
+    trainee = OnlineTrainee(encoder, Contrastive(), 0.7, LaplaceOnline(), 1.0, 10.0, zero)
     x, relation = train.read(slice(0, 16)), sf.Classes(train.labels[:16])
     trainee.loss(x, relation, torch.Generator().manual_seed(4)).backward()
     noise = torch.randn(encoder.head_weights().shape, generator=torch.Generator().manual_seed(4))

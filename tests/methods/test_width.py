@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -6,7 +8,15 @@ from sklearn.metrics import roc_auc_score
 
 import surefind as sf
 from surefind.methods import width
-from surefind.methods.width import Sample, blurred, calibrated_width, disordered, shaped_prior
+from surefind.methods.width import (
+    Sample,
+    blurred,
+    calibrated_width,
+    disordered,
+    faded,
+    made_strange,
+    shaped_prior,
+)
 
 
 @pytest.fixture
@@ -16,7 +26,7 @@ def problem(generator):
     features = torch.zeros(200, 12)
     features[:, :4] = torch.randn(200, 4, generator=generator) + 1.2 * (2 * labels[:, None] - 1)
     features[:, 4:] = 0.02 * torch.randn(200, 8, generator=generator)
-    strange = torch.randn(200, 12, generator=generator)
+    strange = torch.randn(200, 12, generator=generator), torch.rand(200, 12, generator=generator)
     mean = 0.1 * torch.randn(3, 12, generator=generator)
     mean[:, :4] += 0.5 * torch.randn(3, 4, generator=generator)
     curvature = sf.dataset_curvature(
@@ -31,14 +41,45 @@ def test_the_shape_is_the_one_that_tells_most(problem):
     def worth(prior):
         posterior = sf.HeadPosterior(mean, 50 * curvature.clamp(min=0) + prior)
         known = posterior.predict(sample.features).uncertainty
-        strange = posterior.predict(sample.strange).uncertainty
-        is_strange = np.repeat([0, 1], [len(known), len(strange)])
-        return roc_auc_score(is_strange, torch.cat([known, strange]))
+        total = 0.0
+        for features in sample.strange:
+            strange = posterior.predict(features).uncertainty
+            is_strange = np.repeat([0, 1], [len(known), len(strange)])
+            total += max(0.5, roc_auc_score(is_strange, torch.cat([known, strange])))
+        return total
 
     candidates = [50 * float(curvature.clamp(min=0).mean()) * shape for shape in width.SHAPES]
     found = shaped_prior(mean, curvature, sample, scale=50.0)
     assert min(abs(found - c) / c for c in candidates) < 1e-6
     assert worth(found) == pytest.approx(max(map(worth, candidates)), abs=1e-6)
+
+
+def test_a_way_that_cannot_be_told_has_no_say(problem):
+    mean, curvature, sample = problem
+    gain = (sample.features @ mean.T).norm(dim=1) / sample.features.norm(dim=1)
+    typical = sample.features[gain.argsort(descending=True)[:20]]
+    alone = replace(sample, strange=sample.strange[:1])
+    beside = replace(sample, strange=(sample.strange[0], typical))
+    chosen = shaped_prior(mean, curvature, alone, scale=50.0)
+    for factor in (0.01, 1, 100):
+        posterior = sf.HeadPosterior(mean, 50 * curvature.clamp(min=0) + factor * chosen)
+        known, sure = (posterior.predict(h).uncertainty for h in (sample.features, typical))
+        assert sf.metrics.auroc(known, sure) < 0.4
+    assert shaped_prior(mean, curvature, beside, scale=50.0) == chosen
+
+
+def test_faded_images_keep_a_third_of_their_contrast(generator):
+    images = torch.rand(4, 3, 5, 6, generator=generator)
+    pale = faded(images)
+    torch.testing.assert_close(pale.mean((2, 3)), images.mean((2, 3)))
+    torch.testing.assert_close(pale.std((2, 3)), images.std((2, 3)) / 3)
+
+
+def test_vectors_are_made_strange_in_two_ways_and_images_in_four(generator):
+    images, vectors = torch.rand(4, 3, 8, 8, generator=generator), torch.eye(4)
+    assert [x.shape for x in made_strange(images, generator)] == 4 * [images.shape]
+    _, mixture = made_strange(vectors, generator)
+    assert mixture.sort(1).values.tolist() == 4 * [[0, 0, 0.5, 0.5]]
 
 
 def test_the_width_is_the_one_that_is_calibrated(problem, generator):
@@ -67,7 +108,8 @@ def test_the_width_is_the_one_that_is_calibrated(problem, generator):
 def test_the_choice_does_not_depend_on_the_units_of_the_features(problem, generator):
     mean, curvature, sample = problem
     prior = shaped_prior(mean, curvature, sample, scale=200.0)
-    scaled = Sample(sample.features * 8, sample.strange * 8, sample.labels)
+    strange = tuple(8 * features for features in sample.strange)
+    scaled = Sample(sample.features * 8, strange, sample.labels)
     # Outputs grow by 8, so curvature per squared feature stays: C' = C in these units.
     again = sf.dataset_curvature(
         scaled.features, scaled.features @ mean.T, sample.labels, distance="euclidean", margin=0.7

@@ -12,11 +12,19 @@ The paper forgets the prior together with old curvature, H ← (1 - α) H + …;
 weight that no example ever touches falls to zero. Here δ stays.
 
 Training needs noise that it can learn under; afterwards, the posterior is made as wide as training data say
-(`surefind.methods.width`), from the curvature C that was learnt.
+(`surefind.methods.width`), from the mean curvature that is remembered.
 
-α is the paper's memory factor, and 1/α the number of steps that H remembers. The temperature T is 1 for
-the posterior; T = 0 is deterministic training with a posterior on the side. δ defaults to one over the mean
-square of the head's initial weights: a prior as wide as what it starts from.
+α is the paper's memory factor, and 1/α the number of steps that C remembers: its text has 1e-4, its
+experiments on small images 1e-3. The temperature T is 1 for the posterior; T = 0 is deterministic training
+with a posterior on the side. δ defaults to one over the mean square of the head's initial weights: a prior
+as wide as what it starts from. The loss is a mean over pairs, so scale says how many observations a step
+counts for.
+
+Measured on FashionMNIST's validation data against drawings of letters, one training each: with α = 1e-4, C
+remembers a network that has long changed, and AUROC is 0.014 to 0.027 below that of the exact curvature of
+the same network; with 1e-3 it is not. With scale 1 the prior drowns the curvature, and noise is the same
+in all directions: recall@1 0.857, against 0.863 with the number of examples. More noise costs recall and
+AUROC: at T = 1000 with scale 1e5, 0.826 and 0.906. AUROC differs by 0.04 from one training to another.
 """
 
 import copy
@@ -54,8 +62,8 @@ class LaplaceOnline:
         distance: "euclidean" or "arccos".
         approximation: "fixed", "positive" or "full".
         memory: α, the share of the curvature that each step forgets.
-        scale: Weight of a batch's curvature. At 0 nothing is learnt of the posterior, so nothing is
-            drawn from it either: that is deterministic training.
+        scale: Weight of a batch's curvature; None for the number of training examples. At 0 nothing is
+            learnt of the posterior, so nothing is drawn from it either: that is deterministic training.
         prior_precision: δ; None for one over the mean square of the head's initial weights.
         temperature: T, factor of the posterior's variance when heads are drawn in training.
         width: "chosen" sets scale and prior of the final posterior by the rule of
@@ -64,8 +72,8 @@ class LaplaceOnline:
 
     distance: Distance = "arccos"
     approximation: Approximation = "fixed"
-    memory: float = 1e-4
-    scale: float = 1.0
+    memory: float = 1e-3
+    scale: float | None = None
     prior_precision: float | None = None
     temperature: float = 1.0
     # Not in the repr, which names the training: the width is set after it.
@@ -87,9 +95,10 @@ class LaplaceOnline:
         """
         check_share("memory", self.memory)
         check_choice("width", self.width, ("chosen", "trained"))
-        if not (self.scale >= 0 and self.temperature >= 0):
+        scale = float(len(dataset)) if self.scale is None else self.scale
+        if not (scale >= 0 and self.temperature >= 0):
             raise InputError(
-                f"scale and temperature must not be negative; got {self.scale} and {self.temperature}."
+                f"scale and temperature must not be negative; got {scale} and {self.temperature}."
             )
         weights = encoder.head_weights()
         prior = self.prior_precision
@@ -101,16 +110,17 @@ class LaplaceOnline:
             run.objective,
             run.margin,
             self,
+            scale,
             prior,
             torch.zeros_like(weights),
         )
-        run.stage(
-            "encoder", trainee, dataset, kind=f"{self!r}, prior {prior:.6g}, margin {run.margin}"
-        )
+        kind = f"{self!r}, scale {scale:g}, prior {prior:.6g}, margin {run.margin}"
+        run.stage("encoder", trainee, dataset, kind=kind)
         trained = frozen(trainee.encoder)
         posterior = HeadPosterior(trained.head_weights(), trainee.precision, trainee.clipped)
-        if self.width == "chosen" and self.scale > 0:
-            wide = chosen_posterior(trained, trainee.curvature, dataset, run, scale=1.0)
+        if self.width == "chosen" and scale > 0:
+            nominal = float(len(dataset))
+            wide = chosen_posterior(trained, trainee.mean_curvature, dataset, run, scale=nominal)
             posterior = replace(wide, clipped=trainee.clipped)
         return HeadEmbedder(trained, posterior)
 
@@ -128,26 +138,36 @@ class OnlineTrainee:
         objective: The loss of a batch of embeddings.
         margin: Squared distance up to which different pairs repel, in the curvature.
         options: The method's.
+        scale: Weight of a batch's curvature.
         prior_precision: δ.
         curvature: C (z, d), the bias in the last column.
         kept: Sum over the steps of the curvature that was not clipped.
         removed: Sum over the steps of the magnitude that was.
+        remembered: How many steps are remembered: the sum of their weights.
     """
 
     encoder: Encoder
     objective: Objective
     margin: float
     options: LaplaceOnline
+    scale: float
     prior_precision: float
     curvature: Tensor
     kept: float = 0.0
     removed: float = 0.0
+    remembered: float = 0.0
     _batch: tuple[Tensor, Tensor, Relation] | None = field(default=None, repr=False)
 
     @property
     def precision(self) -> Tensor:
         """H = C + δ."""
         return self.curvature + self.prior_precision
+
+    @property
+    def mean_curvature(self) -> Tensor:
+        """Mean of the steps' curvature, as far as they are remembered, without its scale."""
+        total = self.remembered * self.scale
+        return self.curvature / total if total else self.curvature
 
     @property
     def clipped(self) -> float:
@@ -174,7 +194,7 @@ class OnlineTrainee:
         head = self.encoder.head
         plain = plain_features(self.encoder.backbone, head, inputs)
         noise = normal(self.curvature.shape, self.curvature, generator)
-        temperature = self.options.temperature if self.options.scale > 0 else 0.0
+        temperature = self.options.temperature if self.scale > 0 else 0.0
         noise *= (temperature / self.precision).sqrt()
         bias = None if head.bias is None else head.bias + noise[:, -1]
         outputs = linear(plain, head.weight + noise[:, : head.in_features], bias)
@@ -202,20 +222,22 @@ class OnlineTrainee:
         kept = float(positive.sum())
         self.kept += kept
         self.removed += float(curvature.abs().sum()) - kept
-        self.curvature.mul_(1 - self.options.memory).add_(positive, alpha=self.options.scale)
+        keep = 1 - self.options.memory
+        self.curvature.mul_(keep).add_(positive, alpha=self.scale)
+        self.remembered = keep * self.remembered + 1
 
     def after_epoch(self) -> None:
         """Let all processes have the same statistics."""
         average_buffers(self.encoder)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give the encoder's state, the curvature, and what was clipped."""
-        sums = torch.tensor([self.kept, self.removed], dtype=torch.float64)
-        own = {"curvature": self.curvature, "clipping": sums}
+        """Give the encoder's state, the curvature, and the sums over the steps."""
+        sums = torch.tensor([self.kept, self.removed, self.remembered], dtype=torch.float64)
+        own = {"curvature": self.curvature, "sums": sums}
         return prefixed("encoder", self.encoder.state_dict()) | prefixed("online", own)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `tensors` gave."""
         load_state(self.encoder, unprefixed("encoder", tensors))
         self.curvature = tensors["online.curvature"].to(self.curvature)
-        self.kept, self.removed = tensors["online.clipping"].tolist()
+        self.kept, self.removed, self.remembered = tensors["online.sums"].tolist()

@@ -7,9 +7,10 @@ that use what the data never showed stand out; where it is large, all directions
 decides the *width*: whether neighbours change as often under sampled heads as they are wrong. So, on up to
 `EXAMPLES` training examples,
 
-1. ρ is the one with the largest AUROC: how well 1/κ tells these examples from the same inputs made
-   *strange*: the pixels of an image, or the numbers of a vector, in random order; and images blurred until
-   little is left of them;
+1. ρ is the one with which 1/κ best tells these examples from the same inputs made *strange*, in the mean
+   over four ways: pixels, or a vector's numbers, in random order; two inputs in one; images blurred until
+   little is left of them; images faded to a third of their contrast. What counts is the AUROC, and 0.5
+   where it is less: a way that κ cannot tell has no say;
 2. scale is the smallest, of the widest posterior, whose sampled nearest neighbours have a calibration
    error at most `TOLERANCE` above the smallest one.
 
@@ -42,7 +43,7 @@ from surefind.seeds import seeded
 
 EXAMPLES = 1000
 SAMPLES = 20
-SHAPES = tuple(10.0**e for e in range(-5, 3))
+SHAPES = tuple(10.0**e for e in range(-5, 5))
 """Candidates for ρ, in units of the mean curvature."""
 WIDTHS = tuple(10 ** (e / 2) for e in range(-4, 9))
 """Candidates for the scale, in units of the nominal one."""
@@ -56,12 +57,12 @@ class Sample:
 
     Attributes:
         features: Of the examples (n, d).
-        strange: Of the same inputs made strange (m, d).
+        strange: Of the same inputs made strange (n, d), for each way that suits them.
         labels: Their classes (n), or None.
     """
 
     features: Tensor
-    strange: Tensor
+    strange: tuple[Tensor, ...]
     labels: Tensor | None
 
 
@@ -117,7 +118,6 @@ def training_sample(encoder: Encoder, dataset: Dataset, run: Run) -> Sample:
     generator = seeded(run.plan.seed, "width")
     rows = torch.randperm(len(dataset), generator=generator)[:EXAMPLES]
     inputs = dataset.read(rows, preprocessing=run.plan.preprocessing)
-    strange = [disordered(inputs, generator)] + ([blurred(inputs)] if inputs.ndim == 4 else [])
 
     def features(values: Tensor) -> Tensor:
         parts = [encoder.features(like_network(values[r], encoder)) for r in blocks(span, BATCH)]
@@ -125,7 +125,22 @@ def training_sample(encoder: Encoder, dataset: Dataset, run: Run) -> Sample:
 
     span = slice(0, len(inputs))
     labels = None if dataset.labels is None else dataset.labels[rows]
-    return Sample(features(inputs), torch.cat([features(x) for x in strange]), labels)
+    strange = tuple(features(x) for x in made_strange(inputs, generator))
+    return Sample(features(inputs), strange, labels)
+
+
+def made_strange(inputs: Tensor, generator: torch.Generator) -> list[Tensor]:
+    """Make inputs strange, in each of the ways that suit them.
+
+    Args:
+        inputs: Images (n, c, h, w) or vectors (n, d), in random order.
+        generator: For the ways that choose at random.
+
+    Returns:
+        Inputs of the same shape, for each way.
+    """
+    any_inputs = [disordered(inputs, generator), mixed(inputs)]
+    return [*any_inputs, blurred(inputs), faded(inputs)] if inputs.ndim == 4 else any_inputs
 
 
 def disordered(inputs: Tensor, generator: torch.Generator) -> Tensor:
@@ -156,6 +171,30 @@ def blurred(images: Tensor) -> Tensor:
     return avg_pool2d(images, width, stride=1, padding=width // 2, count_include_pad=False)
 
 
+def faded(images: Tensor) -> Tensor:
+    """Leave each channel of an image its mean, and a third of its contrast.
+
+    Args:
+        images: (n, c, h, w).
+
+    Returns:
+        Images of the same shape.
+    """
+    return torch.lerp(images.mean(dim=(2, 3), keepdim=True), images, 1 / 3)
+
+
+def mixed(inputs: Tensor) -> Tensor:
+    """Take the mean of each input and the next.
+
+    Args:
+        inputs: Images (n, c, h, w) or vectors (n, d), in random order.
+
+    Returns:
+        Inputs of the same shape.
+    """
+    return (inputs + inputs.roll(1, dims=0)) / 2
+
+
 def shaped_prior(mean: Tensor, curvature: Tensor, sample: Sample, *, scale: float) -> float:
     """Choose the prior precision δ = scale · ρ by the first rule.
 
@@ -174,11 +213,11 @@ def shaped_prior(mean: Tensor, curvature: Tensor, sample: Sample, *, scale: floa
         posterior = HeadPosterior.from_curvature(
             mean, curvature, scale=scale, prior_precision=prior
         )
-        known, strange = (
+        known, *strange = (
             posterior.predict(h).uncertainty.double().cpu().numpy()
-            for h in (sample.features, sample.strange)
+            for h in (sample.features, *sample.strange)
         )
-        return metrics.auroc(known, strange)
+        return sum(max(0.5, metrics.auroc(known, way)) for way in strange)
 
     return max((scale * unit * shape for shape in SHAPES), key=worth)
 
