@@ -35,6 +35,15 @@ def problem(generator):
     return mean, curvature, Sample(features, strange, labels)
 
 
+def spread(posterior, factor, sample):
+    """Variance over squared length of the example in the middle, from the definition."""
+    ratios = [
+        float((h**2 / (factor * posterior.precision)).sum() / (posterior.mean @ h).square().sum())
+        for h in sample.features
+    ]
+    return sorted(ratios)[(len(ratios) - 1) // 2]
+
+
 def test_the_shape_is_the_one_that_tells_most(problem):
     mean, curvature, sample = problem
 
@@ -87,7 +96,7 @@ def test_the_width_is_the_one_that_is_calibrated(problem, generator):
     prior = shaped_prior(mean, curvature, sample, scale=200.0)
     posterior = sf.HeadPosterior.from_curvature(mean, curvature, scale=200.0, prior_precision=prior)
     factor = calibrated_width(posterior, sample, generator)
-    assert factor in width.WIDTHS
+    assert any(spread(posterior, factor, sample) == pytest.approx(s) for s in width.SPREADS)
 
     def miscalibration(f):
         """Mean confidence against mean accuracy, by drawing heads in a loop."""
@@ -129,7 +138,18 @@ def test_where_no_answer_can_be_wrong_the_posterior_is_as_wide_as_it_gets(proble
     mean, curvature, sample = problem
     one = Sample(sample.features, sample.strange, torch.zeros(200, dtype=torch.int64))
     posterior = sf.HeadPosterior(mean, curvature.clamp(min=0) + 1)
-    assert calibrated_width(posterior, one, generator) == min(width.WIDTHS)
+    factor = calibrated_width(posterior, one, generator)
+    assert spread(posterior, factor, sample) == pytest.approx(max(width.SPREADS))
+
+
+def test_the_width_does_not_depend_on_the_scale_it_starts_from(problem):
+    mean, curvature, sample = problem
+    posterior = sf.HeadPosterior(mean, curvature.clamp(min=0) + 1e-3)
+    narrow = sf.HeadPosterior(mean, 1e9 * posterior.precision)
+    wide, again = (
+        calibrated_width(p, sample, torch.Generator().manual_seed(2)) for p in (posterior, narrow)
+    )
+    assert again == pytest.approx(1e-9 * wide, rel=1e-3)
 
 
 def test_blurred_images_are_means_of_squares():

@@ -45,8 +45,8 @@ EXAMPLES = 1000
 SAMPLES = 20
 SHAPES = tuple(10.0**e for e in range(-5, 5))
 """Candidates for ρ, in units of the mean curvature."""
-WIDTHS = tuple(10 ** (e / 2) for e in range(-4, 9))
-"""Candidates for the scale, in units of the nominal one."""
+SPREADS = tuple(10 ** (e / 2) for e in range(2, -12, -1))
+"""Candidates for the width: variance of the output over its squared length, of the example in the middle."""
 TOLERANCE = 0.005
 """Calibration errors this close are the same, as far as a thousand examples can tell."""
 
@@ -237,6 +237,8 @@ def calibrated_width(posterior: HeadPosterior, sample: Sample, generator: torch.
         return 1.0
     truth = sample.labels.numpy()
     seed = int(torch.randint(2**62, (), generator=generator))
+    outputs, variances = posterior.output_moments(sample.features)
+    spread = float((variances.sum(1) / outputs.square().sum(1)).median())
 
     def error(factor: float) -> float:
         scaled = HeadPosterior(posterior.mean, posterior.precision * factor)
@@ -245,5 +247,5 @@ def calibrated_width(posterior: HeadPosterior, sample: Sample, generator: torch.
         prediction, share = metrics.agreement(sampled_nearest_labels(samples, sample.labels))
         return metrics.ece(share, prediction == truth)
 
-    errors = {factor: error(factor) for factor in WIDTHS}
+    errors = {spread / wanted: error(spread / wanted) for wanted in SPREADS}
     return min(f for f, e in errors.items() if e <= min(errors.values()) + TOLERANCE)
