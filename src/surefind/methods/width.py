@@ -46,7 +46,7 @@ SAMPLES = 20
 SHAPES = tuple(10.0**e for e in range(-5, 5))
 """Candidates for ρ, in units of the mean curvature."""
 SPREADS = tuple(10 ** (e / 2) for e in range(2, -12, -1))
-"""Candidates for the width: variance of the output over its squared length, of the example in the middle."""
+"""Candidates for the width: variance over squared length of the outputs, for the example in the middle."""
 TOLERANCE = 0.005
 """Calibration errors this close are the same, as far as a thousand examples can tell."""
 
