@@ -133,12 +133,14 @@ def test_the_mean_curvature_is_that_of_the_steps_that_are_remembered():
     torch.testing.assert_close(trainee.mean_curvature, mean)
 
 
-def test_a_step_counts_for_as_many_observations_as_there_are_examples():
+def test_a_step_can_count_for_as_many_observations_as_there_are_examples():
     train = learning.digits()[0]
     options = {"width": "trained", "prior_precision": 3.0}
-    default = learning.learner(LaplaceOnline(**options)).fit(train).fitted
-    spelt = learning.learner(LaplaceOnline(scale=float(len(train)), **options)).fit(train).fitted
-    assert torch.equal(default.posterior.precision, spelt.posterior.precision)
+    some, spelt = (
+        learning.learner(LaplaceOnline(scale=scale, **options)).fit(train).fitted
+        for scale in (None, float(len(train)))
+    )
+    assert torch.equal(some.posterior.precision, spelt.posterior.precision)
 
 
 def test_gradient_is_taken_at_the_sample():
