@@ -8,9 +8,9 @@ decides the *width*: whether neighbours change as often under sampled heads as t
 `EXAMPLES` training examples,
 
 1. ρ is the one with which 1/κ best tells these examples from the same inputs made *strange*, in the mean
-   over four ways: pixels, or a vector's numbers, in random order; two inputs in one; images blurred until
-   little is left of them; images faded to a third of their contrast. What counts is the AUROC, and 0.5
-   where it is less: a way that κ cannot tell has no say;
+   over three ways: pixels, or a vector's numbers, in random order; images blurred until little is left of
+   them; images faded to a third of their contrast. What counts is the AUROC, and 0.5 where it is less: a
+   way that κ cannot tell has no say;
 2. scale is the smallest, of the widest posterior, whose sampled nearest neighbours have a calibration
    error at most `TOLERANCE` above the smallest one.
 
@@ -133,14 +133,14 @@ def made_strange(inputs: Tensor, generator: torch.Generator) -> list[Tensor]:
     """Make inputs strange, in each of the ways that suit them.
 
     Args:
-        inputs: Images (n, c, h, w) or vectors (n, d), in random order.
+        inputs: Images (n, c, h, w) or vectors (n, d).
         generator: For the ways that choose at random.
 
     Returns:
         Inputs of the same shape, for each way.
     """
-    any_inputs = [disordered(inputs, generator), mixed(inputs)]
-    return [*any_inputs, blurred(inputs), faded(inputs)] if inputs.ndim == 4 else any_inputs
+    ways = [disordered(inputs, generator)]
+    return [*ways, blurred(inputs), faded(inputs)] if inputs.ndim == 4 else ways
 
 
 def disordered(inputs: Tensor, generator: torch.Generator) -> Tensor:
@@ -181,18 +181,6 @@ def faded(images: Tensor) -> Tensor:
         Images of the same shape.
     """
     return torch.lerp(images.mean(dim=(2, 3), keepdim=True), images, 1 / 3)
-
-
-def mixed(inputs: Tensor) -> Tensor:
-    """Take the mean of each input and the next.
-
-    Args:
-        inputs: Images (n, c, h, w) or vectors (n, d), in random order.
-
-    Returns:
-        Inputs of the same shape.
-    """
-    return (inputs + inputs.roll(1, dims=0)) / 2
 
 
 def shaped_prior(mean: Tensor, curvature: Tensor, sample: Sample, *, scale: float) -> float:
