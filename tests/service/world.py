@@ -51,11 +51,10 @@ def world(dim: int = 3) -> World:
     folder = Path(mkdtemp(prefix="surefind-world-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     gallery = Gallery(path=folder / "gallery", model="digits", on_stale="mark")
-    gallery.add(
-        learner.embed(images[:ITEMS]),
-        ids=[f"digit-{i}" for i in range(ITEMS)],
-        labels=[int(x) for x in labels[:ITEMS]],
-    )
+    shown = [int(x) for x in labels[:ITEMS]]
+    shown[-1] = (shown[-1] + 1) % 8  # a wrong label: whatever was learnt, one item confuses it
+    ids = [f"digit-{i}" for i in range(ITEMS)]
+    gallery.add(learner.embed(images[:ITEMS]), ids=ids, labels=shown)
     half = len(test[0]) // 2
     asked, truth = test[0][half:], test[1][half:]
     queries = [images[ITEMS:], asked, blurred(asked)]
