@@ -3,6 +3,7 @@ import pickle
 
 import numpy as np
 import oracles
+import pandas
 import pytest
 import torch
 from sklearn.base import clone
@@ -206,7 +207,6 @@ def test_saved_heads_come_back_bit_for_bit(vectors, tmp_path):
 
 
 def test_saved_heads_remember_column_names(vectors, tmp_path):
-    pandas = pytest.importorskip("pandas")
     X = pandas.DataFrame(vectors[0], columns=list("abcdef"))
     head = LaplaceHead().fit(X, vectors[1])
     head.save(tmp_path / "head")

@@ -21,7 +21,6 @@ def test_labels_follow_a_gallery_of_whole_numbers():
 
 
 def test_milvus_lite_is_a_gallery_too(surefind):
-    pytest.importorskip("milvus_lite")
     np.savez("a.npz", features=unit(3), ids=["a", "b", "c"])
     for added in (3, 0):
         code, out, err = surefind("index", "a.npz", "--out", "g.db")

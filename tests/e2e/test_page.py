@@ -5,10 +5,10 @@ import re
 
 import pytest
 from e2e.asking import drop, known, unknown, unsure
+from playwright import sync_api as api
 
 from surefind.service.reviews import read_reviews
 
-api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.e2e
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 

@@ -167,7 +167,6 @@ def test_a_calibration_of_another_format_is_left_out(gallery, people, tmp_path):
 
 
 def test_the_calibration_is_kept_in_milvus(people, tmp_path):
-    pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
     items, labels = people["gallery"]
     path = str(tmp_path / "g.db")
     with Gallery("milvus", path, model="face-1") as gallery:

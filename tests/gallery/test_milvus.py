@@ -1,6 +1,5 @@
 """What is particular to Milvus: other processes, servers that go away, texts of limited length."""
 
-import importlib.util
 import subprocess
 import sys
 
@@ -12,10 +11,6 @@ from surefind.gallery.faults import StorageError
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.milvus_engine import PART, MilvusEngine
 
-pytestmark = pytest.mark.skipif(
-    not (importlib.util.find_spec("pymilvus") and importlib.util.find_spec("milvus_lite")),
-    reason="pymilvus with milvus-lite is not installed: pip install 'surefind[milvus]'",
-)
 X = np.eye(4)
 
 

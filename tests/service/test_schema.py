@@ -4,7 +4,6 @@ import pytest
 from service.live import live
 from service.world import copy
 
-pytest.importorskip("schemathesis")
 CASES = 200
 
 
