@@ -57,7 +57,7 @@ def test_every_row_makes_a_cell_that_a_report_can_read(run, tmp_path):
         text = (tmp_path / "r" / "tiny" / f"{stem}.json").read_text()
         assert "NaN" not in text
         assert "Infinity" not in text
-    online = {"method": "LaplaceOnline"} | asdict(METHODS["laplace-online"](scale=None))
+    online = {"method": "LaplaceOnline"} | asdict(METHODS["laplace-online"]())
     assert cells["laplace-online-seed0"]["settings"] == online
     assert cells[f"{ABLATION_ROW}-seed0"]["settings"]["distance"] == "euclidean"
     assert 0 < cells[f"{ABLATION_ROW}-seed0"]["clipped"] < 1

@@ -116,8 +116,8 @@ def test_the_mean_curvature_is_that_of_the_steps_that_are_remembered():
     """Whatever the scale; a step counts 0.9 times as much as the next."""
     train, encoder = learning.digits()[0], learning.encoder()
     zero = torch.zeros_like(encoder.head_weights())
-    options = LaplaceOnline(memory=0.1, temperature=0.0)
-    trainee = OnlineTrainee(encoder, Contrastive(), 0.7, options, 40.0, 10.0, zero)
+    options = LaplaceOnline(memory=0.1, scale=40.0, temperature=0.0)
+    trainee = OnlineTrainee(encoder, Contrastive(), 0.7, options, 10.0, zero)
     seen = []
     for start in (0, 32, 64):
         rows = slice(start, start + 32)
@@ -133,21 +133,11 @@ def test_the_mean_curvature_is_that_of_the_steps_that_are_remembered():
     torch.testing.assert_close(trainee.mean_curvature, mean)
 
 
-def test_a_step_can_count_for_as_many_observations_as_there_are_examples():
-    train = learning.digits()[0]
-    options = {"width": "trained", "prior_precision": 3.0}
-    some, spelt = (
-        learning.learner(LaplaceOnline(scale=scale, **options)).fit(train).fitted
-        for scale in (None, float(len(train)))
-    )
-    assert torch.equal(some.posterior.precision, spelt.posterior.precision)
-
-
 def test_gradient_is_taken_at_the_sample():
     """The mean's gradient is that of the loss at W + noise, as autograd gives it."""
     train, encoder = learning.digits()[0], learning.encoder()
     zero = torch.zeros_like(encoder.head_weights())
-    trainee = OnlineTrainee(encoder, Contrastive(), 0.7, LaplaceOnline(), 1.0, 10.0, zero)
+    trainee = OnlineTrainee(encoder, Contrastive(), 0.7, LaplaceOnline(), 10.0, zero)
     x, relation = train.read(slice(0, 16)), sf.Classes(train.labels[:16])
     trainee.loss(x, relation, torch.Generator().manual_seed(4)).backward()
     noise = torch.randn(encoder.head_weights().shape, generator=torch.Generator().manual_seed(4))

@@ -1,7 +1,7 @@
 """The rows of the benchmark: seven methods, five free baselines, twelve rows of the ablation."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,6 @@ FREE = ("nearest-distance", "margin", "knn-density", "mahalanobis", "norm")
 """Uncertainties that cost nothing: from the point estimate's embeddings and features."""
 SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", *FREE)
 """Methods whose first stage is the point estimate."""
-ONLINE = LaplaceOnline(scale=None)
-"""Online LAM, a step counting for all examples."""
 
 
 def ablation() -> dict[str, Method]:
@@ -28,9 +26,7 @@ def ablation() -> dict[str, Method]:
         for approximation in ("fixed", "positive", "full"):
             kind = f"{distance}-{approximation}"
             rows[f"laplace-posthoc-{kind}"] = LaplacePosthoc(distance, approximation)
-            rows[f"laplace-online-{kind}"] = replace(
-                ONLINE, distance=distance, approximation=approximation
-            )
+            rows[f"laplace-online-{kind}"] = LaplaceOnline(distance, approximation)
     return rows
 
 
@@ -64,8 +60,6 @@ def method_of(row: str) -> Method:
     rows = ablation()
     if row in rows:
         return rows[row]
-    if row == "laplace-online":
-        return ONLINE
     name = "deterministic" if row in FREE else row
     check_choice("row", name, [*METHODS, *FREE, *rows])
     return METHODS[name]()
@@ -118,4 +112,4 @@ def stage_of(row: str) -> str:
     """Name the folder of a row's training; rows that train the same have the same."""
     if row in SHARED or row.startswith("laplace-posthoc"):
         return "shared"
-    return "laplace-online" if method_of(row) == ONLINE else row
+    return "laplace-online" if method_of(row) == LaplaceOnline() else row

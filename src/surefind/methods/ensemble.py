@@ -6,8 +6,7 @@ orthogonal matrix
 
     R_m = argmin_R Σ_i |R u_i^(m) - u_i^(1)|² = U Vᵀ,    U S Vᵀ = Σ_i u_i^(1) u_i^(m)ᵀ   (Procrustes)
 
-over the training data; reflections are allowed. An embedding is the mean of the turned members, κ
-follows
+over the training data; reflections are allowed. An embedding is the mean of the turned members, κ follows
 from their spread. With five members κ is coarse: that is the method's own limit.
 """
 

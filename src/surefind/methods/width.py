@@ -19,6 +19,9 @@ tells wrong answers. A ρ that lets κ itself tell more of the wrong answers exi
 on FashionMNIST's validation data, against drawings of letters, R-AUROC rises from 0.78 to 0.80 while AUROC
 falls from 0.97 to 0.93. In the benchmark the disagreement has an R-AUROC of 0.89.
 
+The ways were settled on CIFAR10's validation data against faces (AUROC 0.53 before, 0.66 after), and on
+digits with classes left out, where mixtures of two inputs as a fourth way cost the unknown classes.
+
 Neither test data nor real out-of-distribution data are looked at. What is not guaranteed: a network that
 has learnt its training examples by heart finds too few wrong neighbours among them, and gets too narrow a
 posterior. Give scale and prior precision yourself there, found on held-out data. Without class labels
