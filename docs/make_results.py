@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from surefind.report import PAPER, Results, markdown_tables, read_results
-from surefind.report.vocabulary import metric_of, row_title, set_title
+from surefind.report.tables import methods_table
+from surefind.report.vocabulary import metric_of, set_title
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -84,16 +85,16 @@ def summary(results: Results) -> str:
     """Compose the README's table: the methods of each set, a few metrics."""
     tables = []
     for part in results.sets:
-        titles = [set_title(part.name), "seeds", *(metric_of(c).title for c in COLUMNS)]
+        table = methods_table(part)
+        if table is None:
+            continue
+        columns = [table.metrics.index(metric_of(name)) for name in COLUMNS]
+        titles = [set_title(part.name), "seeds", *(table.metrics[i].title for i in columns)]
         lines = [f"| {' | '.join(titles)} |", "| --- |" + " --: |" * (1 + len(COLUMNS))]
-        for row, cells in part.rows("method", "free").items():
-            values = [
-                f"{sum(v) / len(v):.3f}"
-                if (v := [c.values[m] for c in cells if m in c.values])
-                else "–"
-                for m in COLUMNS
-            ]
-            lines.append(f"| {' | '.join([row_title(row), str(len(cells)), *values])} |")
+        for line in table.lines:
+            entries = [line.entries[i] for i in columns]
+            values = ["–" if e is None else f"{e.mean} {e.sd}".strip() for e in entries]
+            lines.append(f"| {' | '.join([*line.heads, line.seeds, *values])} |")
         tables.append("\n".join(lines))
     return "\n\n".join(tables)
 

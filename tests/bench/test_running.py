@@ -60,7 +60,10 @@ def test_every_row_makes_a_cell_that_a_report_can_read(run, tmp_path):
     online = {"method": "LaplaceOnline"} | asdict(METHODS["laplace-online"]())
     assert cells["laplace-online-seed0"]["settings"] == online
     assert cells[f"{ABLATION_ROW}-seed0"]["settings"]["distance"] == "euclidean"
-    assert 0 < cells[f"{ABLATION_ROW}-seed0"]["clipped"] < 1
+    posterior = cells[f"{ABLATION_ROW}-seed0"]["posterior"]
+    assert 0 < posterior["clipped"] < 1
+    least, middle, most = (posterior[f"{k}_precision"] for k in ("least", "median", "largest"))
+    assert 0 < least <= middle < most
 
 
 def test_good_cells_are_never_made_again_and_training_is_shared(run, tmp_path):

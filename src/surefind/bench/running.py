@@ -21,6 +21,7 @@ from surefind.bench.rows import FREE, fitted, method_of, samples_of, settings_of
 from surefind.bench.showing import corruptions, kappa_histograms, keep_pictures, picture_file
 from surefind.evaluation import evaluate, judge, measure
 from surefind.methods.head_embedder import HeadEmbedder
+from surefind.posterior.diagonal import HeadPosterior
 from surefind.runs import Report
 from surefind.seeds import seeded
 
@@ -168,8 +169,19 @@ def _method_cell(
         generator = seeded(seed, "pictures")
         keep_pictures(pictures, problem, result.uncertainty, result.embeddings, generator)
     if isinstance(learner.fitted, HeadEmbedder):
-        cell["clipped"] = learner.fitted.posterior.clipped
+        cell["posterior"] = _described(learner.fitted.posterior)
     return cell
+
+
+def _described(posterior: HeadPosterior) -> dict[str, float]:
+    """Say what the rule for scale and prior came to: from which precision to which the weights have."""
+    precision = posterior.precision
+    return {
+        "clipped": posterior.clipped,
+        "least_precision": float(precision.min()),
+        "median_precision": float(precision.median()),
+        "largest_precision": float(precision.max()),
+    }
 
 
 def _free_cell(row: str, point: PointEstimate, seed: int, pictures: Path) -> dict[str, Any]:
