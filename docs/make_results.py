@@ -62,9 +62,8 @@ REMARKS = {
     "data have left open: Mahalanobis takes them for more typical than CIFAR10's own. On CIFAR10 the rule "
     "finds the same variance for all weights best, and κ is little more than the length of the output over "
     "that of the features. The deep ensemble and free baselines tell SVHN better.",
-    "cifar10/laplace-online": "Trained for 20 epochs like all rows, not 40 as in the paper. Here the "
-    "rule keeps the shape that the curvature gives, and with it κ does not tell SVHN at all, for the "
-    "reason given above.",
+    "cifar10/laplace-online": "Trained for 20 epochs like all rows, not 40 as in the paper. As for "
+    "post-hoc LAM, the rule finds the same variance for all weights best, and κ hardly tells SVHN.",
     "cifar10/mc-dropout": DROPOUT.format(", and from 3 outputs instead of 16"),
     "cifar10/deep-ensemble": ENSEMBLE.format(
         "In 16 dimensions the spread of the members does tell wrong answers, and they have the best recall "
