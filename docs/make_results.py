@@ -29,7 +29,8 @@ TRAINING = (
     "other batches for each method, and checkpoints chosen on the test set."
 )
 DROPOUT = (
-    "Drops a fifth of the features, as the paper's text says; its numbers come from a twentieth{}."
+    "Drops a fifth of what passes between layers, as the paper's text says; its numbers come from a "
+    "twentieth{}."
 )
 ENSEMBLE = (
     "Members are turned into one another before they are averaged, and the paper's were not. {}"
