@@ -140,3 +140,6 @@ def test_test_data_that_cannot_be_searched_are_refused(fitted, noise, generator)
         evaluate(fitted, test[:5], generator=generator)
     with pytest.raises(sf.InputError, match="it needs 10 examples to search; got 9, and 30"):
         evaluate(fitted, test[:30], gallery=test[:9], generator=generator)
+    singles = sf.Dataset(test.inputs[:12], range(12))
+    with pytest.raises(sf.InputError, match="no query of data has a second example of its class"):
+        evaluate(fitted, singles, generator=generator)

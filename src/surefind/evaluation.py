@@ -124,7 +124,8 @@ def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
         gallery: Where they are looked up; None for the test data themselves.
 
     Raises:
-        InputError: If labels and positions are missing or differ in kind, or there is too little to find.
+        InputError: If labels and positions are missing or differ in kind, or there is too little to search.
+        DegenerateError: If no query has anything to find.
     """
     shelf = test if gallery is None else gallery
     labelled = test.labels is not None and shelf.labels is not None
@@ -140,6 +141,20 @@ def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
             f"evaluation looks at {max(DEPTHS)} neighbours of each query, so it needs {least} examples "
             f"to search; got {len(shelf)}, and {len(test)} queries."
         )
+    if labelled and not placed and not _answerable(test, gallery):
+        raise DegenerateError(
+            f"no query of {test.name} has a second example of its class to find, so there is nothing to "
+            "score. Give test classes with two examples or more, or a gallery that holds their classes."
+        )
+
+
+def _answerable(test: Dataset, gallery: Dataset | None) -> bool:
+    """Say whether some query has another example of its class where it is looked up."""
+    assert test.labels is not None
+    if gallery is None:
+        return bool((test.labels.unique(return_counts=True)[1] > 1).any())
+    assert gallery.labels is not None
+    return bool(torch.isin(test.labels, gallery.labels).any())
 
 
 def judge(

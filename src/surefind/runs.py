@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.data.images import ImageFiles
 from surefind.errors import InputError
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.objectives import Contrastive, Objective
@@ -75,7 +76,7 @@ class Run:
         if plan.epochs == 0:
             self.history[name] = ()
             return
-        settings = {
+        settings: dict[str, Any] = {
             "kind": kind,
             "objective": describe_objective(self.objective),
             "training": self.settings,
@@ -85,6 +86,8 @@ class Run:
             "examples": len(dataset),
             "labels": digest([t for t in (dataset.labels, dataset.positions) if t is not None]),
         }
+        if isinstance(dataset.inputs, ImageFiles):
+            settings["files"] = dataset.inputs.fingerprint()
         path = None if self.folder is None else self.folder / f"{name}.safetensors"
         start = None if path is None or not path.exists() else read_state(path, settings)
         if start is not None and start.epoch > plan.epochs:

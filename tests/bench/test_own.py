@@ -1,5 +1,7 @@
 import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import surefind as sf
@@ -30,6 +32,30 @@ def test_few_classes_are_divided_by_image_and_run(folders, tmp_path):
     assert cell["ood"] == "noise"
     assert cell["protocol"]["side"] == 16
     assert "auroc" in cell["values"]
+
+
+def test_other_images_of_the_same_name_are_not_taken_for_the_old_ones(folders, tmp_path):
+    """Neither the cells nor the training that were made with the first ones."""
+    source = folders("pets", range(3), images=15)
+    how = {"side": 16, "epochs": 1, "batch_size": 16}
+    work = {"results": tmp_path / "r", "work": tmp_path / "w"}
+    run_problem(own_problem(source, **how), ["norm"], [0], **work)
+    shutil.rmtree(source)
+    folders("pets", range(3), images=15)
+    other = own_problem(source, **how)
+    with pytest.raises(sf.InputError, match="on other files: train was '"):
+        run_problem(other, ["norm"], [0], **work)
+    with pytest.raises(sf.InputError, match="files"):
+        run_problem(other, ["norm"], [0], **work | {"results": tmp_path / "new"})
+
+
+def test_strange_data_that_are_the_test_data_are_refused(folders):
+    problem = own_problem(folders("pets", range(3), images=15), side=16)
+    with pytest.raises(sf.InputError, match="holds the test data themselves"):
+        replace(problem, ood=problem.test)
+    arrays = sf.Dataset(np.zeros((12, 2), np.float32), [0, 1] * 6)
+    with pytest.raises(sf.InputError, match="holds the test data themselves"):
+        replace(problem, test=arrays, ood=sf.Dataset(np.zeros((12, 2), np.float32)))
 
 
 def test_parts_that_are_there_are_used(folders, tmp_path):

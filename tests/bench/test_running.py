@@ -76,6 +76,10 @@ def test_good_cells_are_never_made_again_and_training_is_shared(run, tmp_path):
     assert steps == []  # the others start from the point estimate that is there
 
 
+def edited(text, **changes):
+    return json.dumps(json.loads(text) | changes)
+
+
 def test_bad_cells_are_named_and_left_alone_before_anything_is_trained(run, tmp_path):
     run(["deterministic"])
     file = tmp_path / "r" / "tiny" / "deterministic-seed0.json"
@@ -89,6 +93,15 @@ def test_bad_cells_are_named_and_left_alone_before_anything_is_trained(run, tmp_
             "another protocol: epochs was 9, is 1. Write",
         ),
         (whole.replace('"train": 120', '"train": 99'), "on other data: train was 99, is 120"),
+        (
+            whole.replace('"method": "Deterministic"', '"method": "Other"'),
+            "other settings of the method: method was 'Other', is 'Deterministic'",
+        ),
+        (edited(whole, versions=None), "versions has not the form of a result. Delete it"),
+        (edited(whole, protocol=[1]), "protocol has not the form"),
+        (edited(whole, values={}), "values has not the form"),
+        (edited(whole, left_out="a"), "left_out has not the form"),
+        (edited(whole, seed=4), "says that it is tiny/deterministic-seed4.json"),
     ):
         file.write_text(text)
         steps = []

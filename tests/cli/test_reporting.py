@@ -51,6 +51,21 @@ def test_results_of_a_benchmark_become_a_page(surefind, tmp_path, quick):
     assert (tmp_path / "page.md").is_file()
 
 
+def test_a_report_overwrites_nothing_but_reports(surefind, tmp_path, quick):
+    assert surefind("bench", "digits", "--methods", "norm")[0] == 0
+    notes = tmp_path / "notes.md"
+    notes.write_text("mine")
+    code, _, err = surefind("report", "results", "--out", "notes.html")
+    assert code == 1
+    assert "notes.md is there and was not written by surefind report" in err
+    assert notes.read_text() == "mine"
+    code, _, err = surefind("report", "results", "--out", "page.md")
+    assert code == 1
+    assert "--out must end in .html; got page.md" in err
+    for _ in range(2):
+        assert surefind("report", "results", "--out", "page.html")[0] == 0
+
+
 def test_cells_that_are_left_out_or_missing_are_named(surefind, tmp_path, quick):
     assert surefind("bench", "digits", "--methods", "margin,norm", "--seeds", 2)[0] == 0
     folder = tmp_path / "results" / "digits"

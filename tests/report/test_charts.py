@@ -5,8 +5,9 @@ import pytest
 
 from surefind.report.axes import Plane, powers, ticks
 from surefind.report.charts import Band, Curve, band_chart, line_chart
-from surefind.report.globe import facing, globes, level_limits
-from surefind.report.pictures import SpherePoints
+from surefind.report.galleries import sphere_views
+from surefind.report.globe import class_centres, facing, globes, level_limits
+from surefind.report.pictures import Pictures, SpherePoints
 from surefind.report.styles import styles_of
 from surefind.report.vocabulary import FREE, METHODS
 
@@ -81,15 +82,27 @@ def test_unsure_points_are_of_the_last_level_and_sides_without_points_are_left_o
     mean = np.array([[0, 0, 1.0], [0.6, 0, 0.8]])
     points = SpherePoints(mean, np.array([1000.0, 1.0]), np.array([7, 8]))
     limits = level_limits({"id": points})
-    sides = globes(points, np.eye(3), limits, "alt")
+    sides = globes(points, class_centres(points), np.eye(3), limits, "alt")
     assert list(sides) == ["front"]
     assert '<path class="dot u1" d="M95.0 95.0h0"/>' in sides["front"]
     assert '<path class="dot u5" d="M147.8 95.0h0"/>' in sides["front"]
     assert ">7</text>" in sides["front"]
 
 
+def test_strange_points_lie_between_the_known_classes():
+    """Their own labels mean something else and are not drawn."""
+    known = SpherePoints(np.array([[0, 0, 1.0]]), np.array([9.0]), np.array([7]))
+    strange = SpherePoints(np.array([[0.6, 0, 0.8]]), np.array([1.0]), np.array([3]))
+    (view,) = sphere_views({"pfe": Pictures({}, {"id": known, "ood": strange})})
+    discs = dict(view.pictures)
+    assert len(discs) == 2
+    for svg in discs.values():
+        assert ">7</text>" in svg
+        assert ">3</text>" not in svg
+
+
 def test_a_back_is_seen_from_behind():
     points = SpherePoints(np.array([[0.6, 0, -0.8]]), np.array([2.0]))
-    sides = globes(points, np.eye(3), level_limits({"id": points}), "alt")
+    sides = globes(points, class_centres(points), np.eye(3), level_limits({"id": points}), "alt")
     assert list(sides) == ["back"]
     assert "M42.2 95.0h0" in sides["back"]

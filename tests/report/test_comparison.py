@@ -46,6 +46,19 @@ def test_rows_that_read_alike_share_a_rank(rows):
     assert found["a"].verdict == ""
 
 
+def test_a_lucky_seed_wins_nothing(rows):
+    """On the seed that both have, b is better; a's mean over all its seeds is the larger one."""
+    made = rows(a=[0.6, 0.9], b=[0.7])
+    found = compare(made, metric_of("auroc"))
+    assert found["a"].mean > found["b"].mean
+    assert (found["b"].rank, found["a"].rank) == ("best", "second")
+
+
+def test_without_a_common_seed_nothing_is_best(rows):
+    found = compare(rows(a=[0.6, None], b=[None, 0.7]), metric_of("auroc"))
+    assert {score.rank for score in found.values()} == {""}
+
+
 def test_a_row_without_the_metric_has_no_score(rows):
     both = rows(a=[0.7]) | {"b": ()}
     assert set(compare(both, metric_of("auroc"))) == {"a"}
@@ -78,9 +91,9 @@ def test_a_constant_gap_differs(rows):
     assert found["other"].verdict == "different"
 
 
-def test_equal_seeds_are_alike_where_only_another_seed_differs(rows):
-    found = compare(rows(best=[0.5, 0.5, 0.5, 0.9], other=[0.5, 0.5, 0.5]), metric_of("auroc"))
-    assert found["other"].verdict == "alike"
+def test_rows_that_differ_in_another_seed_only_share_a_rank(rows):
+    found = compare(rows(one=[0.5, 0.5, 0.5, 0.9], other=[0.5, 0.5, 0.5]), metric_of("auroc"))
+    assert [score.rank for score in found.values()] == ["best", "best"]
 
 
 @pytest.mark.parametrize(("width", "verdict"), [(0.02, "different"), (0.06, "alike")])

@@ -121,6 +121,16 @@ def test_an_ablation_on_another_set_says_so(written, cell):
     assert "Ours is on LFW" not in there
 
 
+def test_precision_is_not_compared_where_the_share_of_strange_inputs_differs(written, cell):
+    values = {"auroc": 0.9, "auprc": 0.2}
+    same = written(cell("pfe", values=values), published=PAPER)
+    assert "AUPRC 0.200 against 0.46 (worse)" in same
+    fewer = {"train": 54000, "test": 10000, "ood": 5000}
+    text = written(cell("pfe", values=values, examples=fewer), published=PAPER)
+    assert "AUROC 0.900 against 0.53 (better)" in text
+    assert "AUPRC 0.200 against" not in text
+
+
 def test_a_set_that_was_not_published_has_no_such_table(written, cell):
     assert "Beside" not in written(cell(name="digits"), published=PAPER)
     nothing = Published("nobody", {"fashion-mnist": {"laplace-online": {"other": (0.5, None)}}})

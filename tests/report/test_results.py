@@ -74,7 +74,9 @@ def test_a_cell_that_lacks_something_is_named(put, cell, key):
     folder = put(cell())
     file = folder / "fashion-mnist" / "laplace-online-seed0.json"
     file.write_text(json.dumps({k: v for k, v in cell().items() if k != key}))
-    with pytest.raises(sf.InputError, match=f"laplace-online-seed0.json lacks {key}: .* Delete it"):
+    with pytest.raises(
+        sf.InputError, match=rf"online-seed0.json is not .*: it lacks {key}\. Delete it"
+    ):
         read_results(folder)
 
 

@@ -9,12 +9,13 @@ Test and out-of-distribution data are only looked at to be reported. The rule fo
 the same for all sets, is the default of `surefind.methods`.
 """
 
-from surefind.bench.cells import read_cell, write_cell
+from surefind.bench.cells import write_cell
 from surefind.bench.own import own_problem
 from surefind.bench.problems import Problem, load_problem
 from surefind.bench.protocols import PROTOCOLS, Protocol
 from surefind.bench.rows import FREE, SHARED, ablation, rows_of
 from surefind.bench.running import run_bench, run_problem
+from surefind.report.results import read_cell
 
 __all__ = [
     "FREE",

@@ -1,7 +1,8 @@
 """A cell on disk: one JSON file, written whole or not at all, and never twice.
 
-A cell that is there is kept. It is refused if it is damaged, or was made by another protocol or on other
-data than the present ones: then its numbers do not compare, and the user decides which to keep.
+A cell that is there is kept. It is refused if it is damaged, or was made by another protocol, on other data
+or with another method than the present ones: then its numbers do not compare, and the user decides which to
+keep.
 """
 
 import json
@@ -13,37 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from surefind.bench.problems import Problem
+from surefind.bench.rows import settings_of
 from surefind.errors import InputError
-
-NEEDED = ("set", "row", "seed", "values", "protocol", "examples", "versions")
 
 
 def cell_file(results: Path, name: str, row: str, seed: int) -> Path:
     """Say where a cell is kept."""
     return results / name / f"{row}-seed{seed}.json"
-
-
-def read_cell(file: Path) -> dict[str, Any]:
-    """Read a cell.
-
-    Args:
-        file: Its file.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        InputError: If it is damaged.
-    """
-    again = "Delete it, and the same command makes it anew."
-    try:
-        cell: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is not a whole result ({error}). {again}") from error
-    missing = [k for k in NEEDED if k not in cell] if isinstance(cell, dict) else list(NEEDED)
-    if missing:
-        raise InputError(f"{file} is not a whole result: it lacks {', '.join(missing)}. {again}")
-    return cell
 
 
 def write_cell(file: Path, cell: Mapping[str, Any]) -> None:
@@ -77,13 +54,16 @@ def check_cell(file: Path, cell: Mapping[str, Any], problem: Problem) -> None:
         problem: What is benchmarked now.
 
     Raises:
-        InputError: If it was made by another protocol or on other data.
+        InputError: If it was made by another protocol, on other data or with another method.
     """
+    settings = json.loads(json.dumps(settings_of(cell["row"])))
     for key, what, now in (
         ("protocol", "by another protocol", problem.protocol.settings()),
         ("examples", "on other data", problem.examples),
+        ("files", "on other files", problem.files),
+        ("settings", "with other settings of the method", settings),
     ):
-        then = cell[key]
+        then = cell.get(key) or {}
         if then != now:
             changed = [k for k in {**now, **then} if then.get(k) != now.get(k)]
             said = ", ".join(f"{k} was {then.get(k)!r}, is {now.get(k)!r}" for k in changed)

@@ -69,7 +69,7 @@ def own_problem(
     train, test, gallery = _parts(splits, Path(source))
     check_trainable(train)
     cut = _validation(train, test)
-    few = train.labels is not None and len(train.labels.unique()) > batch_size // 4
+    many = train.labels is not None and len(train.labels.unique()) > batch_size // 4
     protocol = Protocol(
         None,
         None if ood is None else (Path(ood).stem, "all"),
@@ -81,7 +81,7 @@ def own_problem(
         _rate(backbone) if learning_rate is None else learning_rate,
         validation=cut,
         # Many classes would hardly meet themselves in batches at random.
-        examples_per_class=4 if few else None,
+        examples_per_class=4 if many else None,
         side=side if backbone is None else None,
         backbone=None if backbone is None else Path(backbone).name,
     )

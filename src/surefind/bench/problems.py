@@ -61,12 +61,27 @@ class Problem:
             raise InputError(
                 f"{self.ood.name} is empty; out-of-distribution data need one example."
             )
+        if self.ood is not None and _same_inputs(self.test, self.ood):
+            raise InputError(
+                f"{self.ood.name} holds the test data themselves, so there is nothing strange to tell. "
+                "Give the folder in which each set has a folder of its own name."
+            )
 
     @property
     def examples(self) -> dict[str, int]:
         """Sizes of the parts."""
         parts = {"train": self.train, "test": self.test, "gallery": self.gallery, "ood": self.ood}
         return {name: len(part) for name, part in parts.items() if part is not None}
+
+    @property
+    def files(self) -> dict[str, str]:
+        """What tells the parts' image files from others, for the parts that are files."""
+        parts = {"train": self.train, "test": self.test, "gallery": self.gallery, "ood": self.ood}
+        return {
+            name: part.inputs.fingerprint()
+            for name, part in parts.items()
+            if part is not None and isinstance(part.inputs, ImageFiles)
+        }
 
     @property
     def images(self) -> bool:
@@ -189,6 +204,17 @@ def check_trainable(train: Dataset) -> None:
             f"each of the {len(counts)} classes of {train.name} has a single image to train on, so no "
             "two images belong together. Add images to the classes."
         )
+
+
+def _same_inputs(one: Dataset, other: Dataset) -> bool:
+    """Say whether two parts hold the same inputs: the same arrays, or files of the same names and sizes."""
+    ours, theirs = one.inputs, other.inputs
+    if isinstance(ours, ImageFiles) and isinstance(theirs, ImageFiles):
+        return ours.fingerprint() == theirs.fingerprint()
+    if isinstance(ours, ImageFiles) or isinstance(theirs, ImageFiles):
+        return False
+    a, b = torch.as_tensor(ours), torch.as_tensor(theirs)
+    return a.shape == b.shape and torch.equal(a, b)
 
 
 def _strange(

@@ -7,14 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from surefind.bench.cells import (
-    cell_file,
-    check_cell,
-    read_cell,
-    tell_versions,
-    versions,
-    write_cell,
-)
+from surefind.bench.cells import cell_file, check_cell, tell_versions, versions, write_cell
 from surefind.bench.free import PointEstimate, free_scores
 from surefind.bench.problems import Problem, load_problem
 from surefind.bench.rows import FREE, fitted, method_of, samples_of, settings_of
@@ -22,6 +15,7 @@ from surefind.bench.showing import corruptions, kappa_histograms, keep_pictures,
 from surefind.evaluation import evaluate, judge, measure
 from surefind.methods.head_embedder import HeadEmbedder
 from surefind.posterior.diagonal import HeadPosterior
+from surefind.report.results import read_cell
 from surefind.runs import Report
 from surefind.seeds import seeded
 
@@ -136,6 +130,7 @@ def _identity(row: str, seed: int, problem: Problem) -> dict[str, Any]:
         "settings": settings_of(row),
         "protocol": protocol.settings(),
         "examples": problem.examples,
+        "files": problem.files,
         "versions": versions(),
     }
 

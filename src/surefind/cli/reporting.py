@@ -61,6 +61,8 @@ def report(
             f"{folder} {what}; give a run, or the folder of results that `surefind bench` wrote."
         )
     page = out or folder / "report.html"
+    if page.suffix != ".html":
+        raise InputError(f"--out must end in .html; got {page}.")
     if is_run(folder):
         run = open_run(folder)
         if not run.trained:
@@ -70,24 +72,33 @@ def report(
         run.explain()
     else:
         from surefind.report import PAPER, read_results, write_report
+        from surefind.report.markdown import MARKS
 
         pictures = work if work.is_dir() else None
         results = read_results(folder, on_bad=warn)
         for sentence in missing_cells(results):
             warn(sentence)
-        write_report(results, page, page.with_suffix(".md"), pictures=pictures, published=PAPER)
-        say(f"The tables as Markdown: {page.with_suffix('.md').resolve()}")
+        tables = page.with_suffix(".md")
+        if tables.exists() and not tables.read_text("utf-8", "replace").startswith(MARKS):
+            raise InputError(
+                f"{tables} is there and was not written by surefind report: the tables would overwrite it. "
+                "Give the page another name with --out."
+            )
+        write_report(results, page, tables, pictures=pictures, published=PAPER)
+        say(f"The tables as Markdown: {tables.resolve()}")
     say(f"The report: {page.resolve()}")
 
 
 def missing_cells(results: "Results") -> list[str]:
-    """Say which rows lack a seed that other rows of the same set have."""
+    """Say which rows lack a seed that other rows of the same table have."""
     said = []
     for found in results.sets:
-        seeds = {cell.seed for cell in found.cells}
-        there = {(cell.row, cell.seed) for cell in found.cells}
-        rows = dict.fromkeys(cell.row for cell in found.cells)
-        lacking = [f"{row}-seed{s}" for row in rows for s in sorted(seeds) if (row, s) not in there]
+        lacking = []
+        for rows in (found.rows("method", "free"), found.rows("ablation")):
+            seeds = {cell.seed for cells in rows.values() for cell in cells}
+            for row, cells in rows.items():
+                there = {cell.seed for cell in cells}
+                lacking += [f"{row}-seed{s}" for s in sorted(seeds - there)]
         if lacking:
             said.append(f"{found.name} has no {', '.join(lacking)}; other rows have these seeds.")
     return said

@@ -14,6 +14,7 @@ A JPEG that will be shrunk is decoded at a half, a quarter or an eighth of its s
 covers the output. `verify_images` decodes everything once, before hours of training.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,6 +76,14 @@ class ImageFiles:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def fingerprint(self) -> str:
+        """Give a short text that other files have another of: from their names and sizes."""
+        total = hashlib.sha256()
+        for path in self.paths:
+            size = os.path.getsize(path) if os.path.exists(path) else -1
+            total.update(f"{os.path.basename(path)} {size}\n".encode())
+        return total.hexdigest()[:16]
 
     def __getitem__(self, index: Any) -> "ImageFiles":
         rows = row_numbers(index, len(self))

@@ -39,7 +39,8 @@ class Splits:
     def __getitem__(self, name: str) -> Dataset:
         if name not in self.parts:
             raise InputError(
-                f"there is no part {name!r} here; there is {', '.join(map(repr, self.parts))}."
+                f"there is no part {name!r} here; there is {', '.join(map(repr, self.parts))}. "
+                "If it should be there, see what `surefind data check` says of the set."
             )
         return self.parts[name]
 

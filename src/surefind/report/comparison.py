@@ -3,7 +3,9 @@
 For each metric, over the rows of one table:
 
     mean, sd     over seeds; sd with n - 1, from two seeds on
-    best         the best mean to three digits, shared by rows that read alike;  second: the next one
+    best         the best mean to three digits, shared by rows that read alike;  second: the next one;
+                 over the seeds that all ranked rows have, so that no row wins by lucky seeds. A row that
+                 shares none with the row of most seeds is not ranked; nor is that one, if none does
     ≈ best       not told apart from the best row, decided by the first of these that can be:
                  1. three or more common seeds: paired t-test over them, two-sided, p ≥ 0.05
                  2. bootstrap intervals (over queries) overlap in every common seed
@@ -74,19 +76,36 @@ def compare(rows: Rows, metric: Metric, unranked: frozenset[str] = frozenset()) 
     judged = [row for row in present if row not in unranked]
     if not metric.better or not judged:
         return present
+    means = _common_means({row: rows[row] for row in judged}, metric.name)
+    if not means:
+        return present
     sign = 1 if metric.better == "higher" else -1
-    ordered = sorted(judged, key=lambda row: -sign * present[row].mean)
+    ordered = sorted(means, key=lambda row: -sign * means[row])
     best = ordered[0]
-    shown = {row: round(present[row].mean, DIGITS) for row in ordered}
+    shown = {row: round(means[row], DIGITS) for row in ordered}
     levels = list(dict.fromkeys(shown.values()))
     for row in judged:
-        if shown[row] == levels[0]:
+        if shown.get(row) == levels[0]:
             present[row] = replace(present[row], rank="best")
             continue
         verdict, basis = _verdict(rows[row], rows[best], metric.name)
-        rank: Rank = "second" if shown[row] == levels[1] else ""
+        rank: Rank = "second" if row in shown and shown[row] == levels[1] else ""
         present[row] = replace(present[row], rank=rank, verdict=verdict, basis=basis)
     return present
+
+
+def _common_means(rows: Rows, name: str) -> dict[str, float]:
+    """Average each row over the seeds that all have; rows that share none with the fullest have no mean."""
+    values = {
+        row: {c.seed: c.values[name] for c in cells if name in c.values}
+        for row, cells in rows.items()
+    }
+    fullest = max(values.values(), key=len)
+    shared = {row: by for row, by in values.items() if by.keys() & fullest.keys()}
+    common = set.intersection(*(set(by) for by in shared.values()))
+    if not common or len(shared) == 1 < len(rows):
+        return {}
+    return {row: float(np.mean([by[s] for s in common])) for row, by in shared.items()}
 
 
 def _score(cells: Sequence[Cell], name: str) -> Score | None:

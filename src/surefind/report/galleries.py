@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from surefind.data.extras import require
-from surefind.report.globe import facing, globes, level_limits
+from surefind.report.globe import class_centres, facing, globes, level_limits
 from surefind.report.pictures import Pictures
 from surefind.report.vocabulary import PARTS, row_title
 
@@ -52,12 +52,17 @@ def sphere_views(found: Mapping[str, Pictures]) -> list[Gallery]:
         if not pictures.sphere:
             continue
         limits = level_limits(pictures.sphere)
-        turn = facing(pictures.sphere.get("id") or next(iter(pictures.sphere.values())))
+        known = pictures.sphere.get("id") or next(iter(pictures.sphere.values()))
+        turn, classes = facing(known), class_centres(known)
         discs = tuple(
             (f"{PARTS[part]}, {side}", svg)
             for part, points in pictures.sphere.items()
             for side, svg in globes(
-                points, turn, limits, f"{PARTS[part]} inputs of {row_title(row)} on the sphere"
+                points,
+                classes,
+                turn,
+                limits,
+                f"{PARTS[part]} inputs of {row_title(row)} on the sphere",
             ).items()
         )
         views.append(Gallery(row_title(row), discs))

@@ -19,11 +19,18 @@ CLASSES = 12
 """With more classes than this their names would hide the points."""
 
 
-def globes(points: SpherePoints, turn: np.ndarray, limits: np.ndarray, alt: str) -> dict[str, str]:
+def globes(
+    points: SpherePoints,
+    classes: Mapping[str, np.ndarray],
+    turn: np.ndarray,
+    limits: np.ndarray,
+    alt: str,
+) -> dict[str, str]:
     """Draw the front and the back of a sphere.
 
     Args:
         points: Directions and κ.
+        classes: Where classes lie, from `class_centres`.
         turn: How the sphere is turned (3, 3), from `facing`.
         limits: Inner borders of the levels of log10 κ, from `level_limits`.
         alt: What the picture shows.
@@ -32,7 +39,7 @@ def globes(points: SpherePoints, turn: np.ndarray, limits: np.ndarray, alt: str)
         SVG pictures of the sides, "front" and "back", that have points.
     """
     level = LEVELS - 1 - np.digitize(np.log10(points.kappa), limits)
-    centres = {name: turn @ centre for name, centre in _class_centres(points).items()}
+    centres = {name: turn @ centre for name, centre in classes.items()}
     mean = points.mean @ turn.T
     return {
         name: _disc(mean, level, centres, side, f"{alt}, {name}")
@@ -58,6 +65,22 @@ def facing(points: SpherePoints) -> np.ndarray:
     # A mirror image would put classes on the wrong side of each other.
     turn[1] *= np.sign(np.linalg.det(turn))
     return turn
+
+
+def class_centres(points: SpherePoints) -> dict[str, np.ndarray]:
+    """Give the mean direction of each class, on the sphere.
+
+    Args:
+        points: The known inputs.
+
+    Returns:
+        Unit vectors by class; none without labels, or where there are too many classes to name.
+    """
+    if points.labels is None or len(np.unique(points.labels)) > CLASSES:
+        return {}
+    sums = {str(k): points.mean[points.labels == k].sum(axis=0) for k in np.unique(points.labels)}
+    lengths = {name: float(np.linalg.norm(v)) for name, v in sums.items()}
+    return {name: v / lengths[name] for name, v in sums.items() if lengths[name] > 0}
 
 
 def level_limits(parts: Mapping[str, SpherePoints]) -> np.ndarray:
@@ -104,12 +127,3 @@ def _disc(
 
 def _placed(mean: np.ndarray, side: int) -> np.ndarray:
     return np.stack([SIZE / 2 + side * RADIUS * mean[:, 0], SIZE / 2 - RADIUS * mean[:, 1]], axis=1)
-
-
-def _class_centres(points: SpherePoints) -> dict[str, np.ndarray]:
-    """Give the mean direction of each class, on the sphere."""
-    if points.labels is None or len(np.unique(points.labels)) > CLASSES:
-        return {}
-    sums = {str(k): points.mean[points.labels == k].sum(axis=0) for k in np.unique(points.labels)}
-    lengths = {name: float(np.linalg.norm(v)) for name, v in sums.items()}
-    return {name: v / lengths[name] for name, v in sums.items() if lengths[name] > 0}

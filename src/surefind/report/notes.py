@@ -9,6 +9,10 @@ KAPPA = (
     "κ (kappa) is how sure an embedding is: the concentration of its distribution on the sphere. High: the "
     "input belongs where it was put. Low: it could be almost anywhere. The uncertainty of an input is 1/κ."
 )
+RANGE = (
+    "the small range is the 95 % bootstrap interval over queries, which does not cover what another "
+    "training run would change."
+)
 KNOWN_STRANGE = (
     "Known (ID, in-distribution) inputs are new examples of the kind the model learnt. Strange (OOD, "
     "out-of-distribution) inputs come from another data set: a good uncertainty is high for them."
@@ -69,17 +73,16 @@ def table_notes(table: Table) -> list[str]:
     notes = []
     counts = {line.seeds for line in table.lines}
     if counts == {"1"}:
-        notes.append(
-            "Each row has one seed, so there is no ±; the small range is the 95 % bootstrap interval over "
-            "queries, which does not cover what another training run would change."
-        )
+        notes.append(f"Each row has one seed, so there is no ±; {RANGE}")
     else:
-        uneven = (
-            " Rows have different seeds (see that column), so their means compare less well."
-            if len(counts) > 1
-            else ""
+        notes.append("Mean ± standard deviation over seeds.")
+    if len(counts) > 1:
+        notes.append(
+            "Rows have different seeds (see that column), so their means compare less well; best and "
+            "second best go by the seeds that all ranked rows have."
         )
-        notes.append(f"Mean ± standard deviation over seeds.{uneven}")
+        if "1" in counts:
+            notes.append(f"Where a row has one seed, {RANGE}")
     if table.bases:
         notes.append(_significance(table.bases))
     if table.untested:

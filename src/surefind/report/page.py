@@ -3,6 +3,7 @@
 Charts show methods and free baselines; the ablation has its table.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,6 @@ from surefind.report.tables import ablation_table, gaps, methods_table, publishe
 from surefind.report.vocabulary import METRICS, row_title, set_title
 
 HERE = Path(__file__).parent
-TALLEST = 64
-"""Images of strips are shrunk to this many pixels."""
 
 
 def write_report(
@@ -56,10 +55,17 @@ def write_report(
         published=published,
     )
     html.parent.mkdir(parents=True, exist_ok=True)
-    html.write_text(text, encoding="utf-8")
+    _write(html, text)
     if markdown is not None:
         markdown.parent.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(markdown_tables(results, published, remarks), encoding="utf-8")
+        _write(markdown, markdown_tables(results, published, remarks))
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, file)
 
 
 def _set(

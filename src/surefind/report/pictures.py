@@ -143,7 +143,7 @@ def write_pictures(
         if points.labels is not None:
             arrays[f"sphere/{part}/labels"] = points.labels
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.tmp")
+    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     with beside.open("wb") as stream:
         np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
     os.replace(beside, file)

@@ -20,7 +20,8 @@ from surefind.report.vocabulary import METRICS, Kind, Metric, kind_of, metric_of
 
 Series = Mapping[str, Sequence[float | int]]
 """Lists of numbers by name."""
-NEEDED = ("set", "row", "seed", "values", "protocol", "examples", "versions")
+TABLES = ("values", "protocol", "examples", "versions")
+NEEDED = ("set", "row", "seed", *TABLES)
 MEASURED = ("values", "intervals", "curves", "kappa", "corruptions")
 SAME = {"protocol": "by different protocols", "examples": "on different data"}
 """What the cells of one set must share, and what it means if they do not."""
@@ -151,7 +152,7 @@ def read_results(folder: Path, *, on_bad: Callable[[str], None] | None = None) -
 
 
 def _cell(file: Path) -> Cell:
-    raw = _checked(file)
+    raw = read_cell(file)
     ood = raw["protocol"].get("ood", raw.get("ood", "")) or ""
     return Cell(
         file=file,
@@ -172,7 +173,18 @@ def _cell(file: Path) -> Cell:
     )
 
 
-def _checked(file: Path) -> dict[str, Any]:
+def read_cell(file: Path) -> dict[str, Any]:
+    """Read and check a cell.
+
+    Args:
+        file: Its file.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        InputError: If it is damaged, or another cell than its name says.
+    """
     again = "Delete it, and the same surefind bench command makes it anew."
     try:
         raw: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -180,7 +192,7 @@ def _checked(file: Path) -> dict[str, Any]:
         raise InputError(f"{file} is not a whole result ({error}). {again}") from error
     missing = [k for k in NEEDED if k not in raw] if isinstance(raw, dict) else list(NEEDED)
     if missing:
-        raise InputError(f"{file} lacks {', '.join(missing)}: it is no result. {again}")
+        raise InputError(f"{file} is not a whole result: it lacks {', '.join(missing)}. {again}")
     wrong = _misshapen(raw)
     if wrong:
         raise InputError(f"{file}: {', '.join(wrong)} has not the form of a result. {again}")
@@ -201,10 +213,12 @@ def _checked(file: Path) -> dict[str, Any]:
 
 def _misshapen(raw: dict[str, Any]) -> list[str]:
     """Name the parts of a cell that have another form than the benchmark writes."""
-    tables = [k for k in (*NEEDED[4:], *MEASURED) if not isinstance(raw.get(k) or {}, dict)]
-    wrong = [*tables, *(k for k, kind in (("row", str), ("seed", int)) if type(raw[k]) is not kind)]
-    if wrong:
-        return wrong
+    kinds = {"row": str, "seed": int} | dict.fromkeys(TABLES, dict)
+    kinds |= {k: dict for k in MEASURED if raw.get(k) is not None}
+    kinds |= {"left_out": int} if "left_out" in raw else {}
+    wrong = [k for k, kind in kinds.items() if type(raw[k]) is not kind]
+    if wrong or not raw["values"]:
+        return wrong or ["values"]
     kappa = raw.get("kappa") or {"edges": [0, 1], "id": [1]}
     bins = _lengths(kappa, "id", *(kappa.keys() - {"edges"}))
     damage = ("strength", "median", "low", "high")
