@@ -67,6 +67,7 @@ def bench(
     Example: `surefind report results`
     """
     from surefind.bench import rows_of, run_problem
+    from surefind.bench.cells import cell_file
     from surefind.validation import check_whole
 
     check_whole("seeds", seeds, least=1)
@@ -76,7 +77,7 @@ def bench(
     check_place(work, 0)
     rows = rows_of(methods.split(","), with_ablation=ablation)
     problem = chosen_problem(source, ood, backbone, epochs, data)
-    cells = [out / problem.name / f"{r}-seed{s}.json" for s in range(seeds) for r in rows]
+    cells = [cell_file(out, problem.name, row, s) for s in range(seeds) for row in rows]
     there = sum(cell.exists() for cell in cells)
     say(f"{len(cells)} cells of {problem.name}, {there} of them there already.")
     try:

@@ -7,6 +7,9 @@ interval says nothing about another training run: that is what several seeds are
 Two ways to draw when a metric takes several arrays: *together*, where row i of each belongs to query i
 (AUSC, ECE), or *independently*, where each array is a set of its own (AUROC of ID against OOD).
 
+Of a sum of absolute values, as ECE is, resamples are larger on average than the metric itself, so its
+interval lies high: do not read closeness to it as a test.
+
 Policy: a draw on which the metric is undefined (by chance all answers are right) is left out;
 `Interval.n_resamples` says how many were used. If most are undefined there is no interval.
 """

@@ -2,20 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
+from surefind.report.beside import Beside, beside_published
 from surefind.report.notes import data_note, table_notes, version_warning
 from surefind.report.published import Published
 from surefind.report.results import Results, ResultSet
-from surefind.report.tables import (
-    Entry,
-    Line,
-    Table,
-    ablation_table,
-    gaps,
-    methods_table,
-    published_set,
-    published_table,
-)
-from surefind.report.vocabulary import row_title, set_title
+from surefind.report.tables import Entry, Line, Table, ablation_table, methods_table
+from surefind.report.vocabulary import set_title
 
 MARKS = "**Bold**: best. _Italic_: second best. ↑ higher is better, ↓ lower is better."
 
@@ -51,32 +43,15 @@ def _section(results: ResultSet, published: Published | None, remarks: Mapping[s
         if table is not None:
             parts += [p for p in (heading, _table(table), " ".join(table_notes(table))) if p]
     if published is not None:
-        parts += _beside(results, published, remarks)
+        for part in beside_published(results, published, remarks):
+            parts += _beside(part, published.source)
     return "\n\n".join(parts)
 
 
-def _beside(results: ResultSet, published: Published, remarks: Mapping[str, str]) -> list[str]:
-    parts = []
-    table = published_table(results, published, "method")
-    if table is not None:
-        parts += [f"### Beside {published.source}", f"Ours / {published.source}.", _table(table)]
-        parts += [published.caveat] if published.caveat else []
-        said = [
-            f"- {row_title(row)}: {phrase}. {remarks.get(f'{results.name}/{row}', '')}".rstrip()
-            for row, phrase in gaps(results, published).items()
-        ]
-        parts += ["\n".join(said)] if said else []
-    table = published_table(results, published, "ablation")
-    if table is not None:
-        where = published_set(results, published, "ablation")
-        parts += [f"### The ablation beside {published.source}", f"Ours / {published.source}."]
-        if where != results.name:
-            parts.append(
-                f"Ours is on {set_title(results.name)}, {published.source}'s on {set_title(where)}: "
-                "compare the order of the rows, not the levels."
-            )
-        parts.append(_table(table))
-    return parts
+def _beside(part: Beside, source: str) -> list[str]:
+    said = "\n".join(f"- {line}" for line in part.said)
+    parts = [f"### {part.title}", f"Ours / {source}.", _table(part.table), part.caveat, said]
+    return [p for p in parts if p]
 
 
 def _table(table: Table) -> str:

@@ -10,14 +10,15 @@ from typing import Any
 
 from surefind.data.extras import require
 from surefind.report import notes
+from surefind.report.beside import beside_published
 from surefind.report.figures import curve_charts, damage_charts, kappa_histograms
 from surefind.report.galleries import image_strips, sphere_views
 from surefind.report.markdown import markdown_tables
 from surefind.report.pictures import Pictures, read_pictures
 from surefind.report.published import Published
 from surefind.report.results import Cell, Results, ResultSet
-from surefind.report.tables import ablation_table, gaps, methods_table, published_table
-from surefind.report.vocabulary import METRICS, row_title, set_title
+from surefind.report.tables import ablation_table, methods_table
+from surefind.report.vocabulary import METRICS, set_title
 
 HERE = Path(__file__).parent
 
@@ -87,7 +88,7 @@ def _set(
         "about": notes.data_note(results),
         "warning": notes.version_warning(results),
         "tables": [(title, t, notes.table_notes(t)) for title, t in tables if t is not None],
-        "beside": _beside(results, published, remarks) if published else [],
+        "beside": beside_published(results, published, remarks) if published else [],
         "charts": curve_charts(firsts),
         "histograms": kappa_histograms(firsts),
         "corruptions": damage_charts(firsts),
@@ -95,26 +96,6 @@ def _set(
         "strips": image_strips(found),
         "settings": _settings(results),
     }
-
-
-def _beside(
-    results: ResultSet, published: Published, remarks: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    said = [
-        f"{row_title(row)}: {phrase}. {remarks.get(f'{results.name}/{row}', '')}".rstrip()
-        for row, phrase in gaps(results, published).items()
-    ]
-    methods = published_table(results, published, "method")
-    ablation = published_table(results, published, "ablation")
-    where = set_title(published.ablation_set)
-    other = "" if published.ablation_set == results.name else f", there on {where}"
-    found: list[dict[str, Any]] = []
-    if methods is not None:
-        found.append({"title": f"Beside {published.source}", "table": methods, "said": said})
-    if ablation is not None:
-        title = f"The ablation beside {published.source}{other}"
-        found.append({"title": title, "table": ablation, "said": []})
-    return found
 
 
 def _pictures(name: str, firsts: Mapping[str, Cell], folder: Path) -> dict[str, Pictures]:
