@@ -2,6 +2,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from stored import npz
 
 import surefind as sf
 
@@ -11,7 +12,7 @@ def test_npz_holds_what_the_library_gives(surefind, sure):
     assert code == 0, err
     assert "Embedding 599 inputs takes about" in out
     assert "Wrote 599 embeddings of 8 dimensions" in out
-    stored = np.load("deep/test.npz")
+    stored = npz("deep/test.npz")
     test = sf.data.catalogue.load("digits").test
     expected = sf.load(sure).embed(test).numpy()
     np.testing.assert_allclose(stored["mean"], expected.mean, atol=1e-6)
@@ -25,7 +26,7 @@ def test_parquet_holds_the_same(surefind, sure):
     surefind("embed", sure, "digits:ood", "--out", "a.npz")
     code, _, err = surefind("embed", sure, "digits:ood", "--out", "a.parquet")
     assert code == 0, err
-    table, arrays = pq.read_table("a.parquet"), np.load("a.npz")
+    table, arrays = pq.read_table("a.parquet"), npz("a.npz")
     assert table.column_names == ["id", "mean", "kappa", "uncertainty"]  # no labels are known
     np.testing.assert_array_equal(np.array(table["mean"].to_pylist()), arrays["mean"])
     np.testing.assert_array_equal(table["kappa"].to_numpy(), arrays["kappa"])
@@ -39,14 +40,14 @@ def test_a_folder_of_loose_images_is_read_as_the_network_takes_them(surefind, su
         Image.fromarray(pixels).save(tmp_path / "loose" / f"{i}.png")
     code, _, err = surefind("embed", sure, "loose", "--out", "loose.npz")
     assert code == 0, err
-    assert np.load("loose.npz")["ids"].tolist() == ["0.png", "1.png", "2.png"]
+    assert npz("loose.npz")["ids"].tolist() == ["0.png", "1.png", "2.png"]
 
 
 def test_arrays_of_images_are_taken_too(surefind, sure):
     np.save("images.npy", np.zeros((70, 8, 8), dtype=np.uint8))
     code, _, err = surefind("embed", sure, "images.npy", "--out", "a.npz")
     assert code == 0, err
-    assert np.load("a.npz")["mean"].shape == (70, 8)
+    assert npz("a.npz")["mean"].shape == (70, 8)
 
 
 def test_bad_images_are_refused_or_left_out(surefind, sure, broken):
@@ -58,7 +59,7 @@ def test_bad_images_are_refused_or_left_out(surefind, sure, broken):
     code, out, err = surefind(*embed, "--on-bad", "skip")
     assert code == 0, err
     assert "Left out 1 images that cannot be read: pets/cat/broken.png: " in out
-    assert np.load("a.npz")["labels"].tolist() == ["cat"] * 6 + ["dog"] * 6
+    assert npz("a.npz")["labels"].tolist() == ["cat"] * 6 + ["dog"] * 6
 
 
 @pytest.mark.parametrize(

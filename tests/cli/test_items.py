@@ -3,6 +3,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from stored import npz
 
 import surefind as sf
 from surefind.cli.items import read_column, read_items
@@ -22,7 +23,7 @@ def test_what_embed_writes_is_taken_as_it_is(surefind, sure):
     for file in ("test.npz", "test.parquet"):
         code, _, err = surefind("embed", sure, "digits:test", "--out", file)
         assert code == 0, err
-    stored = np.load("test.npz")
+    stored = npz("test.npz")
     for file in ("test.npz", "test.parquet"):
         items = read_items(file, None, None)
         np.testing.assert_array_equal(items.embeddings.mean, stored["mean"])

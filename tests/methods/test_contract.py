@@ -7,6 +7,7 @@ import learning
 import numpy as np
 import pytest
 import torch
+from stored import npz
 
 import surefind as sf
 from surefind.methods import METHODS
@@ -125,7 +126,7 @@ def test_saved_loaded_and_embedded_in_a_new_process_is_bit_identical(fitted, tmp
         "e = sf.load('model').embed(np.load('x.npy')); np.savez('e.npz', m=e.mean, k=e.kappa)"
     )
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
-    there, here = np.load(tmp_path / "e.npz"), fitted.embed(test.inputs)
+    there, here = npz(tmp_path / "e.npz"), fitted.embed(test.inputs)
     np.testing.assert_array_equal(there["m"], here.mean)
     np.testing.assert_array_equal(there["k"], here.kappa)
 
