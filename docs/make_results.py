@@ -24,7 +24,8 @@ The rule for scale and prior is that of `surefind.methods.width`. Nothing was tu
 out-of-distribution data of these sets, but the rule was last changed after a first round of LAM's rows had
 been seen: poor ones on CIFAR10 gave the reason, its validation data against faces and digits with classes
 left out decided. Rows whose posterior the change touched were made anew. Online LAM's rows were made anew
-once more, when the benchmark gave up settings of its own for the method's defaults.
+once more, also after their numbers had been seen, when the benchmark gave up a setting of its own for the
+method's defaults.
 
 """
 TRAINING = (
