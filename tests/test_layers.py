@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[1] / "src" / "surefind"
 BASE = {"errors", "validation"}
 MAY_IMPORT = {
     "errors": set(),
+    "files": set(),
     "validation": {"errors"},
     "embeddings": BASE,
     "sphere": BASE,
@@ -34,7 +35,7 @@ MAY_IMPORT = {
     "vectors": BASE
     | {"relations", "pairs", "curvature", "posterior", "data", "models", "objectives"}
     | {"methods", "train", "retrieval"},
-    "report": BASE | {"data"},
+    "report": BASE | {"data", "files"},
     "retrieval": BASE | {"embeddings", "relations", "vmf"},
     "methods": BASE
     | {"data", "models", "pairs", "relations", "objectives", "train", "runs", "processes", "seeds"}

@@ -3,7 +3,8 @@ import os
 import pytest
 
 import surefind as sf
-from surefind.cli.places import check_file, check_place, write_whole
+from surefind.cli.places import check_file, check_place
+from surefind.files import write_whole
 
 
 def test_a_place_that_cannot_be_written_is_noticed_first(tmp_path, monkeypatch):

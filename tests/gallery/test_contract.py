@@ -12,6 +12,8 @@ from surefind.errors import DegenerateError, InputError
 from surefind.gallery.gallery import Gallery
 
 DIM = 12
+KEPT = ("folder", "hnsw", "milvus-lite", "milvus-server")
+"""Galleries that outlive their process."""
 NO_SERVER = (
     "SUREFIND_MILVUS is not set: give a server's address, or 'start' to start one (PyPI milvus)"
 )
@@ -35,7 +37,7 @@ def server(tmp_path_factory):
     started.stop()
 
 
-@pytest.fixture(params=["memory", "folder", "hnsw", "milvus-lite", "milvus-server"])
+@pytest.fixture(params=["memory", *KEPT])
 def place(request, tmp_path):
     """Arguments that make a gallery, without the path; and the path."""
     if request.param == "milvus-server":
@@ -247,10 +249,9 @@ def test_ranking_by_kappa_is_that_of_the_whole_gallery(gallery, draw, rank):
     assert (np.diff(answers.scores) <= 0).all()
 
 
+@pytest.mark.parametrize("place", KEPT, indirect=True)
 def test_what_was_acknowledged_is_there_after_opening(place, draw):
     options, path = place
-    if path is None:
-        pytest.skip("a gallery in memory has nothing to open")
     x, state = draw(20), {}
     with Gallery(path=path, model="m", **options) as gallery:
         gallery.add(x, ids=range(20), labels=[n % 3 for n in range(20)])

@@ -68,19 +68,23 @@ class Problem:
             )
 
     @property
+    def parts(self) -> dict[str, Dataset]:
+        """The parts that there are, by name."""
+        parts = {"train": self.train, "test": self.test, "gallery": self.gallery, "ood": self.ood}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    @property
     def examples(self) -> dict[str, int]:
         """Sizes of the parts."""
-        parts = {"train": self.train, "test": self.test, "gallery": self.gallery, "ood": self.ood}
-        return {name: len(part) for name, part in parts.items() if part is not None}
+        return {name: len(part) for name, part in self.parts.items()}
 
     @property
     def files(self) -> dict[str, str]:
         """What tells the parts' image files from others, for the parts that are files."""
-        parts = {"train": self.train, "test": self.test, "gallery": self.gallery, "ood": self.ood}
         return {
             name: part.inputs.fingerprint()
-            for name, part in parts.items()
-            if part is not None and isinstance(part.inputs, ImageFiles)
+            for name, part in self.parts.items()
+            if isinstance(part.inputs, ImageFiles)
         }
 
     @property

@@ -52,13 +52,3 @@ def check_file(file: Path, suffixes: Sequence[str]) -> None:
     if file.is_dir():
         raise InputError(f"{file} is a folder; give the name of a file.")
     check_place(file.parent, 0)
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Write a text beside its place and move it there."""
-    beside = file.with_name(f".{file.name}.tmp")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, file)
-    finally:
-        beside.unlink(missing_ok=True)

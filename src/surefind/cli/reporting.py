@@ -12,9 +12,9 @@ from surefind.cli.benchmarking import WORK
 from surefind.cli.completion import complete_run, is_run
 from surefind.cli.console import say, warn
 from surefind.cli.evaluating import MEANINGS
-from surefind.cli.places import write_whole
 from surefind.cli.run_folder import RunFolder, open_run
 from surefind.errors import InputError
+from surefind.files import write_whole
 
 if TYPE_CHECKING:
     from surefind.report import Results

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from surefind.cli.places import write_whole
 from surefind.errors import InputError
+from surefind.files import write_whole
 
 FORMAT = 1
 CONFIG = "config.toml"

@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import surefind
-from surefind.cli.places import check_place, write_whole
+from surefind.cli.places import check_place
 from surefind.cli.plots import LOSS
 from surefind.cli.run_config import CONFIG, read_config, write_config
 from surefind.cli.run_readme import readme_text
 from surefind.cli.sources import split_part
 from surefind.cli.stopping import this_command
 from surefind.errors import InputError
+from surefind.files import write_whole
 
 if TYPE_CHECKING:
     from surefind.learner import MetricLearner

@@ -32,7 +32,8 @@ from surefind.cli.options import (
     OnBad,
     RunOption,
 )
-from surefind.cli.places import check_file, write_whole
+from surefind.cli.places import check_file
+from surefind.files import write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table

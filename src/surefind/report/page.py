@@ -3,12 +3,12 @@
 Charts show methods and free baselines; the ablation has its table.
 """
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from surefind.data.extras import require
+from surefind.files import write_whole
 from surefind.report import notes
 from surefind.report.beside import beside_published
 from surefind.report.figures import curve_charts, damage_charts, kappa_histograms
@@ -56,17 +56,10 @@ def write_report(
         published=published,
     )
     html.parent.mkdir(parents=True, exist_ok=True)
-    _write(html, text)
+    write_whole(html, text)
     if markdown is not None:
         markdown.parent.mkdir(parents=True, exist_ok=True)
-        _write(markdown, markdown_tables(results, published, remarks))
-
-
-def _write(file: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, file)
+        write_whole(markdown, markdown_tables(results, published, remarks))
 
 
 def _set(
