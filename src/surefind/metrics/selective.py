@@ -63,7 +63,7 @@ def sparsification_curve(correct: Any, uncertainty: Any) -> SparsificationCurve:
     Returns:
         The curve.
     """
-    accuracy = _accuracy_of_surest(*_both(correct, uncertainty))
+    accuracy = _accuracy_of_surest(*_correct_and_uncertainty(correct, uncertainty))
     # Whole numbers: ⌊0.29 · 100⌋ would be 28.
     dropped = len(accuracy) * np.arange(FRACTIONS) // FRACTIONS
     kept = len(accuracy) - dropped
@@ -93,7 +93,7 @@ def risk_coverage_curve(correct: Any, uncertainty: Any) -> RiskCoverageCurve:
     Returns:
         The curve.
     """
-    accuracy = _accuracy_of_surest(*_both(correct, uncertainty))
+    accuracy = _accuracy_of_surest(*_correct_and_uncertainty(correct, uncertainty))
     n = len(accuracy)
     return RiskCoverageCurve(np.arange(1, n + 1) / n, 1 - accuracy)
 
@@ -124,7 +124,7 @@ def r_auroc(correct: Any, uncertainty: Any) -> float:
     Raises:
         DegenerateError: If all answers are right, or all are wrong.
     """
-    right, scores = _both(correct, uncertainty)
+    right, scores = _correct_and_uncertainty(correct, uncertainty)
     if right.all() or not right.any():
         raise DegenerateError(
             f"all {len(right)} answers are {'right' if right.all() else 'wrong'}: there is nothing "
@@ -133,7 +133,7 @@ def r_auroc(correct: Any, uncertainty: Any) -> float:
     return auroc(scores[right], scores[~right])
 
 
-def _both(correct: Any, uncertainty: Any) -> tuple[Bool[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+def _correct_and_uncertainty(correct: Any, uncertainty: Any) -> tuple[Bool[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     right = as_correct("correct", correct)
     return right, as_scores("uncertainty", uncertainty, length=len(right))
 
