@@ -33,9 +33,9 @@ from frozen import Columns, frozen
 from measure import environment
 
 from surefind.decisions import Signals, calibrate, neighbour_signals
-from surefind.laplace_head import LaplaceHead
+from surefind.estimators.laplace_head import LaplaceHead
 from surefind.metrics import aurc, r_auroc, risk_coverage_curve
-from surefind.retrieval.mahalanobis import fit_mahalanobis
+from surefind.retrieval.baselines import fit_mahalanobis
 from surefind.retrieval.search import nearest
 
 RESULTS = Path(__file__).parent / "results" / "decisions.json"

@@ -28,7 +28,7 @@ def lfw(data: Path) -> Columns:
     import onnxruntime
     from PIL import Image
 
-    from surefind.data.table import read_table
+    from surefind.data.tables import read_table
 
     table = read_table(data / "lfw" / "labels.csv")
     options = onnxruntime.SessionOptions()

@@ -18,17 +18,17 @@ import torch
 from measure import environment
 
 import surefind as sf
-from surefind.data.idx import load_idx
+from surefind.data.batches import read_batches
 from surefind.data.images import ImageFiles
-from surefind.data.loading import read_batches
-from surefind.methods.deterministic import EncoderTrainee, PointEmbedder
-from surefind.methods.head_embedder import HeadEmbedder
-from surefind.methods.laplace_online import LaplaceOnline, OnlineTrainee
+from surefind.data.small_images import load_idx
+from surefind.learning.methods.deterministic import EncoderTrainee, PointEmbedder
+from surefind.learning.methods.head_embedder import HeadEmbedder
+from surefind.learning.methods.laplace_online import LaplaceOnline, OnlineTrainee
+from surefind.learning.seeds import seeded
+from surefind.learning.train import Trainee
 from surefind.models.backbones import resnet50
 from surefind.models.convnets import fashion_mnist_net
-from surefind.objectives import Contrastive
-from surefind.seeds import seeded
-from surefind.train import Trainee
+from surefind.pairs.objectives import Contrastive
 
 RESULTS = Path(__file__).parent / "results" / "learning.json"
 

@@ -34,12 +34,12 @@ from PIL import Image
 import surefind as sf
 from surefind.data.digits import load_digits
 from surefind.gallery.gallery import Gallery
+from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
-from surefind.seeds import seeded
 
 RESULTS = Path(__file__).parent / "results" / "service.json"
 TESTS = Path(__file__).parents[1] / "tests" / "service"
-LAUNCH = "import typer; from surefind.cli.serving import serve; typer.run(serve)"
+LAUNCH = "import typer; from surefind.apps.cli.serve import serve; typer.run(serve)"
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 SEED, ITEMS, DIM, CLASSES = 0, 100_000, 64, 5_000
 

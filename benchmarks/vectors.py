@@ -24,7 +24,7 @@ import torch
 from measure import environment, measure, status
 
 from surefind import metrics
-from surefind.laplace_head import LaplaceHead
+from surefind.estimators.laplace_head import LaplaceHead
 from surefind.retrieval.search import nearest
 
 RESULTS = Path(__file__).parent / "results" / "vectors.json"

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from surefind.report import PAPER, Results, markdown_tables, read_results
-from surefind.report.tables import methods_table
-from surefind.report.vocabulary import metric_of, set_title
+from surefind.evaluation.report import PAPER, Results, markdown_tables, read_results
+from surefind.evaluation.report.tables import methods_table
+from surefind.evaluation.report.vocabulary import metric_of, set_title
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -20,7 +20,7 @@ Made by `python docs/make_results.py` from the cells in `benchmarks/results`, wh
 `--ablation`). The paper is F. Warburg, M. Miani, S. Brack, S. Hauberg: Bayesian Metric Learning for
 Uncertainty Quantification in Image Retrieval, 2023. Of SVHN's 26,032 test images 5,000 were at hand.
 
-The rule for scale and prior is that of `surefind.methods.width`. Nothing was tuned on test or
+The rule for scale and prior is that of `surefind.learning.tuning`. Nothing was tuned on test or
 out-of-distribution data of these sets, but the rule was last changed after a first round of LAM's rows had
 been seen: poor ones on CIFAR10 gave the reason, its validation data against faces and digits with classes
 left out decided. Rows whose posterior the change touched were made anew. Online LAM's rows were made anew

@@ -6,7 +6,7 @@ import torch
 
 import surefind as sf
 from surefind.data.catalogue import load
-from surefind.evaluation import evaluate
+from surefind.evaluation.evaluate import evaluate
 from surefind.models.convnets import small_net
 
 

@@ -88,7 +88,7 @@ def test_names_imported_when_used_are_those_that_type_checkers_see():
 
 
 def test_modules_are_there_without_being_imported_by_name():
-    assert surefind.objectives.External
+    assert surefind.pairs.objectives.External
     with pytest.raises(AttributeError, match="module 'surefind' has no attribute 'nonsense'"):
         _ = surefind.nonsense
 

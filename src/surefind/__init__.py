@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surefind import methods, metrics
+    from surefind import metrics
     from surefind.curvature.dataset import dataset_curvature, dataset_kronecker_curvature
     from surefind.curvature.head import head_curvature
     from surefind.curvature.network import network_curvature
@@ -24,67 +24,67 @@ if TYPE_CHECKING:
     from surefind.data.preprocessing import Preprocessing
     from surefind.embeddings import Embeddings
     from surefind.errors import DegenerateError, InputError, NumericalError, SurefindError
-    from surefind.evaluation import Evaluation, evaluate
+    from surefind.estimators.laplace_head import LaplaceHead  # noqa: F401
+    from surefind.estimators.learner import MetricLearner, load
+    from surefind.evaluation.evaluate import Evaluation, evaluate
     from surefind.gallery.answers import Answers
     from surefind.gallery.faults import StaleError, StorageError
     from surefind.gallery.gallery import Gallery
-    from surefind.laplace_head import LaplaceHead  # noqa: F401
-    from surefind.learner import MetricLearner, load
-    from surefind.losses import contrastive_loss
-    from surefind.mining import mine_pairs, mined_negative_weight
+    from surefind.learning import methods
     from surefind.models.encoder import Encoder
-    from surefind.pairs import pair_targets
+    from surefind.pairs.losses import contrastive_loss, pair_targets
+    from surefind.pairs.mining import mine_pairs, mined_negative_weight
+    from surefind.pairs.relations import Classes, PairList, Positions
     from surefind.posterior.diagonal import HeadPosterior
     from surefind.posterior.evidence import pair_loss, tune_on_pairs, tune_prior_precision
+    from surefind.posterior.sphere import spherical_moments
     from surefind.posterior.structured import DensePosterior, KroneckerPosterior
-    from surefind.relations import Classes, PairList, Positions
-    from surefind.sphere import spherical_moments
-    from surefind.vmf import vmf_concentration, vmf_log_normalizer, vmf_match_score
+    from surefind.posterior.vmf import vmf_concentration, vmf_log_normalizer, vmf_match_score
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Answers": "gallery.answers",
-    "Classes": "relations",
+    "Classes": "pairs.relations",
     "Dataset": "data.dataset",
     "DegenerateError": "errors",
     "DensePosterior": "posterior.structured",
     "Embeddings": "embeddings",
     "Encoder": "models.encoder",
-    "Evaluation": "evaluation",
+    "Evaluation": "evaluation.evaluate",
     "Gallery": "gallery.gallery",
     "HeadPosterior": "posterior.diagonal",
     "InputError": "errors",
     "KroneckerCurvature": "curvature.structured",
     "KroneckerPosterior": "posterior.structured",
-    "LaplaceHead": "laplace_head",
-    "MetricLearner": "learner",
+    "LaplaceHead": "estimators.laplace_head",
+    "MetricLearner": "estimators.learner",
     "NumericalError": "errors",
-    "PairList": "relations",
-    "Positions": "relations",
+    "PairList": "pairs.relations",
+    "Positions": "pairs.relations",
     "Preprocessing": "data.preprocessing",
     "StaleError": "gallery.faults",
     "StorageError": "gallery.faults",
     "SurefindError": "errors",
-    "contrastive_loss": "losses",
+    "contrastive_loss": "pairs.losses",
     "dataset_curvature": "curvature.dataset",
     "dataset_kronecker_curvature": "curvature.dataset",
     "dense_curvature": "curvature.structured",
-    "evaluate": "evaluation",
+    "evaluate": "evaluation.evaluate",
     "head_curvature": "curvature.head",
     "kronecker_curvature": "curvature.structured",
-    "load": "learner",
-    "mine_pairs": "mining",
-    "mined_negative_weight": "mining",
+    "load": "estimators.learner",
+    "mine_pairs": "pairs.mining",
+    "mined_negative_weight": "pairs.mining",
     "network_curvature": "curvature.network",
     "pair_loss": "posterior.evidence",
-    "pair_targets": "pairs",
-    "spherical_moments": "sphere",
+    "pair_targets": "pairs.losses",
+    "spherical_moments": "posterior.sphere",
     "tune_on_pairs": "posterior.evidence",
     "tune_prior_precision": "posterior.evidence",
-    "vmf_concentration": "vmf",
-    "vmf_log_normalizer": "vmf",
-    "vmf_match_score": "vmf",
+    "vmf_concentration": "posterior.vmf",
+    "vmf_log_normalizer": "posterior.vmf",
+    "vmf_match_score": "posterior.vmf",
 }
 """The module of each public name."""
 

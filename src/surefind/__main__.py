@@ -1,5 +1,5 @@
 """``python -m surefind`` is the command line."""
 
-from surefind.cli import main
+from surefind.apps.cli import main
 
 main()

@@ -1,16 +1,16 @@
 import json
 from dataclasses import replace
 
-import learning
 import numpy as np
 import pytest
+import small_learners
 import torch
 import transformers
 from PIL import Image
 
 import surefind as sf
-from surefind import evaluation
-from surefind.bench import Problem, Protocol, showing
+from surefind.evaluation import evaluate as evaluation
+from surefind.evaluation.bench import Problem, Protocol, showing
 from surefind.models.convnets import small_net
 
 PROTOCOL = Protocol(None, ("noise", "all"), 0.7, 1, 1, 32, 32, 1e-3, ece_samples=4)
@@ -26,8 +26,10 @@ def few(monkeypatch):
 @pytest.fixture(scope="session")
 def tiny():
     """A problem of four digits against noise, with three outputs, that takes a moment."""
-    train, test = learning.digits()
-    noise = torch.randint(256, (20, 8, 8), dtype=torch.uint8, generator=learning.seeded(0, "noise"))
+    train, test = small_learners.digits()
+    noise = torch.randint(
+        256, (20, 8, 8), dtype=torch.uint8, generator=small_learners.seeded(0, "noise")
+    )
     return Problem(
         "tiny",
         PROTOCOL,

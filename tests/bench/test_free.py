@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from surefind.bench import FREE
-from surefind.bench.free import PointEstimate, free_scores
-from surefind.bench.rows import fitted
+from surefind.evaluation.bench import FREE
+from surefind.evaluation.bench.distance_baselines import PointEstimate, free_scores
+from surefind.evaluation.bench.lineup import fitted
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.bench import own_problem, read_cell, run_problem
-from surefind.seeds import seeded
+from surefind.evaluation.bench import own_problem, read_cell, run_problem
+from surefind.learning.seeds import seeded
 
 
 def test_many_classes_are_divided_so_that_the_test_classes_are_new(folders):

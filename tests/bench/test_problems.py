@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.bench import PROTOCOLS, load_problem, read_cell, run_problem
-from surefind.bench.problems import on_backbone
 from surefind.data.features import CARS_FILE, CUB_FILE
-from surefind.seeds import seeded
+from surefind.evaluation.bench import PROTOCOLS, load_problem, read_cell, run_problem
+from surefind.evaluation.bench.protocols import on_backbone
+from surefind.learning.seeds import seeded
 
 
 def write_features(folder, file, classes, rng, images=4):

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.bench import PROTOCOLS, protocols
-from surefind.bench.protocols import identity_net, shrunk_ink
+from surefind.evaluation.bench import PROTOCOLS, protocols
+from surefind.evaluation.bench.protocols import identity_net, shrunk_ink
 
 
 @pytest.mark.parametrize(

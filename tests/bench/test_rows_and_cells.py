@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 import surefind as sf
-from surefind.bench import FREE, ablation, rows_of, write_cell
-from surefind.bench.rows import method_of, samples_of, stage_of
-from surefind.methods import METHODS
+from surefind.evaluation.bench import FREE, ablation, rows_of, write_cell
+from surefind.evaluation.bench.lineup import method_of, samples_of, stage_of
+from surefind.learning.methods import METHODS
 
 
 def test_rows():

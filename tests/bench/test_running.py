@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.bench import FREE, PROTOCOLS, read_cell, rows_of, run_bench, run_problem
-from surefind.bench.running import _finite
-from surefind.methods import METHODS
-from surefind.report import read_results
-from surefind.report.pictures import read_pictures
+from surefind.evaluation.artifacts import read_pictures
+from surefind.evaluation.bench import FREE, PROTOCOLS, read_cell, rows_of, run_bench, run_problem
+from surefind.evaluation.bench.running import _finite
+from surefind.evaluation.report import read_results
+from surefind.learning.methods import METHODS
 
 ABLATION_ROW = "laplace-posthoc-euclidean-full"
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from surefind import bench
-from surefind.cli import main
+from surefind.apps.cli import main
+from surefind.evaluation import bench
 
 
 def command(*arguments):

@@ -9,8 +9,8 @@ import sys
 import pytest
 import typer
 
-from surefind.cli import main
-from surefind.cli.app import app, explanation, run
+from surefind.apps.cli import main
+from surefind.apps.cli.app import app, explanation, run
 
 EXAMPLE = re.compile(r"Example: `(surefind [^`]+)`")
 
@@ -62,7 +62,7 @@ def test_an_unknown_command_is_wrong_usage(surefind):
 
 PROBE = """
 import sys
-from surefind.cli import main
+from surefind.apps.cli import main
 try:
     main()
 finally:
@@ -100,7 +100,9 @@ def test_a_mistake_shows_no_traceback(tmp_path, arguments, code):
 
 @pytest.mark.parametrize("library", ["typer", "rich"])
 def test_without_its_extra_the_command_line_says_what_to_install(library):
-    code = f"import sys; sys.modules[{library!r}] = None; from surefind.cli import main; main()"
+    code = (
+        f"import sys; sys.modules[{library!r}] = None; from surefind.apps.cli import main; main()"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
@@ -111,8 +113,8 @@ def test_without_its_extra_the_command_line_says_what_to_install(library):
 
 
 def test_a_missing_library_of_another_kind_is_not_hidden(monkeypatch):
-    monkeypatch.delitem(sys.modules, "surefind.cli.app")
-    monkeypatch.setitem(sys.modules, "surefind.cli.doctor", None)
+    monkeypatch.delitem(sys.modules, "surefind.apps.cli.app")
+    monkeypatch.setitem(sys.modules, "surefind.apps.cli.doctor", None)
     with pytest.raises(ModuleNotFoundError):
         main()
 
@@ -157,7 +159,7 @@ def test_a_stop_before_a_command_runs_is_no_traceback(monkeypatch, capsys, error
     def stop(**_):
         raise error
 
-    monkeypatch.setattr("surefind.cli.app.app", stop)
+    monkeypatch.setattr("surefind.apps.cli.app.app", stop)
     with pytest.raises(SystemExit, match="1"):
         run()
     assert written in capsys.readouterr().err
@@ -167,7 +169,7 @@ def test_a_stop_within_a_command_says_that_nothing_is_lost(surefind, monkeypatch
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("surefind.cli.doctor.machine", stop)
+    monkeypatch.setattr("surefind.apps.cli.doctor.machine", stop)
     code, _, err = surefind("doctor")
     assert code == 1
     assert "Stopped: nothing is half written; the same command starts again." in err
@@ -177,6 +179,6 @@ def test_a_defect_keeps_its_traceback(surefind, monkeypatch):
     def broken(*_):
         raise TypeError("ours")
 
-    monkeypatch.setattr("surefind.cli.doctor.machine", broken)
+    monkeypatch.setattr("surefind.apps.cli.doctor.machine", broken)
     with pytest.raises(TypeError, match="ours"):
         surefind("doctor")

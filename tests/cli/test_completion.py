@@ -4,9 +4,8 @@ import sys
 
 import pytest
 
-from surefind.bench import FREE, PROTOCOLS
-from surefind.cli import completion
-from surefind.cli.completion import (
+from surefind.apps.cli import options as completion
+from surefind.apps.cli.options import (
     complete_benched,
     complete_method,
     complete_methods,
@@ -15,7 +14,8 @@ from surefind.cli.completion import (
     complete_source,
 )
 from surefind.data.catalogue import set_names
-from surefind.methods import METHODS
+from surefind.evaluation.bench import FREE, PROTOCOLS
+from surefind.learning.methods import METHODS
 
 
 def test_the_names_are_those_of_the_library():
@@ -68,7 +68,7 @@ def test_sources_are_sets_and_files(place):
 def test_the_shell_gets_them(place, typed, offered):
     """As bash asks, with the answer printed a line each, and no PyTorch loaded for it."""
     code = (
-        "import sys\nfrom surefind.cli import main\nsys.argv = ['surefind']\n"
+        "import sys\nfrom surefind.apps.cli import main\nsys.argv = ['surefind']\n"
         "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
     )
     environment = {

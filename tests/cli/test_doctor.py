@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import surefind as sf
-from surefind.cli import doctor
+from surefind.apps.cli import doctor
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 

@@ -2,12 +2,12 @@ import builtins
 import sys
 import time
 
-import learning
 import pytest
+import small_learners
 import torch
 
 import surefind as sf
-from surefind.cli.estimate import (
+from surefind.apps.cli.preflight import (
     Estimate,
     duration_text,
     passing_estimate,
@@ -36,13 +36,13 @@ def test_an_estimate_reads_as_a_sentence():
 
 def test_training_is_extrapolated_from_a_few_steps():
     """A step that takes 20 ms, 2 epochs of 12 steps: about half a second."""
-    train = learning.digits()[0]
+    train = small_learners.digits()[0]
 
     def slow(embeddings, relation, generator):
         time.sleep(0.02)
         return embeddings.sum()
 
-    learner = learning.learner(objective=slow)
+    learner = small_learners.learner(objective=slow)
     steps = 2 * -(-len(train) // 32)
     found = training_estimate(learner, train)
     assert (
@@ -53,31 +53,34 @@ def test_training_is_extrapolated_from_a_few_steps():
 
 def test_an_ensemble_takes_as_many_times_longer(monkeypatch):
     ticks = iter(range(1000))
-    monkeypatch.setattr("surefind.cli.estimate.time.perf_counter", lambda: float(next(ticks)))
-    train = learning.digits()[0][:64]
-    one = training_estimate(learning.learner("deterministic", epochs=1), train)
-    five = training_estimate(learning.learner("deep-ensemble", epochs=1), train)
+    monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: float(next(ticks)))
+    train = small_learners.digits()[0][:64]
+    one = training_estimate(small_learners.learner("deterministic", epochs=1), train)
+    five = training_estimate(small_learners.learner("deep-ensemble", epochs=1), train)
     assert five.seconds == pytest.approx(5 * one.seconds, rel=1.0)
     assert five.seconds > 2 * one.seconds
 
 
 def test_a_single_step_is_enough():
-    assert training_estimate(learning.learner(epochs=1), learning.digits()[0][:20]).seconds > 0
+    assert (
+        training_estimate(small_learners.learner(epochs=1), small_learners.digits()[0][:20]).seconds
+        > 0
+    )
 
 
 def test_without_steps_there_is_no_estimate():
-    learner = learning.learner("laplace-posthoc", epochs=0)
-    assert training_estimate(learner, learning.digits()[0][:50]) is None
+    learner = small_learners.learner("laplace-posthoc", epochs=0)
+    assert training_estimate(learner, small_learners.digits()[0][:50]) is None
 
 
 def test_a_fit_without_steps_is_extrapolated_with_its_square(monkeypatch):
     """Of 8192 vectors: parts of 512, 512 and 1024 take 0.1 s, then 5 + 1 and 10 + 4 seconds."""
     data = sf.Dataset(torch.rand(8192, 2))
     clock = iter([0.0, 0.1, 10.0, 16.0, 20.0, 34.0])
-    monkeypatch.setattr("surefind.cli.estimate.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: next(clock))
     sizes = []
     monkeypatch.setattr(sf.MetricLearner, "fit", lambda self, part: sizes.append(len(part)))
-    found = passing_estimate(learning.learner(epochs=0), data)
+    found = passing_estimate(small_learners.learner(epochs=0), data)
     assert sizes == [512, 512, 1024]
     assert found.seconds == pytest.approx(5 * 16 + 1 * 16**2)
 

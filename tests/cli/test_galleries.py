@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.cli.galleries import check_model, existing_gallery, labels_like, new_gallery
-from surefind.cli.run_folder import open_run
+from surefind.apps.cli.galleries import check_model, existing_gallery, labels_like, new_gallery
+from surefind.apps.cli.run_folder import open_run
 from surefind.gallery.gallery import Gallery
 
 

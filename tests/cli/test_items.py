@@ -6,7 +6,7 @@ import torch
 from stored import npz
 
 import surefind as sf
-from surefind.cli.items import read_column, read_items
+from surefind.apps.cli.items import read_column, read_items
 
 
 @pytest.fixture(autouse=True)

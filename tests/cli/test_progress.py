@@ -3,8 +3,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from surefind.cli import progress
-from surefind.train import Progress
+from surefind.apps.cli import console as progress
+from surefind.learning.train import Progress
 
 
 @pytest.fixture

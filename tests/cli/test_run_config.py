@@ -3,8 +3,7 @@ import tomllib
 import pytest
 
 import surefind as sf
-from surefind.cli.run_config import read_config
-from surefind.cli.run_folder import create_run, open_run
+from surefind.apps.cli.run_folder import create_run, open_run, read_config
 
 COMMANDS = [("embed", "plain", "digits:test", "--out", "a.npz"), ("evaluate", "plain")]
 COMMANDS += [("fit", "plain", "--out", "new"), ("report", "plain")]

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from surefind.cli.run_folder import RunFolder
+from surefind.apps.cli.run_folder import RunFolder
 
 COMMANDS = [("embed", "plain", "digits:test", "--out", "a.npz"), ("evaluate", "plain")]
 COMMANDS += [("fit", "plain", "--out", "new")]

@@ -4,8 +4,7 @@ import shlex
 import numpy as np
 
 import surefind as sf
-from surefind.cli.run_folder import open_run
-from surefind.cli.run_readme import readme_text
+from surefind.apps.cli.run_folder import open_run, readme_text
 
 
 def test_only_what_is_there_is_listed(tmp_path):

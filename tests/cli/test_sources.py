@@ -5,9 +5,15 @@ import pytest
 from torch import nn
 
 import surefind as sf
-from surefind.cli.encoders import FITTING, SIDES, chosen_encoder
-from surefind.cli.sources import image_mode, part_names, read_source, readable, split_part
-from surefind.cli.vector_files import read_vectors
+from surefind.apps.cli.sources import (
+    image_mode,
+    part_names,
+    read_source,
+    read_vectors,
+    readable,
+    split_part,
+)
+from surefind.apps.cli.train import FITTING, SIDES, chosen_encoder
 from surefind.data.preprocessing import Preprocessing
 
 

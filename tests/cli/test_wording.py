@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.cli.app import explanation
-from surefind.cli.wording import SAYINGS, for_commands
+from surefind.apps.cli.app import explanation
+from surefind.apps.cli.wording import SAYINGS, for_commands
 from surefind.gallery.gallery import Gallery
 
 ROOT = Path(sf.__file__).parent

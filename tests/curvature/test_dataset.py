@@ -8,7 +8,7 @@ import torch
 
 import surefind as sf
 from surefind.curvature import dataset as module
-from surefind.relations import scan
+from surefind.pairs import relations as scan
 
 N, D, Z = 40, 7, 3
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.data.arrays import read_arrays
+from surefind.data.formats import read_arrays
 
 
 def test_both_kinds_of_file_are_read(tmp_path):

@@ -8,8 +8,7 @@ import pytest
 
 import surefind as sf
 from surefind.data import catalogue
-from surefind.data.catalogue import check, find, load, set_names
-from surefind.data.published import ENTRIES
+from surefind.data.catalogue import ENTRIES, check, find, load, set_names
 
 
 def write_idx(folder, prefix, n):

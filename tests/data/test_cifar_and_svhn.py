@@ -7,10 +7,8 @@ import scipy.io
 from PIL import Image
 
 import surefind as sf
-from surefind.data.cifar import load_cifar10, read_python_batch
-from surefind.data.matlab import read_mat
-from surefind.data.sheet import read_sheet
-from surefind.data.svhn import load_svhn
+from surefind.data.formats import read_mat, read_sheet
+from surefind.data.small_images import load_cifar10, load_svhn, read_python_batch
 
 NAMES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 

@@ -3,8 +3,7 @@ import pytest
 import scipy.io
 
 import surefind as sf
-from surefind.data.cars import load_cars
-from surefind.data.cub import load_cub
+from surefind.data.fine_grained import load_cars, load_cub
 
 CLASSES = ["001.Auk", "002.Bee-eater", "003.Crow", "004.Duck"]
 

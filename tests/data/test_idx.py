@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.data.idx import load_idx, read_idx
+from surefind.data.small_images import load_idx, read_idx
 
 
 def idx_bytes(values, kind=8):

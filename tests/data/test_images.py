@@ -3,8 +3,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 import surefind as sf
-from surefind.data.frame import Frame, whole
-from surefind.data.images import ImageFiles, check_exist, decode_image, verify_images
+from surefind.data.images import Frame, ImageFiles, check_exist, decode_image, verify_images, whole
 
 
 def test_pixels_come_back_as_stored(save_image):

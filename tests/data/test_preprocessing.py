@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 import surefind as sf
-from surefind.data.frame import Frame, decoder_scale, frame_image, frame_tensor
+from surefind.data.images import Frame, decoder_scale, frame_image, frame_tensor
 from surefind.data.preprocessing import (
     IMAGENET,
     IMAGENET_MEAN,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.data import extras
-from surefind.data.rows import row_numbers
+from surefind import dependencies as extras
+from surefind.data.images import row_numbers
 from surefind.validation import check_whole
 
 

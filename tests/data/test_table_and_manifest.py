@@ -3,8 +3,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import surefind as sf
-from surefind.data.manifest import load_manifest
-from surefind.data.table import read_table
+from surefind.data.tables import load_manifest, read_table
 
 
 @pytest.fixture

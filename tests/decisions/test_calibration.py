@@ -6,7 +6,7 @@ import pytest
 from decisions.worlds import everything_useful, faces, simulate_calibrations, two_ways_to_be_wrong
 
 from surefind.decisions import Calibration, Signals, calibrate
-from surefind.decisions.reasons import (
+from surefind.decisions.decision import (
     CROWDED,
     NOT_ENROLLED,
     TARGET_NOT_REACHED,

@@ -3,9 +3,8 @@ import pytest
 from decisions.worlds import everything_useful, kappa_useless, only_kappa
 from sklearn.metrics import log_loss, roc_auc_score
 
-from surefind.decisions import contributions
-from surefind.decisions.contributions import measure_contributions
-from surefind.decisions.probability import cross_fitted
+from surefind.decisions import probability as contributions
+from surefind.decisions.probability import cross_fitted, measure_contributions
 
 
 def test_figures_are_those_of_scikit_learn():

@@ -3,7 +3,7 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from surefind.decisions.logistic import LOWEST_BIAS, fit_logistic, sigmoid
+from surefind.decisions.probability import LOWEST_BIAS, fit_logistic, sigmoid
 
 
 def draw(rng, n, weights):

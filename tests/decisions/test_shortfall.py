@@ -1,7 +1,12 @@
 import numpy as np
 
-from surefind.decisions.risk import ThresholdPlan, upper_bound, walk_thresholds
-from surefind.decisions.shortfall import more_queries, queries_needed
+from surefind.decisions.risk import (
+    ThresholdPlan,
+    more_queries,
+    queries_needed,
+    upper_bound,
+    walk_thresholds,
+)
 
 
 def curve_of(accepted, wrong, queries):

@@ -7,7 +7,7 @@ import pytest
 from e2e.asking import drop, known, unknown, unsure
 from playwright import sync_api as api
 
-from surefind.service.reviews import read_reviews
+from surefind.apps.service.reviews import read_reviews
 
 pytestmark = pytest.mark.e2e
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}

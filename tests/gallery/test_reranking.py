@@ -6,7 +6,7 @@ import torch
 from surefind.embeddings import Embeddings
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.reranking import candidates, mean_resultant_length, score
-from surefind.vmf import vmf_match_score
+from surefind.posterior.vmf import vmf_match_score
 
 
 def unit(rng, *shape):

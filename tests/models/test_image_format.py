@@ -1,7 +1,7 @@
 import pytest
 
 from surefind.data.preprocessing import Preprocessing
-from surefind.models.image_format import image_format
+from surefind.models.backbones import image_format
 
 STATISTICS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.1]}
 

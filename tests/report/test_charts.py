@@ -3,13 +3,20 @@ import re
 import numpy as np
 import pytest
 
-from surefind.report.axes import Plane, powers, ticks
-from surefind.report.charts import Band, Curve, band_chart, line_chart
-from surefind.report.galleries import sphere_views
-from surefind.report.globe import class_centres, facing, globes, level_limits
-from surefind.report.pictures import Pictures, SpherePoints
-from surefind.report.styles import styles_of
-from surefind.report.vocabulary import FREE, METHODS
+from surefind.evaluation.artifacts import Pictures, SpherePoints
+from surefind.evaluation.report.charts import (
+    Band,
+    Curve,
+    Plane,
+    band_chart,
+    line_chart,
+    powers,
+    styles_of,
+    ticks,
+)
+from surefind.evaluation.report.figures import class_centres, facing, globes, level_limits
+from surefind.evaluation.report.page import sphere_views
+from surefind.evaluation.report.vocabulary import FREE, METHODS
 
 
 @pytest.mark.parametrize(

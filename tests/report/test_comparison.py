@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from surefind.report import read_results
-from surefind.report.comparison import compare
-from surefind.report.vocabulary import metric_of
+from surefind.evaluation.report import read_results
+from surefind.evaluation.report.tables import compare
+from surefind.evaluation.report.vocabulary import metric_of
 
 
 @pytest.fixture

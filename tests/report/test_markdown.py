@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from surefind.report import PAPER, Published, markdown_tables, read_results
+from surefind.evaluation.report import PAPER, Published, markdown_tables, read_results
 
 
 @pytest.fixture

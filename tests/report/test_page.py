@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.report import PAPER, SpherePoints, read_results, write_pictures, write_report
+from surefind.evaluation.report import (
+    PAPER,
+    SpherePoints,
+    read_results,
+    write_pictures,
+    write_report,
+)
 
 VOID = {"meta", "img", "br"}
 

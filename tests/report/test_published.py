@@ -1,7 +1,7 @@
 import pytest
 
-from surefind.report import PAPER
-from surefind.report.vocabulary import METRICS, kind_of, row_title
+from surefind.evaluation.report import PAPER
+from surefind.evaluation.report.vocabulary import METRICS, kind_of, row_title
 
 
 @pytest.mark.parametrize(

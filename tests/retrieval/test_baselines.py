@@ -4,14 +4,14 @@ import torch
 
 from surefind import metrics
 from surefind.errors import DegenerateError, InputError
-from surefind.retrieval import mahalanobis as module
+from surefind.retrieval import baselines as module
 from surefind.retrieval.baselines import (
     NegativeNorm,
     fit_knn_density,
+    fit_mahalanobis,
     fit_margin,
     fit_nearest_distance,
 )
-from surefind.retrieval.mahalanobis import fit_mahalanobis
 
 
 @pytest.fixture

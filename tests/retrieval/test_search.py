@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from surefind.errors import DegenerateError, InputError
-from surefind.retrieval import cosines as module
+from surefind.retrieval import search as module
 from surefind.retrieval.search import (
     Neighbours,
     nearest,

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from surefind.cli.serving import listen
+from surefind.apps.cli.serve import listen
+from surefind.apps.service.app import create_app
+from surefind.apps.service.settings import Settings
 from surefind.gallery.gallery import Gallery
-from surefind.service.app import create_app
-from surefind.service.settings import Settings
 
 
 @contextmanager

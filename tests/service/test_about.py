@@ -7,8 +7,8 @@ import re
 import pytest
 from service.world import png
 
-from surefind.service import logs
-from surefind.service.pages import FOLDER
+from surefind.apps.service import telemetry as logs
+from surefind.apps.service.pages import FOLDER
 
 
 def test_health_says_how_many_items(client):

@@ -11,15 +11,22 @@ from fastapi.testclient import TestClient
 from service.live import live
 from service.world import copy, png
 
+from surefind.apps.service.app import create_app
+from surefind.apps.service.batching import Batcher
+from surefind.apps.service.limits import MOST_CLIENTS, Buckets
+from surefind.apps.service.problems import RefusedError
+from surefind.apps.service.settings import (
+    NOTHING,
+    READ,
+    WRITE,
+    Settings,
+    check_listening,
+    is_loopback,
+    permission,
+)
 from surefind.errors import InputError, NumericalError
 from surefind.gallery.faults import StorageError
 from surefind.gallery.gallery import Gallery
-from surefind.service.app import create_app
-from surefind.service.batching import Batcher
-from surefind.service.limits import MOST_CLIENTS, Buckets
-from surefind.service.problems import RefusedError
-from surefind.service.settings import Settings, check_listening, is_loopback
-from surefind.service.tokens import NOTHING, READ, WRITE, permission
 
 READER, WRITER = {"Authorization": "Bearer reader"}, {"Authorization": "Bearer writer"}
 ITEM = {"items": [{"vector": [0.0, 0.0, 1.0]}]}
@@ -224,7 +231,7 @@ def test_a_defect_is_answered_without_details(small, monkeypatch, caplog):
         raise KeyError("secret content")
 
     monkeypatch.setattr(client.app.state.desk.gallery, "get", fail)
-    with caplog.at_level("INFO", "surefind.service"):
+    with caplog.at_level("INFO", "surefind.apps.service"):
         answer = client.get("/v1/items/a")
     assert answer.status_code == 500
     assert "secret" not in answer.text

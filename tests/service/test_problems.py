@@ -5,9 +5,9 @@ import json
 import pytest
 from fastapi.exceptions import RequestValidationError
 
+from surefind.apps.service.problems import RefusedError, answer_to
 from surefind.errors import InputError, NumericalError
 from surefind.gallery.faults import StaleError, StorageError
-from surefind.service.problems import RefusedError, answer_to
 
 MISSING = {"loc": ("body", "k"), "msg": "Field required"}
 

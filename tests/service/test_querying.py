@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from surefind.apps.service.querying import Query, search_together
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery.faults import StaleError
 from surefind.gallery.gallery import Gallery
-from surefind.service.querying import Query, search_together
 
 
 def nothing(_id, _payload):

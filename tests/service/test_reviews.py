@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from service.world import blurred, png
 
+from surefind.apps.service import reviews as module
+from surefind.apps.service.reviews import Reviews, read_reviews
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery.faults import StorageError
-from surefind.service import reviews as module
-from surefind.service.reviews import Reviews, read_reviews
 
 
 def question(label="x", kappa=3.0):

@@ -13,15 +13,15 @@ import typer
 from service.world import copy
 from typer.testing import CliRunner
 
-from surefind.cli.app import register
-from surefind.cli.run_folder import open_run
-from surefind.cli.serving import gallery_and_run, listen, open_gallery, serve
+from surefind.apps.cli.app import register
+from surefind.apps.cli.run_folder import open_run
+from surefind.apps.cli.serve import gallery_and_run, listen, open_gallery, serve
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
 
 app = typer.Typer()
 register(app, serve)
-LAUNCH = "import typer; from surefind.cli.serving import serve; typer.run(serve)"
+LAUNCH = "import typer; from surefind.apps.cli.serve import serve; typer.run(serve)"
 
 
 def invoke(*arguments):

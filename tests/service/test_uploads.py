@@ -10,8 +10,8 @@ from PIL import Image
 from service.hostile import noise, rotated, save, uploads
 from service.world import png
 
-from surefind.service.images import check_header, checked_file, decode, small_picture
-from surefind.service.problems import RefusedError
+from surefind.apps.service.images import check_header, checked_file, decode, small_picture
+from surefind.apps.service.problems import RefusedError
 
 UPLOADS = uploads()
 ROUNDS = 200
@@ -73,7 +73,7 @@ def test_a_rotated_image_is_decoded_upright():
 
 
 def whole(width, height):
-    from surefind.data.frame import whole
+    from surefind.data.images import whole
 
     return whole(width, height)
 

@@ -17,12 +17,11 @@ import torch
 from PIL import Image
 
 import surefind as sf
+from surefind.apps.service.images import Thumbnails, small_picture
 from surefind.data.digits import load_digits
 from surefind.gallery.gallery import Gallery
+from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
-from surefind.seeds import seeded
-from surefind.service.images import small_picture
-from surefind.service.thumbnails import Thumbnails
 
 ITEMS = 240
 UNKNOWN = (8, 9)

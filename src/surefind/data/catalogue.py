@@ -3,17 +3,201 @@
 Nothing is downloaded. A set that is not there is answered by one sentence: what to get, and where to
 put it. `check` compares what is there with what the publisher announces: examples and classes of each
 part, and SHA-256 sums of those files whose bytes are fixed and were seen by the authors.
+
+What the publishers announce: how to load each set, what it must hold, where to get it.
+
+Counts are those of the publishers' files under the retrieval protocol of the loader. Checksums are
+given for files whose bytes are fixed and were seen by the authors; a missing one is not known.
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from surefind.data.published import ENTRIES, Entry
+from surefind.data.digits import load_digits
+from surefind.data.features import CARS_FILE, CUB_FILE, load_cars_features, load_cub_features
+from surefind.data.fine_grained import load_cars, load_cub
+from surefind.data.lfw import load_lfw
+from surefind.data.msls import load_msls
+from surefind.data.omniglot import load_omniglot
+from surefind.data.small_images import load_cifar10, load_idx, load_svhn
 from surefind.data.splits import Splits
 from surefind.errors import InputError
 from surefind.validation import check_choice
+
+FASHION_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One set of the catalogue.
+
+    Attributes:
+        title: Its name as its publisher writes it.
+        loader: Loads it from a folder.
+        markers: Patterns of files of which one must be there.
+        get: What to get, to complete "get …".
+        counts: Examples of each part as published.
+        n_classes: Classes of each part as published, where that is fixed.
+        checksums: SHA-256 of files, by name.
+        system: Folders where a package manager puts it.
+    """
+
+    title: str
+    loader: Callable[[Path], Splits]
+    markers: tuple[str, ...]
+    get: str
+    counts: Mapping[str, int]
+    n_classes: Mapping[str, int] = field(default_factory=dict)
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    system: tuple[str, ...] = ()
+
+
+def _load_mnist(folder: Path) -> Splits:
+    return load_idx(folder, name="MNIST", classes=tuple("0123456789"))
+
+
+def _load_fashion_mnist(folder: Path) -> Splits:
+    return load_idx(folder, name="FashionMNIST", classes=FASHION_CLASSES)
+
+
+def _load_digits(_folder: Path) -> Splits:
+    return load_digits()
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "fashion-mnist": Entry(
+        "FashionMNIST",
+        _load_fashion_mnist,
+        ("*-images-idx3-ubyte*",),
+        "the four idx .gz files (Debian: apt-get install dataset-fashion-mnist; otherwise "
+        "github.com/zalandoresearch/fashion-mnist)",
+        {"train": 60000, "test": 10000},
+        {"train": 10, "test": 10},
+        {
+            "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea42"
+            "2014ce006caf5b757f851416ee8300c7",
+            "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c5"
+            "47b9c6aebcaf235f0400a0cce308b056",
+            "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c33"
+            "6ef481a96936906477e6dd344da56eaa",
+            "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c"
+            "8131fef761fdbfec72c424d5222f1a05",
+        },
+        ("/usr/share/datasets/fashion-mnist",),
+    ),
+    "mnist": Entry(
+        "MNIST",
+        _load_mnist,
+        ("*-images-idx3-ubyte*",),
+        "the four idx .gz files of yann.lecun.com/exdb/mnist",
+        {"train": 60000, "test": 10000},
+        {"train": 10, "test": 10},
+        {
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e3"
+            "3eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd"
+            "2371eca3ffa0defaefb259924204aec6",
+        },
+    ),
+    "cifar10": Entry(
+        "CIFAR-10",
+        load_cifar10,
+        ("cifar-10-batches-py", "test_batch", "labels.npz"),
+        "cifar-10-python.tar.gz of www.cs.toronto.edu/~kriz/cifar.html, unpack it",
+        {"train": 50000, "test": 10000},
+        {"train": 10, "test": 10},
+    ),
+    "svhn": Entry(
+        "SVHN",
+        load_svhn,
+        ("*_32x32.mat", "svhn_test*.webp"),
+        "train_32x32.mat and test_32x32.mat of ufldl.stanford.edu/housenumbers",
+        {"train": 73257, "test": 26032},
+        {"train": 10, "test": 10},
+    ),
+    "cub200": Entry(
+        "CUB-200-2011",
+        load_cub,
+        ("images.txt", "CUB_200_2011/images.txt"),
+        "CUB_200_2011.tgz of www.vision.caltech.edu/datasets/cub_200_2011, unpack it",
+        {"train": 5864, "test": 5924},
+        {"train": 100, "test": 100},
+    ),
+    "cars196": Entry(
+        "Cars196",
+        load_cars,
+        ("cars_annos.mat", "devkit/cars_train_annos.mat"),
+        "the Stanford Cars images with cars_annos.mat (or the devkit and "
+        "cars_test_annos_withlabels.mat)",
+        {"train": 8054, "test": 8131},
+        {"train": 98, "test": 98},
+    ),
+    "lfw": Entry(
+        "LFW",
+        load_lfw,
+        ("lfw*", "labels.csv", "people*.txt"),
+        "lfw.tgz with peopleDevTrain.txt and peopleDevTest.txt of vis-www.cs.umass.edu/lfw, "
+        "unpack it",
+        {"train": 9525, "test": 3708},
+        {"train": 4038, "test": 1711},
+    ),
+    "msls": Entry(
+        "MSLS",
+        load_msls,
+        ("train_val", "*/database/postprocessed.csv"),
+        "Mapillary Street-level Sequences of www.mapillary.com/dataset/places, unpack it",
+        {},
+    ),
+    "omniglot": Entry(
+        "Omniglot",
+        load_omniglot,
+        ("omniglot.npz", "images_background", "images_evaluation"),
+        "images_background.zip and images_evaluation.zip of github.com/brendenlake/omniglot, "
+        "unpack them",
+        {"train": 19280, "test": 13180},
+        {"train": 964, "test": 659},
+    ),
+    "cub200-features": Entry(
+        "CUB-200-2011 features",
+        load_cub_features,
+        (CUB_FILE, f"embeddings/{CUB_FILE}"),
+        f"features of all images from a network of your choice, written as surefind.data.features says "
+        f"to {CUB_FILE},",
+        {"train": 5864, "test": 5924},
+        {"train": 100, "test": 100},
+    ),
+    "cars196-features": Entry(
+        "Cars196 features",
+        load_cars_features,
+        (CARS_FILE, f"embeddings/{CARS_FILE}"),
+        f"features of the test images from the same network, written as surefind.data.features says "
+        f"to {CARS_FILE},",
+        {},
+        {"test": 98},
+    ),
+    "digits": Entry(
+        "digits",
+        _load_digits,
+        (),
+        "scikit-learn",
+        {"train": 1198, "test": 599, "ood": 500},
+        {"train": 10, "test": 10},
+    ),
+}
+"""Every set by the name that `load` takes."""
 
 
 @dataclass(frozen=True, eq=False)

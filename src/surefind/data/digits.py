@@ -8,8 +8,8 @@ the test part.
 import numpy as np
 
 from surefind.data.dataset import Dataset
-from surefind.data.extras import require
 from surefind.data.splits import Splits
+from surefind.dependencies import require
 from surefind.validation import check_whole
 
 SIDE = 8

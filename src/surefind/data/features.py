@@ -13,8 +13,8 @@ of the classes and tests on the second; of Cars196 there is the second half only
 
 from pathlib import Path
 
-from surefind.data.arrays import read_arrays
 from surefind.data.dataset import Dataset
+from surefind.data.formats import read_arrays
 from surefind.data.splits import Splits, open_set_split
 from surefind.errors import InputError
 

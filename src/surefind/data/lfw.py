@@ -16,7 +16,7 @@ from surefind.data.dataset import Dataset
 from surefind.data.folder import image_paths
 from surefind.data.images import ImageFiles, check_exist
 from surefind.data.splits import Splits
-from surefind.data.table import read_table
+from surefind.data.tables import read_table
 from surefind.errors import InputError
 
 IMAGE_FOLDERS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-funneled", "images")

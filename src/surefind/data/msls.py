@@ -15,7 +15,7 @@ from pathlib import Path
 from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles, check_exist
 from surefind.data.splits import Splits
-from surefind.data.table import read_table
+from surefind.data.tables import read_table
 from surefind.errors import InputError
 
 VALIDATION_CITIES = ("cph", "sf")

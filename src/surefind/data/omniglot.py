@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from surefind.data.arrays import read_arrays
 from surefind.data.dataset import Dataset
 from surefind.data.folder import image_paths
+from surefind.data.formats import read_arrays
 from surefind.data.images import ImageFiles
 from surefind.data.splits import Splits
 from surefind.errors import InputError

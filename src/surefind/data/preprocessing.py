@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefind.data.frame import INTERPOLATIONS, Frame
+from surefind.data.images import INTERPOLATIONS, Frame
 from surefind.errors import InputError
 from surefind.validation import check_choice, check_whole
 

@@ -8,16 +8,22 @@ Three cuts, each from a generator:
   A test part never takes its place.
 
 A class with a single image cannot stand on both sides. A named policy says where it goes.
+
+Two ways to divide a fine-grained set: by its publisher's lists, or by class.
+
+Image retrieval on CUB-200-2011 and Cars196 trains on the first half of the classes and tests on the
+second (``"zero-shot"``); classification divides the images of every class (``"published"``).
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from surefind.data.batches import rows_by_class
 from surefind.data.dataset import Dataset
-from surefind.data.sampling import rows_by_class
 from surefind.errors import DegenerateError, InputError
 from surefind.validation import check_choice, check_whole
 
@@ -212,3 +218,23 @@ def _refuse_single(dataset: Dataset, row: Tensor, singles: str) -> None:
 
 def _sorted(rows: list[Tensor]) -> Tensor:
     return torch.cat(rows).sort().values
+
+
+PROTOCOLS = ("zero-shot", "published")
+
+
+def split_by_protocol(dataset: Dataset, in_train: np.ndarray, protocol: str) -> Splits:
+    """Divide a set into training and test.
+
+    Args:
+        dataset: All of it, with labels in the publisher's order of classes.
+        in_train: Whether the publisher lists each example for training (n), boolean.
+        protocol: ``"zero-shot"`` or ``"published"``.
+
+    Returns:
+        The parts ``"train"`` and ``"test"``.
+    """
+    check_choice("protocol", protocol, PROTOCOLS)
+    if protocol == "zero-shot":
+        return open_set_split(dataset)
+    return Splits({"train": dataset[in_train], "test": dataset[~in_train]})

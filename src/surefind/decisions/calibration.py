@@ -17,34 +17,148 @@ estimates how many more are needed (`shortfall`); None if more of the same would
 
 **Without unknown queries** (all enrolled) everything works, but the promise covers enrolled queries only; a
 note says so.
+
+Frozen values back from plain JSON.
+
+A value is rebuilt by the types of its fields: dataclasses from objects, tuples from lists, None where it
+may be. Floats come back exactly: JSON writes them in the shortest form that reads back the same.
+
+What a calibration found, in sentences.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from surefind.decisions.contributions import Contributions, measure_contributions
-from surefind.decisions.decision import Decisions, decide
+from surefind.decisions.decision import Decisions, ReasonLimits, decide, measure_limits
 from surefind.decisions.groups import (
+    FIT_SHARE,
     GroupThreshold,
     as_number,
+    fit_split,
     group_names,
     group_thresholds,
 )
-from surefind.decisions.probability import MatchProbability
-from surefind.decisions.reasons import ReasonLimits, measure_limits
-from surefind.decisions.risk import RiskCurve, least_accepted, safe_floor
-from surefind.decisions.sentences import calibration_notes, result_sentence
-from surefind.decisions.shortfall import more_queries
+from surefind.decisions.probability import Contributions, MatchProbability, measure_contributions
+from surefind.decisions.risk import RiskCurve, least_accepted, more_queries, safe_floor
 from surefind.decisions.signals import Signals
-from surefind.decisions.split import FIT_SHARE, fit_split
-from surefind.decisions.stored import restore
 from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_correct
+
+
+def restore(kind: Any, stored: Any) -> Any:
+    """Rebuild a value of a type.
+
+    Args:
+        kind: A dataclass, tuple[X, ...], X | None, or a plain type.
+        stored: Plain JSON.
+
+    Returns:
+        The value.
+
+    Raises:
+        InputError: If a field is missing or unknown, or a value has another type.
+    """
+    if isinstance(kind, UnionType):
+        kind = next(k for k in get_args(kind) if k is not type(None))
+        return None if stored is None else restore(kind, stored)
+    if is_dataclass(kind):
+        names = {field.name for field in fields(kind)}
+        if not isinstance(stored, dict) or set(stored) != names:
+            odd = sorted(names ^ set(stored)) if isinstance(stored, dict) else type(stored).__name__
+            raise InputError(
+                f"a stored {getattr(kind, '__name__', kind)} does not have the expected fields: {odd}. "
+                "The file is damaged or of another version; calibrate again."
+            )
+        hints = get_type_hints(kind)
+        return kind(**{name: restore(hints[name], stored[name]) for name in names})  # type: ignore[operator]
+    if kind is float and type(stored) is int:  # other writers of JSON leave out the ".0"
+        return float(stored)
+    expected = list if get_origin(kind) is tuple else kind
+    if not isinstance(stored, expected) or isinstance(stored, bool):
+        raise InputError(
+            f"a stored value should be {expected.__name__}; got {stored!r}. "
+            "The file is damaged; calibrate again."
+        )
+    if expected is list:
+        return tuple(restore(get_args(kind)[0], entry) for entry in stored)
+    return stored
+
+
+def result_sentence(
+    curve: RiskCurve, *, max_wrong: float, confidence: float, more_queries: int | None
+) -> str:
+    """Say whether the target was reached, and if not, what would help.
+
+    Args:
+        curve: What the thresholds gave.
+        max_wrong: Highest wrong-match rate allowed.
+        confidence: With what probability.
+        more_queries: How many more calibration queries are needed; None if more would not help.
+
+    Returns:
+        A few sentences.
+    """
+    target = f"{max_wrong:.2%} wrong matches with {confidence:.0%} confidence"
+    i = curve.chosen
+    if i is not None:
+        text = (
+            f"Target reached: {target}. From a probability of {curve.thresholds[i]:.4f} up "
+            f"an answer is a match: {curve.accepted[i]:,} held-out queries ({curve.coverage[i]:.1%}), "
+            f"{curve.wrong[i]:,} of them wrong, at most {curve.upper_bound[i]:.2%} "
+            "in truth."
+        )
+    elif more_queries is not None:
+        text = (
+            f"Target not reached: {target}. Nothing is answered as a match. At the error rates "
+            f"seen, about {more_queries:,} more calibration queries are needed."
+        )
+    else:
+        lowest = min((curve.wrong_rate[i] for i in curve.telling), default=1.0)
+        text = (
+            f"Target not reached: {target}. Nothing is answered as a match, and more queries like "
+            f"these will not help: at every threshold at least {lowest:.2%} of the answers were "
+            "wrong. Allow a higher max_wrong, or improve the embeddings or the gallery."
+        )
+    return text
+
+
+def calibration_notes(
+    right: Bool[np.ndarray, " q"], enrolled: Bool[np.ndarray, " q"], groups: list[GroupThreshold]
+) -> tuple[str, ...]:
+    """Say what to keep in mind: what the calibration queries did not show.
+
+    Args:
+        right: Which answers are right.
+        enrolled: Which queries have their label in the gallery.
+        groups: Thresholds of groups.
+
+    Returns:
+        A sentence each.
+    """
+    notes = []
+    if enrolled.all():
+        notes.append(
+            "No unknown queries were calibrated on, so the promise does not cover queries whose label "
+            "is not in the gallery."
+        )
+    if not enrolled.any():
+        notes.append("All calibration queries were unknown: no answer could be right.")
+    if right.all():
+        notes.append("All answers were right, so nothing was learned about how wrong ones look.")
+    notes += [
+        f"Group {group.name}: {group.wrong} of {group.accepted} matches would be wrong at the common "
+        "threshold, so nothing in it is a match."
+        for group in groups
+        if group.status == "refused"
+    ]
+    return tuple(notes)
+
 
 FORMAT = 1
 LEAST_QUERIES = 20

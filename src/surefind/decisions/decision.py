@@ -7,16 +7,135 @@
 A threshold of infinity stands for none: nothing is a match.
 
 Axes: ``q`` queries.
+
+Why an answer is no match, in words that a person can act on.
+
+    unclear input           log κ is below that of 95 % of right answers: take a better picture
+    unlike anything seen    distance *and* density beyond 99 % of all queries: another kind of thing
+    crowded neighbourhood   margin below that of 95 % of right answers: two labels compete, look at both
+    not enrolled            clear and of a known kind, but farther than 95 % of right answers: add it
+    target not reached      nothing is wrong with this query; the calibration could not promise its rate
+
+Limits are quantiles of the calibration queries that were answered right (of all calibration queries for
+"unlike anything seen": what lies among the unknown ones is of a known kind, just not enrolled). They are
+stored with the calibration. Each answer that is no match has at least one reason. If no limit is passed,
+it is "not enrolled" for a no_match; for a review it is that of the signal that costs the most log-odds
+against a typical right answer, unless there was no threshold to miss.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from surefind.decisions.probability import MatchProbability
-from surefind.decisions.reasons import ReasonLimits, give_reasons
 from surefind.decisions.signals import Signals
+
+UNCLEAR = "unclear input"
+UNLIKE = "unlike anything seen"
+CROWDED = "crowded neighbourhood"
+NOT_ENROLLED = "not enrolled"
+TARGET_NOT_REACHED = "target not reached"
+
+USUAL, NEARLY_ALL = 0.95, 0.99
+OF_SIGNAL = (UNCLEAR, NOT_ENROLLED, CROWDED, NOT_ENROLLED)
+"""The reason that belongs to each signal, in the order of ``Signals.names``."""
+
+
+@dataclass(frozen=True)
+class ReasonLimits:
+    """Where the calibration's usual queries end.
+
+    Attributes:
+        low_log_kappa: Below it: unclear input.
+        low_margin: Below it: crowded neighbourhood.
+        high_distance: Above it: not enrolled.
+        far_distance: Above it and ``far_density``: unlike anything seen.
+        far_density: See ``far_distance``.
+        typical_parts: Median log-odds that each signal adds for a right answer; None if the probability
+            does not use the signal.
+    """
+
+    low_log_kappa: float
+    low_margin: float
+    high_distance: float
+    far_distance: float
+    far_density: float
+    typical_parts: tuple[float | None, ...]
+
+
+def measure_limits(
+    signals: Signals,
+    parts: Float[np.ndarray, "q 4"],
+    right: Bool[np.ndarray, " q"],
+    used: tuple[bool, ...],
+) -> ReasonLimits:
+    """Read the limits off the calibration queries.
+
+    Args:
+        signals: Their signals.
+        parts: What each signal adds to their log-odds.
+        right: Which were answered right; if none was, all count.
+        used: Which signals the probability uses.
+
+    Returns:
+        The limits.
+    """
+    usual = right if right.any() else np.ones_like(right)
+    return ReasonLimits(
+        low_log_kappa=float(np.quantile(signals.log_kappa[usual], 1 - USUAL)),
+        low_margin=float(np.quantile(signals.margin[usual], 1 - USUAL)),
+        high_distance=float(np.quantile(signals.distance[usual], USUAL)),
+        far_distance=float(np.quantile(signals.distance, NEARLY_ALL)),
+        far_density=float(np.quantile(signals.density, NEARLY_ALL)),
+        typical_parts=tuple(
+            float(part) if counts else None
+            for part, counts in zip(np.median(parts[usual], axis=0), used, strict=True)
+        ),
+    )
+
+
+def give_reasons(
+    limits: ReasonLimits,
+    signals: Signals,
+    parts: Float[np.ndarray, "q 4"],
+    decision: np.ndarray,
+    reachable: Bool[np.ndarray, " q"],
+) -> list[tuple[str, ...]]:
+    """Give the reasons of each query.
+
+    Args:
+        limits: Limits of the calibration.
+        signals: Signals of the queries.
+        parts: What each signal adds to their log-odds.
+        decision: "match", "review" or "no_match" for each.
+        reachable: Whether there is a threshold that the query could have reached.
+
+    Returns:
+        No reason for a match, at least one for the others.
+    """
+    unclear = signals.log_kappa < limits.low_log_kappa
+    unlike = (signals.distance > limits.far_distance) & (signals.density > limits.far_density)
+    crowded = signals.margin < limits.low_margin
+    absent = (signals.distance > limits.high_distance) & ~unlike & ~unclear
+    found = np.stack([unclear, unlike, crowded, absent], axis=1)
+    # A signal that does not count is never to blame.
+    typical = np.array([-np.inf if part is None else part for part in limits.typical_parts])
+    worst = (typical - parts).argmax(axis=1)
+    names = (UNCLEAR, UNLIKE, CROWDED, NOT_ENROLLED)
+    answers: list[tuple[str, ...]] = []
+    for i, answer in enumerate(decision):
+        if answer == "match":
+            answers.append(())
+        elif found[i].any():
+            answers.append(
+                tuple(name for name, holds in zip(names, found[i], strict=True) if holds)
+            )
+        elif answer == "no_match":
+            answers.append((NOT_ENROLLED,))
+        else:
+            answers.append((OF_SIGNAL[worst[i]] if reachable[i] else TARGET_NOT_REACHED,))
+    return answers
 
 
 @dataclass(frozen=True, eq=False)

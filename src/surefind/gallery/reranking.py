@@ -4,7 +4,7 @@ For a query (μ_q, κ_q) and a candidate (μ_g, κ_g), with g = 1 - <μ_q, μ_g>
 
     distance     1 - g                                       the cosine of the two directions
     expected     A(κ_q) A(κ_g) (1 - g)                       the expected cosine of two draws
-    match        log ∫ p(u | q) p(u | g) du                  `surefind.vmf`: both are one point
+    match        log ∫ p(u | q) p(u | g) du                  `surefind.posterior.vmf`: both are one point
 
 Higher is better, always. A(κ) = -d/dκ log C(κ) is the mean resultant length of a von Mises-Fisher
 distribution: 0 at κ = 0, 1 at κ = ∞. The expected squared distance of two independent draws is
@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from surefind.errors import InputError
-from surefind.vmf import match_score, vmf_log_normalizer
+from surefind.posterior.vmf import match_score, vmf_log_normalizer
 
 RANKS = ("distance", "expected", "match")
 

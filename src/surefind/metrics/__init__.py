@@ -8,28 +8,28 @@ from surefind.metrics.bootstrap import Interval, bootstrap_interval
 from surefind.metrics.calibration import CalibrationCurve, agreement, calibration_curve, ece
 from surefind.metrics.detection import (
     PrecisionRecallCurve,
+    RiskCoverageCurve,
     RocCurve,
+    SparsificationCurve,
     auprc,
+    aurc,
     auroc,
+    ausc,
     fpr_at_tpr,
     precision_recall_curve,
+    r_auroc,
+    risk_coverage_curve,
     roc_curve,
+    sparsification_curve,
 )
-from surefind.metrics.judgements import Relevance, relevance, relevance_within
 from surefind.metrics.ranking import (
+    Relevance,
     average_precision_per_query,
     map_at_k,
     recall_at_k,
     recall_per_query,
-)
-from surefind.metrics.selective import (
-    RiskCoverageCurve,
-    SparsificationCurve,
-    aurc,
-    ausc,
-    r_auroc,
-    risk_coverage_curve,
-    sparsification_curve,
+    relevance,
+    relevance_within,
 )
 
 __all__ = [

@@ -10,19 +10,198 @@ nearest neighbour.
 
 Policy: a query with no relevant item in the gallery (R = 0) cannot be answered. It is left out of the
 means and counted (`Relevance.unanswerable`), never scored 1 or 0. In a closed set R leaves out the
-query itself; `surefind.metrics.judgements` says how that is known.
+query itself; `surefind.metrics.ranking` says how that is known.
 
 Axes: ``q`` queries, ``a`` of them answerable, ``g`` gallery, ``k`` neighbours judged.
+
+Which neighbours are right answers, and how many right answers there are.
+
+A neighbour is relevant if it has the query's label (`relevance`), if it was taken near the query's
+position (`relevance_within`), or as anybody says who builds a `Relevance` by hand.
+
+The query itself is never its own answer. ``neighbours`` has it left out already; the number of
+relevant items leaves it out when the set is *closed*, that is, when the gallery holds the queries
+themselves. Unless ``self_in_gallery`` says it, labels are taken as a closed set when both label arrays
+are equal and no query is listed among its own neighbours.
+
+Axes: ``q`` queries, ``g`` gallery, ``m`` neighbours listed for each query.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 
 from surefind.errors import DegenerateError, InputError
-from surefind.metrics.judgements import Relevance, relevance
-from surefind.validation import check_whole
+from surefind.metrics.inputs import as_array, label_codes
+from surefind.validation import check_matrix, check_positive, check_whole
+
+BLOCK = 2**22
+"""Distances held at once when positions are compared: 32 MB."""
+
+
+@dataclass(frozen=True, eq=False)
+class Relevance:
+    """Which neighbours are right answers, and how many right answers there are.
+
+    Built by `relevance` or `relevance_within`, or by hand for any other notion of relevance.
+
+    Attributes:
+        hits: Whether each query's r-th neighbour is relevant (q, m), boolean, nearest first.
+        counts: Number of relevant items in the gallery for each query (q), itself left out.
+    """
+
+    hits: Any
+    counts: Any
+
+    def __post_init__(self) -> None:
+        """Check that the two fit together.
+
+        Raises:
+            InputError: If the shapes differ or a query has more hits than relevant items.
+            DegenerateError: If there is no query or no neighbour.
+        """
+        hits, counts = as_array(self.hits), as_array(self.counts)
+        if hits.ndim != 2 or hits.dtype != bool:
+            raise InputError(
+                f"hits must be a boolean matrix (q, m); got {hits.dtype} of shape {hits.shape}."
+            )
+        if not hits.size:
+            raise DegenerateError(f"hits is empty: shape {hits.shape}. Give at least one query.")
+        if counts.shape != hits.shape[:1] or counts.dtype.kind not in "iu":
+            raise InputError(
+                f"counts must be one whole number per query, shape {hits.shape[:1]}; got "
+                f"{counts.dtype} of shape {counts.shape}."
+            )
+        over = hits.sum(1) > counts
+        if over.any():
+            row = int(over.argmax())
+            raise InputError(
+                f"query {row} has {int(hits[row].sum())} relevant neighbours but only "
+                f"{int(counts[row])} relevant items: a neighbour is listed twice, or the query is "
+                "its own neighbour. Leave the query out of its neighbours."
+            )
+        object.__setattr__(self, "hits", hits)
+        object.__setattr__(self, "counts", counts)
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    @property
+    def answerable(self) -> Bool[np.ndarray, " q"]:
+        """Whether each query has a relevant item at all."""
+        return np.asarray(self.counts > 0)
+
+    @property
+    def unanswerable(self) -> int:
+        """Number of queries that are left out."""
+        return int((self.counts == 0).sum())
+
+
+def relevance(
+    neighbours: Any, query_labels: Any, gallery_labels: Any, *, self_in_gallery: bool | None = None
+) -> Relevance:
+    """Call a neighbour relevant if its label is the query's.
+
+    Args:
+        neighbours: Indices into the gallery (q, m), nearest first, the query itself left out.
+        query_labels: A label per query (q).
+        gallery_labels: A label per gallery item (g).
+        self_in_gallery: Whether the gallery holds the queries too; None means: find out as the
+            module says.
+
+    Returns:
+        Hits and counts.
+    """
+    queries, gallery = label_codes(query_labels, gallery_labels)
+    indices = _indices(neighbours, len(queries), len(gallery))
+    hits = gallery[indices] == queries[:, None]
+    size = 1 + int(max(queries.max(), gallery.max()))
+    counts = np.bincount(gallery, minlength=size)[queries]
+    if self_in_gallery is None:
+        self_in_gallery = np.array_equal(queries, gallery) and not _lists_itself(indices)
+    return Relevance(hits, _others(counts, self_in_gallery))
+
+
+def relevance_within(
+    neighbours: Any,
+    query_positions: Any,
+    gallery_positions: Any,
+    radius: float,
+    *,
+    self_in_gallery: bool = False,
+) -> Relevance:
+    """Call a neighbour relevant if it was taken at most ``radius`` away (place recognition).
+
+    Args:
+        neighbours: Indices into the gallery (q, m), nearest first, the query itself left out.
+        query_positions: Metric coordinates of the queries (q, axes).
+        gallery_positions: Metric coordinates of the gallery (g, axes).
+        radius: Distance up to which two are the same place, in the coordinates' unit.
+        self_in_gallery: Whether the gallery holds the queries too.
+
+    Returns:
+        Hits and counts.
+
+    Raises:
+        InputError: If the coordinates do not fit together.
+    """
+    check_positive("radius", radius)
+    queries = torch.as_tensor(np.asarray(as_array(query_positions), np.float64))
+    gallery = torch.as_tensor(np.asarray(as_array(gallery_positions), np.float64))
+    check_matrix("query_positions", queries)
+    check_matrix("gallery_positions", gallery)
+    if queries.shape[1] != gallery.shape[1]:
+        raise InputError(
+            f"positions must have the same axes; got {queries.shape[1]} for the queries and "
+            f"{gallery.shape[1]} for the gallery."
+        )
+    indices = _indices(neighbours, len(queries), len(gallery))
+    chosen = gallery[torch.from_numpy(indices)]
+    hits = torch.linalg.vector_norm(chosen - queries[:, None], dim=2) <= radius
+    counts = []
+    size = max(1, BLOCK // len(gallery))
+    for i in range(0, len(queries), size):
+        # Differences first: UTM coordinates are millions, and a product of them loses the metres.
+        apart = torch.cdist(
+            queries[i : i + size], gallery, compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        counts.append((apart <= radius).sum(1))
+    return Relevance(hits.numpy(), _others(torch.cat(counts).numpy(), self_in_gallery))
+
+
+def _indices(neighbours: Any, queries: int, gallery: int) -> Int[np.ndarray, "q m"]:
+    indices = as_array(neighbours)
+    if indices.ndim != 2 or indices.dtype.kind not in "iu":
+        raise InputError(
+            f"neighbours must be a matrix of indices into the gallery (q, m); got {indices.dtype} "
+            f"of shape {indices.shape}."
+        )
+    if len(indices) != queries:
+        raise InputError(
+            f"neighbours has {len(indices)} rows for {queries} queries; give one row per query."
+        )
+    if indices.size and not 0 <= indices.min() <= indices.max() < gallery:
+        raise InputError(
+            f"neighbours must point into the gallery, 0 … {gallery - 1}; got {indices.min()} … "
+            f"{indices.max()}. An index of -1 marks a missing neighbour: search for fewer."
+        )
+    return indices.astype(np.int64)
+
+
+def _lists_itself(indices: Int[np.ndarray, "q m"]) -> bool:
+    return bool((indices == np.arange(len(indices))[:, None]).any())
+
+
+def _others(counts: Int[np.ndarray, " q"], self_in_gallery: bool) -> Int[np.ndarray, " q"]:
+    if self_in_gallery and not counts.all():
+        raise InputError(
+            f"{int((counts == 0).sum())} queries have no relevant item in the gallery, not even "
+            "themselves, so the gallery does not hold them: pass self_in_gallery=False."
+        )
+    return counts - int(self_in_gallery)
 
 
 def recall_per_query(relevant: Relevance, k: int) -> Float[np.ndarray, " a"]:

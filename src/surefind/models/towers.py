@@ -66,7 +66,7 @@ class Tower(nn.Module):
     Args:
         model: The network.
         pooling: One of its family's.
-        preprocessing: What it expects of images, see `surefind.models.image_format`; None if
+        preprocessing: What it expects of images, see `surefind.models.backbones`; None if
             unknown.
 
     Attributes:

@@ -4,7 +4,7 @@ Head weights are independent Gaussians, so an input's output is one with a diago
 
     z | h ~ N(W h, diag v),    v_k = Σ_q h_q² / precision_kq,
 
-one extra matrix product. `surefind.sphere` takes it to the sphere without sampling.
+one extra matrix product. `surefind.posterior.sphere` takes it to the sphere without sampling.
 
 Two kinds of samples: *marginal* ones draw each input's output on its own, O(z) a sample; *joint* ones draw
 a head and embed all inputs with it, for comparing embeddings under one sampled network (as ECE
@@ -22,11 +22,11 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
+from surefind.pairs.relations import blocks
 from surefind.posterior.contract import check_features
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
 from surefind.posterior.precision import check_precision, laplace_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
-from surefind.relations import blocks
 from surefind.validation import check_matrix, check_whole
 
 SQUARES = 1 << 19

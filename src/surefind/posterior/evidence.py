@@ -27,11 +27,11 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
+from surefind.pairs.relations import PairList
 from surefind.posterior.contract import Posterior
 from surefind.posterior.precision import clip_negative
-from surefind.relations import PairList
+from surefind.posterior.vmf import match_score, paired_gap, vmf_log_normalizer
 from surefind.validation import check_float, check_matrix, check_positive
-from surefind.vmf import match_score, paired_gap, vmf_log_normalizer
 
 PRIOR_GRID = tuple(10 ** (e / 2) for e in range(-12, 13))
 """Prior precisions from 1e-6 to 1e6, two in a decade."""

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import NumericalError
-from surefind.sphere import resultant
-from surefind.vmf import concentration
+from surefind.posterior.sphere import resultant
+from surefind.posterior.vmf import concentration
 
 
 def gaussian_embeddings(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n z"]) -> Embeddings:

@@ -2,7 +2,7 @@
 
 They are for measuring what independence costs. Both predict exactly, without sampling: the sphere does
 not care for a rotation, so a Gaussian output is turned into the eigenbasis of its covariance,
-projected there as in `surefind.sphere`, and turned back.
+projected there as in `surefind.posterior.sphere`, and turned back.
 
 - Kronecker: the curvature L ⊗ R / tr has the eigenvectors of L and R whatever the prior, so *one* basis
   serves all inputs: with h̃ = Rᵥᵀ h,  v_k = Σ_q h̃_q² / (scale · l_k r_q / tr + δ).

@@ -1,0 +1,1 @@
+"""Applications around the library: the command line, the service, and the demo."""

@@ -1,0 +1,186 @@
+"""`surefind calibrate`: learn from held-out queries when an answer may be called a match."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from surefind.apps.cli.console import console, say, spelled
+from surefind.apps.cli.galleries import check_model, labels_like
+from surefind.apps.cli.items import Items, read_items
+from surefind.apps.cli.options import (
+    SOURCE_HELP,
+    DataFolder,
+    GalleryArgument,
+    Normalize,
+    OnBad,
+    RunOption,
+    complete_source,
+)
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from surefind.decisions import Contributions
+
+GROUPS = ("groups", "group")
+GroupsOption = Annotated[
+    Path | None,
+    typer.Option(help="A group for each query: .npy, .npz, or a table with a column `group`."),
+]
+RankOption = Annotated[
+    Literal["distance", "expected", "match"],
+    typer.Option(help="What neighbours are ordered by; the last two look at κ."),
+]
+
+
+def calibrate(
+    gallery: GalleryArgument,
+    queries: Annotated[
+        str,
+        typer.Argument(
+            help="Queries that neither the model nor the gallery has seen, with labels; one that is "
+            f"-1 or empty has no match in the gallery. {SOURCE_HELP}",
+            autocompletion=complete_source,
+        ),
+    ],
+    run: RunOption = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labels of the queries: .npy, .npz, or a table with a column `label`. The queries' own "
+            "by default."
+        ),
+    ] = None,
+    unknown: Annotated[
+        str | None,
+        typer.Option(
+            help="More queries, none of which has a match in the gallery.",
+            autocompletion=complete_source,
+        ),
+    ] = None,
+    max_wrong: Annotated[
+        float, typer.Option(help="Highest share of wrong answers among matches.")
+    ] = 0.01,
+    confidence: Annotated[float, typer.Option(help="With what probability that is kept.")] = 0.95,
+    groups: GroupsOption = None,
+    k: Annotated[int, typer.Option("-k", help="Neighbours that decisions look at.")] = 10,
+    rank: RankOption = "distance",
+    seed: Annotated[int, typer.Option(help="Splits the queries.")] = 0,
+    normalize: Normalize = False,
+    on_bad: OnBad = "refuse",
+    data: DataFolder = None,
+) -> None:
+    """Learn when the top answer of a search may be called a match, at a stated risk.
+
+    The queries must come as later ones will, unknown ones in the same proportion.
+
+    Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
+    """
+    from surefind.gallery.gallery import Gallery
+    from surefind.validation import check_whole
+
+    check_target(max_wrong=max_wrong, confidence=confidence)
+    check_whole("k", k, least=1)
+    if groups is not None and unknown is not None:
+        raise InputError(
+            "--groups needs a group for every query: put the unknown ones among the queries, with an "
+            "empty label, instead of --unknown."
+        )
+    with Gallery.open(gallery, normalize=normalize) as opened:
+        check_model(opened, run)
+        known = read_items(queries, run, data, labels=labels, on_bad=on_bad)
+        if known.labels is None:
+            raise InputError(f"{queries} has no labels; give them with --labels FILE.")
+        parts = [known]
+        if unknown is not None:
+            strange = read_items(unknown, run, data, on_bad=on_bad)
+            parts.append(Items(strange.embeddings, strange.ids, [None] * len(strange)))
+        truth = [label for part in parts for label in part.labels or []]
+        members = None if groups is None else known.column(groups, GROUPS)
+        say(
+            f"Calibrating on {len(truth)} queries, {truth.count(None)} of them without a match in the "
+            "gallery."
+        )
+        found = opened.calibrate(
+            together(parts),
+            labels_like(opened, truth),
+            max_wrong=max_wrong,
+            confidence=confidence,
+            groups=members,
+            k=k,
+            rank=rank,
+            seed=seed,
+        )
+    say(found.summary)
+    if found.contributions is not None:
+        console.print(contribution_table(found.contributions))
+    for group in found.groups:
+        say(f"Group {group.name}: {group.status} threshold, {group.queries} queries tested it.")
+    say(f"Kept with {gallery}.")
+    how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
+    again = spelled("search", gallery, queries, **how)
+    say(f"Next, or with other queries than these: {again}")
+
+
+def check_target(**shares: float) -> None:
+    """Require shares that can be aimed at, before anything is embedded.
+
+    Args:
+        **shares: By the names of their options.
+
+    Raises:
+        InputError: If one is 0, 1 or beyond.
+    """
+    for name, share in shares.items():
+        if not 0 < share < 1:
+            raise InputError(f"{name} must lie between 0 and 1, both excluded; got {share!r}.")
+
+
+def together(parts: list[Items]) -> Any:
+    """Put the vectors of several sources below each other.
+
+    Args:
+        parts: All with κ, or all without.
+
+    Returns:
+        `Embeddings`, or plain vectors.
+
+    Raises:
+        InputError: If some have a κ and some do not, or their dimensions differ.
+    """
+    import numpy as np
+
+    from surefind.embeddings import Embeddings
+
+    embedded = [p.embeddings for p in parts if isinstance(p.embeddings, Embeddings)]
+    if embedded and len(embedded) < len(parts):
+        raise InputError(
+            "the queries have a κ and the unknown ones do not, or the other way round; embed both "
+            "with one model."
+        )
+    rows = [e.numpy().mean for e in embedded] or [np.asarray(p.embeddings) for p in parts]
+    if len({r.shape[1] for r in rows}) > 1:
+        raise InputError("the queries and the unknown ones differ in dimension; use one model.")
+    mean = np.concatenate(rows)
+    if not embedded:
+        return mean
+    return Embeddings(mean, np.concatenate([e.numpy().kappa for e in embedded]))
+
+
+def contribution_table(found: "Contributions") -> "Table":
+    """Put in a table what each signal says about right and wrong answers."""
+    from rich.table import Table
+
+    table = Table("signal", "alone", "rest without it", "all together", "adds")
+    for signal in found.signals:
+        table.add_row(
+            signal.name,
+            f"{signal.alone_auroc:.3f}",
+            f"{signal.without_auroc:.3f}",
+            f"{found.auroc:.3f}",
+            "yes" if signal.adds else "no",
+        )
+    table.caption = "AUROC of right answers against wrong ones; 0.5 is chance"
+    return table

@@ -1,0 +1,149 @@
+"""Where the command line speaks.
+
+What was done goes to the standard output, what went wrong to the standard error. Lines are not broken: a
+path or a command can be copied from a log as it stands.
+
+Commands to go on with, as they can be typed.
+
+A line that begins with "Next" works when what follows its colon is copied as it stands. Where only the user
+knows what to give, a word in capitals stands for it, and the line does not begin so.
+
+Progress of training: a bar for a person, now and then a line for a log.
+
+On a terminal each stage has a bar with its loss and the time that is left. Elsewhere a bar would leave
+control characters behind, so there a line is printed at the end of a stage, and every half minute within
+one.
+"""
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from surefind.learning.session import Report
+
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+
+def say(sentence: str, *, style: str = "") -> None:
+    """Print a sentence as it is: brackets in a path are no markup."""
+    console.print(Text(sentence, style=style), soft_wrap=True)
+
+
+def warn(sentence: str) -> None:
+    """Say what the user should know although the command goes on."""
+    errors.print(Text.assemble(("Warning:", "yellow"), f" {sentence}"), soft_wrap=True)
+
+
+def complain(sentence: str) -> None:
+    """Say what went wrong."""
+    errors.print(Text.assemble(("Error:", "red"), f" {sentence}"), soft_wrap=True)
+
+
+def to_stderr(sentence: str) -> None:
+    """Say something beside what a program reads from the standard output."""
+    errors.print(sentence, soft_wrap=True, markup=False)
+
+
+DEFAULTS = {"on_bad": "refuse"}
+"""What commands do unless they are told otherwise, of options that are never empty."""
+
+
+def spelled(command: str, *arguments: object, **options: object) -> str:
+    """Spell a command.
+
+    Args:
+        command: Its name.
+        *arguments: What follows it.
+        **options: By their names; those that are None, False, empty or the default are left out.
+
+    Returns:
+        The command, quoted for a shell.
+    """
+    words = ["surefind", command, *map(str, arguments)]
+    for name, value in options.items():
+        if value is None or value is False or value in ("", DEFAULTS.get(name)):
+            continue
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)
+
+
+LINE_SECONDS = 30.0
+"""How often a log gets a line."""
+
+
+@contextmanager
+def stage_progress(*, lines: bool = True) -> "Iterator[Report]":
+    """Show where each stage of training is.
+
+    Args:
+        lines: Whether a log gets lines where there is no terminal.
+
+    Yields:
+        What to report to.
+    """
+    if console.is_terminal:
+        with _bars("loss {task.fields[loss]:.4f}") as bar:
+            yield _on_bars(bar)
+    else:
+        yield _in_lines() if lines else (lambda _stage, _at: None)
+
+
+@contextmanager
+def count_progress(what: str, total: int) -> "Iterator[Any]":
+    """Show how many of something are done; nothing where there is no terminal.
+
+    Args:
+        what: What is being done.
+        total: How many there are.
+
+    Yields:
+        A function to call with the number that is done.
+    """
+    with _bars("{task.completed} of {task.total}", disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _bars(text: str, *, disable: bool = False) -> "Progress":
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(text))
+    return Progress(*columns, TimeRemainingColumn(), console=console, disable=disable)
+
+
+def _on_bars(bar: "Progress") -> "Report":
+    tasks: dict[str, Any] = {}
+
+    def report(stage: str, at: Any) -> None:
+        done, total = at.epoch * at.steps + at.step, at.epochs * at.steps
+        if stage not in tasks:
+            tasks[stage] = bar.add_task(stage, total=total, loss=at.loss)
+        bar.update(tasks[stage], completed=done, loss=at.loss)
+
+    return report
+
+
+def _in_lines() -> "Report":
+    last = time.monotonic()
+
+    def report(stage: str, at: Any) -> None:
+        nonlocal last
+        ended = (at.epoch + 1, at.step) == (at.epochs, at.steps)
+        if ended or time.monotonic() - last > LINE_SECONDS:
+            last = time.monotonic()
+            say(
+                f"  {stage}: epoch {at.epoch + 1} of {at.epochs}, step {at.step} of {at.steps}, "
+                f"loss {at.loss:.4f}"
+            )
+
+    return report

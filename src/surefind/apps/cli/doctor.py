@@ -1,0 +1,132 @@
+"""`surefind doctor`: what is installed, what the machine has, what is missing and how to get it."""
+
+import os
+import platform
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import surefind
+from surefind.apps.cli.console import say
+from surefind.apps.cli.options import DataFolder
+from surefind.apps.cli.preflight import size_text
+
+CORE = ("torch", "numpy", "safetensors", "jaxtyping")
+EXTRAS = {
+    "cli": {"rich": "rich", "typer": "typer"},
+    "backbones": {"transformers": "transformers"},
+    "data": {"pillow": "PIL", "pyarrow": "pyarrow", "scikit-learn": "sklearn", "scipy": "scipy"},
+    "gallery": {"faiss-cpu": "faiss", "scipy": "scipy"},
+    "milvus": {"milvus-lite": "milvus_lite", "pymilvus": "pymilvus"},
+    "report": {"jinja2": "jinja2"},
+    "serve": {
+        "fastapi": "fastapi",
+        "httptools": "httptools",
+        "prometheus-client": "prometheus_client",
+        "python-multipart": "python_multipart",
+        "threadpoolctl": "threadpoolctl",
+        "uvicorn": "uvicorn",
+        **({} if sys.platform == "win32" else {"uvloop": "uvloop"}),
+    },
+    "demo": {"matplotlib": "matplotlib"},
+}
+"""What each extra brings, and what it is imported as. It stands here and is not read from the installed
+package, whose own list may be missing or older than the code; a test compares it with pyproject.toml."""
+
+
+def doctor(data: DataFolder = None) -> None:
+    """Say what is installed, what this machine has, and what is missing.
+
+    Example: `surefind doctor`
+    """
+    say("Versions", style="bold")
+    say(
+        f"  surefind {surefind.__version__}, Python {platform.python_version()} on {platform.platform()}"
+    )
+    say("  " + ", ".join(f"{name} {_version(name)}" for name in CORE))
+    say("Machine", style="bold")
+    for line in machine():
+        say(f"  {line}")
+    say("Extras", style="bold")
+    for name, lacking in missing_extras().items():
+        if lacking:
+            say(f"  {name}: {', '.join(lacking)} missing: pip install 'surefind[{name}]'")
+        else:
+            say(f"  {name}: all there")
+    say("Data sets", style="bold")
+    for line in data_sets(data):
+        say(f"  {line}")
+
+
+def machine() -> list[str]:
+    """Describe processors, devices, memory and disk."""
+    import torch
+
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        devices.append("Apple GPU")
+    lines = [
+        f"{os.cpu_count()} processors, {torch.get_num_threads()} threads of PyTorch",
+        f"GPU: {', '.join(devices) or 'none; everything runs on the processor'}",
+    ]
+    total, free = memory()
+    if total is not None:
+        left = "" if free is None else f", {size_text(free)} free"
+        lines.append(f"memory: {size_text(total)}{left}")
+    lines.append(f"disk: {size_text(shutil.disk_usage(Path()).free)} free in {Path().resolve()}")
+    return lines
+
+
+def memory() -> tuple[int | None, int | None]:
+    """Give the machine's memory and what is free of it, in bytes; None where the system does not say."""
+    names: Any = getattr(os, "sysconf_names", {})
+    if "SC_PHYS_PAGES" not in names:
+        return None, None
+    page = os.sysconf("SC_PAGE_SIZE")
+    free = os.sysconf("SC_AVPHYS_PAGES") * page if "SC_AVPHYS_PAGES" in names else None
+    listed = Path("/proc/meminfo")
+    if listed.is_file():  # counts what the system would give back, which the call above does not
+        found = re.search(r"MemAvailable:\s+(\d+) kB", listed.read_text())
+        free = int(found[1]) * 1024 if found else free
+    return os.sysconf("SC_PHYS_PAGES") * page, free
+
+
+def missing_extras() -> dict[str, list[str]]:
+    """List what each optional part of surefind lacks: what cannot be imported."""
+    return {
+        extra: [name for name, module in brought.items() if not _importable(module)]
+        for extra, brought in EXTRAS.items()
+    }
+
+
+def data_sets(folder: Path | None) -> list[str]:
+    """Say of each known data set where it is, or that it is not there."""
+    from surefind.data.catalogue import find, set_names
+    from surefind.errors import InputError
+
+    lines = []
+    for name in set_names():
+        try:
+            place = find(name, folder)
+        except InputError:
+            lines.append(f"{name}: not there; `surefind data list` says where to get it")
+        else:
+            lines.append(f"{name}: {place or 'comes with scikit-learn'}")
+    return lines
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+def _importable(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None

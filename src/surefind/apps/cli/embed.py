@@ -1,0 +1,143 @@
+"""`surefind embed`: embed inputs with a run, each with how sure it is.
+
+What is written, a row for each input in the order of the inputs:
+
+    .npz        ids, mean (n, z), kappa (n), uncertainty (n), and labels if they are known
+    .parquet    id, mean (a list), kappa, uncertainty, and label
+
+Both can be given to `surefind fit`. κ = ∞ is what a model without uncertainty says.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from surefind.apps.cli.console import count_progress, say
+from surefind.apps.cli.options import DataFolder, OnBad, RunArgument, SourceArgument
+from surefind.apps.cli.preflight import Estimate, check_file, check_place, peak_memory
+from surefind.apps.cli.run_folder import open_run
+from surefind.apps.cli.sources import check_fits, image_mode, read_source, readable
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from surefind.data.dataset import Dataset
+    from surefind.embeddings import Embeddings
+    from surefind.estimators.learner import MetricLearner
+
+FIRST, BLOCK = 64, 1024
+"""Inputs that the estimate is made from, and inputs between two steps of the bar."""
+SUFFIXES = (".npz", ".parquet")
+
+
+def embed(
+    run: RunArgument,
+    source: SourceArgument,
+    out: Annotated[Path, typer.Option(help="File to write: .npz or .parquet.")],
+    batch_size: Annotated[int, typer.Option(help="Inputs at a time.")] = 128,
+    on_bad: OnBad = "refuse",
+    data: DataFolder = None,
+) -> None:
+    """Embed images or vectors with a run, each with how sure it is.
+
+    Example: `surefind embed runs/digits digits:test --out test.npz`
+    """
+    from surefind.validation import check_whole
+
+    check_whole("batch_size", batch_size, least=1)
+    check_file(out, SUFFIXES)
+    folder = open_run(run)
+    learner = folder.learner()
+    dataset = readable(read_source(source, data, mode=image_mode(learner.encoder)), on_bad)
+    if len(dataset) == 0:
+        raise InputError(f"{source} holds nothing to embed.")
+    check_fits(learner, dataset, folder.config.get("inputs"))
+    check_place(out.parent, 2 * len(dataset) * (4 * learner.encoder.embedding_dim + 64))
+    found = embed_in_blocks(learner, dataset, batch_size, announce=say)
+    write_embeddings(out, found, dataset)
+    sure = float(found.kappa.median())
+    say(
+        f"Wrote {len(found)} embeddings of {found.mean.shape[1]} dimensions, median κ {sure:.4g}, to {out}."
+    )
+
+
+def embed_in_blocks(
+    learner: "MetricLearner",
+    dataset: "Dataset",
+    batch_size: int,
+    *,
+    announce: Callable[[str], None],
+) -> "Embeddings":
+    """Embed a data set, say after the first inputs how long the rest takes, and show how far it is.
+
+    Args:
+        learner: A fitted learner.
+        dataset: What to embed.
+        batch_size: Inputs at a time.
+        announce: Called with the estimate.
+
+    Returns:
+        The embeddings, as tensors.
+    """
+    import torch
+
+    from surefind.embeddings import Embeddings
+
+    n = len(dataset)
+    start = time.perf_counter()
+    parts = [learner.embed(dataset[:FIRST], batch_size=batch_size)]
+    seconds = (time.perf_counter() - start) * max(0, n - FIRST) / FIRST
+    announce(f"Embedding {n} inputs takes {Estimate(seconds, peak_memory())}.")
+    with count_progress("embedding", n) as done:
+        for at in range(FIRST, n, BLOCK):
+            parts.append(learner.embed(dataset[at : at + BLOCK], batch_size=batch_size))
+            done(min(at + BLOCK, n))
+    return Embeddings(torch.cat([p.mean for p in parts]), torch.cat([p.kappa for p in parts]))
+
+
+def write_embeddings(file: Path, embeddings: "Embeddings", dataset: "Dataset") -> None:
+    """Write embeddings with the names and labels of what was embedded, whole or not at all.
+
+    Args:
+        file: Ends in .npz or .parquet; its folder is made if need be.
+        embeddings: A row for each example.
+        dataset: The examples.
+    """
+    import numpy as np
+
+    arrays = embeddings.numpy()
+    names = dataset.names or [str(i) for i in range(len(dataset))]
+    columns: dict[str, Any] = {
+        "ids": np.array(names),
+        "mean": arrays.mean,
+        "kappa": arrays.kappa,
+        "uncertainty": arrays.uncertainty,
+    }
+    if dataset.labels is not None:
+        labels = dataset.labels.numpy()
+        columns["labels"] = labels if dataset.classes is None else np.array(dataset.classes)[labels]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.name}.tmp")
+    try:
+        if file.suffix.lower() == ".npz":
+            with beside.open("wb") as stream:
+                np.savez(stream, **columns)
+        else:
+            _write_parquet(beside, columns)
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _write_parquet(file: Path, columns: dict[str, Any]) -> None:
+    from surefind.dependencies import require
+
+    arrow = require("pyarrow", "write Parquet files")
+    singular = {"ids": "id", "labels": "label"}
+    table = arrow.table({
+        singular.get(name, name): list(values) if values.ndim == 2 else values
+        for name, values in columns.items()
+    })
+    require("pyarrow.parquet", "write Parquet files").write_table(table, file)

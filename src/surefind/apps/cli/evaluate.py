@@ -1,0 +1,231 @@
+"""`surefind evaluate`: what a run is worth on data that it has not seen, kept in the run."""
+
+import math
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from surefind.apps.cli.console import console, say, spelled
+from surefind.apps.cli.options import SOURCE_HELP, DataFolder, OnBad, RunArgument, complete_source
+from surefind.apps.cli.plots import NO_PICTURES, can_draw, draw_curves, draw_uncertainty
+from surefind.apps.cli.preflight import Estimate, check_place, peak_memory
+from surefind.apps.cli.run_folder import RunFolder, open_run
+from surefind.apps.cli.sources import check_fits, image_mode, read_source, readable, split_part
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from surefind.data.dataset import Dataset
+    from surefind.estimators.learner import MetricLearner
+    from surefind.evaluation.evaluate import Evaluation
+
+SPACE = 10_000_000
+"""Bytes for numbers and pictures."""
+FIRST = 64
+"""Inputs that the estimate is made from."""
+MEANINGS = {
+    "recall@1": "the nearest is of the right class",
+    "recall@5": "one of the five nearest is",
+    "recall@10": "one of the ten nearest is",
+    "map@5": "mean average precision among five",
+    "map@10": "mean average precision among ten",
+    "auroc": "strange inputs told by uncertainty; 0.5 is chance",
+    "auprc": "the same as a precision-recall curve",
+    "fpr95": "known inputs refused when 95 % of the strange are; lower is better",
+    "ausc": "accuracy while unsure queries are left out",
+    "aurc": "errors while unsure queries are left out; lower is better",
+    "r_auroc": "wrong answers told by uncertainty; 0.5 is chance",
+    "ece": "distance of confidence from accuracy; lower is better",
+    "agreement_ausc": "as ausc, by disagreement of samples",
+    "agreement_r_auroc": "as r_auroc, by disagreement of samples",
+}
+"""What each number means, in the order in which they are shown."""
+
+
+def evaluate(
+    run: RunArgument,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"Labelled test data; the test part of the run's own set by default. {SOURCE_HELP}",
+            autocompletion=complete_source,
+        ),
+    ] = None,
+    ood: Annotated[
+        str | None,
+        typer.Option(
+            help="Data of another kind, which should be found strange; named like the test data.",
+            autocompletion=complete_source,
+        ),
+    ] = None,
+    gallery: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the test data are looked up; among themselves by default.",
+            autocompletion=complete_source,
+        ),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(help="Samples for the calibration error; 0 leaves it out.")
+    ] = 100,
+    seed: Annotated[int, typer.Option(help="Decides samples and intervals.")] = 0,
+    on_bad: OnBad = "refuse",
+    data: DataFolder = None,
+) -> None:
+    """Measure a run on data that it has not seen: retrieval, and whether its uncertainty means something.
+
+    Example: `surefind evaluate runs/digits --ood digits:ood`
+    """
+    from surefind.evaluation.evaluate import check_parts
+    from surefind.evaluation.evaluate import evaluate as measure
+    from surefind.learning.seeds import seeded
+    from surefind.validation import check_whole
+
+    check_whole("samples", samples, least=0)
+    folder = open_run(run)
+    check_place(run, SPACE)
+    learner = folder.learner()
+    place = data or folder.data
+    source = source or own_test(folder)
+    mode = image_mode(learner.encoder)
+
+    def read(name: str, prefer: str) -> "Dataset":
+        dataset = readable(read_source(name, place, prefer=prefer, mode=mode), on_bad)
+        check_fits(learner, dataset, folder.config.get("inputs"))
+        return dataset
+
+    test = read(source, "test")
+    strange = None if ood is None else read(ood, "test")
+    shelf = None if gallery is None else read(gallery, "gallery")
+    check_parts(test, shelf)
+    parts = [d for d in (strange, shelf) if d is not None]
+    estimate = evaluation_estimate(learner, test, parts, samples)
+    say(f"Evaluating on {len(test)} examples of {test.name} takes {estimate}.")
+    found = measure(
+        learner,
+        test,
+        strange,
+        gallery=shelf,
+        generator=seeded(seed, "evaluation"),
+        ece_samples=samples,
+    )
+    settings = {
+        "test": source,
+        "ood": ood,
+        "gallery": gallery,
+        "seed": seed,
+        "samples": samples,
+        "examples": {"test": len(test), "ood": 0 if strange is None else len(strange)},
+    }
+    keep_evaluation(folder, found, settings)
+    console.print(evaluation_table(found))
+    if "ausc" not in found.values:
+        say(
+            "This model does not say how sure it is (κ = ∞), so nothing that needs it is measured. "
+            f"Give it an uncertainty: {fit_command(folder)}"
+        )
+    if found.left_out:
+        say(f"{found.left_out} queries have no other example of their class and are not counted.")
+    pictures = f"pictures to {run / 'plots'}" if can_draw() else NO_PICTURES
+    say(f"Wrote numbers to {run / 'metrics.json'}; {pictures}.")
+
+
+def own_test(run: RunFolder) -> str:
+    """Name the test part of what a run was trained on.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The source. Never what it was trained on: where there is no test part, that is an error.
+
+    Raises:
+        InputError: If it was trained on the test part.
+    """
+    source = run.own_source("name the test data")
+    where, part = split_part(source)
+    if part == "test":
+        raise InputError(f"{run.path} was trained on {source}; name other test data.")
+    return f"{where}:test"
+
+
+def fit_command(run: RunFolder) -> str:
+    """Spell the command that gives a run an uncertainty."""
+    named = None if "source" in run.config else "TRAINING-DATA"
+    return spelled("fit", run.path, out=f"{run.path}-posthoc", on=named)
+
+
+def evaluation_estimate(
+    learner: "MetricLearner", test: "Dataset", others: "list[Dataset]", samples: int
+) -> Estimate:
+    """Embed a few inputs, search for them once, and extrapolate.
+
+    Args:
+        learner: A fitted learner.
+        test: Embedded, sampled, and searched for.
+        others: Embedded too.
+        samples: How often everything is searched for once more.
+
+    Returns:
+        Time and memory.
+    """
+    import torch
+
+    from surefind.retrieval.search import nearest
+
+    few = test[:FIRST]
+    found = learner.embed(few)  # once before, for what happens only the first time
+    gallery = found.mean[torch.arange(len(test)) % len(found)]
+    nearest(found.mean, gallery, 1)
+    start = time.perf_counter()
+    learner.embed(few)
+    embedding = (time.perf_counter() - start) / len(few)
+    start = time.perf_counter()
+    nearest(found.mean, gallery, 1)
+    searching = (time.perf_counter() - start) / len(few)
+    passes = (2 if samples else 1) * len(test) + sum(map(len, others))
+    seconds = embedding * passes + searching * len(test) * (samples + 1)
+    return Estimate(seconds, peak_memory())
+
+
+def keep_evaluation(run: RunFolder, found: "Evaluation", settings: dict[str, Any]) -> None:
+    """Leave numbers, pictures and a line in the log in a run.
+
+    Args:
+        run: The run.
+        found: What was measured.
+        settings: On what, and how.
+    """
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    run.write_json(
+        "metrics.json",
+        {
+            **settings,
+            "when": when,
+            "values": {k: v for k, v in found.values.items() if math.isfinite(v)},
+            "intervals": found.intervals,
+            "left_out": found.left_out,
+            "curves": found.curves,
+        },
+    )
+    if can_draw():
+        draw_curves(found.curves, run.path / "plots")
+        draw_uncertainty(found.uncertainty, run.path / "plots")
+    shown = ", ".join(f"{k} {v:.4f}" for k, v in found.values.items() if k in MEANINGS)
+    run.note(f"evaluated on {settings['test']}, strange: {settings['ood']}: {shown}")
+    run.explain()
+
+
+def evaluation_table(found: "Evaluation") -> "Table":
+    """Put the numbers of an evaluation in a table."""
+    from rich.table import Table
+
+    table = Table("metric", "value", "95 % interval", "what it says")
+    for name, meaning in MEANINGS.items():
+        if name in found.values:
+            between = [f"{v:.3f}" for v in found.intervals.get(name, ())]
+            table.add_row(name, f"{found.values[name]:.3f}", " … ".join(between), meaning)
+    return table

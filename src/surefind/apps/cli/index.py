@@ -1,0 +1,134 @@
+"""`surefind index`: put images or vectors into a gallery, or bring those up to date that are there.
+
+Nothing is written before everything was found good: a gallery that is not there is made last.
+
+The gallery remembers the run, and the folder of images in files; each image's path is kept as its payload
+``{"path": …}``, relative to that folder. So `surefind serve` finds its model and shows the pictures.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from surefind.apps.cli.console import count_progress, say, spelled
+from surefind.apps.cli.galleries import check_model, existing_gallery, labels_like, new_gallery
+from surefind.apps.cli.items import Items, read_items
+from surefind.apps.cli.options import DataFolder, Normalize, OnBad, RunOption, SourceArgument
+from surefind.apps.cli.run_folder import open_run
+
+if TYPE_CHECKING:
+    from surefind.gallery.gallery import Gallery
+
+BLOCK = 10_000
+"""Items between two steps of the bar; each block is on the disk before the next."""
+
+
+def index(
+    source: SourceArgument,
+    out: Annotated[
+        str,
+        typer.Option(
+            help="The gallery: a folder, milvus-lite's NAME.db, or http://host:port. Made if need be."
+        ),
+    ],
+    run: RunOption = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Labels, a row each: .npy, .npz, or a table with a column `label`."),
+    ] = None,
+    prefix: Annotated[
+        str, typer.Option(help="Goes before every id, to keep sources apart that name alike.")
+    ] = "",
+    normalize: Normalize = False,
+    on_bad: OnBad = "refuse",
+    data: DataFolder = None,
+) -> None:
+    """Put images or vectors into a gallery; what is there under the same id is replaced.
+
+    Example: `surefind index digits:train --run runs/digits --out gallery`
+    """
+    with ExitStack() as closing:
+        gallery = existing_gallery(out, normalize)
+        if gallery is not None:
+            closing.enter_context(gallery)
+            check_model(gallery, run)
+        items = read_items(source, run, data, labels=labels, on_bad=on_bad)
+        ids = [prefix + i for i in items.ids]
+        check_items(items, ids, normalize, None if gallery is None else gallery.dim)
+        if gallery is None:
+            gallery = closing.enter_context(new_gallery(out, run, normalize))
+        own = None if items.labels is None else labels_like(gallery, items.labels)
+        payload = remember(gallery, run, items.files)
+        there = set(gallery)
+        updated = sum(i in there for i in ids)
+        with count_progress("indexing", len(ids)) as done:
+            for at in range(0, len(ids), BLOCK):
+                rows = range(at, min(at + BLOCK, len(ids)))
+                for known in (False, True):
+                    some = [r for r in rows if (ids[r] in there) == known]
+                    if some:
+                        put = gallery.update if known else gallery.add
+                        put(
+                            items.embeddings[some],
+                            ids=[ids[r] for r in some],
+                            labels=None if own is None else [own[r] for r in some],
+                            payload=None if payload is None else [payload[r] for r in some],
+                        )
+                done(rows.stop)
+        say(
+            f"Added {len(ids) - updated} items and updated {updated}; {out} holds {len(gallery)} of "
+            f"{gallery.dim} dimensions."
+        )
+        how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
+        if gallery.calibration is not None:
+            again = spelled("calibrate", out, "HELD-OUT", **how)
+            say(f"Its calibration is out of date; make it again with labelled queries: {again}")
+        else:
+            say(f"Next, or with other queries than these: {spelled('search', out, source, **how)}")
+    if run is not None and run.resolve() in Path(out).resolve().parents:
+        open_run(run).explain()
+
+
+def remember(
+    gallery: "Gallery", run: Path | None, files: Sequence[str] | None
+) -> list[dict[str, str]] | None:
+    """Keep with a gallery where its model and its images are.
+
+    Args:
+        gallery: Its first folder of images stays; files elsewhere get their full path.
+        run: What embeds the items.
+        files: Of the items; None if they have none.
+
+    Returns:
+        The payload of each item; None if there are no files.
+    """
+    if run is not None:
+        gallery.describe(run=str(run.resolve()))
+    if files is None:
+        return None
+    paths = [Path(file).resolve() for file in files]
+    folder = Path(gallery.about.get("images") or os.path.commonpath([p.parent for p in paths]))
+    if folder != Path(folder.anchor):  # or else every file of the machine would be shown
+        gallery.describe(images=str(folder))
+    inside = [p.relative_to(folder) if p.is_relative_to(folder) else p for p in paths]
+    return [{"path": p.as_posix()} for p in inside]
+
+
+def check_items(items: Items, ids: list[str], normalize: bool, dim: int | None) -> None:
+    """Require items that a gallery takes, all of them, before it is made or changed.
+
+    Args:
+        items: Their vectors.
+        ids: What they will be called.
+        normalize: Whether vectors of another length than 1 are rescaled.
+        dim: The gallery's dimension; None if it has none yet.
+    """
+    from surefind.gallery.items import read_ids, read_vectors
+
+    read_ids(ids)
+    for at in range(0, len(ids), BLOCK):
+        read_vectors(items.embeddings[at : at + BLOCK], normalize=normalize, dim=dim)

@@ -1,0 +1,148 @@
+"""Arguments that several commands take, with their help and completion.
+
+What the shell completes: methods, data sets, runs, files.
+
+The shell asks at every press of the tab key, so nothing here may wait for PyTorch: the names stand here
+once more, and a test compares them with the library's.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+METHODS = (
+    "deterministic",
+    "laplace-posthoc",
+    "laplace-online",
+    "mc-dropout",
+    "deep-ensemble",
+    "pfe",
+    "hib",
+)
+FREE = ("nearest-distance", "margin", "knn-density", "mahalanobis", "norm")
+SETS = (
+    "fashion-mnist",
+    "mnist",
+    "cifar10",
+    "svhn",
+    "cub200",
+    "cars196",
+    "lfw",
+    "msls",
+    "omniglot",
+    "cub200-features",
+    "cars196-features",
+    "digits",
+)
+BENCHED = (
+    "fashion-mnist",
+    "cifar10",
+    "digits",
+    "cub200",
+    "lfw",
+    "msls",
+    "omniglot",
+    "cub200-features",
+)
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Complete a method's name."""
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Complete the last of several methods, separated by commas."""
+    *before, last = incomplete.split(",")
+    done = "".join(f"{name}," for name in before)
+    names = [name for name in ("all", *METHODS, *FREE) if name not in before]
+    return [done + name for name in names if name.startswith(last)]
+
+
+def complete_set(incomplete: str) -> list[str]:
+    """Complete a data set's name."""
+    return [name for name in SETS if name.startswith(incomplete)]
+
+
+def complete_benched(incomplete: str) -> list[str]:
+    """Complete the name of a set that has a benchmark, or a folder or a file."""
+    names = [name for name in BENCHED if name.startswith(incomplete)]
+    return [*names, *map(_shown, _paths(incomplete))]
+
+
+def complete_source(incomplete: str) -> list[str]:
+    """Complete a data set's name, a folder or a file."""
+    return [*complete_set(incomplete), *map(_shown, _paths(incomplete))]
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """Complete a run's folder: runs that begin like this, and folders in which there may be some."""
+    folders = [p for p in _paths(incomplete) if p.is_dir()]
+    if folders and not incomplete:
+        inner = [q for p in folders for q in sorted(p.iterdir()) if is_run(q)]
+        return [str(p) for p in (*filter(is_run, folders), *inner)]
+    return [str(p) if is_run(p) else _shown(p) for p in folders]
+
+
+def is_run(folder: Path) -> bool:
+    """Say whether a folder looks like a run."""
+    return (folder / "config.toml").is_file() or (folder / "model.safetensors").is_file()
+
+
+def _paths(incomplete: str) -> list[Path]:
+    head, _, tail = incomplete.rpartition("/")
+    place = Path(f"{head}/") if "/" in incomplete else Path()
+    try:
+        found = sorted(p for p in place.iterdir() if p.name.startswith(tail))
+    except OSError:
+        return []
+    return [p for p in found if tail.startswith(".") or not p.name.startswith(".")]
+
+
+def _shown(path: Path) -> str:
+    return f"{path}/" if path.is_dir() else str(path)
+
+
+SOURCE_HELP = (
+    "A set's name, a folder of images, a CSV/Parquet list of images, or vectors (.npy, .npz, .parquet); "
+    "`:PART` at its end picks a part, as in `digits:test`."
+)
+
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", envvar="SUREFIND_DATA", help="Folder that holds the data sets."),
+]
+RunArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A run: the folder that `surefind train` or `surefind fit` wrote.",
+        autocompletion=complete_run,
+    ),
+]
+SourceArgument = Annotated[str, typer.Argument(help=SOURCE_HELP, autocompletion=complete_source)]
+Out = Annotated[Path, typer.Option(help="Folder of the run; everything is written there.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with a run that was cut off, or with more epochs.")
+]
+OnBad = Annotated[
+    Literal["refuse", "skip"], typer.Option(help="What to do with unreadable images.")
+]
+RunOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--run",
+        help="A run that embeds the source; without it, the source holds vectors.",
+        autocompletion=complete_run,
+    ),
+]
+GalleryArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="GALLERY", help="A gallery's folder, milvus-lite's NAME.db, or http://host:port."
+    ),
+]
+Normalize = Annotated[
+    bool, typer.Option("--normalize", help="Rescale vectors of another length than 1.")
+]

@@ -1,0 +1,201 @@
+"""Where a command writes: looked at before anything long, and never left half written.
+
+How long, and how much memory: measured on the first few steps, extrapolated, said before the rest.
+
+Training is tried on a copy for a few steps; the first of them is left out, because it pays for what happens
+once. So the estimate is of the steps of the first stage alone: loading libraries and data, later stages, a
+posterior after the steps, saving and drawing come on top, and are most of it where training is short.
+Memory is the most that the process has held so far, on the GPU if there is one in use. Both are rough:
+another program on the same machine changes the first, a larger last batch the second.
+"""
+
+import copy
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from surefind.data.dataset import Dataset
+    from surefind.estimators.learner import MetricLearner
+
+
+WARM_UP = 3
+"""Steps that are timed, after a first one."""
+LEAST = 512
+"""Examples from which a pass can be timed."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What something will take.
+
+    Attributes:
+        seconds: Time.
+        memory: Bytes; None where the system does not say.
+    """
+
+    seconds: float
+    memory: int | None
+
+    def __str__(self) -> str:
+        room = "" if self.memory is None else f", {size_text(self.memory)} of memory"
+        return f"about {duration_text(self.seconds)}{room}"
+
+
+class _EnoughError(Exception):
+    """Enough steps were timed."""
+
+
+def training_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate | None:
+    """Try a few steps of training and extrapolate; nothing is changed or written.
+
+    Args:
+        learner: What will be trained.
+        dataset: The training data.
+
+    Returns:
+        The estimate for all steps of the first stage, times the members of an ensemble; None if there is no
+        step to try.
+    """
+    from surefind.learning.methods import METHODS
+
+    times: list[float] = []
+    total = 0
+
+    def watch(_stage: str, at: Any) -> None:
+        nonlocal total
+        times.append(time.perf_counter())
+        total = at.epochs * at.steps
+        if len(times) > WARM_UP or len(times) == total:
+            raise _EnoughError
+
+    start = time.perf_counter()
+    with suppress(_EnoughError):
+        learner.fit(dataset, report=watch)
+    if not times:
+        return None
+    step = times[0] - start if len(times) == 1 else (times[-1] - times[0]) / (len(times) - 1)
+    method = METHODS[learner.method]() if isinstance(learner.method, str) else learner.method
+    return Estimate(step * total * getattr(method, "members", 1), peak_memory())
+
+
+def passing_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate | None:
+    """Fit two small parts of the data, one twice the other, and extrapolate with a line and a square.
+
+    Args:
+        learner: What will be fitted without training steps: a pass over the data, and over its pairs. The
+            choice of the posterior's width, which does not grow with the data, is not timed.
+        dataset: The data.
+
+    Returns:
+        The estimate; None if there are so few data that it would take as long as the fit, or a part has
+        no pairs.
+    """
+    import torch
+
+    from surefind.errors import DegenerateError
+    from surefind.learning.methods import LaplacePosthoc
+    from surefind.learning.seeds import seeded
+
+    n = len(dataset)
+    m = max(LEAST, n // 32)
+    if 4 * m > n:
+        return None
+    # At random: data are often in the order of their classes.
+    order = torch.randperm(n, generator=seeded(0, "estimate"))
+    tried = copy.copy(learner)
+    if isinstance(tried.method, LaplacePosthoc):
+        tried.method = replace(tried.method, scale=1.0, prior_precision=1.0)
+    times = []
+    for size in (m, m, 2 * m):  # the first only pays for what happens once
+        start = time.perf_counter()
+        try:
+            tried.fit(dataset[order[:size]])
+        except DegenerateError:
+            return None
+        times.append(time.perf_counter() - start)
+    _, one, two = times
+    square = max(0.0, two - 2 * one) / 2
+    line = max(0.0, one - square)
+    return Estimate(line * n / m + square * (n / m) ** 2, peak_memory())
+
+
+def peak_memory() -> int | None:
+    """Give the most memory that this process has held, in bytes; None where the system does not say."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return int(torch.cuda.max_memory_allocated())
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)
+
+
+def duration_text(seconds: int | float) -> str:
+    """Write a duration as a person would say it."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def size_text(size: int | float) -> str:
+    """Write a number of bytes as a person would say it."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"
+
+
+def check_place(folder: Path, needed: int) -> None:
+    """Require a folder that can be written to, with room on its disk, before anything long.
+
+    Args:
+        folder: Where it will be written; it need not exist yet.
+        needed: Bytes.
+
+    Raises:
+        InputError: If it cannot be written, or there is less room.
+    """
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InputError(
+            f"cannot write to {folder}: {there} is {'read-only' if there.is_dir() else 'a file'}. Give "
+            "another folder."
+        )
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise InputError(
+            f"{folder} needs about {size_text(needed)} and the disk has {size_text(free)} left. Free some "
+            "space, or write elsewhere."
+        )
+
+
+def check_file(file: Path, suffixes: Sequence[str]) -> None:
+    """Require a name that a file can be written under, before anything long.
+
+    Args:
+        file: The file; one that is there is replaced.
+        suffixes: What it may end in.
+
+    Raises:
+        InputError: If it ends otherwise, or is a folder.
+    """
+    if file.suffix.lower() not in suffixes:
+        raise InputError(
+            f"{file} must end in {' or '.join(suffixes)}, which decides what is written."
+        )
+    if file.is_dir():
+        raise InputError(f"{file} is a folder; give the name of a file.")
+    check_place(file.parent, 0)

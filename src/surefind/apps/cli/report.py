@@ -1,0 +1,158 @@
+"""`surefind report`: a page to look at, of a benchmark's results or of one run."""
+
+import base64
+import html
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from surefind.apps.cli.bench import WORK
+from surefind.apps.cli.console import say, spelled, warn
+from surefind.apps.cli.evaluate import MEANINGS
+from surefind.apps.cli.options import complete_run, is_run
+from surefind.apps.cli.run_folder import RunFolder, open_run
+from surefind.errors import InputError
+from surefind.files import write_whole
+
+if TYPE_CHECKING:
+    from surefind.evaluation.report import Results
+
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
+  color: #1a1a1a; background: #fff; }}
+img {{ max-width: 100%; background: #fff; }} table {{ border-collapse: collapse; }}
+th, td {{ padding: .2rem .8rem; border-bottom: 1px solid #999; text-align: left; }}
+@media (prefers-color-scheme: dark) {{ body {{ color: #eee; background: #181818; }} }}
+</style>
+<h1>{title}</h1>
+{body}
+</html>
+"""
+
+
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|RESULTS",
+            help="A run, or the folder of results that `surefind bench` wrote.",
+            autocompletion=complete_run,
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; report.html in the folder by default.")
+    ] = None,
+    work: Annotated[
+        Path, typer.Option(help="Where `surefind bench` kept its pictures, if it did.")
+    ] = WORK,
+) -> None:
+    """Write a page to look at: of a benchmark's results, or of one run.
+
+    Example: `surefind report runs/digits`
+    """
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise InputError(
+            f"{folder} {what}; give a run, or the folder of results that `surefind bench` wrote."
+        )
+    page = out or folder / "report.html"
+    if page.suffix != ".html":
+        raise InputError(f"--out must end in .html; got {page}.")
+    if is_run(folder):
+        run = open_run(folder)
+        if not run.trained:
+            warn(run.unfinished)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(page, run_page(run))
+        run.explain()
+    else:
+        from surefind.evaluation.report import PAPER, read_results, write_report
+        from surefind.evaluation.report.markdown import MARKS
+
+        pictures = work if work.is_dir() else None
+        results = read_results(folder, on_bad=warn)
+        for sentence in missing_cells(results):
+            warn(sentence)
+        tables = page.with_suffix(".md")
+        if tables.exists() and not tables.read_text("utf-8", "replace").startswith(MARKS):
+            raise InputError(
+                f"{tables} is there and was not written by surefind report: the tables would overwrite it. "
+                "Give the page another name with --out."
+            )
+        write_report(results, page, tables, pictures=pictures, published=PAPER)
+        say(f"The tables as Markdown: {tables.resolve()}")
+    say(f"The report: {page.resolve()}")
+
+
+def missing_cells(results: "Results") -> list[str]:
+    """Say which rows lack a seed that other rows of the same table have."""
+    said = []
+    for found in results.sets:
+        lacking = []
+        for rows in (found.rows("method", "free"), found.rows("ablation")):
+            seeds = {cell.seed for cells in rows.values() for cell in cells}
+            for row, cells in rows.items():
+                there = {cell.seed for cell in cells}
+                lacking += [f"{row}-seed{s}" for s in sorted(seeds - there)]
+        if lacking:
+            said.append(f"{found.name} has no {', '.join(lacking)}; other rows have these seeds.")
+    return said
+
+
+def run_page(run: RunFolder) -> str:
+    """Compose the page of a run: settings, numbers, pictures; nothing from outside.
+
+    Args:
+        run: The run; whatever of it is there is shown.
+
+    Returns:
+        HTML.
+    """
+    measured = run.read_json("metrics.json")
+    parts = []
+    if not run.trained:
+        parts.append(f"<p>{html.escape(run.unfinished)}</p>")
+    elif measured is None:
+        again = html.escape(spelled("evaluate", run.path))
+        parts.append(f"<p>Not evaluated yet: <code>{again}</code></p>")
+    else:
+        parts += ["<h2>Numbers</h2>", _numbers(measured)]
+    pictures = sorted((run.path / "plots").glob("*.svg"))
+    if pictures:
+        parts += ["<h2>Pictures</h2>", *map(_picture, pictures)]
+    history = run.read_json("history.json") or {}
+    if any(history.values()):
+        stages = [
+            (
+                stage,
+                f"{len(e)} epochs, {sum(x['seconds'] for x in e):.0f} s, loss {e[-1]['loss']:.4f}",
+            )
+            for stage, e in history.items()
+            if e
+        ]
+        parts += ["<h2>Training</h2>", _table(stages)]
+    parts += ["<h2>Settings</h2>", _table(run.config.items())]
+    return PAGE.format(title=html.escape(f"Run {run.path.resolve().name}"), body="\n".join(parts))
+
+
+def _numbers(measured: dict[str, Any]) -> str:
+    on = f"On {measured['test']}" + (f", strange: {measured['ood']}" if measured["ood"] else "")
+    values = measured["values"]
+    rows = [(f"{k}: {MEANINGS[k]}", f"{values[k]:.3f}") for k in MEANINGS if k in values]
+    return f"<p>{html.escape(on)}, {html.escape(measured['when'])}.</p>\n{_table(rows)}"
+
+
+def _table(rows: Any) -> str:
+    cells = (
+        f"<tr><th>{html.escape(str(k))}</th><td>{html.escape(str(v))}</td></tr>" for k, v in rows
+    )
+    return f"<table>{''.join(cells)}</table>"
+
+
+def _picture(file: Path) -> str:
+    coded = base64.b64encode(file.read_bytes()).decode()
+    return f'<img src="data:image/svg+xml;base64,{coded}" alt="{html.escape(file.stem)}">'

@@ -1,0 +1,335 @@
+"""A run: one folder with everything in it, that explains itself and that every command takes.
+
+    config.toml         what was asked for, and by which command and version
+    model.safetensors   the fitted model
+    history.json        loss and seconds of each epoch
+    metrics.json        numbers and curves of the last evaluation
+    log.txt             what was done when
+    plots/              pictures of both
+    stages/             training as it was kept; needed to go on
+    gallery/            items that were indexed, if they were indexed there
+    gallery.service/    what `surefind serve` keeps beside it
+    README.md           this list, for that run
+
+A folder that `MetricLearner.save` wrote, with a model and nothing else, is a run too.
+
+What was asked for when a run was made, in its config.toml: a flat table of settings.
+
+A number, a text, a truth value and a list of them are written in TOML as in JSON.
+
+The README.md of a run: how it was made, what each of its files is, and what to do with it.
+"""
+
+import hashlib
+import json
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import surefind
+from surefind.apps.cli.interrupts import this_command
+from surefind.apps.cli.plots import LOSS
+from surefind.apps.cli.preflight import check_place
+from surefind.apps.cli.sources import split_part
+from surefind.errors import InputError
+from surefind.files import write_whole
+
+if TYPE_CHECKING:
+    from surefind.estimators.learner import MetricLearner
+
+
+FORMAT = 1
+CONFIG = "config.toml"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read a run's config.toml.
+
+    Args:
+        folder: The run.
+
+    Returns:
+        Its settings.
+
+    Raises:
+        InputError: If it is damaged, or of another format.
+    """
+    file = folder / CONFIG
+    try:
+        config = tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file} is damaged ({error}). Take the run from a backup.") from error
+    if config.get("format") != FORMAT:
+        raise InputError(
+            f"the run in {folder} is of format {config.get('format')!r}; this version of surefind reads "
+            f"{FORMAT}. Use the version that wrote it: {config.get('surefind', 'unknown')}."
+        )
+    return config
+
+
+def write_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a run's config.toml.
+
+    Args:
+        folder: The run.
+        settings: Numbers, texts, truth values, and lists of them.
+
+    Returns:
+        What is written: the settings, after the format.
+    """
+    config = {"format": FORMAT, **settings}
+    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in config.items()]
+    write_whole(folder / CONFIG, "".join(lines))
+    return config
+
+
+EXPLAINED = {
+    "config.toml": ("what was asked for", "`surefind train … --resume` compares it"),
+    "model.safetensors": (
+        "the fitted model: weights, uncertainty, preprocessing",
+        "`embed`, `evaluate`, `fit`",
+    ),
+    "history.json": ("loss and seconds of each epoch, by stage", "`report`"),
+    "metrics.json": ("numbers and curves of the last evaluation", "`report`"),
+    "log.txt": ("what was done when", "you"),
+    "plots": ("loss, uncertainty, ROC and other curves", "`report`"),
+    "stages": ("training as it was kept; delete it when the run is finished", "`train … --resume`"),
+    "gallery": ("items that can be searched", "`search`, `calibrate`, `serve`"),
+    "gallery.service": ("reviews and small pictures", "`serve`"),
+    "report.html": ("all of this on one page", "a browser"),
+}
+"""What each file is, and what uses it."""
+AFTER = """\
+What to do with it, from within this folder; capitals stand for data of yours:
+
+    surefind evaluate . LABELLED
+    surefind embed . IMAGES --out embeddings.npz
+    surefind index IMAGES --run . --out gallery
+    surefind report .
+"""
+
+
+def readme_text(folder: Path, config: Mapping[str, Any]) -> str:
+    """Explain a run.
+
+    Args:
+        folder: The run; what is there is listed.
+        config: Its settings; the command that made it is among them, if it is known.
+
+    Returns:
+        Markdown.
+    """
+    head = [f"# {folder.resolve().name}", ""]
+    if made := config.get("command", ""):
+        version = config.get("surefind", "")
+        head += [f"A run of surefind {version}, made by:", "", f"    {made}", ""]
+    rows = [
+        f"| {name} | {what} | {users} |"
+        for name, (what, users) in EXPLAINED.items()
+        if (folder / name).exists()
+    ]
+    table = ["| file | what it is | used by |", "| --- | --- | --- |", *rows, ""]
+    return "\n".join([*head, *table, AFTER])
+
+
+MODEL, LOG = "model.safetensors", "log.txt"
+FINGERPRINT = "sha256:"
+"""What the name of a model's content begins with."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run on disk.
+
+    Attributes:
+        path: The folder.
+        config: What its config.toml says; empty if it has none.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+
+    def learner(self) -> "MetricLearner":
+        """Load the fitted model.
+
+        Returns:
+            The learner.
+
+        Raises:
+            InputError: If there is none yet, or it cannot be read.
+        """
+        from surefind.estimators.learner import load
+
+        if not self.trained:
+            raise InputError(self.unfinished)
+        return load(self.path)
+
+    @property
+    def trained(self) -> bool:
+        """Whether there is a model."""
+        return (self.path / MODEL).is_file()
+
+    @property
+    def unfinished(self) -> str:
+        """What to say if there is none."""
+        hint = f" Go on: {self.again}" if self.again else ""
+        return f"{self.path} has no {MODEL}: its training did not end.{hint}"
+
+    @property
+    def again(self) -> str:
+        """The command that goes on with it, wherever its folder is by now; empty if that is not known."""
+        words = shlex.split(self.config.get("command", ""))
+        if "--out" in words:
+            words[words.index("--out") + 1] = str(self.path)
+        words = [f"--out={self.path}" if w.startswith("--out=") else w for w in words]
+        return shlex.join([*words, *(["--resume"] if words and "--resume" not in words else [])])
+
+    @property
+    def data(self) -> Path | None:
+        """The folder that held the data sets when it was trained."""
+        return Path(self.config["data"]) if self.config.get("data") else None
+
+    def own_source(self, otherwise: str) -> str:
+        """Name what it was trained on.
+
+        Args:
+            otherwise: What to do if that is not there.
+
+        Returns:
+            The source.
+
+        Raises:
+            InputError: If the run does not say, or what it says is not to be found from here.
+        """
+        source: str | None = self.config.get("source")
+        if source is None:
+            raise InputError(f"{self.path} does not say what it was trained on; {otherwise}.")
+        try:
+            split_part(source)
+        except InputError as error:
+            raise InputError(
+                f"{self.path} was trained on {source}, which is not to be found from here; {otherwise}."
+            ) from error
+        return source
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What tells its model from others, by its content; None if there is none."""
+        if not self.trained:
+            return None
+        with (self.path / MODEL).open("rb") as file:
+            return f"{FINGERPRINT}{hashlib.file_digest(file, 'sha256').hexdigest()[:16]}"
+
+    def forget_evaluation(self) -> None:
+        """Remove what was measured of an earlier model."""
+        measured = [self.path / "metrics.json", self.path / "report.html"]
+        drawn = [p for p in (self.path / "plots").glob("*.svg") if p.name != LOSS]
+        for file in (*measured, *drawn):
+            file.unlink(missing_ok=True)
+
+    def note(self, sentence: str) -> None:
+        """Add a line to the log."""
+        with (self.path / LOG).open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {sentence}\n")
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a file of the run, whole or not at all."""
+        write_whole(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """Read a file of the run.
+
+        Args:
+            name: The file.
+
+        Returns:
+            What it holds; None if it is not there.
+
+        Raises:
+            InputError: If it is damaged.
+        """
+        file = self.path / name
+        if not file.exists():
+            return None
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{file} is damaged ({error}). Delete it and make it anew.") from error
+
+    def explain(self) -> None:
+        """Write the README.md that says what is in the folder."""
+        write_whole(self.path / "README.md", readme_text(self.path, self.config))
+
+
+def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
+    """Check that a folder is free for a run, or holds one that can be gone on with.
+
+    Args:
+        folder: Where.
+        settings: What was asked for.
+        resume: Whether a run that is there may be gone on with.
+
+    Raises:
+        InputError: If it cannot be written, there is a run already, or one with other settings.
+    """
+    check_place(folder, 0)
+    if not (folder / CONFIG).exists():
+        return
+    if not resume:
+        raise InputError(
+            f"there is a run in {folder} already; add --resume, or give another folder."
+        )
+    there = read_config(folder)
+    longer = settings["epochs"] >= there.get("epochs", 0)
+    free = ("data", "epochs") if longer else ("data",)
+    changed = [k for k in settings if k not in free and there.get(k) != settings[k]]
+    if changed:
+        said = ", ".join(f"{k} was {there.get(k)!r}" for k in sorted(changed))
+        raise InputError(
+            f"the run in {folder} has other settings: {said}. Give the same ones; only epochs may be more."
+        )
+
+
+def create_run(folder: Path, settings: Mapping[str, Any]) -> RunFolder:
+    """Make a run's folder, or go on with the one that `check_run` allowed.
+
+    Args:
+        folder: Where.
+        settings: What was asked for, and found out: numbers, texts, truth values, and lists of them.
+
+    Returns:
+        The run.
+    """
+    made = {"surefind": surefind.__version__, "command": this_command()}
+    folder.mkdir(parents=True, exist_ok=True)
+    config = write_config(folder, {**made, **settings})
+    run = RunFolder(folder, config)
+    run.note(f"started: {config['command']}")
+    run.explain()
+    return run
+
+
+def open_run(folder: Path) -> RunFolder:
+    """Open a run that is there.
+
+    Args:
+        folder: Where.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: If there is none, or another version wrote it.
+    """
+    if not (folder / CONFIG).is_file():
+        if (folder / MODEL).is_file():
+            return RunFolder(folder, {})
+        what = "holds no run" if folder.is_dir() else "does not exist"
+        raise InputError(
+            f"{folder} {what}: a run is a folder that `surefind train` or `surefind fit` wrote."
+        )
+    return RunFolder(folder, read_config(folder))

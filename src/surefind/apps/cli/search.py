@@ -1,0 +1,200 @@
+"""`surefind search`: the nearest items of each query, and whether the nearest may be believed.
+
+    JSON    a list of {query, decision, probability, reasons, stale, neighbours}; a neighbour is
+            {id, label, score, kappa}
+    CSV     a line for each neighbour: query, decision, probability, reasons, rank, id, label, score, kappa
+
+Without a calibration there is no decision: null in JSON, empty in CSV. κ = ∞ is null or empty too.
+"""
+
+import csv
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from surefind.apps.cli.calibrate import GROUPS, GroupsOption
+from surefind.apps.cli.console import console, say, spelled, to_stderr
+from surefind.apps.cli.galleries import check_model
+from surefind.apps.cli.items import read_items
+from surefind.apps.cli.options import (
+    SOURCE_HELP,
+    DataFolder,
+    GalleryArgument,
+    Normalize,
+    OnBad,
+    RunOption,
+    complete_source,
+)
+from surefind.apps.cli.preflight import check_file
+from surefind.files import write_whole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from surefind.gallery.answers import Answers
+
+SHOWN, NEIGHBOURS = 20, 3
+"""Queries, and neighbours of each, in the table; files have all of them."""
+SUFFIXES = (".json", ".csv")
+HEADER = ["query", "decision", "probability", "reasons", "rank", "id", "label", "score", "kappa"]
+STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
+
+
+def search(
+    gallery: GalleryArgument,
+    queries: Annotated[
+        str, typer.Argument(help=f"What to look up. {SOURCE_HELP}", autocompletion=complete_source)
+    ],
+    run: RunOption = None,
+    k: Annotated[int, typer.Option("-k", help="Neighbours of each query.")] = 10,
+    rank: Annotated[
+        Literal["distance", "expected", "match"] | None,
+        typer.Option(help="What neighbours are ordered by; that of the calibration by default."),
+    ] = None,
+    stale: Annotated[
+        Literal["refuse", "mark", "ignore"],
+        typer.Option(help="If the gallery has changed since: no answer, marked, or no decisions."),
+    ] = "refuse",
+    groups: GroupsOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    out: Annotated[Path | None, typer.Option(help="File to write: .json or .csv.")] = None,
+    normalize: Normalize = False,
+    on_bad: OnBad = "refuse",
+    data: DataFolder = None,
+) -> None:
+    """Look up images or vectors in a gallery: match, review or no match, and the nearest items.
+
+    Example: `surefind search gallery digits:test --run runs/digits -k 5 --out answers.csv`
+    """
+    from surefind.gallery.gallery import Gallery
+    from surefind.validation import check_whole
+
+    check_whole("k", k, least=1)
+    if out is not None:
+        check_file(out, SUFFIXES)
+    aside = to_stderr if as_json else say
+    policy = "mark" if stale == "mark" else "refuse"
+    with Gallery.open(gallery, mode="r", normalize=normalize, on_stale=policy) as opened:
+        check_model(opened, run)
+        items = read_items(queries, run, data, on_bad=on_bad, announce=aside)
+        members = None if groups is None else items.column(groups, GROUPS)
+        answers = opened.search(
+            items.embeddings, k, rank=rank, decide=stale != "ignore", groups=members
+        )
+    if as_json:
+        typer.echo(json_text(items.ids, answers), nl=False)
+    else:
+        how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
+        show(items.ids, answers, spelled("calibrate", gallery, "HELD-OUT", **how))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        text = csv_text if out.suffix.lower() == ".csv" else json_text
+        write_whole(out, text(items.ids, answers))
+        aside(f"Wrote the answers of {len(answers)} queries to {out}.")
+
+
+def show(ids: Sequence[str], answers: "Answers", calibrating: str) -> None:
+    """Print a table of the first answers, and a count of the decisions.
+
+    Args:
+        ids: What the queries are called.
+        answers: Theirs.
+        calibrating: The command that makes a calibration.
+    """
+    console.print(answer_table(ids, answers))
+    if len(answers) > SHOWN:
+        say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
+    if answers.decision is None:
+        say(f"No decisions without a calibration; make one with labelled queries: {calibrating}")
+        return
+    counts = Counter(answers.decision.tolist())
+    told = ", ".join(f"{counts[d]} {d}" for d in STYLES)
+    old = (
+        " They are stale: the gallery has changed since it was calibrated." if answers.stale else ""
+    )
+    say(f"Decisions: {told}.{old}")
+
+
+def answer_table(ids: Sequence[str], answers: "Answers") -> "Table":
+    """Put the first answers in a table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    decided = answers.decision is not None
+    columns = ("query", *(("decision", "probability", "reasons") if decided else ()), "nearest")
+    table = Table(*columns)
+    for row in plain_answers(ids[:SHOWN], answers):
+        near = row["neighbours"][:NEIGHBOURS]
+        cells = [Text(row["query"])]
+        if decided:
+            cells += [
+                Text(row["decision"], style=STYLES[row["decision"]]),
+                Text(f"{row['probability']:.3f}"),
+                Text(", ".join(row["reasons"])),
+            ]
+        table.add_row(*cells, Text("; ".join(map(_neighbour_text, near))))
+    return table
+
+
+def plain_answers(ids: Sequence[str], answers: "Answers") -> list[dict[str, Any]]:
+    """Give answers as what JSON can hold.
+
+    Args:
+        ids: What the queries are called; the first of them, or all.
+        answers: Theirs.
+
+    Returns:
+        An object for each query.
+    """
+    decision, probability = answers.decision, answers.probability
+    return [
+        {
+            "query": name,
+            "decision": None if decision is None else str(decision[q]),
+            "probability": None if probability is None else float(probability[q]),
+            "reasons": [] if decision is None else list(answers.reasons[q]),
+            "stale": answers.stale,
+            "neighbours": [
+                {
+                    "id": answers.ids[q, n],
+                    "label": answers.labels[q, n],
+                    "score": float(answers.scores[q, n]),
+                    "kappa": _finite(answers.kappa[q, n]),
+                }
+                for n in range(answers.k)
+            ],
+        }
+        for q, name in enumerate(ids)
+    ]
+
+
+def json_text(ids: Sequence[str], answers: "Answers") -> str:
+    """Write answers as JSON."""
+    return json.dumps(plain_answers(ids, answers), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def csv_text(ids: Sequence[str], answers: "Answers") -> str:
+    """Write answers as CSV, a line for each neighbour."""
+    stream = io.StringIO()
+    write = csv.writer(stream, lineterminator="\n").writerow
+    write(HEADER)
+    for row in plain_answers(ids, answers):
+        front = row["query"], row["decision"], row["probability"], ", ".join(row["reasons"])
+        for place, near in enumerate(row["neighbours"], start=1):
+            write([*front, place, *near.values()])
+    return stream.getvalue()
+
+
+def _neighbour_text(near: dict[str, Any]) -> str:
+    label = "" if near["label"] is None else f"{near['label']}, "
+    return f"{near['id']} ({label}{near['score']:.3f})"
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,304 @@
+"""What a command reads: a set by its name, a folder, a list of images, or vectors.
+
+`NAME:PART` picks a part. Without it each command says which part it prefers; one that prefers none takes
+the only part there is.
+
+Vectors in a file, with labels and names if they are known.
+
+    .npy        the vectors (n, d), or images as `Dataset` takes them
+    .npz        the same under "features", "mean", "embeddings" or "inputs", or as the only array;
+                "labels" and "ids" beside them if there are any
+    .parquet    a column of lists called so, and columns "label" and "id"
+
+What `surefind embed` writes can be read. Nothing is unpickled.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefind.apps.cli.console import say
+from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from surefind.data.dataset import Dataset
+    from surefind.data.splits import Splits
+    from surefind.estimators.learner import MetricLearner
+    from surefind.models.encoder import Encoder
+
+
+VECTORS = ("features", "mean", "embeddings", "embedding", "inputs", "array")
+LABELS = ("labels", "label")
+IDS = ("ids", "id", "name")
+
+
+def holds_vectors(path: Path) -> bool:
+    """Say whether a file holds vectors: NumPy's do, a Parquet file does if it lists no paths."""
+    suffix = path.suffix.lower()
+    if suffix in (".npy", ".npz"):
+        return True
+    return suffix in (".parquet", ".pq") and "path" not in _parquet_columns(path)
+
+
+def read_vectors(path: Path, labels: Path | None = None) -> "Dataset":
+    """Read vectors.
+
+    Args:
+        path: The file.
+        labels: Where their labels are, if elsewhere: .npy, .npz, or a table with a column "label".
+
+    Returns:
+        A data set.
+
+    Raises:
+        InputError: If the file holds no vectors.
+    """
+    from surefind.data.dataset import Dataset
+
+    columns = _columns(path)
+    name = next((n for n in VECTORS if n in columns), None)
+    if name is None and len(columns) == 1:
+        name = next(iter(columns))
+    if name is None:
+        raise InputError(
+            f"{path} holds {', '.join(map(repr, columns))} and none is called 'features'. Name the "
+            "vectors so, and their labels 'labels'."
+        )
+    known = _column(columns, LABELS) if labels is None else _read_labels(labels)
+    return Dataset(columns[name], known, names=_column(columns, IDS), name=path.stem)
+
+
+def _columns(path: Path) -> "dict[str, Any]":
+    from surefind.data.formats import read_arrays
+
+    if path.suffix.lower() in (".npy", ".npz"):
+        return read_arrays(path)
+    return {name: _parquet_column(path, name) for name in _parquet_columns(path)}
+
+
+def _column(columns: dict[str, Any], names: tuple[str, ...]) -> Any:
+    return next((columns[n] for n in names if n in columns), None)
+
+
+def _read_labels(path: Path) -> Any:
+    from surefind.data.formats import read_arrays
+    from surefind.data.tables import read_table
+
+    if path.suffix.lower() not in (".npy", ".npz"):
+        return read_table(path).filled("label")
+    arrays = read_arrays(path)
+    found = _column(arrays, (*LABELS, "array"))
+    if found is None:
+        raise InputError(f"{path} holds {', '.join(map(repr, arrays))}; name the labels 'labels'.")
+    return found
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    from surefind.dependencies import require
+
+    parquet = require("pyarrow.parquet", "read Parquet files")
+    arrow = require("pyarrow", "read Parquet files")
+    try:
+        return list(parquet.read_schema(path).names)
+    except (arrow.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a Parquet file: {error}. Write it again.") from error
+
+
+def _parquet_column(path: Path, name: str) -> "np.ndarray":
+    import numpy as np
+
+    from surefind.dependencies import require
+
+    cells = require("pyarrow.parquet", "read Parquet files").read_table(path, columns=[name])
+    values = cells.column(0).to_pylist()
+    try:
+        array = np.array(values)
+    except ValueError as error:
+        raise InputError(f"{path}: the lists of {name!r} differ in length.") from error
+    return array.astype(np.float32) if array.ndim == 2 and array.dtype.kind == "f" else array
+
+
+NAMED = 10
+"""Images at most that are named when they are left out."""
+
+
+def read_source(
+    source: str, data: Path | None, *, prefer: str | None = None, mode: str = "RGB"
+) -> "Dataset":
+    """Read one part of what a user named.
+
+    Args:
+        source: A set's name, a folder or a file, perhaps with ``:PART``.
+        data: Folder that holds the data sets.
+        prefer: The part to take if none is named.
+        mode: How images in files are read: "RGB" or "L" (grey).
+
+    Returns:
+        The data.
+
+    Raises:
+        InputError: If there is no such thing, or it is not clear which part is meant.
+    """
+    where, part = split_part(source)
+    parts = _parts(where, data, mode)
+    if part is None and prefer in parts.parts:
+        part = prefer
+    if part is None and len(parts) > 1:
+        named = ", ".join(f"{where}:{p}" for p in parts)
+        raise InputError(f"{where} has {len(parts)} parts; name one: {named}.")
+    part = part or next(iter(parts))
+    if part not in parts.parts:
+        raise InputError(
+            f"{where} has no part {part!r}; it has {', '.join(map(repr, parts))}. Name one of them as "
+            f"{where}:PART, or other data."
+        )
+    return parts[part]
+
+
+def readable(
+    dataset: "Dataset", on_bad: str, *, announce: Callable[[str], None] = say
+) -> "Dataset":
+    """Decode every image in files once, before anything long; say which ones are left out.
+
+    Args:
+        dataset: What was read.
+        on_bad: "refuse" or "skip" what cannot be decoded.
+        announce: Called with each line about what is left out.
+
+    Returns:
+        The examples that can be read.
+
+    Raises:
+        InputError: If images cannot be read and are not to be left out, or none is left.
+    """
+    good, report = dataset.verify(on_bad=on_bad)
+    if report is None or not report.bad:
+        return good
+    announce(f"Left out {len(report.bad)} images that cannot be read:")
+    for name, reason in report.bad[:NAMED]:
+        announce(f"  {name}: {reason}")
+    if not len(good):
+        raise InputError(f"no image of {dataset.name} can be read; give others.")
+    return good
+
+
+def split_part(source: str) -> tuple[str, str | None]:
+    """Divide ``NAME:PART``, and require that the name leads somewhere.
+
+    Args:
+        source: As the user typed it.
+
+    Returns:
+        The name, and the part if one is named.
+
+    Raises:
+        InputError: If it is no set, no folder and no file.
+    """
+    from surefind.data.catalogue import set_names
+
+    if source in set_names() or Path(source).exists():
+        return source, None
+    where, colon, part = source.rpartition(":")
+    if colon and (where in set_names() or Path(where).exists()):
+        return where, part
+    raise InputError(
+        f"{source!r} is neither a known set ({', '.join(set_names())}) nor a folder nor a file."
+    )
+
+
+def part_names(where: str, data: Path | None) -> tuple[str, ...]:
+    """List the parts of a set, a folder or a file; of a known set, those that its publisher announces."""
+    from surefind.data.catalogue import ENTRIES
+
+    if where in ENTRIES and ENTRIES[where].counts:
+        return tuple(ENTRIES[where].counts)
+    if Path(where).is_file() and holds_vectors(Path(where)):
+        return ("all",)
+    return tuple(_parts(where, data, "RGB"))
+
+
+def image_mode(network: "Encoder") -> str:
+    """Give the mode in which a network takes images: grey if its first convolution has one channel."""
+    from torch import nn
+
+    convolutions = (m for m in network.modules() if isinstance(m, nn.Conv2d))
+    first = next(convolutions, None)
+    return "L" if first is not None and first.in_channels == 1 else "RGB"
+
+
+def check_fits(
+    learner: "MetricLearner", dataset: "Dataset", trained_on: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """Embed two examples before anything long, to see that the network takes them.
+
+    Args:
+        learner: Its network is left as it is.
+        dataset: What will be embedded.
+        trained_on: The shape of an input that it is known to take; None if none is known.
+
+    Returns:
+        The shape of an input, as the network gets it.
+
+    Raises:
+        InputError: If the network refuses them.
+    """
+    from surefind.learning.inference import like_network
+
+    network = learner.encoder
+    rows = dataset.read(slice(0, 2), preprocessing=learner.preprocessing)
+    inputs = like_network(rows, network)
+    training = network.training
+    try:
+        network.eval()(inputs)
+    except (RuntimeError, InputError) as error:
+        given = f"{dataset.name} has {_described(inputs.shape[1:])}"
+        if trained_on is None:
+            why = f"{given}, which the encoder cannot take: {str(error).rstrip('.')}"
+        else:
+            why = f"{given}; the encoder was trained on {_described(trained_on)}"
+        raise InputError(
+            f"{why}. Give it what it was made for, or train another with --encoder."
+        ) from error
+    finally:
+        network.train(training)
+    return tuple(inputs.shape[1:])
+
+
+def _described(shape: Sequence[int]) -> str:
+    kind = "images (channels, height, width)" if len(shape) == 3 else "vectors"
+    return f"{kind} of shape {tuple(shape)}"
+
+
+def _parts(where: str, data: Path | None, mode: str) -> "Splits":
+    from surefind.data.catalogue import load, set_names
+    from surefind.data.folder import load_folder
+    from surefind.data.splits import Splits
+    from surefind.data.tables import load_manifest
+
+    path = Path(where)
+    if where in set_names():
+        return load(where, data)
+    if path.is_dir():
+        flat = _loose_images(path, mode)
+        return load_folder(path, mode=mode) if flat is None else flat
+    if holds_vectors(path):
+        return Splits({"all": read_vectors(path)})
+    return load_manifest(path, mode=mode)
+
+
+def _loose_images(folder: Path, mode: str) -> "Splits | None":
+    """Read a folder without class folders as images without labels."""
+    from surefind.data.dataset import Dataset
+    from surefind.data.folder import image_paths
+    from surefind.data.images import ImageFiles
+    from surefind.data.splits import Splits
+
+    if any(p.is_dir() and not p.name.startswith(".") for p in folder.iterdir()):
+        return None
+    paths = image_paths(folder)
+    if not paths:
+        return None
+    names = [p.name for p in paths]
+    return Splits({"all": Dataset(ImageFiles(paths, mode), names=names, name=folder.name)})

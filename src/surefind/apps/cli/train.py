@@ -1,0 +1,311 @@
+"""`surefind train`: learn an encoder and its uncertainty, kept as it goes on.
+
+Which network `surefind train` builds: one by name, or a backbone from a folder under a new head.
+
+Several processes under ``torchrun``: become one of them, and leave together.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from surefind.apps.cli.console import console, say, spelled, stage_progress
+from surefind.apps.cli.interrupts import StoppedError, this_command, whole_steps
+from surefind.apps.cli.options import (
+    DataFolder,
+    OnBad,
+    Out,
+    Resume,
+    SourceArgument,
+    complete_method,
+)
+from surefind.apps.cli.plots import NO_PICTURES, can_draw, draw_history
+from surefind.apps.cli.preflight import check_place, passing_estimate, training_estimate
+from surefind.apps.cli.run_folder import RunFolder, check_run, create_run
+from surefind.apps.cli.sources import check_fits, part_names, read_source, readable, split_part
+from surefind.errors import InputError, NumericalError
+
+if TYPE_CHECKING:
+    from surefind.data.dataset import Dataset
+    from surefind.data.preprocessing import Preprocessing
+    from surefind.estimators.learner import MetricLearner
+    from surefind.models.encoder import Encoder
+
+
+FITTING = {"fashion-mnist": "fashion-mnist", "cifar10": "cifar10", "digits": "small"}
+"""The network that "auto" takes for a set; for images in files, the small one."""
+SIDES = {"fashion-mnist": 28, "cifar10": 32, "small": 64}
+"""To which the networks by name have images in files resized."""
+
+
+def chosen_encoder(
+    kind: str, source: str, dataset: "Dataset", dim: int | None, seed: int
+) -> "tuple[Encoder, Preprocessing | None]":
+    """Build the network that was asked for, or that fits the set.
+
+    Args:
+        kind: "auto", "fashion-mnist", "cifar10", "small", or a backbone's folder.
+        source: The set's name, or a path.
+        dataset: What it will be trained on.
+        dim: Dimension of the embedding; None for the network's own choice.
+        seed: Decides the weights of the head.
+
+    Returns:
+        The network, and what it wants of images.
+
+    Raises:
+        InputError: If "auto" knows no network for the set.
+    """
+    from surefind.data.images import ImageFiles
+    from surefind.data.preprocessing import Preprocessing
+    from surefind.learning.seeds import seeded
+    from surefind.models.backbones import load_backbone, with_linear_head
+    from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
+
+    files = isinstance(dataset.inputs, ImageFiles)
+    if kind == "auto":
+        kind = FITTING.get(source, "small" if files else "")
+    generator = seeded(seed, "encoder")
+    resized = (
+        Preprocessing(resize=SIDES[kind], crop=SIDES[kind]) if files and kind in SIDES else None
+    )
+    if kind == "fashion-mnist":
+        return fashion_mnist_net(dim or 3, generator=generator), resized
+    if kind == "cifar10":
+        return cifar10_net(dim or 16, generator=generator), resized
+    if kind == "small":
+        shape = dataset.read(slice(0, 1), preprocessing=resized).shape
+        if len(shape) != 4:
+            raise InputError(
+                f"--encoder small is for images; {dataset.name} holds vectors. Use `surefind fit`."
+            )
+        return small_net(shape[1], shape[2], dim or 8, generator=generator), resized
+    if not kind:
+        raise InputError(
+            "no encoder fits this set by itself; name one: --encoder FOLDER, with a backbone's "
+            "config.json and safetensors weights, or fashion-mnist, cifar10, small."
+        )
+    tower = load_backbone(kind)
+    wanted = None if tower.preprocessing is None else Preprocessing.from_dict(tower.preprocessing)
+    return with_linear_head(tower, dim, generator=generator), wanted
+
+
+def join_processes() -> bool:
+    """Under torchrun, become one of its processes, of which only the first speaks.
+
+    Returns:
+        Whether this process is the one that speaks and writes.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    import torch
+
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    torch.distributed.init_process_group(backend)
+    console.quiet = torch.distributed.get_rank() > 0
+    return not console.quiet
+
+
+def leave_processes() -> None:
+    """Wait for all processes before any of them goes: one that is still busy must not lose its peers."""
+    from torch import distributed
+
+    if distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+COPIES = 6
+"""How often a model's size is written: weights, optimiser, result, and each once more beside its place."""
+
+
+def train(
+    source: SourceArgument,
+    out: Out,
+    method: Annotated[
+        str,
+        typer.Option(help="How to learn, and to say how sure.", autocompletion=complete_method),
+    ] = "laplace-online",
+    encoder: Annotated[
+        str,
+        typer.Option(help="fashion-mnist, cifar10, small, or a backbone's folder; auto chooses."),
+    ] = "auto",
+    embedding_dim: Annotated[int | None, typer.Option(help="Dimension of the embedding.")] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 20,
+    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 64,
+    margin: Annotated[float, typer.Option(help="Squared distance up to which others repel.")] = 0.7,
+    learning_rate: Annotated[float, typer.Option(help="Of RMSprop.")] = 1e-3,
+    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    examples_per_class: Annotated[
+        int | None,
+        typer.Option(help="K of batches with K examples of each class or place; random otherwise."),
+    ] = None,
+    mining: Annotated[
+        Literal["none", "all", "hard", "semi-hard"],
+        typer.Option(help="Which pairs of a batch to take."),
+    ] = "none",
+    on_bad: OnBad = "refuse",
+    data: DataFolder = None,
+    resume: Resume = False,
+) -> None:
+    """Train an encoder that says how sure it is.
+
+    Says first how long it will take. Ctrl-C stops it and loses nothing: the same command with `--resume`
+    goes on.
+
+    Example: `surefind train digits --out runs/digits --epochs 2`
+    """
+    from surefind.data.images import ImageFiles
+    from surefind.data.preprocessing import Preprocessing
+    from surefind.estimators.learner import MetricLearner
+    from surefind.learning.methods import METHODS
+    from surefind.pairs.objectives import Contrastive
+    from surefind.validation import check_choice, check_positive, check_whole
+
+    check_choice("method", method, METHODS)
+    check_positive("margin", margin)
+    check_positive("learning_rate", learning_rate)
+    check_whole("batch_size", batch_size, least=2)
+    check_whole("epochs", epochs, least=0)
+    speaks = join_processes()
+    settings = {
+        "source": source,
+        "method": method,
+        "encoder": encoder,
+        "embedding_dim": embedding_dim or 0,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "margin": margin,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "examples_per_class": examples_per_class or 0,
+        "mining": mining,
+        "on_bad": on_bad,
+        "data": "" if data is None else str(data),
+    }
+    if speaks:
+        check_run(out, settings, resume=resume)
+    dataset = readable(read_source(source, data, prefer="train"), on_bad)
+    network, preprocessing = chosen_encoder(
+        encoder, split_part(source)[0], dataset, embedding_dim, seed
+    )
+    if preprocessing is None and isinstance(dataset.inputs, ImageFiles):
+        preprocessing = Preprocessing(resize=256, crop=224)
+    learner = MetricLearner(
+        network,
+        method=method,
+        epochs=epochs,
+        seed=seed,
+        batch_size=batch_size,
+        margin=margin,
+        learning_rate=learning_rate,
+        examples_per_class=examples_per_class,
+        objective=Contrastive(margin, mining=None if mining == "none" else mining),
+        preprocessing=preprocessing,
+    )
+    found = {"inputs": list(check_fits(learner, dataset))}
+    say(f"Training {method} on {len(dataset)} examples of {dataset.name}.")
+    fit_and_save(learner, dataset, out, settings | found, resume=resume, speaks=speaks)
+    leave_processes()
+
+
+def fit_and_save(
+    learner: "MetricLearner",
+    dataset: "Dataset",
+    out: Path,
+    settings: dict[str, Any],
+    *,
+    resume: bool,
+    speaks: bool = True,
+) -> None:
+    """Fit a learner in a run's folder, and leave everything there.
+
+    Args:
+        learner: What to fit.
+        dataset: The training data.
+        out: The run's folder.
+        settings: What was asked for, and found out, for config.toml; `check_run` has allowed it.
+        resume: Whether a run that is there is gone on with.
+        speaks: Whether this process writes the run's files.
+
+    Raises:
+        StoppedError: If the user stopped it; what was learnt is kept.
+        NumericalError: If the training diverged.
+    """
+    weights = sum(p.numel() * p.element_size() for p in learner.encoder.parameters())
+    if speaks:
+        check_place(out, COPIES * weights)
+    say_how_long(learner, dataset, resume=resume)
+    run = create_run(out, settings) if speaks else None
+    before = None if run is None else run.fingerprint
+    try:
+        with stage_progress() as shown, whole_steps(shown) as report:
+            learner.fit(dataset, folder=out / "stages", report=report)
+    except KeyboardInterrupt as stop:
+        if run is not None:
+            run.note("stopped by the user; training is kept up to here")
+        raise StoppedError(
+            f"training is kept in {out}. Go on with: {this_command('--resume')}"
+        ) from stop
+    except NumericalError as error:
+        raise NumericalError(f"{error} Start again in another folder than {out}.") from error
+    learner.save(out)
+    if run is not None:
+        if run.fingerprint != before:
+            run.forget_evaluation()
+        finish_run(run, learner)
+    say(f"Saved the model and its history in {out}.")
+    say(f"Next: {next_command(out, settings)}")
+
+
+def say_how_long(learner: "MetricLearner", dataset: "Dataset", *, resume: bool) -> None:
+    """Say how long a fit takes, as far as that can be measured, and what is not in it."""
+    kept = " What is kept is not done again." if resume else ""
+    steps = training_estimate(learner, dataset)
+    if steps is not None:
+        say(
+            f"The training steps take {steps}; reading, saving and what the method does after them come on "
+            f"top.{kept}"
+        )
+        return
+    passes = passing_estimate(learner, dataset)
+    if passes is not None:
+        say(f"This takes {passes}; choosing the posterior's width comes on top.{kept}")
+
+
+def next_command(out: Path, settings: dict[str, Any]) -> str:
+    """Spell a command that works on a run that has just been made: measure it, or make a gallery with it.
+
+    Args:
+        out: The run.
+        settings: Its settings: what it was trained on, where that and its labels are, and what was
+            done with bad images.
+
+    Returns:
+        The command.
+    """
+    source, data, on_bad = (settings[name] for name in ("source", "data", "on_bad"))
+    where, part = split_part(source)
+    parts = part_names(where, Path(data) if data else None)
+    if "test" in parts and part != "test":
+        return spelled("evaluate", out, on_bad=on_bad)
+    if part is None and "train" in parts:
+        source = f"{where}:train"
+    how = {"labels": settings.get("labels"), "on_bad": on_bad, "data": data}
+    return spelled("index", source, run=out, out=out / "gallery", **how)
+
+
+def finish_run(run: RunFolder, learner: "MetricLearner") -> None:
+    """Leave history, picture and explanation beside a saved model."""
+    history = {stage: [vars(e) for e in epochs] for stage, epochs in learner.history_.items()}
+    run.write_json("history.json", history)
+    trained = {stage: epochs for stage, epochs in history.items() if epochs}
+    if not can_draw():
+        run.note(NO_PICTURES)
+    elif trained:
+        draw_history(trained, run.path / "plots")
+    last = "; ".join(f"{stage}: loss {e[-1]['loss']:.4f}" for stage, e in trained.items())
+    run.note(f"saved the model{f' ({last})' if last else ''}")
+    run.explain()

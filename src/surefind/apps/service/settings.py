@@ -1,0 +1,178 @@
+"""What a service is allowed to do: its places, its tokens and its limits.
+
+Every limit has a default that a small machine bears. The tokens decide who may do what
+(`surefind.apps.service.settings`); without any, the service must stay on this machine.
+
+Who may do what, by a bearer token.
+
+    tokens set     without a token   read token   write token
+    none           everything
+    read only      nothing           reading
+    write only     nothing                        everything
+    both           nothing           reading      everything
+
+Comparison takes the same time wherever two tokens begin to differ.
+"""
+
+import hmac
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from surefind.apps.service.problems import RefusedError
+from surefind.errors import InputError
+from surefind.validation import check_positive, check_whole
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+"""What a browser on this machine may call a service without tokens."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one service.
+
+    Attributes:
+        folder: Where reviews and thumbnails are kept; made if need be.
+        images: Where the paths of payloads begin; None shows no images but those added here.
+        read_token: Lets its bearer search and look.
+        write_token: Lets its bearer change things too.
+        max_bytes: Largest body of a request.
+        max_pixels: Largest image, width times height.
+        max_queries: Most vectors in a request.
+        rate: Requests a second and client, on average; 0 for no limit.
+        burst: Requests that may come at once.
+        seconds: Time for a request, and for its body to arrive.
+        max_batch: Most requests that are embedded or searched together.
+        max_wait: Seconds that an image waits for others to be embedded with.
+        max_waiting: Requests that may wait; later ones are sent away.
+        max_reviews: Queries that may wait for a person; later ones are not kept.
+
+    Raises:
+        InputError: If a limit cannot be used, or a token is empty.
+    """
+
+    folder: Path
+    images: Path | None = None
+    read_token: str | None = None
+    write_token: str | None = None
+    max_bytes: int = 10 * 2**20
+    max_pixels: int = 25_000_000
+    max_queries: int = 256
+    rate: float | int = 200
+    burst: int = 400
+    seconds: float | int = 10
+    max_batch: int = 64
+    max_wait: float | int = 0.002
+    max_waiting: int = 1024
+    max_reviews: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("max_bytes", "max_pixels", "max_queries", "burst", "max_batch", "max_waiting"):
+            check_whole(name, getattr(self, name), least=1)
+        check_whole("max_reviews", self.max_reviews, least=0)
+        check_positive("seconds", float(self.seconds))
+        for name in ("rate", "max_wait"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must not be negative; got {getattr(self, name)!r}.")
+        if "" in (self.read_token, self.write_token):
+            raise InputError("a token must not be empty; leave it out to have none.")
+
+    @property
+    def has_token(self) -> bool:
+        """Whether there is any token."""
+        return self.read_token is not None or self.write_token is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_listening(host: str, settings: Settings) -> None:
+    """Require a token where others can reach the service.
+
+    Args:
+        host: The address to listen on.
+        settings: They hold the tokens.
+
+    Raises:
+        InputError: If there is none and the address is reached from elsewhere.
+    """
+    if not settings.has_token and not is_loopback(host):
+        raise InputError(
+            f"{host} can be reached from other machines, and there is no token. Set "
+            "SUREFIND_WRITE_TOKEN (and SUREFIND_READ_TOKEN), or listen on 127.0.0.1."
+        )
+
+
+NOTHING, READ, WRITE = 0, 1, 2
+
+
+def permission(settings: Settings, authorization: str | None) -> int:
+    """Say what a request may do.
+
+    Args:
+        settings: They hold the tokens.
+        authorization: The request's header, if it has one.
+
+    Returns:
+        `NOTHING`, `READ` or `WRITE`.
+    """
+    if not settings.has_token:
+        return WRITE
+    kind, _, given = (authorization or "").partition(" ")
+    if kind.lower() != "bearer":
+        return NOTHING
+    # Both are always compared.
+    reads, writes = _same(settings.read_token, given), _same(settings.write_token, given)
+    return WRITE if writes else READ if reads else NOTHING
+
+
+def _same(token: str | None, given: str) -> bool:
+    return token is not None and hmac.compare_digest(token.encode(), given.strip().encode())
+
+
+async def allowed(request: Request) -> int:
+    """Require leave to read.
+
+    Args:
+        request: Its header holds the token.
+
+    Returns:
+        `READ` or `WRITE`.
+
+    Raises:
+        RefusedError: If there is no good token.
+    """
+    found = permission(request.app.state.desk.settings, request.headers.get("authorization"))
+    if found == NOTHING:
+        raise RefusedError(
+            401,
+            "this service needs a token: send the header 'Authorization: Bearer TOKEN'.",
+            {"WWW-Authenticate": "Bearer"},
+        )
+    return found
+
+
+Allowed = Annotated[int, Depends(allowed)]
+
+
+async def may_write(found: Allowed) -> None:
+    """Require leave to write.
+
+    Args:
+        found: What the request may do.
+
+    Raises:
+        RefusedError: If it may only read.
+    """
+    if found < WRITE:
+        raise RefusedError(403, "this token may read but not change anything.")

@@ -1,0 +1,215 @@
+"""Every request is counted, logged and numbered; what nobody foresaw becomes an answer without details.
+
+One JSON line per request, without what users sent.
+
+A line holds when, what kind of request (the route, not the address: ids are user content), its status, its
+milliseconds and its number. No token, id, label, vector, file name or error text is in it.
+
+What Prometheus is told: requests, their times, batches, decisions and items.
+
+surefind_requests_total{method, route, status}
+surefind_request_seconds{route}             a histogram
+surefind_batch_size{kind}                   a histogram: requests that were done together
+surefind_decisions_total{decision}          "none" without a calibration
+surefind_items, surefind_reviews_pending
+"""
+
+import functools
+import json
+import logging
+import time
+import traceback
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from surefind.apps.service.problems import problem
+
+LOGGER = logging.getLogger("surefind.apps.service")
+
+
+class JsonLines(logging.Formatter):
+    """Write a record and its ``fields`` as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record.
+
+        Args:
+            record: Its attribute ``fields``, if there is one, is a dict.
+
+        Returns:
+            The line.
+        """
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
+        return json.dumps(line | getattr(record, "fields", {}))
+
+
+def write_to_stderr() -> None:
+    """Send the service's lines to the standard error; the command line calls this."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    LOGGER.handlers = [handler]
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
+
+
+def note_request(
+    number: str, method: str, route: str, status: int, seconds: float, defect: str | None
+) -> None:
+    """Write the line of a request.
+
+    Args:
+        number: The request's, which its answer carries too.
+        method: Of the request.
+        route: The pattern of its address.
+        status: Of the answer.
+        seconds: How long it took.
+        defect: The kind of an error that nobody foresaw, and where it was raised.
+    """
+    fields = {
+        "request": number,
+        "method": method,
+        "route": route,
+        "status": status,
+        "ms": round(seconds * 1e3, 2),
+    } | ({} if defect is None else {"defect": defect})
+    level = logging.INFO if defect is None else logging.ERROR
+    if LOGGER.isEnabledFor(level):
+        # A line does not say whence it was written, so the stack is not searched for that.
+        nowhere = ("", 0)
+        record = LOGGER.makeRecord(
+            LOGGER.name, level, *nowhere, "request", (), None, extra={"fields": fields}
+        )
+        LOGGER.handle(record)
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """The figures of one service, in a registry of its own."""
+
+    def __init__(self, items: Callable[[], int], pending: Callable[[], int]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "surefind_requests_total",
+            "Requests answered.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "surefind_request_seconds",
+            "Time to answer.",
+            ["route"],
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+        self._batches = Histogram(
+            "surefind_batch_size",
+            "Requests done together.",
+            ["kind"],
+            buckets=SIZES,
+            registry=self._registry,
+        )
+        self._decisions = Counter(
+            "surefind_decisions_total",
+            "Queries answered, by decision.",
+            ["decision"],
+            registry=self._registry,
+        )
+        # Labels are looked up once: there are few, and many requests.
+        self._of = functools.cache(
+            lambda method, route, status: (
+                self._requests.labels(method, route, status).inc,
+                self._seconds.labels(route).observe,
+            )
+        )
+        self._decided = functools.cache(lambda name: self._decisions.labels(name).inc)
+        for name, text, value in (
+            ("surefind_items", "Items in the gallery.", items),
+            ("surefind_reviews_pending", "Queries that wait for a person.", pending),
+        ):
+            Gauge(name, text, registry=self._registry).set_function(value)
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        count, observe = self._of(method, route, status)
+        count()
+        observe(seconds)
+
+    def batch(self, kind: str) -> Callable[[int], None]:
+        """Give what counts the batches of a kind."""
+        return self._batches.labels(kind).observe
+
+    def decision(self, decision: str | None) -> None:
+        """Count an answer."""
+        self._decided(decision or "none")()
+
+    def text(self) -> tuple[bytes, str]:
+        """Write everything as Prometheus reads it, with the content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+SAFE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
+"""The page needs nothing of other hosts, so a browser is told to fetch nothing there."""
+SAFE = [(name.lower().encode(), value.encode()) for name, value in SAFE_HEADERS.items()]
+
+
+class Recorder:
+    """ASGI middleware around all others."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and write down what became of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        number, start, status, defect = uuid.uuid4().hex[:12], time.perf_counter(), 0, None
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message["headers"],
+                    *SAFE,
+                    (b"x-request-id", number.encode()),
+                ]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            defect = _where(error)
+            if not status:
+                answer = problem(500, f"a defect of the service; its number is {number}.")
+                await answer(scope, receive, watched)
+        seconds = time.perf_counter() - start
+        route = getattr(scope.get("route"), "path", "") or "none"
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._metrics.request(method, route, status, seconds)
+        note_request(number, method, route, status, seconds, defect)
+
+
+def _where(error: Exception) -> str:
+    """Name an error's kind and place; its text may hold what a user sent."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"

@@ -1,0 +1,216 @@
+"""The batches of one epoch, as rows of a data set.
+
+Policies, so that every batch holds a pair:
+
+- No batch has fewer than two examples. A last batch of one example joins the batch before it, which
+  then has one more.
+- Class batches take ``examples_per_class`` images of each of ``classes_per_batch`` classes. A class
+  is cut into groups of that size; a last, incomplete group is filled with other images of the class,
+  repeated only when the class has too few.
+- Positions are cut into `places`, which then are the classes of a batch.
+- A class with a single image has no same pair. ``singles="drop"`` leaves it out, ``"repeat"`` fills
+  its group with the image itself (worth something with augmentation only), ``"keep"`` takes it once,
+  as a partner for different pairs.
+- When the groups of all classes but one are used up, the epoch ends: what is left of that class would
+  meet nothing different. The fullest classes go first, so that little is left.
+
+Batches of a data set, read ahead by threads.
+
+Pillow and torch release the interpreter while they decode, resize and convert, so threads keep the
+cores busy without the start-up time and the copies of worker processes. Each batch is read by one
+thread as `Dataset.read` would read it: order and bits do not depend on the number of workers.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from surefind.data.dataset import Dataset
+from surefind.data.preprocessing import Preprocessing
+from surefind.errors import DegenerateError, InputError
+from surefind.validation import check_choice, check_whole
+
+SINGLES = ("drop", "repeat", "keep")
+
+
+def random_batches(
+    n: int, batch_size: int, generator: torch.Generator, *, drop_last: bool = False
+) -> list[Tensor]:
+    """Shuffle all rows and cut them into batches.
+
+    Args:
+        n: Number of examples.
+        batch_size: Examples per batch, at least two.
+        generator: Source of the order.
+        drop_last: Whether to leave out a last batch that is not full.
+
+    Returns:
+        The rows of each batch, int64. Every row comes once, unless the last ones are dropped.
+
+    Raises:
+        DegenerateError: If not one batch can be made.
+    """
+    check_whole("batch_size", batch_size, least=2)
+    check_whole("n", n, least=0)
+    if n < 2 or (drop_last and n < batch_size):
+        raise DegenerateError(
+            f"no batch can be made of {n} examples with batch_size {batch_size} and "
+            f"drop_last={drop_last}. A batch needs two examples; give more or smaller ones."
+        )
+    batches = list(torch.split(torch.randperm(n, generator=generator), batch_size))
+    if len(batches[-1]) == batch_size:
+        return batches
+    if drop_last:
+        return batches[:-1]
+    if len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+def class_batches(
+    labels: Any,
+    classes_per_batch: int,
+    examples_per_class: int,
+    generator: torch.Generator,
+    *,
+    singles: str = "drop",
+) -> list[Tensor]:
+    """Make batches of P classes with K examples each.
+
+    Args:
+        labels: A class per example (n), integers.
+        classes_per_batch: P, at least two. The last batches may hold fewer, but two.
+        examples_per_class: K, at least two.
+        generator: Source of the order.
+        singles: What to do with classes of one image: ``"drop"``, ``"repeat"`` or ``"keep"``.
+
+    Returns:
+        The rows of each batch, int64.
+
+    Raises:
+        InputError: If the labels are not one integer per example.
+        DegenerateError: If fewer than two classes can be used.
+    """
+    check_whole("classes_per_batch", classes_per_batch, least=2)
+    check_whole("examples_per_class", examples_per_class, least=2)
+    check_choice("singles", singles, SINGLES)
+    labels = torch.as_tensor(labels)
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
+        raise InputError(
+            f"labels must be one integer per example; got {labels.dtype} "
+            f"of shape {tuple(labels.shape)}."
+        )
+    members = [rows for rows in rows_by_class(labels) if len(rows) > 1 or singles != "drop"]
+    if len(members) < 2:
+        raise DegenerateError(
+            f"class batches need two classes; {len(members)} can be used with "
+            f'singles="{singles}". Give more classes, or use random_batches.'
+        )
+    groups = [_groups(rows, examples_per_class, generator, singles) for rows in members]
+    left = torch.tensor([float(len(g)) for g in groups])
+    batches = []
+    while int((left > 0).sum()) >= 2:
+        # The noise is below one, so it decides between classes with as many groups left.
+        order = left + torch.rand(len(left), generator=generator)
+        chosen = order.masked_fill(left == 0, -1.0).topk(min(classes_per_batch, len(left))).indices
+        chosen = chosen[left[chosen] > 0]
+        batches.append(torch.cat([groups[c].pop() for c in chosen.tolist()]))
+        left[chosen] -= 1
+    return batches
+
+
+def places(
+    positions: Float[Tensor, "n axes"], radius: float, generator: torch.Generator
+) -> Int[Tensor, " n"]:
+    """Cut the ground into places, whose examples are all within a radius of each other.
+
+    They are squares with that diagonal. Where the grid lies is drawn anew with every call, so that
+    neighbours whom one grid parts meet in another.
+
+    Args:
+        positions: Metric coordinates.
+        radius: Distance up to which two positions are the same place.
+        generator: Where the grid lies.
+
+    Returns:
+        The number of each example's place.
+    """
+    axes = positions.shape[1]
+    offset = torch.rand(axes, generator=generator, dtype=torch.float64)
+    squares = (positions.double() * (axes**0.5 / radius) + offset).floor().long()
+    place: Tensor = torch.unique(squares, dim=0, return_inverse=True)[1]
+    return place
+
+
+def rows_by_class(labels: Tensor) -> list[Tensor]:
+    """List the rows of each class, in the order of the labels; rows stay in their order."""
+    _, counts = torch.unique(labels, return_counts=True)
+    return list(torch.split(torch.argsort(labels, stable=True), counts.tolist()))
+
+
+def _groups(rows: Tensor, size: int, generator: torch.Generator, singles: str) -> list[Tensor]:
+    if len(rows) == 1:
+        return [rows if singles == "keep" else rows.repeat(size)]
+    groups = list(torch.split(rows[torch.randperm(len(rows), generator=generator)], size))
+    last = groups[-1]
+    if lack := size - len(last):
+        others = torch.cat(groups[:-1]) if len(groups) > 1 else last
+        order = [torch.randperm(len(others), generator=generator) for _ in range(size)]
+        groups[-1] = torch.cat([last, others[torch.cat(order)[:lack]]])
+    return groups
+
+
+def read_batches(
+    dataset: Dataset,
+    batches: Iterable[Any],
+    *,
+    preprocessing: Preprocessing | None = None,
+    augment_seed: int | tuple[int, ...] | None = None,
+    workers: int = 2,
+    ahead: int = 2,
+) -> Iterator[tuple[Any, Tensor]]:
+    """Read batches one after the other, while workers prepare the next ones.
+
+    Args:
+        dataset: Where to read.
+        batches: The rows of each batch, for example from `random_batches`.
+        preprocessing: How to cut, resize and normalise images.
+        augment_seed: The seed, or (seed, epoch), of random training frames; None for evaluation.
+        workers: Threads that read; 0 reads in the caller's thread, when a batch is asked for.
+        ahead: Finished batches that may wait, beyond one in the hands of each worker.
+
+    Returns:
+        An iterator over each batch's rows and its inputs, in the order of ``batches``. Leaving it
+        early, or an error in a worker, stops the workers.
+    """
+    check_whole("workers", workers, least=0)
+    check_whole("ahead", ahead, least=0)
+
+    def read(rows: Any) -> tuple[Any, Tensor]:
+        inputs = dataset.read(rows, preprocessing=preprocessing, augment_seed=augment_seed)
+        return rows, inputs
+
+    if workers == 0:
+        return (read(rows) for rows in batches)
+    return _read_ahead(read, batches, workers, ahead)
+
+
+def _read_ahead(
+    read: Any, batches: Iterable[Any], workers: int, ahead: int
+) -> Iterator[tuple[Any, Tensor]]:
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="surefind-read")
+    waiting: deque[Future[tuple[Any, Tensor]]] = deque()
+    try:
+        for rows in batches:
+            waiting.append(pool.submit(read, rows))
+            if len(waiting) >= workers + ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

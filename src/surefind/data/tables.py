@@ -1,0 +1,213 @@
+"""Tables of text: CSV and Parquet files as columns of strings.
+
+A cell that is empty or null is the empty string. Messages name the file and the line, counted as an
+editor counts them (the header is line 1); for Parquet the row of that number.
+
+A manifest: a CSV or Parquet file with a row per image.
+
+    path        the file, relative to the manifest's folder or absolute
+    label       its class; or, for places:
+    easting     metric coordinates, for example UTM,
+    northing    in the same zone for all rows
+    split       optional: the part it belongs to
+    name        optional: what to call it; the path by default
+
+Other columns are left alone. Labels are text; in the order of classes, whole numbers come
+first, as numbers.
+"""
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from surefind.data.dataset import Dataset
+from surefind.data.images import MAX_PIXELS, ImageFiles, check_exist
+from surefind.data.splits import Splits
+from surefind.dependencies import require
+from surefind.errors import DegenerateError, InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of equal length.
+
+    Attributes:
+        path: The file they came from.
+        columns: The cells of each column, by its name.
+    """
+
+    path: Path
+    columns: dict[str, list[str]]
+
+    def __len__(self) -> int:
+        return max((len(c) for c in self.columns.values()), default=0)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, name: str) -> list[str]:
+        if name not in self.columns:
+            raise InputError(
+                f"{self.path} has no column {name!r}; it has {', '.join(map(repr, self.columns))}."
+            )
+        return self.columns[name]
+
+    def filled(self, name: str) -> list[str]:
+        """Return a column in which no cell may be empty.
+
+        Args:
+            name: The column.
+
+        Returns:
+            Its cells.
+
+        Raises:
+            InputError: If a cell is empty.
+        """
+        cells = self[name]
+        if "" in cells:
+            raise InputError(f"{self.path} line {cells.index('') + 2}: {name} is empty. Fill it.")
+        return cells
+
+    def numbers(self, name: str) -> list[float]:
+        """Return a column as finite numbers.
+
+        Args:
+            name: The column.
+
+        Returns:
+            Its values.
+
+        Raises:
+            InputError: If a cell is no finite number.
+        """
+        values = []
+        for i, cell in enumerate(self[name]):
+            try:
+                values.append(float(cell))
+            except ValueError:
+                values.append(math.nan)
+            if not math.isfinite(values[-1]):
+                raise InputError(
+                    f"{self.path} line {i + 2}: {name} must be a finite number; got {cell!r}."
+                )
+        return values
+
+    def pick(self, rows: Sequence[int]) -> "Table":
+        """Return some of the rows."""
+        return Table(self.path, {k: [v[i] for i in rows] for k, v in self.columns.items()})
+
+
+def read_table(path: Path) -> Table:
+    """Read a CSV or Parquet file.
+
+    Args:
+        path: The file; ``.parquet`` or ``.pq`` is read as Parquet, everything else as CSV in UTF-8
+            with a header.
+
+    Returns:
+        Its columns as strings.
+
+    Raises:
+        InputError: If it is missing or broken.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} does not exist.")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return Table(path, _parquet_columns(path))
+    return Table(path, _csv_columns(path))
+
+
+def _csv_columns(path: Path) -> dict[str, list[str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = next(reader, None)
+            rows = [(reader.line_num, row) for row in reader if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} is not a CSV file in UTF-8: {error}. Export it again.") from error
+    if header is None:
+        raise InputError(f"{path} is empty; its first line must name the columns.")
+    header = [name.strip() for name in header]
+    if len(set(header)) < len(header):
+        raise InputError(f"{path} names a column twice: {', '.join(header)}.")
+    for line, row in rows:
+        if len(row) != len(header):
+            raise InputError(
+                f"{path} line {line} has {len(row)} cells where the header has {len(header)}. "
+                "Quote cells that hold a comma; a half-copied file ends like this too."
+            )
+    return {name: [row[i].strip() for _, row in rows] for i, name in enumerate(header)}
+
+
+def _parquet_columns(path: Path) -> dict[str, list[str]]:
+    parquet = require("pyarrow.parquet", "read Parquet files")
+    arrow = require("pyarrow", "read Parquet files")
+    try:
+        table = parquet.read_table(path)
+    except (arrow.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a Parquet file: {error}. Write it again.") from error
+    return {
+        name: ["" if cell is None else str(cell) for cell in table.column(name).to_pylist()]
+        for name in table.column_names
+    }
+
+
+def load_manifest(
+    path: str | Path, *, mode: str = "RGB", max_pixels: int = MAX_PIXELS, name: str | None = None
+) -> Splits:
+    """Load the images that a manifest lists.
+
+    Args:
+        path: The manifest, ``.csv`` or ``.parquet``.
+        mode: ``"RGB"`` or ``"L"`` (grey).
+        max_pixels: Width times height above which a file is refused.
+        name: What to call the set; the manifest's name by default.
+
+    Returns:
+        The parts that the column ``split`` names, or the single part ``"all"``.
+
+    Raises:
+        InputError: If a column is missing or a cell cannot be used.
+        DegenerateError: If it lists nothing.
+    """
+    path = Path(path)
+    table = read_table(path)
+    files = [str(path.parent / p) for p in table.filled("path")]
+    if not files:
+        raise DegenerateError(f"{path} lists no images.")
+    if "label" not in table and not ("easting" in table and "northing" in table):
+        raise InputError(
+            f"{path} needs a column 'label', or 'easting' and 'northing'; "
+            f"it has {', '.join(map(repr, table.columns))}."
+        )
+    check_exist(files, path)
+    classes = sorted(set(table.filled("label")), key=_class_order) if "label" in table else None
+    splits = table.filled("split") if "split" in table else ["all"] * len(files)
+    parts = {}
+    for part in dict.fromkeys(splits):
+        rows = [i for i, s in enumerate(splits) if s == part]
+        images = ImageFiles([files[i] for i in rows], mode, max_pixels)
+        parts[part] = _dataset(table.pick(rows), images, classes, name or path.stem)
+    return Splits(parts)
+
+
+def _dataset(table: Table, images: ImageFiles, classes: list[str] | None, name: str) -> Dataset:
+    placed = "easting" in table and "northing" in table
+    return Dataset(
+        images,
+        None if classes is None else table["label"],
+        positions=list(zip(table.numbers("easting"), table.numbers("northing"), strict=True))
+        if placed
+        else None,
+        names=table["name"] if "name" in table else table["path"],
+        classes=classes,
+        name=name,
+    )
+
+
+def _class_order(label: str) -> tuple[bool, int, str]:
+    whole = label.isdecimal()
+    return (not whole, int(label) if whole else 0, label)

@@ -1,0 +1,1 @@
+"""Estimators: a learner around any encoder, and a Laplace head on frozen embeddings."""

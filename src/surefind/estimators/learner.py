@@ -1,0 +1,311 @@
+"""The estimator: an encoder, a method, `fit`, `embed`, `save`; and `load`.
+
+It stores its arguments and delegates. The caller's encoder is never changed: a fitted learner holds
+its own.
+
+A saved learner is a folder with one file, ``model.safetensors``: the tensors, and as JSON in its
+header the architecture, the method and its options, the preprocessing and the history. There is no
+pickle in it, and opening it runs no code that it brings.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefind.data.dataset import Dataset
+from surefind.data.preprocessing import Preprocessing
+from surefind.embeddings import Embeddings
+from surefind.errors import InputError
+from surefind.learning.distributed import world
+from surefind.learning.inference import batches
+from surefind.learning.methods import METHODS
+from surefind.learning.methods.contract import Embedder, Method
+from surefind.learning.session import Report, Run
+from surefind.learning.train import Epoch, Optimizer, Plan
+from surefind.models.architecture import build, describe
+from surefind.models.checkpoint import load_tensors, save_tensors
+from surefind.models.encoder import Encoder
+from surefind.pairs.objectives import Contrastive, Objective
+from surefind.validation import check_choice, check_positive, check_whole
+
+FORMAT = 1
+FILE = "model.safetensors"
+
+
+class MetricLearner:
+    """Learn embeddings that say how sure they are.
+
+    Args:
+        encoder: Backbone and head; stays as it is.
+        method: A name ("deterministic", "laplace-posthoc", "laplace-online", "mc-dropout",
+            "deep-ensemble", "pfe", "hib") or a method with its options, such as
+            ``surefind.learning.methods.LaplaceOnline(memory=1e-3)``.
+        epochs: Passes over the data; 0 takes the encoder as it comes.
+        seed: Decides everything random.
+        batch_size: Examples a step.
+        margin: Squared distance up to which different pairs repel.
+        learning_rate: Of RMSprop with weight decay 1e-5.
+        decay: Factor of the learning rate from epoch to epoch; exp(-0.1) by default.
+        optimizer: Makes another torch optimiser from a list of parameters.
+        objective: Another loss, such as ``surefind.pairs.objectives.External(loss, miner)``.
+        examples_per_class: K, for batches of K examples of each of batch_size/K classes or places.
+        radii: Where the data have positions: same up to the first distance, different beyond the
+            second.
+        preprocessing: How images are cut, resized and normalised; saved with the model.
+        workers: Threads that read images ahead.
+
+    Attributes:
+        embedder_: The fitted method.
+        history_: Mean loss and seconds of each epoch, by stage.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        method: str | Method = "laplace-online",
+        epochs: int = 20,
+        seed: int = 0,
+        batch_size: int = 64,
+        margin: float = 0.7,
+        learning_rate: float = 1e-3,
+        decay: float = float(np.exp(-0.1)),
+        optimizer: Optimizer | None = None,
+        objective: Objective | None = None,
+        examples_per_class: int | None = None,
+        radii: tuple[float, float] = (25.0, 50.0),
+        preprocessing: Preprocessing | None = None,
+        workers: int = 2,
+    ) -> None:
+        self.encoder = encoder
+        self.method = method
+        self.epochs = epochs
+        self.seed = seed
+        self.batch_size = batch_size
+        self.margin = margin
+        self.learning_rate = learning_rate
+        self.decay = decay
+        self.optimizer = optimizer
+        self.objective = objective
+        self.examples_per_class = examples_per_class
+        self.radii = radii
+        self.preprocessing = preprocessing
+        self.workers = workers
+
+    def fit(
+        self,
+        dataset: Dataset,
+        *,
+        folder: str | Path | None = None,
+        report: Report = lambda _stage, _progress: None,
+    ) -> "MetricLearner":
+        """Learn from a data set.
+
+        Args:
+            dataset: Images or features with labels or positions.
+            folder: Where training is kept as it goes on; the same call with the same folder goes on
+                where an earlier one was cut off. None keeps nothing.
+            report: Called after each step with the stage's name and progress.
+
+        Returns:
+            The learner itself.
+
+        Raises:
+            InputError: If there is nothing to learn from.
+        """
+        if not isinstance(dataset, Dataset):
+            raise InputError(
+                f"fit takes a surefind.Dataset(inputs, labels); got {type(dataset).__name__}."
+            )
+        check_whole("epochs", self.epochs, least=0)
+        objective = self.objective or Contrastive(self.margin)
+        # The curvature is that of the loss that is trained on.
+        margin = objective.margin if isinstance(objective, Contrastive) else self.margin
+        check_positive("margin", margin)
+        check_positive("learning_rate", self.learning_rate)
+        check_positive("decay", self.decay)
+        optimizer = self.optimizer or _rmsprop(self.learning_rate)
+        plan = Plan(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            optimizer=optimizer,
+            decay=self.decay,
+            seed=self.seed,
+            examples_per_class=self.examples_per_class,
+            radii=self.radii,
+            preprocessing=self.preprocessing,
+            workers=self.workers,
+        )
+        where = None if folder is None else Path(folder)
+        run = Run(plan, objective, margin, where, report, self._training_settings())
+        self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
+        self.history_: dict[str, tuple[Epoch, ...]] = run.history
+        return self
+
+    def embed(self, inputs: Any, *, batch_size: int = 512) -> Embeddings:
+        """Embed inputs, each with its concentration.
+
+        Args:
+            inputs: A data set, or a tensor or array of what a data set takes.
+            batch_size: Inputs at a time.
+
+        Returns:
+            The embeddings; NumPy arrays if the inputs are one.
+        """
+        parts = [self.fitted.embed(x) for x in self._batches(inputs, batch_size)]
+        together = Embeddings(
+            torch.cat([p.mean for p in parts]), torch.cat([p.kappa for p in parts])
+        )
+        return together.numpy() if isinstance(inputs, np.ndarray) else together
+
+    def sample(
+        self,
+        inputs: Any,
+        n_samples: int,
+        *,
+        joint: bool = True,
+        generator: torch.Generator,
+        batch_size: int = 256,
+    ) -> Any:
+        """Draw embeddings.
+
+        Args:
+            inputs: A data set, or a tensor or array of what a data set takes.
+            n_samples: How many of each input.
+            joint: Whether one sampled network embeds all inputs; needed to compare them.
+            generator: The source of randomness.
+            batch_size: Inputs at a time.
+
+        Returns:
+            Unit vectors (s, n, z); a NumPy array if the inputs are one.
+        """
+        check_whole("n_samples", n_samples, least=1)
+        draw = self.fitted.sampler(n_samples, joint=joint, generator=generator)
+        samples = torch.cat([draw(x) for x in self._batches(inputs, batch_size)], dim=1)
+        return samples.cpu().numpy() if isinstance(inputs, np.ndarray) else samples
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted learner to a folder, atomically.
+
+        Args:
+            path: The folder; it is made if need be, and an older model in it is replaced.
+
+        Raises:
+            InputError: If the learner is not fitted, or its method has no name.
+        """
+        tensors = self.fitted.tensors()
+        method = _method(self.method)
+        name = next((key for key, kind in METHODS.items() if type(method) is kind), None)
+        if name is None:
+            raise InputError(
+                f"{type(method).__name__} is not known by name, so it could not be loaded again. Add it "
+                "to surefind.learning.methods.METHODS."
+            )
+        metadata = {
+            "format": FORMAT,
+            "surefind": version("surefind"),
+            "method": name,
+            "options": asdict(method) if is_dataclass(method) else {},
+            "architecture": describe(self.encoder),
+            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
+            "history": {k: [asdict(e) for e in v] for k, v in self.history_.items()},
+            "settings": {
+                "epochs": self.epochs,
+                "seed": self.seed,
+                "batch_size": self.batch_size,
+                "margin": self.margin,
+            },
+        }
+        if world()[0] == 0:
+            Path(path).mkdir(parents=True, exist_ok=True)
+            save_tensors(Path(path) / FILE, tensors, metadata)
+
+    @property
+    def fitted(self) -> Embedder:
+        """The fitted method.
+
+        Raises:
+            InputError: If the learner has not been fitted.
+        """
+        if not hasattr(self, "embedder_"):
+            raise InputError("this learner is not fitted yet; call fit(dataset) first.")
+        return self.embedder_
+
+    def _batches(self, inputs: Any, batch_size: int) -> Iterator[Tensor]:
+        check_whole("batch_size", batch_size, least=1)
+        dataset = inputs if isinstance(inputs, Dataset) else Dataset(inputs)
+        if len(dataset) == 0:
+            raise InputError("there is nothing to embed: the inputs are empty.")
+        return batches(
+            dataset,
+            self.encoder,
+            preprocessing=self.preprocessing,
+            size=batch_size,
+            workers=self.workers,
+        )
+
+    def _training_settings(self) -> dict[str, Any]:
+        """Give what decides the training and is not in the plan as a number."""
+        return {
+            "learning_rate": None if self.optimizer else self.learning_rate,
+            "decay": self.decay,
+            "radii": list(self.radii),
+            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
+        }
+
+
+def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
+    """Read a saved learner.
+
+    Args:
+        path: The folder that `MetricLearner.save` wrote.
+        encoder: The network, if its layers are not of the kinds that can be described in a file.
+
+    Returns:
+        The fitted learner.
+
+    Raises:
+        InputError: If the folder holds no model, another version's, or one whose network must be given.
+    """
+    tensors, metadata = load_tensors(Path(path) / FILE)
+    if metadata.get("format") != FORMAT:
+        raise InputError(
+            f"{path} is of format {metadata.get('format')!r}; this version of surefind reads "
+            f"{FORMAT}. Use the version that wrote it: {metadata.get('surefind')}."
+        )
+    if encoder is None:
+        if metadata["architecture"] is None:
+            raise InputError(
+                f"{path} holds weights of a network that a file cannot describe. Build the same "
+                "network and pass it: load(path, encoder=...)."
+            )
+        encoder = build(metadata["architecture"])
+    preprocessing = metadata["preprocessing"]
+    learner = MetricLearner(
+        encoder,
+        method=METHODS[metadata["method"]](**metadata["options"]),
+        preprocessing=None if preprocessing is None else Preprocessing.from_dict(preprocessing),
+        **metadata["settings"],
+    )
+    learner.embedder_ = _method(learner.method).restore(encoder, tensors)
+    learner.history_ = {
+        stage: tuple(Epoch(**e) for e in epochs) for stage, epochs in metadata["history"].items()
+    }
+    return learner
+
+
+def _method(method: str | Method) -> Method:
+    if isinstance(method, str):
+        check_choice("method", method, METHODS)
+        return METHODS[method]()
+    return method
+
+
+def _rmsprop(learning_rate: float) -> Optimizer:
+    return lambda parameters: torch.optim.RMSprop(parameters, lr=learning_rate, weight_decay=1e-5)

@@ -1,0 +1,166 @@
+"""Free baselines: what the point estimate's own embeddings and features say about being sure.
+
+Each is asked two questions. To tell *strange* inputs, known and out-of-distribution inputs are scored
+against the training set, which is what one has before any gallery. To predict *wrong retrievals*, a query
+is scored against the gallery it is looked up in, without itself in a closed set, which is what a search
+returns anyway. Higher means less sure; d_1 is the chord to the nearest.
+
+    nearest-distance  d_1: to the nearest training vector; to the nearest in the gallery.
+    margin            d_1 - d_o, o the nearest of another label than the first (the second nearest if
+                      there are no labels): among the training vectors; in the gallery.
+    knn-density       mean distance to the 10 nearest: training vectors; in the gallery.
+    mahalanobis       of the features, to the nearest class of the training set; one score for both.
+    norm              minus the length of the head's output; one score for both.
+
+The embeddings of a seed are computed once for all rows; features, which are large, are not kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefind.data.dataset import Dataset
+from surefind.estimators.learner import MetricLearner
+from surefind.evaluation.bench.protocols import Problem
+from surefind.learning.inference import batches
+from surefind.models.encoder import Encoder, on_sphere
+from surefind.retrieval.baselines import (
+    Margin,
+    NegativeNorm,
+    NeighbourDistance,
+    fit_knn_density,
+    fit_mahalanobis,
+    fit_margin,
+    fit_nearest_distance,
+)
+
+NEIGHBOURS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a free baseline says.
+
+    Attributes:
+        doubt: Of each query, against the gallery (q).
+        known: Of each query, against the training set (q).
+        strange: Of each out-of-distribution input, against the training set; None if there are none.
+    """
+
+    doubt: np.ndarray
+    known: np.ndarray
+    strange: np.ndarray | None
+
+
+class PointEstimate:
+    """The outputs of a point estimate on every part of a problem, each computed when first asked for.
+
+    Args:
+        problem: The data.
+        learner: A fitted learner of the method "deterministic".
+    """
+
+    def __init__(self, problem: Problem, learner: MetricLearner) -> None:
+        self.problem = problem
+        self.learner = learner
+        self.encoder: Encoder = learner.fitted.encoder  # type: ignore[attr-defined]
+
+    @cached_property
+    def train(self) -> Tensor:
+        """Unit vectors of the training data."""
+        return on_sphere(self.rows_of(self.encoder.outputs, self.problem.train))
+
+    @cached_property
+    def outputs(self) -> Tensor:
+        """Outputs of the test data before normalisation."""
+        return self.rows_of(self.encoder.outputs, self.problem.test)
+
+    @cached_property
+    def test(self) -> Tensor:
+        """Unit vectors of the test data."""
+        return on_sphere(self.outputs)
+
+    @cached_property
+    def gallery(self) -> Tensor | None:
+        """Unit vectors of the gallery, if there is one beside the test data."""
+        part = self.problem.gallery
+        return None if part is None else on_sphere(self.rows_of(self.encoder.outputs, part))
+
+    @cached_property
+    def strange(self) -> Tensor | None:
+        """Outputs of the out-of-distribution data before normalisation, if there are any."""
+        part = self.problem.ood
+        return None if part is None else self.rows_of(self.encoder.outputs, part)
+
+    @torch.no_grad()
+    def rows_of(self, run: Callable[[Tensor], Tensor], part: Dataset) -> Tensor:
+        """Apply a function of batches to a part, without a second copy of the answers."""
+        out, at = torch.empty(0), 0
+        for x in batches(part, self.encoder, preprocessing=self.learner.preprocessing):
+            rows = run(x)
+            if not at:
+                out = rows.new_empty(len(part), *rows.shape[1:])
+            out[at : at + len(rows)] = rows
+            at += len(rows)
+        return out
+
+
+def free_scores(row: str, point: PointEstimate) -> Scores:
+    """Score the test and out-of-distribution data by a free baseline.
+
+    Args:
+        row: One of `FREE`.
+        point: The point estimate.
+
+    Returns:
+        The scores.
+    """
+    if row == "norm":
+        return _one_score(
+            NegativeNorm().score(point.outputs),
+            None if point.strange is None else NegativeNorm().score(point.strange),
+        )
+    problem = point.problem
+    if row == "mahalanobis":
+        features = point.rows_of(point.encoder.backbone, problem.train)
+        fitted = fit_mahalanobis(features, problem.train.labels)
+        del features  # gigabytes
+
+        def score(inputs: Tensor) -> Tensor:
+            return fitted.score(point.encoder.backbone(inputs))
+
+        return _one_score(
+            point.rows_of(score, problem.test),
+            None if problem.ood is None else point.rows_of(score, problem.ood),
+        )
+    shelf = problem.test if problem.gallery is None else problem.gallery
+    closed = point.gallery is None
+    searched = _neighbours(row, point.test if point.gallery is None else point.gallery, shelf)
+    reference = _neighbours(row, point.train, problem.train)
+    return Scores(
+        _array(searched.score(point.test, exclude_self=closed)),
+        _array(reference.score(point.test)),
+        None if point.strange is None else _array(reference.score(on_sphere(point.strange))),
+    )
+
+
+def _neighbours(row: str, vectors: Tensor, part: Dataset) -> Margin | NeighbourDistance:
+    if row == "margin":
+        return fit_margin(vectors, part.labels)
+    if row == "nearest-distance":
+        return fit_nearest_distance(vectors)
+    return fit_knn_density(vectors, k=min(NEIGHBOURS, len(vectors) - 1))
+
+
+def _one_score(known: Tensor, strange: Tensor | None) -> Scores:
+    scores = _array(known)
+    return Scores(scores, scores, None if strange is None else _array(strange))
+
+
+def _array(scores: Any) -> np.ndarray:
+    return np.asarray(scores, dtype=np.float64)

@@ -1,0 +1,363 @@
+"""What a fitted learner is worth on data it has not seen.
+
+*Closed set*: the test data are queries and gallery at once, without the query itself. With a *gallery*,
+they are looked up there. Relevant is what has the query's label; where the data have positions instead of
+labels, what was taken at most ``radius`` away. Queries without a relevant item are left out of every number
+about retrieval, and counted.
+
+Uncertainty is 1/κ. Beside it stands the *agreement*: under each of several joint samples (one sampled
+network embeds queries and gallery) every query has a nearest neighbour; the doubt is one minus the share
+of samples that agree on the most frequent class of it, or, without classes, on the most frequent item. ECE
+takes the most frequent class as prediction and its share as confidence, so it needs classes.
+
+A learner without uncertainty (κ = ∞ everywhere) has no numbers for what needs one: they are left out,
+not set to one half.
+
+| name | what | better |
+| --- | --- | --- |
+| recall@k, map@k | retrieval | higher |
+| auroc, auprc, fpr95 | telling out-of-distribution inputs by uncertainty | higher, higher, lower |
+| ausc, r_auroc, aurc | predicting wrong retrievals by uncertainty | higher, higher, lower |
+| ece | calibration of the sampled neighbours' agreement | lower |
+| agreement_ausc, agreement_r_auroc | predicting wrong retrievals by disagreement | higher |
+
+Nearest neighbours under networks drawn from the posterior.
+
+One sampled network embeds queries and gallery (a joint sample), and each query has a nearest item under it.
+How often the samples agree says how sure the answer is: `surefind.metrics.agreement`.
+
+Samples (s, n, z) of a large set do not fit into memory. They are drawn in passes over the data, of as many
+networks as `SAMPLE_BYTES` hold, and only the neighbours found are kept.
+
+Axes: ``s`` samples, ``q`` queries, ``n`` examples of a part, ``z`` embedding.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from surefind import metrics
+from surefind.data.dataset import Dataset
+from surefind.embeddings import Embeddings
+from surefind.errors import DegenerateError, InputError
+from surefind.estimators.learner import MetricLearner
+from surefind.learning.inference import batches
+from surefind.retrieval.search import nearest, sampled_nearest
+
+SAMPLE_BYTES = 2 << 30
+"""Samples held at once."""
+
+BATCH = 256
+"""Inputs that a network sees at once."""
+
+
+def sampled_neighbours(
+    learner: MetricLearner,
+    test: Dataset,
+    gallery: Dataset | None = None,
+    *,
+    n_samples: int,
+    generator: torch.Generator,
+) -> Int[np.ndarray, "s q"]:
+    """Find the nearest item of each query under each of several sampled networks.
+
+    Args:
+        learner: A fitted learner that can be sampled.
+        test: The queries.
+        gallery: Where they are looked up; None: the test data themselves, and no query finds itself.
+        n_samples: How many networks.
+        generator: Draws them.
+
+    Returns:
+        Rows of the gallery.
+    """
+    rows = len(test) + (0 if gallery is None else len(gallery))
+    most = SAMPLE_BYTES // (4 * rows * learner.encoder.embedding_dim)
+    # Whole tens, so that the members of an ensemble, which come in turn, come equally often.
+    most = most - most % 10 if most >= 10 else max(1, most)
+    found = []
+    for start in range(0, n_samples, most):
+        count = min(most, n_samples - start)
+        # One sampler for both parts: the same networks must embed what is compared.
+        draw = learner.fitted.sampler(count, joint=True, generator=generator)
+        samples = _drawn(learner, test, draw, count)
+        shelf = None if gallery is None else _drawn(learner, gallery, draw, count)
+        found.append(sampled_nearest(samples, shelf).numpy())
+    return np.concatenate(found)
+
+
+def _drawn(
+    learner: MetricLearner, part: Dataset, draw: Callable[[Tensor], Tensor], count: int
+) -> Float[Tensor, "s n z"]:
+    """Draw samples of a whole part without a second copy of them."""
+    inputs = batches(
+        part,
+        learner.encoder,
+        preprocessing=learner.preprocessing,
+        size=BATCH,
+        workers=learner.workers,
+    )
+    out = torch.empty(count, len(part), learner.encoder.embedding_dim)
+    for i, x in enumerate(inputs):
+        out[:, i * BATCH : i * BATCH + len(x)] = draw(x)
+    return out
+
+
+DEPTHS = (1, 5, 10)
+CURVE_POINTS = 200
+RESAMPLES = 200
+"""Bootstrap resamples of metrics that are no mean over queries."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Numbers and curves of one learner on one test set.
+
+    Attributes:
+        values: Each metric by name.
+        intervals: Bootstrap intervals over queries, (low, high) by name.
+        curves: Points to draw: x and y by name.
+        left_out: Queries without a relevant item, which no number about retrieval counts.
+        embeddings: Of the test inputs ("id") and the out-of-distribution inputs ("ood"), if there are.
+    """
+
+    values: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    curves: dict[str, dict[str, list[float]]]
+    left_out: int = 0
+    embeddings: dict[str, Embeddings] = field(default_factory=dict, repr=False)
+
+    @property
+    def uncertainty(self) -> dict[str, np.ndarray]:
+        """The embeddings' 1/κ, by part."""
+        return {part: e.uncertainty.double().numpy() for part, e in self.embeddings.items()}
+
+
+def evaluate(
+    learner: MetricLearner,
+    test: Dataset,
+    ood: Dataset | None = None,
+    *,
+    gallery: Dataset | None = None,
+    radius: Any = 25.0,
+    generator: torch.Generator,
+    ece_samples: int = 100,
+) -> Evaluation:
+    """Measure a fitted learner.
+
+    Args:
+        learner: A fitted learner.
+        test: Data it has not seen, with labels or positions; the queries.
+        ood: Data of another kind.
+        gallery: Where the queries are looked up; None for the test data themselves.
+        radius: Distance up to which two positions are the same place.
+        generator: Draws samples and bootstrap resamples.
+        ece_samples: Joint samples for calibration and agreement; 0 leaves them out.
+
+    Returns:
+        The numbers.
+    """
+    check_parts(test, gallery)
+    embeddings = {"id": learner.embed(test)}
+    items = None if gallery is None else learner.embed(gallery).mean
+    if ood is not None:
+        embeddings["ood"] = learner.embed(ood)
+    judged = judge(embeddings["id"].mean, test, items, gallery, radius=radius)
+    doubt = {part: e.uncertainty.double().numpy() for part, e in embeddings.items()}
+    sure = bool(torch.isinf(embeddings["id"].kappa).all())
+    result = measure(
+        judged,
+        generator,
+        doubt=None if sure else doubt["id"],
+        strange=None if sure or ood is None else (doubt["id"], doubt["ood"]),
+    )
+    if ece_samples and not sure:
+        shelf = test if gallery is None else gallery
+        found = sampled_neighbours(
+            learner, test, gallery, n_samples=ece_samples, generator=generator
+        )
+        _add_agreement(result, found, judged, test, shelf, generator)
+    result.embeddings.update(embeddings)
+    return result
+
+
+def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
+    """Refuse what cannot be evaluated, before anything is computed.
+
+    Args:
+        test: The queries.
+        gallery: Where they are looked up; None for the test data themselves.
+
+    Raises:
+        InputError: If labels and positions are missing or differ in kind, or there is too little to search.
+        DegenerateError: If no query has anything to find.
+    """
+    shelf = test if gallery is None else gallery
+    labelled = test.labels is not None and shelf.labels is not None
+    placed = test.positions is not None and shelf.positions is not None
+    if not labelled and not placed:
+        raise InputError(
+            f"evaluation needs test data with labels or positions, and a gallery with the same; got "
+            f"{_kind(test)} and {_kind(shelf)}."
+        )
+    least = max(DEPTHS) + (gallery is None)
+    if len(shelf) < least or not len(test):
+        raise InputError(
+            f"evaluation looks at {max(DEPTHS)} neighbours of each query, so it needs {least} examples "
+            f"to search; got {len(shelf)}, and {len(test)} queries."
+        )
+    if labelled and not placed and not _answerable(test, gallery):
+        raise DegenerateError(
+            f"no query of {test.name} has a second example of its class to find, so there is nothing to "
+            "score. Give test classes with two examples or more, or a gallery that holds their classes."
+        )
+
+
+def _answerable(test: Dataset, gallery: Dataset | None) -> bool:
+    """Say whether some query has another example of its class where it is looked up."""
+    assert test.labels is not None
+    if gallery is None:
+        return bool((test.labels.unique(return_counts=True)[1] > 1).any())
+    assert gallery.labels is not None
+    return bool(torch.isin(test.labels, gallery.labels).any())
+
+
+def judge(
+    queries: Tensor,
+    test: Dataset,
+    shelf: Tensor | None = None,
+    gallery: Dataset | None = None,
+    *,
+    radius: Any = 25.0,
+) -> metrics.Relevance:
+    """Search each query and say which of its neighbours are right.
+
+    Args:
+        queries: Unit vectors of the test data (q, z).
+        test: Their labels or positions.
+        shelf: Unit vectors of the gallery (g, z); None: the queries are the gallery.
+        gallery: Its labels or positions.
+        radius: Distance up to which two positions are the same place.
+
+    Returns:
+        Hits among the first neighbours, and how many there could be.
+    """
+    closed = shelf is None or gallery is None
+    items, known = (queries, test) if shelf is None or gallery is None else (shelf, gallery)
+    found = nearest(queries, items, max(DEPTHS), exclude_self=closed).indices
+    if test.labels is not None and known.labels is not None:
+        return metrics.relevance(found, test.labels, known.labels, self_in_gallery=closed)
+    return metrics.relevance_within(
+        found, test.positions, known.positions, radius, self_in_gallery=closed
+    )
+
+
+def measure(
+    judged: metrics.Relevance,
+    generator: torch.Generator,
+    *,
+    doubt: np.ndarray | None = None,
+    strange: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Evaluation:
+    """Compute all that needs no samples.
+
+    Args:
+        judged: From `judge`.
+        generator: Draws bootstrap resamples.
+        doubt: Uncertainty of each query, to predict wrong retrievals; None leaves those numbers out.
+        strange: Uncertainty of known and of out-of-distribution inputs; None leaves those numbers out.
+
+    Returns:
+        The numbers, without embeddings.
+    """
+    result = Evaluation({}, {}, {}, judged.unanswerable)
+    for k in DEPTHS:
+        for name, per_query in (
+            (f"recall@{k}", metrics.recall_per_query(judged, k)),
+            (f"map@{k}", metrics.average_precision_per_query(judged, k)),
+        ):
+            result.values[name] = float(per_query.mean())
+            interval = metrics.bootstrap_interval(per_query, generator=generator)
+            result.intervals[name] = (interval.low, interval.high)
+    if doubt is not None:
+        right, doubt = judged.hits[judged.answerable, 0], doubt[judged.answerable]
+        _add(result, "ausc", metrics.ausc, (right, doubt), generator)
+        _add(result, "r_auroc", metrics.r_auroc, (right, doubt), generator)
+        result.values["aurc"] = metrics.aurc(right, doubt)
+        sparse = metrics.sparsification_curve(right, doubt)
+        result.curves["sparsification"] = _points(sparse.dropped, sparse.accuracy)
+    if strange is not None:
+        _add(result, "auroc", metrics.auroc, strange, generator, independent=True)
+        result.values["auprc"] = metrics.auprc(*strange)
+        result.values["fpr95"] = metrics.fpr_at_tpr(*strange)
+        roc = metrics.roc_curve(*strange)
+        result.curves["roc"] = _points(roc.fpr, roc.tpr)
+        pr = metrics.precision_recall_curve(*strange)
+        result.curves["precision-recall"] = _points(pr.recall, pr.precision)
+    return result
+
+
+def _add_agreement(
+    result: Evaluation,
+    found: np.ndarray,
+    judged: metrics.Relevance,
+    test: Dataset,
+    shelf: Dataset,
+    generator: torch.Generator,
+) -> None:
+    """Add what the sampled neighbours (s, q) say."""
+    found, asked = found[:, judged.answerable], judged.answerable
+    if test.labels is not None and shelf.labels is not None:
+        prediction, confidence = metrics.agreement(shelf.labels.numpy()[found])
+        right = prediction == test.labels.numpy()[asked]
+        _add(result, "ece", metrics.ece, (confidence, right), generator)
+        curve = metrics.calibration_curve(confidence, right)
+        full = curve.counts > 0
+        result.curves["calibration"] = _points(curve.confidence[full], curve.accuracy[full])
+    else:
+        _, confidence = metrics.agreement(found)
+    correct, doubt = judged.hits[asked, 0], 1 - confidence
+    result.values["agreement_ausc"] = metrics.ausc(correct, doubt)
+    if 0 < correct.mean() < 1:
+        result.values["agreement_r_auroc"] = metrics.r_auroc(correct, doubt)
+
+
+def _add(
+    result: Evaluation,
+    name: str,
+    metric: Callable[..., float],
+    arrays: tuple[np.ndarray, np.ndarray],
+    generator: torch.Generator,
+    *,
+    independent: bool = False,
+) -> None:
+    """Add a metric and its interval; leave out what these data do not define."""
+    try:
+        result.values[name] = metric(*arrays)
+        interval = metrics.bootstrap_interval(
+            *arrays,
+            statistic=metric,
+            independent=independent,
+            n_resamples=RESAMPLES,
+            generator=generator,
+        )
+    except DegenerateError:
+        return
+    result.intervals[name] = (interval.low, interval.high)
+
+
+def _kind(part: Dataset) -> str:
+    has = [n for n in ("labels", "positions") if getattr(part, n) is not None]
+    return f"{part.name} with {' and '.join(has) or 'neither'}"
+
+
+def _points(x: Any, y: Any) -> dict[str, list[float]]:
+    """Thin a curve out to what a picture can show."""
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    keep = np.unique(np.linspace(0, len(x) - 1, min(len(x), CURVE_POINTS)).astype(int))
+    return {"x": x[keep].round(6).tolist(), "y": y[keep].round(6).tolist()}

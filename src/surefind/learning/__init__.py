@@ -1,0 +1,1 @@
+"""Training an encoder: the loop, resumable sessions, several processes, and seven methods."""

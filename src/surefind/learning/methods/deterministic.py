@@ -1,0 +1,166 @@
+"""The point estimate: an encoder trained on a loss, with no uncertainty.
+
+Its κ is infinite: it claims to be exact about everything, which is what plain retrieval does. Other
+methods start from it, so its `EncoderTrainee` is theirs too.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from surefind.data.dataset import Dataset
+from surefind.embeddings import Embeddings
+from surefind.learning.distributed import average_buffers, gather_rows, own_generator
+from surefind.learning.methods.contract import Sampler, prefixed, unprefixed
+from surefind.learning.session import Run
+from surefind.models.checkpoint import load_state
+from surefind.models.encoder import Encoder
+from surefind.pairs.objectives import Objective
+from surefind.pairs.relations import Relation
+
+Forward = Callable[[Encoder, Tensor, torch.Generator], Tensor]
+
+
+def plain_forward(encoder: Encoder, inputs: Tensor, generator: torch.Generator) -> Tensor:
+    """Embed without randomness."""
+    embeddings: Tensor = encoder(inputs)
+    return embeddings
+
+
+@dataclass(eq=False)
+class EncoderTrainee:
+    """An encoder whose embeddings are trained on an objective.
+
+    Attributes:
+        encoder: Changed in place.
+        objective: The loss of a batch of embeddings.
+        forward: How to embed a batch while training.
+    """
+
+    encoder: Encoder
+    objective: Objective
+    forward: Forward = plain_forward
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Give the parameters that are not frozen, and the loss's own if it has any."""
+        own = [p for p in self.encoder.parameters() if p.requires_grad]
+        return [*own, *self._learnt_loss().parameters()]
+
+    def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
+        """Embed this process's inputs, gather the batch, and compute its loss.
+
+        Args:
+            inputs: This process's part of the batch.
+            relation: Over the whole batch.
+            generator: The step's randomness.
+
+        Returns:
+            The loss of the whole batch.
+        """
+        self.encoder.train()
+        embeddings = self.forward(self.encoder, inputs, own_generator(generator))
+        return self.objective(gather_rows(embeddings, len(relation)), relation, generator)
+
+    def after_step(self) -> None:
+        """Do nothing more."""
+
+    def after_epoch(self) -> None:
+        """Let all processes have the same statistics."""
+        average_buffers(self.encoder)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give the encoder's state, and the loss's."""
+        loss = prefixed("objective", self._learnt_loss().state_dict())
+        return prefixed("encoder", self.encoder.state_dict()) | loss
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take both states back."""
+        load_state(self.encoder, unprefixed("encoder", tensors))
+        load_state(self._learnt_loss(), unprefixed("objective", tensors))
+
+    def _learnt_loss(self) -> nn.Module:
+        """Give the part of the objective that has weights, such as proxies; empty for most."""
+        loss = getattr(self.objective, "loss", None)
+        return loss if isinstance(loss, nn.Module) else nn.Module()
+
+
+@dataclass(frozen=True, eq=False)
+class PointEmbedder:
+    """An encoder that is certain of everything.
+
+    Attributes:
+        encoder: In evaluation mode.
+    """
+
+    encoder: Encoder
+
+    @torch.no_grad()
+    def embed(self, inputs: Tensor) -> Embeddings:
+        """Embed a batch, with κ = ∞."""
+        mean: Tensor = self.encoder(inputs)
+        return Embeddings(mean, mean.new_full((len(mean),), torch.inf))
+
+    def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
+        """Give a function that repeats the embedding: there is nothing random in it."""
+        return lambda inputs: self.embed(inputs).mean.expand(n_samples, -1, -1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give the encoder's state."""
+        return prefixed("encoder", self.encoder.state_dict())
+
+
+@dataclass(frozen=True)
+class Deterministic:
+    """Train an encoder on the objective."""
+
+    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> PointEmbedder:
+        """Train a copy of the encoder."""
+        return PointEmbedder(trained_copy(encoder, dataset, run))
+
+    def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> PointEmbedder:
+        """Put the encoder together again."""
+        return PointEmbedder(restored_copy(encoder, tensors))
+
+
+def trained_copy(
+    encoder: Encoder,
+    dataset: Dataset,
+    run: Run,
+    *,
+    stage: str = "encoder",
+    kind: str = "point estimate",
+    forward: Forward = plain_forward,
+) -> Encoder:
+    """Copy an encoder, train it as a stage of the run, and freeze it.
+
+    Args:
+        encoder: Stays as it is.
+        dataset: The training data.
+        run: What to train by.
+        stage: The stage's name.
+        kind: What is trained, see `Run.stage`.
+        forward: How to embed a batch while training.
+
+    Returns:
+        The trained copy, in evaluation mode, without gradients.
+    """
+    copied = copy.deepcopy(encoder)
+    trainee = EncoderTrainee(copied, copy.deepcopy(run.objective), forward)
+    run.stage(stage, trainee, dataset, kind=kind)
+    return frozen(copied)
+
+
+def restored_copy(encoder: Encoder, tensors: dict[str, Tensor], prefix: str = "encoder") -> Encoder:
+    """Copy an encoder and fill in saved tensors with a prefix."""
+    copied = copy.deepcopy(encoder)
+    load_state(copied, unprefixed(prefix, tensors))
+    return frozen(copied)
+
+
+def frozen(encoder: Encoder) -> Encoder:
+    """Put an encoder into evaluation mode and stop its gradients, in place."""
+    encoder.eval()
+    return encoder.requires_grad_(False)

@@ -1,0 +1,99 @@
+"""MC dropout: training with dropout between all trainable layers, and keeping it on (Gal, Ghahramani 2016).
+
+An input's κ comes from its samples, all under the same sampled networks, so that it does not depend
+on the company it is embedded in. The networks follow from the run's seed: embedding twice gives the
+same answer.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from surefind.data.dataset import Dataset
+from surefind.embeddings import Embeddings
+from surefind.learning.methods.contract import Sampler, prefixed
+from surefind.learning.methods.deterministic import restored_copy, trained_copy
+from surefind.learning.seeds import seeded
+from surefind.learning.session import Run
+from surefind.models.dropout import (
+    dropping,
+    joint_samples,
+    marginal_samples,
+    mask_seeds,
+    with_dropout,
+)
+from surefind.models.encoder import Encoder
+from surefind.posterior.projection import sampled_embeddings
+
+
+@dataclass(frozen=True, eq=False)
+class DropoutEmbedder:
+    """An encoder with dropout that stays on.
+
+    Attributes:
+        encoder: In evaluation mode, with dropout layers.
+        n_samples: Networks that an embedding is made of.
+    """
+
+    encoder: Encoder
+    n_samples: int
+
+    def embed(self, inputs: Tensor) -> Embeddings:
+        """Embed a batch under the sampled networks."""
+        return sampled_embeddings(joint_samples(self.encoder, inputs, self._seeds(self.n_samples)))
+
+    def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
+        """Give a function that embeds under fresh masks.
+
+        Args:
+            n_samples: How many of each input.
+            joint: The same masks for all inputs of all batches.
+            generator: The source of randomness.
+
+        Returns:
+            The function.
+        """
+        if not joint:
+            return lambda inputs: marginal_samples(self.encoder, inputs, n_samples, generator)
+        seeds = mask_seeds(n_samples, generator)
+        return lambda inputs: joint_samples(self.encoder, inputs, seeds)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give the encoder's state."""
+        return prefixed("encoder", self.encoder.state_dict())
+
+    def _seeds(self, n: int) -> list[int]:
+        return mask_seeds(n, seeded(0, "mc-dropout"))
+
+
+@dataclass(frozen=True)
+class MCDropout:
+    """Train with dropout and keep it on.
+
+    Attributes:
+        rate: Share of the entries that are dropped.
+        n_samples: Networks that an embedding is made of.
+    """
+
+    rate: float = 0.2
+    n_samples: int = 100
+
+    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> DropoutEmbedder:
+        """Train a copy of the encoder with dropout."""
+        dropped = with_dropout(encoder, self.rate)
+        kind = f"dropout {self.rate}"
+        trained = trained_copy(dropped, dataset, run, kind=kind, forward=_forward)
+        return DropoutEmbedder(trained, self.n_samples)
+
+    def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> DropoutEmbedder:
+        """Put the encoder together again, with its dropout layers."""
+        return DropoutEmbedder(
+            restored_copy(with_dropout(encoder, self.rate), tensors), self.n_samples
+        )
+
+
+def _forward(encoder: Encoder, inputs: Tensor, generator: torch.Generator) -> Tensor:
+    with dropping(generator):
+        embeddings: Tensor = encoder(inputs)
+    return embeddings

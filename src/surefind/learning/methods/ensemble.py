@@ -1,0 +1,149 @@
+"""Deep ensemble: several encoders from different starts, put into one space (Lakshminarayanan et al. 2017).
+
+A loss of distances does not care for a rotation, so the members' spaces have nothing to do with
+each other and averaging raw embeddings destroys them. Each member m is turned onto the first by the
+orthogonal matrix
+
+    R_m = argmin_R Σ_i |R u_i^(m) - u_i^(1)|² = U Vᵀ,    U S Vᵀ = Σ_i u_i^(1) u_i^(m)ᵀ   (Procrustes)
+
+over the training data; reflections are allowed. An embedding is the mean of the turned members, κ follows
+from their spread. With five members κ is coarse: that is the method's own limit.
+"""
+
+import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from surefind.data.dataset import Dataset
+from surefind.embeddings import Embeddings
+from surefind.learning.inference import apply
+from surefind.learning.methods.contract import Sampler, prefixed
+from surefind.learning.methods.deterministic import restored_copy, trained_copy
+from surefind.learning.seeds import seeded
+from surefind.learning.session import Run
+from surefind.models.encoder import Encoder
+from surefind.models.initialization import initialize
+from surefind.models.towers import Tower
+from surefind.posterior.projection import sampled_embeddings
+from surefind.validation import check_choice, check_whole
+
+REDRAW = ("auto", "all", "head")
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleEmbedder:
+    """Encoders, and the rotations that put them into the first one's space.
+
+    Attributes:
+        encoders: The members, in evaluation mode.
+        rotations: (m, z, z), the identity first.
+    """
+
+    encoders: tuple[Encoder, ...]
+    rotations: Tensor
+
+    def embed(self, inputs: Tensor) -> Embeddings:
+        """Embed a batch: mean and spread of the turned members."""
+        return sampled_embeddings(self._members(inputs))
+
+    def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
+        """Give a function that draws members: in turn when joint, at random for each input when not.
+
+        Args:
+            n_samples: How many of each input.
+            joint: Sample i of every input is from the same member.
+            generator: Draws members when not joint.
+
+        Returns:
+            The function.
+        """
+        size = len(self.encoders)
+
+        def draw(inputs: Tensor) -> Tensor:
+            members = self._members(inputs)
+            if joint:
+                return members[torch.arange(n_samples) % size]
+            chosen = torch.randint(size, (n_samples, len(inputs)), generator=generator)
+            return members[chosen, torch.arange(len(inputs))]
+
+        return draw
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give the members' states and the rotations."""
+        tensors = {"rotations": self.rotations}
+        for i, encoder in enumerate(self.encoders):
+            tensors |= prefixed(f"member {i}", encoder.state_dict())
+        return tensors
+
+    @torch.no_grad()
+    def _members(self, inputs: Tensor) -> Tensor:
+        turned = [e(inputs) @ r.T for e, r in zip(self.encoders, self.rotations, strict=True)]
+        return torch.stack(turned)
+
+
+@dataclass(frozen=True)
+class DeepEnsemble:
+    """Train several encoders and align them.
+
+    Attributes:
+        members: How many.
+        redraw: What a member's start differs in: "all" weights, or those of the "head" only; "auto"
+            is the head for a tower of `transformers`, which is usually pretrained, and all otherwise.
+            The first member starts as the encoder is.
+    """
+
+    members: int = 5
+    redraw: str = "auto"
+
+    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> EnsembleEmbedder:
+        """Train the members one after the other, each a stage, and align them.
+
+        Args:
+            encoder: The first member's start; stays as it is.
+            dataset: The training data.
+            run: What to train by.
+
+        Returns:
+            The aligned members.
+        """
+        check_whole("members", self.members, least=2)
+        check_choice("redraw", self.redraw, REDRAW)
+        pretrained = isinstance(encoder.backbone, Tower)
+        head_only = self.redraw == "head" or (self.redraw == "auto" and pretrained)
+        trained = []
+        for i in range(self.members):
+            start = copy.deepcopy(encoder)
+            if i > 0:
+                initialize(start.head if head_only else start, seeded(run.plan.seed, "member", i))
+            plan = replace(run.plan, seed=run.plan.seed + 1_000_003 * i)
+            member = replace(run, plan=plan)
+            # The first member is the point estimate: in a folder that is shared, it is trained once.
+            stage = f"member {i}" if i else "encoder"
+            kind = f"member {i}, {self.redraw}" if i else "point estimate"
+            trained.append(trained_copy(start, dataset, member, stage=stage, kind=kind))
+        preprocessing = run.plan.preprocessing
+        embeddings = [apply(e, dataset, e, preprocessing=preprocessing) for e in trained]
+        rotations = [procrustes(u, embeddings[0]) for u in embeddings]
+        return EnsembleEmbedder(tuple(trained), torch.stack(rotations))
+
+    def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> EnsembleEmbedder:
+        """Put the members together again."""
+        members = [restored_copy(encoder, tensors, f"member {i}") for i in range(self.members)]
+        return EnsembleEmbedder(tuple(members), tensors["rotations"])
+
+
+def procrustes(source: Tensor, target: Tensor) -> Tensor:
+    """Find the orthogonal matrix R with the smallest Σ |R source_i - target_i|².
+
+    Args:
+        source: Vectors (n, z).
+        target: Vectors (n, z).
+
+    Returns:
+        R (z, z); apply it as ``source @ R.T``.
+    """
+    left, _, right = torch.linalg.svd(target.double().T @ source.double())
+    rotation: Tensor = (left @ right).to(source.dtype)
+    return rotation

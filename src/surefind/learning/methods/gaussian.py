@@ -1,0 +1,118 @@
+"""A network that predicts variances, and embeddings that are Gaussians: what PFE and HIB share.
+
+The module is linear, batch norm, ReLU, linear, batch norm (Shi and Jain 2019); its last batch norm has one
+scale and one shift for all dimensions, so that they are comparable, and starts small: log σ² = 1e-4 x - 7.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from surefind.embeddings import Embeddings
+from surefind.learning.methods.contract import Sampler, prefixed
+from surefind.models.encoder import Encoder
+from surefind.models.initialization import initialize, untouched_rng
+from surefind.posterior.diagonal import normal
+from surefind.posterior.projection import gaussian_embeddings, unit
+
+LEAST_LOG, MOST_LOG = -20.0, 10.0
+
+
+class VarianceNet(nn.Module):
+    """Features to the logarithms of variances.
+
+    Args:
+        features: Number of features.
+        outputs: Dimension of the embedding.
+        generator: Draws the weights.
+        hidden: Width of the hidden layer.
+        shift: Where the last shift starts: the logarithm of the first variances.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        outputs: int,
+        *,
+        generator: torch.Generator,
+        hidden: int | None = None,
+        shift: float = -7.0,
+    ) -> None:
+        super().__init__()
+        hidden = hidden or max(outputs, 128)
+        with untouched_rng():
+            self.layers = nn.Sequential(
+                nn.Linear(features, hidden),
+                nn.BatchNorm1d(hidden),
+                nn.ReLU(),
+                nn.Linear(hidden, outputs),
+                nn.BatchNorm1d(outputs, affine=False),
+            )
+        initialize(self.layers, generator)
+        self.scale = nn.Parameter(torch.tensor(1e-4))
+        self.shift = nn.Parameter(torch.tensor(shift))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Give log σ² (n, z), held where its exponential is a number."""
+        value: Tensor = self.scale * self.layers(features) + self.shift
+        return value.clamp(LEAST_LOG, MOST_LOG)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianEmbedder:
+    """An encoder and a variance net: each output is a Gaussian, projected onto the sphere.
+
+    Attributes:
+        encoder: In evaluation mode.
+        variance: In evaluation mode.
+        unit_mean: Whether the Gaussian's mean is the embedding on the sphere, or the output before it.
+    """
+
+    encoder: Encoder
+    variance: VarianceNet
+    unit_mean: bool
+
+    def embed(self, inputs: Tensor) -> Embeddings:
+        """Embed a batch: direction and κ of the projected Gaussian, without sampling."""
+        return gaussian_embeddings(*self._moments(inputs))
+
+    def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
+        """Give a function that draws from the projected Gaussians.
+
+        There is no sampled network in this model: inputs are independent whatever ``joint`` says.
+
+        Args:
+            n_samples: How many of each input.
+            joint: Not used.
+            generator: The source of randomness.
+
+        Returns:
+            The function.
+        """
+
+        def draw(inputs: Tensor) -> Tensor:
+            mean, variance = self._moments(inputs)
+            return unit(mean + variance.sqrt() * normal((n_samples, *mean.shape), mean, generator))
+
+        return draw
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give both networks' states."""
+        return prefixed("encoder", self.encoder.state_dict()) | prefixed(
+            "variance", self.variance.state_dict()
+        )
+
+    @torch.no_grad()
+    def _moments(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.encoder.features(inputs)
+        outputs = self.encoder.outputs_of(features)
+        if self.unit_mean:
+            outputs = unit(outputs)
+        return outputs, self.variance(features).exp()
+
+
+def frozen_variance(net: VarianceNet) -> VarianceNet:
+    """Put a variance net into evaluation mode and stop its gradients, in place."""
+    net.eval()
+    return net.requires_grad_(False)

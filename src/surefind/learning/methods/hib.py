@@ -1,0 +1,188 @@
+"""Hedged instance embeddings (Oh et al. 2018): stochastic embeddings trained end to end.
+
+Each output is a Gaussian N(μ, σ²). K samples of each are drawn and projected onto the sphere, where
+retrieval takes place, and a pair matches with probability
+
+    p = mean over K² sample pairs of sigmoid(b - a |z_1 - z_2|),    a > 0 and b learnt.
+
+The soft contrastive loss is -log p for same and -log(1 - p) for different pairs, each averaged, and
+both weigh half. The information bottleneck *adds* β KL(N(μ, σ²) | N(0, 1)) per example (the authors
+of LAM had the sign wrong).
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from surefind.data.dataset import Dataset
+from surefind.learning.distributed import average_buffers, gather_rows, shared
+from surefind.learning.methods.contract import prefixed, unprefixed
+from surefind.learning.methods.deterministic import frozen, restored_copy
+from surefind.learning.methods.gaussian import GaussianEmbedder, VarianceNet, frozen_variance
+from surefind.learning.seeds import seeded
+from surefind.learning.session import Run
+from surefind.models.checkpoint import load_state
+from surefind.models.encoder import Encoder
+from surefind.pairs.relations import Relation
+from surefind.posterior.diagonal import normal
+from surefind.posterior.projection import unit
+
+
+@dataclass(frozen=True)
+class HIB:
+    """Train means and variances together.
+
+    Attributes:
+        n_samples: K, samples of each example in training.
+        bottleneck: β, weight of the KL divergence.
+    """
+
+    n_samples: int = 8
+    bottleneck: float = 1e-4
+
+    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> GaussianEmbedder:
+        """Train a copy of the encoder together with its variances.
+
+        Args:
+            encoder: Stays as it is.
+            dataset: The training data.
+            run: What to train by. Its objective is not used: the method has its own loss.
+
+        Returns:
+            The embedder.
+        """
+        copied = copy.deepcopy(encoder)
+        net = _net(copied, seeded(run.plan.seed, "variance"))
+        trainee = HedgedTrainee(copied, net, MatchScale().to(copied.head.weight), self)
+        run.stage("encoder", trainee, dataset, kind=repr(self))
+        return GaussianEmbedder(frozen(copied), frozen_variance(net), unit_mean=False)
+
+    def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> GaussianEmbedder:
+        """Put encoder and variances together again."""
+        copied = restored_copy(encoder, tensors)
+        net = _net(copied, seeded(0))
+        load_state(net, unprefixed("variance", tensors))
+        return GaussianEmbedder(copied, frozen_variance(net), unit_mean=False)
+
+
+class MatchScale(nn.Module):
+    """The sigmoid's slope and offset, a and b; a stays positive as the softplus of what is learnt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(4.0))
+        self.offset = nn.Parameter(torch.tensor(4.0))
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """Give the logits of a match."""
+        return shared(self.offset) - softplus(shared(self.slope)) * distance
+
+
+@dataclass(eq=False)
+class HedgedTrainee:
+    """Encoder, variances and match scale, trained together.
+
+    Attributes:
+        encoder: Changed in place.
+        net: Changed in place.
+        match: Changed in place.
+        options: The method's.
+    """
+
+    encoder: Encoder
+    net: VarianceNet
+    match: MatchScale
+    options: HIB
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Give everybody's parameters."""
+        modules = (self.encoder, self.net, self.match)
+        return [p for m in modules for p in m.parameters() if p.requires_grad]
+
+    def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
+        """Compute the soft contrastive loss of a batch, plus the bottleneck.
+
+        Args:
+            inputs: This process's part of the batch.
+            relation: Over the whole batch.
+            generator: The step's randomness.
+
+        Returns:
+            The loss of the whole batch.
+        """
+        self.encoder.train()
+        self.net.train()
+        features, n = self.encoder.features(inputs), len(relation)
+        mean = gather_rows(self.encoder.outputs_of(features), n)
+        log_variance = gather_rows(self.net(features), n)
+        noise = normal((self.options.n_samples, *mean.shape), mean, generator)
+        samples = unit(mean + (log_variance / 2).exp() * noise)
+        same, different = relation.block(slice(0, n), slice(0, n))
+        match = soft_contrastive_loss(samples, same, different, self.match)
+        divergence = (mean**2 + log_variance.exp() - 1 - log_variance).sum(1).mean() / 2
+        return match + self.options.bottleneck * divergence
+
+    def after_step(self) -> None:
+        """Do nothing more."""
+
+    def after_epoch(self) -> None:
+        """Let all processes have the same statistics."""
+        average_buffers(self.encoder)
+        average_buffers(self.net)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give everybody's state."""
+        return (
+            prefixed("encoder", self.encoder.state_dict())
+            | prefixed("variance", self.net.state_dict())
+            | prefixed("match", self.match.state_dict())
+        )
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take everybody's state back."""
+        load_state(self.encoder, unprefixed("encoder", tensors))
+        load_state(self.net, unprefixed("variance", tensors))
+        load_state(self.match, unprefixed("match", tensors))
+
+
+def soft_contrastive_loss(
+    samples: Tensor, same: Tensor, different: Tensor, match: MatchScale
+) -> Tensor:
+    """Compute -log p of same and -log(1 - p) of different pairs, both kinds weighing half.
+
+    Args:
+        samples: Unit samples (s, n, z).
+        same: Which pairs (n, n) are the same.
+        different: Which pairs are different.
+        match: Maps distances to logits.
+
+    Returns:
+        The loss; a kind of pairs that does not occur adds nothing.
+    """
+    s, n, z = samples.shape
+    flat = samples.reshape(s * n, z)
+    squared = (2 - 2 * flat @ flat.T).clamp(min=1e-12)
+    logits = match(squared.sqrt()).view(s, n, s, n)
+    # log of a mean of sigmoids, on both sides, without rounding to 0 or 1.
+    log_match = nn.functional.logsigmoid(logits).logsumexp(dim=(0, 2)) - 2 * _log(s)
+    log_differ = nn.functional.logsigmoid(-logits).logsumexp(dim=(0, 2)) - 2 * _log(s)
+    total = log_match.sum() * 0
+    if bool(same.any()):
+        total = total - log_match[same].mean() / 2
+    if bool(different.any()):
+        total = total - log_differ[different].mean() / 2
+    return total
+
+
+def _log(s: int) -> Tensor:
+    return torch.tensor(float(s)).log()
+
+
+def _net(encoder: Encoder, generator: torch.Generator) -> VarianceNet:
+    width = encoder.head_weights().shape[1]
+    # Outputs before the sphere have lengths of about one, so their first variances are larger.
+    net = VarianceNet(width, encoder.embedding_dim, generator=generator, shift=-4.0)
+    return net.to(encoder.head.weight)

@@ -1,0 +1,326 @@
+"""The training loop, in one page.
+
+What is trained is a `Trainee`; what it is trained on and for how long is a `Plan`. Every random
+choice has its own generator (`surefind.learning.seeds`), so the state of a run is: tensors, epoch and step.
+It is kept by a function that the caller passes, and a run that starts from what was kept ends bit
+for bit as if it had never stopped. Progress is reported to another function. The loop itself writes
+and prints nothing.
+
+The learning rate of epoch e is ``lr · decay^e``. Several processes share each batch
+(`surefind.learning.distributed`): each reads its rows, the loss is that of the whole batch, gradients are
+added up.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from surefind.data.batches import class_batches, places, random_batches, read_batches
+from surefind.data.dataset import Dataset
+from surefind.data.images import ImageFiles
+from surefind.data.preprocessing import Preprocessing
+from surefind.errors import InputError, NumericalError
+from surefind.learning.distributed import part, sum_gradients, world
+from surefind.learning.seeds import seeded
+from surefind.models.initialization import borrowed_rng
+from surefind.pairs.relations import Relation, as_relation
+from surefind.validation import check_whole
+
+Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+"""Makes any torch optimiser for the parameters."""
+
+KEEP_SECONDS = 60.0
+"""A run is kept at the end of each epoch, and within one as often as this."""
+
+
+@runtime_checkable
+class Trainee(Protocol):
+    """What the loop trains."""
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Give what the optimiser changes."""
+        ...
+
+    def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
+        """Compute the loss of a batch: this process's inputs, the whole batch's relation."""
+        ...
+
+    def after_step(self) -> None:
+        """Do what follows an accepted step."""
+        ...
+
+    def after_epoch(self) -> None:
+        """Do what follows an epoch, before it is kept."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give everything that training changes, by name."""
+        ...
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take back what `tensors` gave."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train.
+
+    Attributes:
+        epochs: Passes over the data.
+        batch_size: Examples a step, over all processes.
+        optimizer: Makes the optimiser.
+        decay: Factor of the learning rate from epoch to epoch.
+        seed: Decides order, augmentation and noise.
+        examples_per_class: K of batches with K examples of each of batch_size/K classes; None for
+            batches at random.
+        radii: Where labels are positions: same up to the first, different beyond the second.
+        preprocessing: How images are cut, resized and normalised.
+        workers: Threads that read ahead.
+    """
+
+    epochs: int
+    batch_size: int
+    optimizer: Optimizer
+    decay: float = math.exp(-0.1)
+    seed: int = 0
+    examples_per_class: int | None = None
+    radii: tuple[float, float] = (25.0, 50.0)
+    preprocessing: Preprocessing | None = None
+    workers: int = 2
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is remembered of an epoch: its mean loss, and the seconds it took."""
+
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: after ``step`` of ``steps`` steps of epoch ``epoch`` of ``epochs``."""
+
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that a run needs to go on.
+
+    Attributes:
+        epoch: The epoch to go on with.
+        step: The step in it to go on with.
+        loss_sum: Sum of the losses of that epoch's steps so far.
+        seconds: What that epoch took so far.
+        history: The epochs that are finished.
+        tensors: The trainee's.
+        optimizer: The optimiser's ``state_dict``.
+    """
+
+    epoch: int
+    step: int
+    loss_sum: float
+    seconds: float
+    history: tuple[Epoch, ...]
+    tensors: dict[str, Tensor] = field(repr=False)
+    optimizer: dict[str, Any] = field(repr=False)
+
+
+def train(
+    trainee: Trainee,
+    dataset: Dataset,
+    plan: Plan,
+    *,
+    start: State | None = None,
+    keep: Callable[[State], None] = lambda _: None,
+    report: Callable[[Progress], None] = lambda _: None,
+) -> tuple[Epoch, ...]:
+    """Train, from the beginning or from a kept state.
+
+    Args:
+        trainee: Changed in place.
+        dataset: The training data.
+        plan: How to train.
+        start: Where to go on.
+        keep: Called with the state to keep, at the end of each epoch and now and then within one.
+        report: Called after each step. If it raises `KeyboardInterrupt`, the state after that step is
+            kept before the loop ends.
+
+    Returns:
+        The history.
+
+    Raises:
+        InputError: If there is nothing to train.
+        NumericalError: If the training diverged; what was kept last is as it was.
+    """
+    if plan.epochs == 0:
+        return ()
+    parameters = _trainable(trainee)
+    optimizer = plan.optimizer(parameters)
+    base_rates = [group["lr"] for group in optimizer.param_groups]
+    place = parameters[0]
+    first, skip, loss_sum, spent = 0, 0, 0.0, 0.0
+    history: tuple[Epoch, ...] = ()
+    if start is not None:
+        first, skip, loss_sum, spent = start.epoch, start.step, start.loss_sum, start.seconds
+        history = start.history
+        trainee.restore(start.tensors)
+        optimizer.load_state_dict(start.optimizer)
+
+    def state(epoch: int, step: int) -> State:
+        tensors, now = trainee.tensors(), optimizer.state_dict()
+        return State(epoch, step, loss_sum, spent, history, tensors, now)
+
+    for epoch in range(first, plan.epochs):
+        for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
+            group["lr"] = rate * plan.decay**epoch
+        batches = epoch_batches(dataset, plan, epoch)
+        kept = clock = time.perf_counter()
+        for step, (rows, inputs) in enumerate(_read(dataset, batches[skip:], plan, epoch), skip):
+            optimizer.zero_grad(set_to_none=True)
+            relation = relation_of(dataset, plan, rows).to(place.device)
+            generator = seeded(plan.seed, "step", epoch, step)
+            # Layers and losses of others may draw from the process's generator: it is the step's here,
+            # and as it was outside.
+            with _divergence_named(parameters, step, epoch):
+                with borrowed_rng(generator):
+                    loss = trainee.loss(inputs.to(place), relation, generator)
+                    value = float(loss.detach())
+                    if not math.isfinite(value):
+                        raise NumericalError(_DIVERGED.format(f"the loss is {value}", step, epoch))
+                    loss.backward()  # type: ignore[no-untyped-call]
+                sum_gradients(parameters)
+                optimizer.step()
+                trainee.after_step()
+            loss_sum += value
+            now = time.perf_counter()
+            spent, clock = spent + now - clock, now
+            stop = _interruption(
+                report, Progress(epoch, plan.epochs, step + 1, len(batches), value)
+            )
+            if stop or (now - kept > KEEP_SECONDS and step + 1 < len(batches)):
+                _check_weights(parameters, step, epoch)
+                keep(state(epoch, step + 1))
+                kept = clock = time.perf_counter()
+            if stop:
+                raise stop
+        _check_weights(parameters, len(batches) - 1, epoch)
+        trainee.after_epoch()
+        history = (*history, Epoch(loss_sum / len(batches), spent))
+        skip, loss_sum, spent = 0, 0.0, 0.0
+        keep(state(epoch + 1, 0))
+    return history
+
+
+def epoch_batches(dataset: Dataset, plan: Plan, epoch: int) -> list[Tensor]:
+    """List the rows of an epoch's batches.
+
+    Args:
+        dataset: The training data.
+        plan: Its batch size, seed and way of sampling.
+        epoch: Which epoch.
+
+    Returns:
+        Rows for each batch; the same for the same seed and epoch.
+    """
+    generator = seeded(plan.seed, "epoch", epoch)
+    if plan.examples_per_class is None:
+        batches = random_batches(len(dataset), plan.batch_size, generator)
+        # Each process needs two examples of a batch; a last one that is too small is left out.
+        least = 2 * world()[1]
+        return [rows for rows in batches if len(rows) >= least] if least > 2 else batches
+    check_whole("examples_per_class", plan.examples_per_class, least=2)
+    labels = dataset.labels
+    if labels is None:
+        labels = places(dataset.positions, plan.radii[0], generator)
+    classes = max(2, plan.batch_size // plan.examples_per_class)
+    return class_batches(labels, classes, plan.examples_per_class, generator)
+
+
+def relation_of(dataset: Dataset, plan: Plan, rows: Any = slice(None)) -> Relation:
+    """Say which of some examples belong together, by labels or by the plan's radii.
+
+    Args:
+        dataset: Labels or positions.
+        plan: Its radii.
+        rows: Which examples; all of them by default.
+
+    Returns:
+        The relation.
+    """
+    inner, outer = plan.radii
+    return as_relation(dataset.relation(rows, same_within=inner, different_beyond=outer))
+
+
+_DIVERGED = (
+    "the training diverged: {} at step {} of epoch {}. Lower the learning rate, or look for broken inputs; "
+    "the last kept state is untouched."
+)
+_HUGE = 1e4
+"""Weights beyond this are of no network that learns."""
+
+
+def _trainable(trainee: Trainee) -> list[nn.Parameter]:
+    parameters = trainee.parameters()
+    if not parameters:
+        raise InputError(
+            "nothing can be trained: all parameters are frozen. Call requires_grad_(True) on those "
+            "that should learn, or give epochs=0 to take the network as it is."
+        )
+    return parameters
+
+
+def _interruption(
+    report: Callable[[Progress], None], progress: Progress
+) -> KeyboardInterrupt | None:
+    """Report between two steps, when everything is whole; give what the report raised to stop the run."""
+    try:
+        report(progress)
+    except KeyboardInterrupt as stop:
+        return stop
+    return None
+
+
+def _check_weights(parameters: list[nn.Parameter], step: int, epoch: int) -> None:
+    """Refuse to keep weights that are no numbers any more."""
+    if not all(bool(torch.isfinite(p).all()) for p in parameters):
+        raise NumericalError(_DIVERGED.format("weights are not finite", step, epoch))
+
+
+@contextmanager
+def _divergence_named(parameters: list[nn.Parameter], step: int, epoch: int) -> Iterator[None]:
+    """Blame huge weights, not the batch, if embeddings are refused that such weights made."""
+    try:
+        yield
+    except InputError as error:
+        if all(bool((p.detach().abs() < _HUGE).all()) for p in parameters):
+            raise
+        raise NumericalError(_DIVERGED.format("weights are huge", step, epoch)) from error
+
+
+def _read(
+    dataset: Dataset, batches: Iterable[Tensor], plan: Plan, epoch: int
+) -> Iterable[tuple[Tensor, Tensor]]:
+    """Read this process's part of each batch, and give it with the rows of the whole batch."""
+    whole = list(batches)
+    own = read_batches(
+        dataset,
+        [rows[part(len(rows))] for rows in whole],
+        preprocessing=plan.preprocessing,
+        augment_seed=None if plan.preprocessing is None else (plan.seed, epoch),
+        # What is in memory already is not worth handing between threads.
+        workers=plan.workers if isinstance(dataset.inputs, ImageFiles) else 0,
+    )
+    return ((rows, inputs) for rows, (_, inputs) in zip(whole, own, strict=True))

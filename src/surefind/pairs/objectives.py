@@ -1,0 +1,122 @@
+"""What a batch of embeddings should look like: a loss, chosen by passing it.
+
+`Contrastive` is the paper's loss over all pairs of a batch, or over mined ones. `External` takes a
+loss and a miner of pytorch-metric-learning as they are. Losses see the whole batch's embeddings.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, get_args, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from surefind.errors import InputError
+from surefind.pairs.losses import Negatives, relation_loss
+from surefind.pairs.mining import Mining, mine_pairs
+from surefind.pairs.relations import Classes, Relation
+from surefind.validation import check_choice, check_positive, check_share
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A loss of unit embeddings."""
+
+    def __call__(
+        self, embeddings: Tensor, relation: Relation, generator: torch.Generator
+    ) -> Tensor:
+        """Compute the loss of a batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contrastive:
+    """The contrastive loss.
+
+    Attributes:
+        margin: Squared distance up to which different pairs repel.
+        negative_weight: The weight of different pairs.
+        negatives: Over which different pairs the mean is taken: "inside" the margin, or "all".
+        mining: Which pairs of the batch to take; None for all of them.
+        max_pairs: How many of them at most, when they are mined.
+
+    Raises:
+        InputError: If an option is out of range.
+    """
+
+    margin: float = 0.7
+    negative_weight: float = 0.5
+    negatives: Negatives = "inside"
+    mining: Mining | None = None
+    max_pairs: int = 5000
+
+    def __post_init__(self) -> None:
+        check_positive("margin", self.margin)
+        check_share("negative_weight", self.negative_weight)
+        check_choice("negatives", self.negatives, get_args(Negatives))
+
+    def __call__(
+        self, embeddings: Tensor, relation: Relation, generator: torch.Generator
+    ) -> Tensor:
+        """Compute the loss of a batch.
+
+        Args:
+            embeddings: Unit vectors (n, z).
+            relation: Over the batch.
+            generator: Decides between equally good pairs.
+
+        Returns:
+            The loss.
+        """
+        if self.mining is not None:
+            relation = mine_pairs(
+                relation,
+                embeddings.detach(),
+                kind=self.mining,
+                max_pairs=self.max_pairs,
+                margin=self.margin,
+                generator=generator,
+            )
+        return relation_loss(
+            embeddings,
+            relation,
+            margin=self.margin,
+            negative_weight=self.negative_weight,
+            negatives=self.negatives,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class External:
+    """A loss of pytorch-metric-learning, with or without a miner, as they are.
+
+    Attributes:
+        loss: Called with embeddings and labels, and with what the miner found.
+        miner: Called with embeddings and labels.
+    """
+
+    loss: Callable[..., Any]
+    miner: Callable[..., Any] | None = None
+
+    def __call__(
+        self, embeddings: Tensor, relation: Relation, generator: torch.Generator
+    ) -> Tensor:
+        """Compute the loss of a batch.
+
+        Args:
+            embeddings: Unit vectors (n, z).
+            relation: Over the batch; from class labels.
+            generator: Not used: such losses have their own randomness, if any.
+
+        Returns:
+            The loss.
+
+        Raises:
+            InputError: If the relation has no labels.
+        """
+        if not isinstance(relation, Classes):
+            raise InputError("an external loss needs class labels; this data set has positions.")
+        labels = relation.labels
+        if self.miner is None:
+            return torch.as_tensor(self.loss(embeddings, labels))
+        return torch.as_tensor(self.loss(embeddings, labels, self.miner(embeddings, labels)))

@@ -1,0 +1,430 @@
+"""Relations: which examples belong together, which do not, and which are neither.
+
+A relation over ``n`` examples calls each pair same, different or neither. It comes from class labels, from
+positions with two radii (place recognition: same within one, different beyond the other, neither between),
+or from a list of judged pairs. Self-pairs are neither.
+
+Beside single blocks of pairs, a relation can add up vectors over an example's partners without ever
+storing n × n: over the same ones, and over the different ones inside a margin, |u_i - u_j|² <= m.
+
+Axes: ``n`` examples, ``z`` embedding, ``v`` summed vectors, ``k`` classes, ``r`` rows and ``c`` columns of
+a block, ``m`` listed pairs.
+
+What every relation can say of its pairs.
+
+Axes as in `surefind.pairs.relations`.
+
+All pairs, block by block, never storing n × n.
+
+Axes: ``n`` examples, ``z`` embedding, ``v`` summed vectors, ``r`` rows and ``c`` columns of a block.
+
+Classes: two examples are the same if their labels are equal, and different otherwise.
+
+Axes: ``n`` examples, ``k`` classes, ``z`` embedding, ``v`` summed vectors, ``r`` rows, ``c`` columns.
+
+What the doors take for a relation: labels of any kind, or the relation itself.
+
+Positions: examples taken near each other are the same, far from each other different.
+
+Axes: ``n`` examples, ``z`` embedding, ``v`` summed vectors, ``r`` rows, ``c`` columns.
+
+A list of pairs that somebody judged.
+
+Axes: ``n`` examples, ``m`` listed pairs, ``z`` embedding, ``v`` summed vectors, ``r`` rows, ``c`` columns.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from surefind.errors import DegenerateError, InputError
+from surefind.validation import check_matrix, check_positive
+
+
+@runtime_checkable
+class Relation(Protocol):
+    """Which pairs of ``len(relation)`` examples are the same, and which are different.
+
+    `n_same` and `n_different` count ordered pairs, so each unordered pair counts twice.
+    """
+
+    def __len__(self) -> int: ...
+
+    def to(self, device: torch.device) -> "Relation":
+        """Give the same relation on a device."""
+        ...
+
+    @property
+    def n_same(self) -> int:
+        """Number of ordered same pairs."""
+        ...
+
+    @property
+    def n_different(self) -> int:
+        """Number of ordered different pairs."""
+        ...
+
+    def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
+        """Say of each pair in a block whether it is same, and whether it is different."""
+        ...
+
+    def same_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
+        """Add up, for each row, the vectors of the examples that are the same as it."""
+        ...
+
+    def different_sums(
+        self,
+        vectors: Float[Tensor, "n v"],
+        embeddings: Float[Tensor, "n z"],
+        margin: float,
+        rows: slice,
+    ) -> Float[Tensor, "r v"]:
+        """Add up, for each row, the vectors of the different examples inside the margin."""
+        ...
+
+
+BLOCK_ROWS, BLOCK_COLUMNS = 512, 4096
+"""A block of similarities is 8 MB in float32: large enough for the matrix product, small for memory."""
+
+
+def inside_margin(cosine: Tensor, margin: float) -> Tensor:
+    """Say whether unit vectors of this cosine have a squared distance of at most the margin."""
+    return cosine >= 1 - margin / 2
+
+
+def blocks(span: slice, size: int) -> list[slice]:
+    """Cut a span into consecutive slices of at most ``size``."""
+    return [slice(i, min(i + size, span.stop)) for i in range(span.start, span.stop, size)]
+
+
+def row_blocks(span: slice) -> list[slice]:
+    """Cut rows into blocks."""
+    return blocks(span, BLOCK_ROWS)
+
+
+def column_blocks(n: int) -> list[slice]:
+    """Cut all ``n`` columns into blocks."""
+    return blocks(slice(0, n), BLOCK_COLUMNS)
+
+
+def inside_sums(
+    relation: Relation,
+    vectors: Float[Tensor, "n v"],
+    embeddings: Float[Tensor, "n z"],
+    margin: float,
+    rows: slice,
+) -> Float[Tensor, "r v"]:
+    """Add up the vectors of different examples inside the margin, never storing n × n."""
+    sums = vectors.new_zeros(rows.stop - rows.start, vectors.shape[1], dtype=torch.float64)
+    for r in row_blocks(rows):
+        here = sums[r.start - rows.start : r.stop - rows.start]
+        for c in column_blocks(len(relation)):
+            repelling = relation.block(r, c)[1]
+            repelling &= inside_margin(embeddings[r] @ embeddings[c].T, margin)
+            here += repelling.to(vectors.dtype) @ vectors[c]
+    return sums
+
+
+def without_self(mask: Bool[Tensor, "r c"], rows: slice, columns: slice) -> Bool[Tensor, "r c"]:
+    """Make the pairs of an example with itself false, in place."""
+    first = max(rows.start, columns.start)
+    own = torch.arange(first, max(first, min(rows.stop, columns.stop)), device=mask.device)
+    mask[own - rows.start, own - columns.start] = False
+    return mask
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """Same means: equal label.
+
+    Attributes:
+        labels: One integer per example.
+    """
+
+    labels: Int[Tensor, " n"]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> "Classes":
+        """Give the same relation on a device."""
+        return self if self.labels.device == device else Classes(self.labels.to(device))
+
+    @cached_property
+    def _members(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " k"]]:
+        _, index, counts = torch.unique(self.labels, return_inverse=True, return_counts=True)
+        return index, counts
+
+    @cached_property
+    def n_same(self) -> int:
+        """Number of ordered pairs with equal labels."""
+        counts = self._members[1]
+        return int((counts * (counts - 1)).sum())
+
+    @cached_property
+    def n_different(self) -> int:
+        """Number of ordered pairs with unequal labels."""
+        return len(self) * (len(self) - 1) - self.n_same
+
+    def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
+        """Compare labels; self-pairs are neither."""
+        different = self.labels[rows, None] != self.labels[None, columns]
+        return without_self(~different, rows, columns), different
+
+    def same_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
+        """Take the class's sum less the example itself: O(n v)."""
+        index, totals = class_sums(self, vectors)
+        return totals[index[rows]] - vectors[rows]
+
+    def different_sums(
+        self,
+        vectors: Float[Tensor, "n v"],
+        embeddings: Float[Tensor, "n z"],
+        margin: float,
+        rows: slice,
+    ) -> Float[Tensor, "r v"]:
+        """Scan the similarities block by block: O(n² (z + v)) time, O(block) memory."""
+        return inside_sums(self, vectors, embeddings, margin, rows)
+
+
+def class_sums(
+    classes: Classes, vectors: Float[Tensor, "n v"]
+) -> tuple[Int[Tensor, " n"], Float[Tensor, "k v"]]:
+    """Number the classes, and add up the vectors of each, in float64."""
+    index, counts = classes._members
+    totals = vectors.new_zeros(len(counts), vectors.shape[1], dtype=torch.float64)
+    for part in column_blocks(len(classes)):
+        totals.index_add_(0, index[part], vectors[part].double())
+    return index, totals
+
+
+Labels = Tensor | np.ndarray | list[Any] | Relation
+"""What the doors take: a class per example, or a relation."""
+
+
+def as_relation(labels: Labels) -> Relation:
+    """Resolve what the doors take to a relation.
+
+    Args:
+        labels: A class per example (an integer tensor, or an array of any sortable values), or a
+            relation, which comes back as it is.
+
+    Returns:
+        The relation.
+
+    Raises:
+        InputError: If the labels are not one integer per example.
+        DegenerateError: If there are fewer than two examples.
+    """
+    if isinstance(labels, list):
+        labels = np.asarray(labels)
+    if isinstance(labels, np.ndarray):
+        labels = torch.from_numpy(np.unique(labels, return_inverse=True)[1].reshape(labels.shape))
+    if isinstance(labels, Tensor):
+        if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
+            raise InputError(
+                f"labels must be one integer per example, or a relation (Classes, Positions, "
+                f"PairList); got {labels.dtype} of shape {tuple(labels.shape)}."
+            )
+        labels = Classes(labels)
+    if len(labels) < 2:
+        raise DegenerateError(f"a pair needs two examples; got {len(labels)}.")
+    return labels
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Same means near, different means far, and between the two radii a pair is neither.
+
+    Attributes:
+        coordinates: Metric coordinates, for example UTM easting and northing.
+        same_within: Pairs at most this far apart are the same.
+        different_beyond: Pairs farther apart than this are different.
+    """
+
+    coordinates: Float[Tensor, "n axes"]
+    same_within: float
+    different_beyond: float
+
+    def __post_init__(self) -> None:
+        """Check the radii.
+
+        Raises:
+            InputError: If a radius is not positive or they are in the wrong order.
+        """
+        check_matrix("coordinates", self.coordinates)
+        check_positive("same_within", self.same_within)
+        if not self.same_within <= self.different_beyond:
+            raise InputError(
+                f"different_beyond ({self.different_beyond}) must not be smaller than "
+                f"same_within ({self.same_within})."
+            )
+
+    def __len__(self) -> int:
+        return len(self.coordinates)
+
+    def to(self, device: torch.device) -> "Positions":
+        """Give the same relation on a device."""
+        if self.coordinates.device == device:
+            return self
+        return replace(self, coordinates=self.coordinates.to(device))
+
+    @cached_property
+    def _counts(self) -> tuple[int, int]:
+        same = different = 0
+        everything = slice(0, len(self))
+        for rows in row_blocks(everything):
+            for columns in column_blocks(len(self)):
+                s, d = self.block(rows, columns)
+                same, different = same + int(s.sum()), different + int(d.sum())
+        return same, different
+
+    @property
+    def n_same(self) -> int:
+        """Number of ordered pairs within the inner radius."""
+        return self._counts[0]
+
+    @property
+    def n_different(self) -> int:
+        """Number of ordered pairs beyond the outer radius."""
+        return self._counts[1]
+
+    def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
+        """Compare distances; self-pairs are neither."""
+        # Differences first: UTM coordinates are millions, and a product of them loses the metres.
+        distance = torch.cdist(
+            self.coordinates[rows],
+            self.coordinates[columns],
+            compute_mode="donot_use_mm_for_euclid_dist",
+        )
+        same = without_self(distance <= self.same_within, rows, columns)
+        return same, distance > self.different_beyond
+
+    def same_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
+        """Scan the distances block by block."""
+        total = []
+        for r in row_blocks(rows):
+            parts = (
+                (self.block(r, c)[0].to(vectors.dtype) @ vectors[c]).double()
+                for c in column_blocks(len(self))
+            )
+            total.append(sum(parts, vectors.new_zeros((), dtype=torch.float64)))
+        return torch.cat(total)
+
+    def different_sums(
+        self,
+        vectors: Float[Tensor, "n v"],
+        embeddings: Float[Tensor, "n z"],
+        margin: float,
+        rows: slice,
+    ) -> Float[Tensor, "r v"]:
+        """Scan distances and similarities block by block."""
+        return inside_sums(self, vectors, embeddings, margin, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class PairList:
+    """Same and different as somebody said of each listed pair; all other pairs are neither.
+
+    Pairs are unordered: (i, j) stands for (j, i) too and may be listed once only.
+
+    Attributes:
+        left: Index of each pair's first example (m).
+        right: Index of its second example (m).
+        same: Whether the two belong together (m), boolean.
+        n: Number of examples that the indices point into.
+    """
+
+    left: Tensor
+    right: Tensor
+    same: Tensor
+    n: int
+
+    def __post_init__(self) -> None:
+        """Check the indices.
+
+        Raises:
+            InputError: If the list is not a set of distinct pairs of distinct examples.
+        """
+        kinds = [getattr(x, "dtype", type(x).__name__) for x in (self.left, self.right, self.same)]
+        if kinds != [torch.int64, torch.int64, torch.bool]:
+            raise InputError(
+                "left and right must be int64 tensors and same a boolean one; got "
+                + ", ".join(map(str, kinds))
+                + "."
+            )
+        if not len(self.left) == len(self.right) == len(self.same):
+            raise InputError(
+                f"left, right and same must have one entry per pair; got {len(self.left)}, "
+                f"{len(self.right)} and {len(self.same)}."
+            )
+        if len(self.left) == 0:
+            return
+        low = int(torch.minimum(self.left, self.right).min())
+        high = int(torch.maximum(self.left, self.right).max())
+        if low < 0 or high >= self.n:
+            raise InputError(f"pair indices must lie in 0 … {self.n - 1}; got {low} … {high}.")
+        if (self.left == self.right).any():
+            raise InputError("an example cannot be paired with itself; drop the pairs (i, i).")
+        key = torch.minimum(self.left, self.right) * self.n + torch.maximum(self.left, self.right)
+        if len(torch.unique(key)) < len(key):
+            raise InputError("a pair is listed twice; (i, j) and (j, i) are the same pair.")
+
+    def __len__(self) -> int:
+        return self.n
+
+    def to(self, device: torch.device) -> "PairList":
+        """Give the same relation on a device."""
+        if self.left.device == device:
+            return self
+        left, right, same = (x.to(device) for x in (self.left, self.right, self.same))
+        return PairList(left, right, same, self.n)
+
+    @property
+    def n_same(self) -> int:
+        """Number of ordered pairs said to be the same."""
+        return 2 * int(self.same.sum())
+
+    @property
+    def n_different(self) -> int:
+        """Number of ordered pairs said to be different."""
+        return 2 * int((~self.same).sum())
+
+    def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
+        """Look the listed pairs up."""
+        r0, r1, _ = rows.indices(self.n)
+        c0, c1, _ = columns.indices(self.n)
+        said = self.left.new_zeros(r1 - r0, c1 - c0, dtype=torch.int8)
+        for i, j in ((self.left, self.right), (self.right, self.left)):
+            here = (i >= r0) & (i < r1) & (j >= c0) & (j < c1)
+            said[i[here] - r0, j[here] - c0] = torch.where(self.same[here], 1, -1).to(torch.int8)
+        return said > 0, said < 0
+
+    def same_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
+        """Add over the list: O(m v)."""
+        return self._listed_sums(vectors, self.same, rows)
+
+    def different_sums(
+        self,
+        vectors: Float[Tensor, "n v"],
+        embeddings: Float[Tensor, "n z"],
+        margin: float,
+        rows: slice,
+    ) -> Float[Tensor, "r v"]:
+        """Add over the list: O(m (v + z))."""
+        cosine = (embeddings[self.left] * embeddings[self.right]).sum(1)
+        return self._listed_sums(vectors, ~self.same & inside_margin(cosine, margin), rows)
+
+    def _listed_sums(
+        self, vectors: Float[Tensor, "n v"], chosen: Bool[Tensor, " m"], rows: slice
+    ) -> Float[Tensor, "r v"]:
+        left, right = self.left[chosen], self.right[chosen]
+        total = torch.zeros_like(vectors, dtype=torch.float64)
+        total.index_add_(0, left, vectors[right].double())
+        total.index_add_(0, right, vectors[left].double())
+        return total[rows]

@@ -1,0 +1,34 @@
+import pytest
+
+import surefind as sf
+from surefind.apps.cli.demo import clear_place
+
+
+def test_demo_tells_a_story_and_leaves_a_page(surefind, tmp_path):
+    code, out, err = surefind("demo", "--out", "shown")
+    assert code == 0, err
+    assert "median κ" in out
+    assert out.endswith(str(tmp_path / "shown" / "report.html"))
+    page = (tmp_path / "shown" / "report.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page
+
+
+def test_a_place_that_cannot_be_written_is_noticed_before_the_story(surefind, tmp_path):
+    (tmp_path / "file").touch()
+    code, out, err = surefind("demo", "--out", "file/shown")
+    assert code == 1
+    assert "cannot write to file/shown" in err
+    assert not out
+
+
+def test_a_demo_may_write_its_own_folder_anew_and_no_other(tmp_path):
+    clear_place(tmp_path / "shown")
+    (tmp_path / "shown" / "gallery").mkdir()
+    (tmp_path / "shown" / "mine.txt").touch()
+    clear_place(tmp_path / "shown")
+    assert {p.name for p in (tmp_path / "shown").iterdir()} == {".surefind-demo", "mine.txt"}
+    (tmp_path / "other" / "run").mkdir(parents=True)
+    with pytest.raises(sf.InputError, match="is there and not of a demo"):
+        clear_place(tmp_path / "other")
+    assert (tmp_path / "other" / "run").exists()

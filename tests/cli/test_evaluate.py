@@ -1,0 +1,139 @@
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import surefind as sf
+from surefind.evaluation.evaluate import evaluate
+from surefind.learning.seeds import seeded
+
+WIDTH = ("--scale", 1000.0, "--prior-precision", 1000.0)
+"""Given, because choosing it takes longer than all the rest."""
+
+
+def test_a_run_is_measured_as_the_library_does_it(surefind, sure, tmp_path):
+    copy = sf.load(sure)
+    copy.save(tmp_path / "run")
+    (tmp_path / "run" / "config.toml").write_text((sure / "config.toml").read_text())
+    code, out, err = surefind("evaluate", "run", "--ood", "digits:ood", "--samples", 5)
+    assert code == 0, err
+    assert "Evaluating on 599 examples of digits takes about" in out
+    assert "auroc" in out
+    stored = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    splits = sf.data.catalogue.load("digits")
+    expected = evaluate(
+        copy, splits.test, splits["ood"], generator=seeded(0, "evaluation"), ece_samples=5
+    )
+    assert stored["values"] == pytest.approx(expected.values)
+    assert (stored["test"], stored["ood"]) == ("digits:test", "digits:ood")
+    assert stored["examples"] == {"test": 599, "ood": 500}
+    plots = {p.name for p in (tmp_path / "run" / "plots").iterdir()}
+    assert {"uncertainty.svg", "roc.svg", "sparsification.svg", "calibration.svg"} <= plots
+    for name in plots:
+        ElementTree.parse(tmp_path / "run" / "plots" / name)
+    assert "evaluated on digits:test" in (tmp_path / "run" / "log.txt").read_text()
+    assert "| metrics.json |" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_a_model_that_says_nothing_about_itself_is_told_how_to(surefind, run):
+    code, out, err = surefind("evaluate", "plain", "--ood", "digits:ood")
+    assert code == 0, err
+    assert "auroc" not in out.split("This model")[0]
+    assert "surefind fit plain --out plain-posthoc" in out
+
+
+def test_vectors_are_measured_too(surefind, sure):
+    for part in ("train", "test"):
+        assert surefind("embed", sure, f"digits:{part}", "--out", f"{part}.npz")[0] == 0
+    assert surefind("fit", "train.npz", "--out", "run", *WIDTH)[0] == 0
+    code, out, err = surefind("evaluate", "run", "test.npz", "--samples", 0)
+    assert code == 0, err
+    assert "recall@1" in out
+    assert "ece" not in out
+
+
+def test_queries_can_be_looked_up_elsewhere(surefind, run):
+    code, _, err = surefind("evaluate", "plain", "--gallery", "digits:train")
+    assert code == 0, err
+    stored = json.loads((run / "metrics.json").read_text())
+    splits = sf.data.catalogue.load("digits")
+    expected = evaluate(
+        sf.load(run), splits.test, gallery=splits.train, generator=seeded(0, "evaluation")
+    )
+    assert stored["values"] == pytest.approx(expected.values)
+
+
+def test_training_data_are_never_taken_for_test_data(surefind, sure):
+    assert surefind("embed", sure, "digits:train", "--out", "train.npz")[0] == 0
+    assert surefind("fit", "train.npz", "--out", "run", *WIDTH)[0] == 0
+    code, _, err = surefind("evaluate", "run")
+    assert code == 1
+    assert "train.npz has no part 'test'" in err
+
+
+def test_a_model_saved_from_python_needs_data_to_be_named(surefind, tmp_path, trained):
+    sf.load(trained).save(tmp_path / "bare")
+    code, _, err = surefind("evaluate", "bare")
+    assert code == 1
+    assert "name the test data" in err
+    code, out, err = surefind("evaluate", "bare", "digits")
+    assert code == 0, err
+    assert "surefind fit bare --out bare-posthoc --on TRAINING-DATA" in out
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("digits:test", "plain was trained on digits:test; name other test data"),
+        (
+            "photos",
+            "plain was trained on photos, which is not to be found from here; name the test",
+        ),
+    ],
+)
+def test_a_run_whose_test_data_are_not_known_says_so(surefind, run, source, message):
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('"digits"', f'"{source}"', 1))
+    code, _, err = surefind("evaluate", "plain")
+    assert code == 1
+    assert message in err
+
+
+def test_images_of_another_size_are_told_what_size_was_expected(surefind, run, pets):
+    code, _, err = surefind("evaluate", "plain", "pets")
+    assert code == 1
+    assert "pets has images (channels, height, width) of shape (1, 16, 16); the encoder" in err
+    assert "was trained on images (channels, height, width) of shape (1, 8, 8)." in err
+
+
+def test_bad_images_are_refused_or_left_out(surefind, run, broken):
+    evaluate = ("evaluate", "plain", "pets", "--ood", "pets/cat", "--samples", 0)
+    code, _, err = surefind(*evaluate)
+    assert code == 1
+    assert "1 of 13 image files cannot be used" in err
+    code, out, err = surefind(*evaluate, "--on-bad", "skip")
+    assert code == 0, err
+    assert out.count("Left out 1 images that cannot be read:") == 2
+    assert json.loads((run / "metrics.json").read_text())["examples"] == {"test": 12, "ood": 6}
+
+
+def test_queries_that_count_nowhere_are_mentioned(surefind, run):
+    """One nine among zeros: it has nothing to find."""
+    digits = load_digits()
+    zeros, nine = np.flatnonzero(digits.target == 0)[:20], np.flatnonzero(digits.target == 9)[:1]
+    rows = np.concatenate([zeros, nine])
+    images = (digits.images[rows] * 15).astype(np.uint8)
+    np.savez("few.npz", inputs=images, labels=digits.target[rows])
+    code, out, err = surefind("evaluate", "plain", "few.npz")
+    assert code == 0, err
+    assert "1 queries have no other example" in out
+
+
+def test_too_little_to_measure_is_refused(surefind, run):
+    np.savez("few.npz", inputs=np.zeros((3, 8, 8), np.uint8), labels=np.zeros(3, np.int64))
+    code, _, err = surefind("evaluate", "plain", "few.npz")
+    assert code == 1
+    assert "evaluation looks at 10 neighbours" in err
+    assert not (run / "metrics.json").exists()

@@ -1,0 +1,137 @@
+"""What is printed as "Next" works when it is copied."""
+
+import re
+import shlex
+import shutil
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from surefind.apps.cli import main
+from surefind.apps.cli.console import spelled
+
+WIDTH = ("--scale", 200.0, "--prior-precision", 1000.0)
+"""Given, because choosing it takes longer than all the rest."""
+
+
+def test_commands_are_spelled_for_a_shell():
+    assert spelled("index", "a b", run=None, out="g", normalize=True, data="") == (
+        "surefind index 'a b' --out g --normalize"
+    )
+    assert spelled("index", "x", on_bad="refuse") == "surefind index x"
+    assert spelled("index", "x", on_bad="skip") == "surefind index x --on-bad skip"
+    assert spelled("index", normalize=False, embedding_dim=3) == "surefind index --embedding-dim 3"
+
+
+def advised(*arguments):
+    """Run a command; give the commands of its "Next" lines."""
+    out = StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
+        patch.setattr(sys, "argv", ["surefind", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert not end.value.code, f"{arguments}: {end.value.code}, {out.getvalue()}"
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("Next")]
+    return [re.fullmatch(r"Next[^:]*: (surefind .+)", line)[1] for line in lines]
+
+
+def follow(*arguments):
+    """Run a command and, one after the other, what it and its followers advise; give their names."""
+    followed, waiting = [], [list(map(str, arguments))]
+    while waiting:
+        line = waiting.pop(0)
+        followed.append(line[0])
+        if "serve" in line:
+            line.append("--check")
+        waiting += [shlex.split(next_)[1:] for next_ in advised(*line)]
+    return followed
+
+
+@pytest.fixture
+def vectors(surefind):
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 5
+    np.save("my vectors.npy", rng.normal(size=(5, 6))[labels] + 0.3 * rng.normal(size=(200, 6)))
+    np.save("labels.npy", labels)
+    return ("my vectors.npy", "--labels", "labels.npy")
+
+
+def test_a_set_with_a_test_part_is_measured(surefind):
+    train = ("train", "digits", "--epochs", 1, "--method", "deterministic")
+    assert follow(*train, "--out", "runs/a") == ["train", "evaluate"]
+
+
+def test_a_run_without_an_uncertainty_is_told_how_to_get_one(surefind, run):
+    code, out, _ = surefind("evaluate", "plain")
+    assert code == 0
+    advice = re.search(r"Give it an uncertainty: (surefind fit \S+ --out \S+)", out)[1]
+    assert follow(*shlex.split(advice)[1:]) == ["fit", "evaluate"]
+
+
+def test_vectors_with_a_run_lead_to_a_gallery_that_answers(vectors):
+    assert follow("fit", *vectors, "--out", "a run", *WIDTH) == ["fit", "index", "search"]
+
+
+def test_vectors_without_a_run_lead_there_too(vectors):
+    assert follow("index", *vectors, "--out", "g", "--normalize") == ["index", "search"]
+    calibrate = ("calibrate", "g", *vectors, "--normalize", "--max-wrong", 0.2)
+    assert follow(*calibrate) == ["calibrate", "search"]
+
+
+def test_images_without_a_test_part_lead_to_a_gallery(surefind, pets):
+    small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic")
+    assert follow("train", "pets", "--out", "run", *small) == ["train", "index", "search"]
+
+
+def test_bad_images_that_were_left_out_are_left_out_all_the_way(surefind, broken):
+    small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic", "--on-bad", "skip")
+    train = ("train", "pets", "--out", "run", *small)
+    assert follow(*train) == ["train", "index", "search"]
+    assert follow("fit", "run", "--out", "sure", *WIDTH) == ["fit", "index", "search"]
+
+
+def test_a_test_part_is_measured_without_its_bad_images_too(surefind, broken):
+    for part in ("train", "test"):
+        shutil.copytree(broken, f"photos/{part}")
+    small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic", "--on-bad", "skip")
+    assert follow("train", "photos", "--out", "run", *small) == ["train", "evaluate"]
+
+
+def test_images_with_parts_but_no_test_name_the_part(surefind, tmp_path):
+    rng = np.random.default_rng(0)
+    for part in ("train", "extra"):
+        for label in ("cat", "dog"):
+            folder = tmp_path / "photos" / part / label
+            folder.mkdir(parents=True)
+            for i in range(4):
+                pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic")
+    (line,) = advised("train", "photos", "--out", "run", *small)
+    assert line in (
+        "surefind index photos:train --run run --out run/gallery",
+        "surefind index photos --run run --out run/gallery",
+    )
+    assert follow(*shlex.split(line)[1:]) == ["index", "search"]
+
+
+def test_a_benchmark_leads_to_its_report(surefind, quick):
+    bench = ("bench", "digits", "--methods", "margin", "--out", "my results")
+    assert follow(*bench) == ["bench", "report"]
+    assert advised(*bench, "--work", "elsewhere") == [
+        "surefind report 'my results' --work elsewhere"
+    ]
+
+
+def test_the_demo_leads_to_commands_that_exist(surefind, monkeypatch):
+    """The story itself is told elsewhere."""
+    monkeypatch.setattr("surefind.apps.demo.tell", lambda *_, **__: None)
+    monkeypatch.setattr("surefind.apps.demo.write_page", lambda *_: None)
+    lines = advised("demo", "--out", "shown")
+    assert lines[-1] == "surefind serve shown/gallery --model shown/run --images shown/images"
+    for line in lines[:-1]:
+        assert surefind(*shlex.split(line)[1:])[0] == 0

@@ -1,0 +1,174 @@
+import json
+
+import numpy as np
+import pytest
+
+import surefind as sf
+from surefind.gallery.gallery import Gallery
+
+
+def unit(n, seed=0, z=4):
+    x = np.random.default_rng(seed).normal(size=(n, z)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def content(path="g"):
+    with Gallery.open(path, mode="r") as gallery:
+        return {i: gallery.get(i) for i in gallery}
+
+
+def test_images_are_embedded_by_a_run_and_named_by_their_files(surefind, sure, tmp_path):
+    from PIL import Image
+
+    for label in ("one", "two"):
+        (tmp_path / "images" / label).mkdir(parents=True)
+        for i in range(2):
+            pixels = np.full((8, 8), 100 * i, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / label / f"{i}.png")
+    code, out, err = surefind("index", "images", "--run", sure, "--out", "g")
+    assert code == 0, err
+    assert "Added 4 items and updated 0; g holds 4 of 8 dimensions." in out
+    assert f"Next, or with other queries than these: surefind search g images --run {sure}" in out
+    found = content()
+    assert {i: item.label for i, item in found.items()} == {
+        "one/0.png": "one",
+        "one/1.png": "one",
+        "two/0.png": "two",
+        "two/1.png": "two",
+    }
+    assert all(np.isfinite(item.kappa) for item in found.values())
+
+
+def test_items_are_added_and_updated(surefind):
+    np.savez("a.npz", features=unit(3), ids=["a", "b", "c"], labels=[1, 2, 3])
+    np.savez("b.npz", features=unit(2, 1), ids=["c", "d"], labels=["x", ""])
+    surefind("index", "a.npz", "--out", "g")
+    code, out, err = surefind("index", "b.npz", "--out", "g")
+    assert code == 0, err
+    assert "Added 1 items and updated 1; g holds 4" in out
+    found = content()
+    assert {i: item.label for i, item in found.items()} == {"a": "1", "b": "2", "c": "x", "d": None}
+    np.testing.assert_allclose(found["c"].vector, unit(2, 1)[0], atol=1e-6)
+    surefind("index", "b.npz", "--out", "g", "--prefix", "new-")
+    assert {"new-c", "new-d"} < content().keys()
+
+
+def test_sources_without_ids_do_not_meet_and_labels_may_come_from_a_file(surefind, tmp_path):
+    np.save("a.npy", unit(1))
+    np.save("b.npy", unit(2, 1))
+    (tmp_path / "b.csv").write_text('label\nx\n""\n')
+    surefind("index", "a.npy", "--out", "g")
+    code, _, err = surefind("index", "b.npy", "--out", "g", "--labels", "b.csv")
+    assert code == 0, err
+    labels = {i: item.label for i, item in content().items()}
+    assert labels == {"a/0": None, "b/0": "x", "b/1": None}
+    assert all(np.isinf(item.kappa) for item in content().values())
+
+
+def test_another_run_is_refused(surefind, sure, trained):
+    surefind("index", "digits:test", "--run", sure, "--out", "g")
+    before = content().keys()
+    code, _, err = surefind("index", "digits:test", "--run", trained, "--out", "g")
+    assert code == 1
+    assert "the gallery was made with another run" in err
+    assert content().keys() == before
+    code, _, err = surefind("index", "digits:test", "--run", sure, "--out", "g")
+    assert code == 0, err
+
+
+def test_a_place_that_is_taken_is_refused_before_anything_is_read(surefind, tmp_path):
+    (tmp_path / "letter.txt").touch()
+    code, _, err = surefind("index", "nowhere", "--out", "letter.txt")
+    assert code == 1
+    assert "letter.txt is in use by something else" in err
+
+
+def test_a_calibration_is_said_to_be_out_of_date(surefind):
+    with Gallery(path="g") as gallery:
+        gallery.add(unit(30), labels=["x"] * 30)
+        gallery.calibrate(unit(30, 1), ["x"] * 30, contributions=False)
+    np.save("a.npy", unit(1, 2))
+    code, out, err = surefind("index", "a.npy", "--out", "g")
+    assert code == 0, err
+    assert "out of date; make it again with labelled queries: surefind calibrate g HELD-OUT" in out
+
+
+def write_inputs():
+    np.save("long.npy", 2 * unit(3))
+    np.save("other.npy", unit(3, z=5))
+    np.savez("twice.npz", features=unit(2), ids=["a", "a"])
+    np.savez("unsure.npz", features=unit(2), kappa=np.array([1, -1.0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("long.npy", "row 0 has length 2. Add --normalize; or --run RUN"),
+        ("other.npy", "embeddings have 5 dimensions and the gallery 4"),
+        ("twice.npz", "ids must be distinct; 'a' comes more than once"),
+        ("unsure.npz", "kappa must not be negative"),
+    ],
+)
+def test_what_cannot_be_indexed_is_refused(surefind, name, message):
+    write_inputs()
+    with Gallery(path="g") as gallery:
+        gallery.add(unit(1), ids=["there"])
+    code, _, err = surefind("index", name, "--out", "g")
+    assert code == 1
+    assert message in err
+    assert content().keys() == {"there"}
+
+
+@pytest.mark.parametrize("name", ["long.npy", "twice.npz", "unsure.npz"])
+def test_what_is_refused_leaves_no_gallery_behind(surefind, tmp_path, name):
+    write_inputs()
+    assert surefind("index", name, "--out", "g")[0] == 1
+    assert not (tmp_path / "g").exists()
+    code, _, err = surefind("index", "other.npy", "--out", "g")  # of another dimension
+    assert code == 0, err
+
+
+def test_an_id_twice_is_noticed_before_the_first_block_is_written(surefind, tmp_path, monkeypatch):
+    monkeypatch.setattr("surefind.apps.cli.index.BLOCK", 2)
+    np.savez("twice.npz", features=unit(4), ids=["a", "b", "c", "a"])
+    code, _, err = surefind("index", "twice.npz", "--out", "g")
+    assert code == 1
+    assert "'a' comes more than once" in err
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_gallery_within_its_run_is_explained_there(surefind, run):
+    assert surefind("index", "digits:test", "--run", "plain", "--out", "plain/gallery")[0] == 0
+    assert "| gallery | items that can be searched |" in (run / "README.md").read_text()
+
+
+def test_bad_images_are_refused_or_left_out(surefind, sure, broken):
+    index = ("index", "pets", "--run", sure, "--out", "g")
+    code, _, err = surefind(*index)
+    assert code == 1
+    assert "1 of 13 image files cannot be used" in err
+    assert "commands that take --on-bad skip leave it out" in err
+    assert not broken.with_name("g").exists()
+    code, out, err = surefind(*index, "--on-bad", "skip")
+    assert code == 0, err
+    assert "Left out 1 images that cannot be read: pets/cat/broken.png: " in out
+    assert "Added 12 items" in out
+    assert out.endswith(f"surefind search g pets --run {sure} --on-bad skip")
+    assert "cat/broken.png" not in content()
+
+
+def test_vectors_of_any_length_can_be_rescaled(surefind):
+    np.save("long.npy", 2 * unit(3))
+    code, _, err = surefind("index", "long.npy", "--out", "g", "--normalize")
+    assert code == 0, err
+    np.testing.assert_allclose(content()["long/0"].vector, unit(3)[0], atol=1e-6)
+
+
+def test_a_gallery_made_here_is_one_of_the_library(surefind, sure):
+    surefind("index", "digits:train", "--run", sure, "--out", "g")
+    with Gallery.open("g") as gallery:
+        test = sf.data.catalogue.load("digits").test[:50]
+        answers = gallery.search(sf.load(sure).embed(test), k=1)
+        right = [int(x) == int(y) for x, y in zip(answers.labels[:, 0], test.labels, strict=True)]
+        assert np.mean(right) > 0.5
+        assert json.dumps(gallery.model).startswith('"sha256:')

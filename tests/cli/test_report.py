@@ -1,0 +1,102 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from surefind.apps.cli.report import run_page
+from surefind.apps.cli.run_folder import RunFolder, open_run
+
+
+def test_a_run_becomes_a_page_without_anything_from_outside(surefind, run):
+    assert surefind("evaluate", "plain")[0] == 0
+    code, out, err = surefind("report", "plain")
+    assert code == 0, err
+    assert out.endswith(str(run / "report.html"))
+    page = (run / "report.html").read_text()
+    value = json.loads((run / "metrics.json").read_text())["values"]["recall@1"]
+    assert f"<td>{value:.3f}</td>" in page
+    assert page.count("data:image/svg+xml;base64,") == len(list((run / "plots").iterdir()))
+    assert not re.search(r"(src|href)=.http", page)
+    assert "| report.html |" in (run / "README.md").read_text()
+
+
+def test_a_run_whose_training_did_not_end_says_so(surefind, run):
+    (run / "model.safetensors").unlink()
+    code, _, err = surefind("report", "plain")
+    assert code == 0, err
+    told = "plain has no model.safetensors: its training did not end."
+    assert f"Warning: {told} Go on: surefind train digits --out plain" in err
+    assert told in (run / "report.html").read_text()
+    assert RunFolder(Path("plain"), {}).unfinished == told
+
+
+def test_a_run_that_was_not_evaluated_says_so(trained):
+    page = run_page(open_run(trained))
+    assert "Not evaluated yet" in page
+    assert "1 epochs" in page
+
+
+def test_settings_are_text_not_markup(tmp_path):
+    page = run_page(RunFolder(tmp_path, {"source": "<script>alert(1)</script>"}))
+    assert "<script>" not in page
+
+
+def test_results_of_a_benchmark_become_a_page(surefind, tmp_path, quick):
+    assert surefind("bench", "digits", "--methods", "margin")[0] == 0
+    code, out, err = surefind("report", "results", "--out", "page.html")
+    assert code == 0, err
+    assert out.endswith(str(tmp_path / "page.html"))
+    assert (tmp_path / "page.html").is_file()
+    assert (tmp_path / "page.md").is_file()
+
+
+def test_a_report_overwrites_nothing_but_reports(surefind, tmp_path, quick):
+    assert surefind("bench", "digits", "--methods", "norm")[0] == 0
+    notes = tmp_path / "notes.md"
+    notes.write_text("mine")
+    code, _, err = surefind("report", "results", "--out", "notes.html")
+    assert code == 1
+    assert "notes.md is there and was not written by surefind report" in err
+    assert notes.read_text() == "mine"
+    code, _, err = surefind("report", "results", "--out", "page.md")
+    assert code == 1
+    assert "--out must end in .html; got page.md" in err
+    for _ in range(2):
+        assert surefind("report", "results", "--out", "page.html")[0] == 0
+
+
+def test_cells_that_are_left_out_or_missing_are_named(surefind, tmp_path, quick):
+    assert surefind("bench", "digits", "--methods", "margin,norm", "--seeds", 2)[0] == 0
+    folder = tmp_path / "results" / "digits"
+    half = folder / "margin-seed1.json"
+    half.write_text(half.read_text()[:100])
+    (folder / "norm-seed0.json").unlink()
+    code, _, err = surefind("report", "results")
+    assert code == 0, err
+    assert "Warning: left out: results/digits/margin-seed1.json is not a whole result" in err
+    assert "Warning: digits has no margin-seed1, norm-seed0; other rows have these seeds." in err
+    assert (tmp_path / "results" / "report.html").is_file()
+    for file in folder.iterdir():
+        file.write_text("{")
+    code, _, err = surefind("report", "results")
+    assert code == 1
+    assert "none of the 3 cells in results can be used" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nowhere", "nowhere does not exist; give a run"), ("file", "file is a file; give a run")],
+)
+def test_what_is_no_folder_is_told(surefind, tmp_path, name, message):
+    (tmp_path / "file").touch()
+    code, _, err = surefind("report", name)
+    assert code == 1
+    assert message in err
+
+
+def test_an_empty_folder_is_no_results(surefind, tmp_path):
+    (tmp_path / "results").mkdir()
+    code, _, err = surefind("report", "results")
+    assert code == 1
+    assert "results holds no results" in err

@@ -1,0 +1,320 @@
+import json
+import pickle
+
+import numpy as np
+import oracles
+import pandas
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import surefind as sf
+from surefind.estimators.laplace_head import LaplaceHead
+from surefind.models.checkpoint import save_tensors
+
+
+@pytest.fixture
+def vectors():
+    g = np.random.default_rng(7)
+    labels = np.arange(60) % 5
+    return g.standard_normal((5, 6))[labels] + 0.7 * g.standard_normal((60, 6)), labels
+
+
+@pytest.fixture
+def few():
+    return np.random.default_rng(0).standard_normal((7, 3)), [0, 0, 1, 1, 1, 2, 0]
+
+
+def some_pairs(n=7):
+    left, right, same = zip((0, 1, True), (2, 3, True), (0, 4, False), (5, 1, False), strict=True)
+    return sf.PairList(torch.tensor(left), torch.tensor(right), torch.tensor(same), n)
+
+
+@parametrize_with_checks([LaplaceHead(), LaplaceHead(2, epochs=1)])
+def test_is_an_estimator_as_scikit_learn_defines_it(estimator, check):
+    check(estimator)
+
+
+def oracle_precision(X, kind, distance, margin, scale):
+    """Fixed curvature of an identity head by autograd, pair by pair, with the default prior."""
+    h = torch.from_numpy(np.c_[X / np.sqrt((X**2).sum(1, keepdims=True)), np.ones(len(X))])
+    weights = torch.eye(X.shape[1], X.shape[1] + 1, dtype=torch.float64)
+    targets = oracles.pair_targets(kind, oracles.normalize(h @ weights.T), margin)
+    matrix = oracles.head_gauss_newton(weights, h, targets, distance, "fixed")
+    kept = matrix.diagonal().view_as(weights).clamp(min=0)
+    return scale * kept + scale * kept.mean()
+
+
+@pytest.mark.parametrize("distance", ["arccos", "euclidean"])
+@pytest.mark.parametrize("y", ["labels", "positions", "pairs"])
+def test_posterior_is_exact_over_every_pair(few, distance, y):
+    X, labels = few
+    positions = np.random.default_rng(1).uniform(0, 90, (7, 2))
+    target, kind = {
+        "labels": (labels, oracles.class_kind(labels)),
+        "positions": (positions, oracles.position_kind(torch.from_numpy(positions), 25, 50)),
+        "pairs": (
+            some_pairs(),
+            oracles.listed_kind([(0, 1, True), (2, 3, True), (0, 4, False), (5, 1, False)], 7),
+        ),
+    }[y]
+    head = LaplaceHead(distance=distance, margin=2.0).fit(X, target)
+    expected = oracle_precision(X, kind, distance, 2.0, scale=7.0)
+    torch.testing.assert_close(head.posterior_.precision, expected)
+    assert torch.equal(head.posterior_.mean, torch.eye(3, 4, dtype=torch.float64))
+    assert head.pair_scan_error_ == 0.0
+    assert head.scale_ == 7.0
+    assert head.clipped_ == head.posterior_.clipped
+
+
+def test_prior_and_scale_can_be_given(few):
+    X, y = few
+    given = LaplaceHead(prior_precision=3, scale=100).fit(X, y)
+    assert (given.prior_precision_, given.scale_) == (3.0, 100.0)
+    ruled = LaplaceHead(scale=100).fit(X, y)
+    kept = ruled.posterior_.precision - ruled.prior_precision_
+    assert ruled.prior_precision_ == pytest.approx(float(kept.mean()))
+    torch.testing.assert_close(given.posterior_.precision - 3, kept)
+    best = LaplaceHead(prior_precision="evidence", scale=100).fit(X, y).prior_precision_
+    mean = ruled.posterior_.mean
+    assert best == pytest.approx(sf.tune_prior_precision(mean, kept / 100, scale=100.0))
+
+
+def test_the_length_of_a_vector_does_not_matter(vectors):
+    X, y = vectors
+    longer = X * np.random.default_rng(0).uniform(0.1, 10, (60, 1))
+    one, other = LaplaceHead().fit(X, y), LaplaceHead().fit(longer, y)
+    np.testing.assert_allclose(one.uncertainty(X), other.uncertainty(longer))
+
+
+def test_says_what_the_posterior_predicts(vectors):
+    X, y = vectors
+    head = LaplaceHead(4).fit(X, y)
+    h = torch.from_numpy(np.c_[X / np.linalg.norm(X, axis=1, keepdims=True), np.ones(60)])
+    expected = head.posterior_.predict(h).numpy()
+    found = head.embed(X)
+    np.testing.assert_allclose(found.mean, expected.mean)
+    np.testing.assert_allclose(found.kappa, expected.kappa)
+    np.testing.assert_array_equal(head.transform(X), found.mean)
+    np.testing.assert_allclose(head.uncertainty(X), 1 / found.kappa)
+    assert head.get_feature_names_out().tolist() == [f"laplacehead{i}" for i in range(4)]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_arrays_give_arrays_and_tensors_tensors(vectors, dtype):
+    X, y = vectors[0].astype(dtype), vectors[1]
+    arrays = LaplaceHead().fit(X, y).embed(X)
+    tensors = LaplaceHead().fit(torch.from_numpy(X), torch.from_numpy(y)).embed(torch.from_numpy(X))
+    assert isinstance(arrays.mean, np.ndarray)
+    assert isinstance(tensors.mean, torch.Tensor)
+    assert arrays.mean.dtype == (np.float64 if dtype == np.float64 else np.float32)
+    np.testing.assert_array_equal(tensors.mean.numpy(), arrays.mean)
+    np.testing.assert_array_equal(tensors.kappa.numpy(), arrays.kappa)
+
+
+def test_bfloat16_is_read(vectors):
+    X = torch.from_numpy(vectors[0]).bfloat16()
+    assert LaplaceHead().fit(X, vectors[1]).transform(X).dtype == torch.float32
+
+
+def test_mapped_and_blockwise_input_is_the_same(vectors, tmp_path, monkeypatch):
+    X, y = vectors
+    expected = LaplaceHead().fit(X, y)
+    np.save(tmp_path / "x.npy", X)
+    monkeypatch.setattr("surefind.curvature.rows.BLOCK_ELEMENTS", 50)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    found = LaplaceHead().fit(mapped, y)
+    torch.testing.assert_close(found.posterior_.precision, expected.posterior_.precision)
+    np.testing.assert_allclose(found.uncertainty(mapped), expected.uncertainty(X))
+
+
+def test_a_sampled_scan_states_its_error(vectors, monkeypatch):
+    X, y = vectors
+    exact = LaplaceHead(margin=2.0, prior_precision=1).fit(X, y)
+    sampled = LaplaceHead(margin=2.0, prior_precision=1, scan_columns=30).fit(X, y)
+    assert 0 < sampled.pair_scan_error_ < 1
+    everything = LaplaceHead(margin=2.0, prior_precision=1, scan_columns=60).fit(X, y)
+    assert everything.pair_scan_error_ == 0
+    torch.testing.assert_close(everything.posterior_.precision, exact.posterior_.precision)
+    monkeypatch.setattr("surefind.curvature.pair_scan.EXACT_ROWS", 50)
+    monkeypatch.setattr("surefind.curvature.pair_scan.COLUMNS", 30)
+    by_itself = LaplaceHead(margin=2.0, prior_precision=1).fit(X, y)
+    assert torch.equal(by_itself.posterior_.precision, sampled.posterior_.precision)
+    assert LaplaceHead(scan_columns="all").fit(X, y).pair_scan_error_ == 0
+
+
+def test_score_is_the_share_of_rows_that_find_their_like(vectors):
+    X, y = vectors
+    y = y.copy()
+    y[7] = 99  # alone: it has nothing to find and does not count
+    head = LaplaceHead().fit(X, y)
+    u = head.transform(X)
+    hits = []
+    for i in range(60):
+        distance = ((u - u[i]) ** 2).sum(1)
+        distance[i] = np.inf
+        if i != 7:
+            hits.append(y[distance.argmin()] == y[i])
+    assert head.score(X, y) == pytest.approx(np.mean(hits))
+
+
+def test_score_of_positions():
+    X = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1.0]])
+    y = np.array([[0, 0], [0, 10], [0, 500], [0, 900.0]])
+    head = LaplaceHead().fit(X, y)
+    assert head.score(X, y) == 1.0  # rows 2 and 3 have no place in common with any
+    assert head.score(X, y[[0, 2, 1, 3]]) == 0.0
+
+
+def test_training_changes_the_head_and_repeats(vectors):
+    X, y = vectors
+    trained = LaplaceHead(epochs=2, learning_rate=1e-2).fit(X, y)
+    assert not torch.equal(trained.posterior_.mean, LaplaceHead().fit(X, y).posterior_.mean)
+    again = LaplaceHead(epochs=2, learning_rate=1e-2).fit(X, y)
+    assert torch.equal(again.posterior_.precision, trained.posterior_.precision)
+    other = LaplaceHead(epochs=2, learning_rate=1e-2, random_state=1).fit(X, y)
+    assert not torch.equal(other.posterior_.mean, trained.posterior_.mean)
+
+
+def test_works_in_a_pipeline_and_a_grid_search(vectors):
+    X, y = vectors
+    pipeline = make_pipeline(StandardScaler(), LaplaceHead())
+    grid = {"laplacehead__embedding_dim": [2, 4], "laplacehead__margin": [0.5, 1]}
+    search = GridSearchCV(pipeline, grid, cv=GroupKFold(2)).fit(X, y, groups=y)
+    assert 0 < search.best_score_ <= 1
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert search.transform(X).shape == (60, search.best_params_["laplacehead__embedding_dim"])
+    assert clone(LaplaceHead(3, margin=1)).get_params()["margin"] == 1
+
+
+def test_saved_heads_come_back_bit_for_bit(vectors, tmp_path):
+    X, y = vectors
+    head = LaplaceHead(np.int64(4), margin=np.float32(0.5), scan_columns=30).fit(X, y)
+    head.save(tmp_path / "head.safetensors")
+    again = LaplaceHead.load(tmp_path / "head.safetensors")
+    for one, other in ((head.embed(X), again.embed(X)),):
+        np.testing.assert_array_equal(one.mean, other.mean)
+        np.testing.assert_array_equal(one.kappa, other.kappa)
+    assert again.get_params() == head.get_params()
+    kept = ("prior_precision_", "scale_", "clipped_", "pair_scan_error_", "n_features_in_")
+    for name in (*kept, "embedding_dim_"):
+        assert getattr(again, name) == getattr(head, name)
+    assert again.fit(X, y).score(X, y) == head.score(X, y)
+
+
+def test_saved_heads_remember_column_names(vectors, tmp_path):
+    X = pandas.DataFrame(vectors[0], columns=list("abcdef"))
+    head = LaplaceHead().fit(X, vectors[1])
+    head.save(tmp_path / "head")
+    again = LaplaceHead.load(tmp_path / "head")
+    assert again.feature_names_in_.tolist() == list("abcdef")
+    np.testing.assert_array_equal(again.transform(X), head.transform(X))
+    with pytest.raises(ValueError, match="feature names"):
+        again.transform(X[list("bacdef")])
+
+
+def test_survives_pickle_because_scikit_learn_asks_for_it(vectors):
+    X, y = vectors
+    head = LaplaceHead().fit(X, y)
+    again = pickle.loads(pickle.dumps(head))
+    np.testing.assert_array_equal(again.uncertainty(X), head.uncertainty(X))
+
+
+def test_files_that_cannot_be_saved_or_hold_something_else(vectors, tmp_path):
+    X, y = vectors
+    head = LaplaceHead(random_state=np.random.RandomState(0)).fit(X, y)
+    with pytest.raises(sf.InputError, match="random_state is a generator"):
+        head.save(tmp_path / "head")
+    save_tensors(tmp_path / "other", {"x": torch.ones(1)}, {"kind": json.loads('"something"')})
+    with pytest.raises(sf.InputError, match="does not hold a LaplaceHead"):
+        LaplaceHead.load(tmp_path / "other")
+
+
+def test_zero_rows_are_left_out_and_known_to_be_unknown(vectors):
+    X, y = vectors
+    hole = np.insert(X, 10, 0, axis=0)
+    with pytest.warns(UserWarning, match="1 rows of X are zero, the first at 10"):
+        head = LaplaceHead(epochs=1).fit(hole, np.insert(y, 10, 3))
+    expected = LaplaceHead(epochs=1).fit(X, y)
+    assert torch.equal(head.posterior_.precision, expected.posterior_.precision)
+    found = head.embed(hole)
+    assert found.kappa[10] == 0
+    assert (np.delete(found.kappa, 10) > 0).all()
+    assert np.isinf(head.uncertainty(hole)[10])
+    places = np.random.default_rng(0).uniform(0, 100, (61, 2))
+    with pytest.warns(UserWarning, match="rows of X are zero"):
+        there = LaplaceHead().fit(hole, places)
+    assert there.scale_ == 60
+    with pytest.raises(sf.InputError, match="Leave these rows and their pairs out"):
+        LaplaceHead().fit(hole, some_pairs(61))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"embedding_dim": 1}, "embedding_dim must be a whole number of at least 2"),
+        ({"embedding_dim": 9}, "embedding_dim is 9, but X has 6 columns"),
+        ({"epochs": -1}, "epochs must be a whole number"),
+        ({"distance": "cosine"}, "distance must be one of"),
+        ({"margin": 0}, "margin must be a finite number above 0"),
+        ({"prior_precision": -1}, "prior_precision must be a finite number above 0"),
+        ({"prior_precision": "best"}, "prior_precision must be a finite number above 0"),
+        ({"scale": 0}, "scale must be a finite number above 0"),
+        ({"scan_columns": "some"}, "scan_columns must be one of"),
+        ({"scan_columns": 0}, "scan_columns must be a whole number"),
+        ({"batch_size": 1}, "batch_size must be a whole number"),
+        ({"learning_rate": 0}, "learning_rate must be a finite number above 0"),
+    ],
+)
+def test_options_are_checked_when_fitting(vectors, options, message):
+    with pytest.raises(sf.InputError, match=message):
+        LaplaceHead(**options).fit(*vectors)
+
+
+def test_bad_data_are_refused_in_a_sentence(vectors):
+    X, y = vectors
+    for bad, message in ((np.nan, "contains NaN"), (np.inf, "contains infinity")):
+        broken = X.copy()
+        broken[3, 2] = bad
+        with pytest.raises(ValueError, match=message):
+            LaplaceHead().fit(broken, y)
+        with pytest.raises(ValueError, match=message):
+            LaplaceHead().fit(X, y).embed(broken)
+    with pytest.raises(ValueError, match="X has 5 features, but LaplaceHead is expecting 6"):
+        LaplaceHead().fit(X, y).embed(X[:, :5])
+    with pytest.raises(ValueError, match="minimum of 2 is required"):
+        LaplaceHead().fit(X[:, :1], y)
+    with pytest.raises(sf.InputError, match="X has 60 rows and y 59"):
+        LaplaceHead().fit(X, y[:59])
+    with pytest.raises(sf.InputError, match="requires y to be passed"):
+        LaplaceHead().fit(X)
+    with pytest.raises(sf.DegenerateError, match="there is only one class"):
+        LaplaceHead().fit(X, np.zeros(60, dtype=int))
+    with pytest.raises(sf.DegenerateError, match="no two examples are the same"):
+        LaplaceHead().fit(X, np.arange(60))
+    none = torch.zeros(0, dtype=torch.int64)
+    with pytest.raises(sf.DegenerateError, match="no two examples are the same"):
+        LaplaceHead().fit(X, sf.PairList(none, none, none.bool(), 60))
+    with pytest.raises(sf.InputError, match="can sample labelled examples only"):
+        LaplaceHead(scan_columns=20).fit(X[:7], some_pairs())
+
+
+def test_classes_with_one_example_are_different_from_all_others(few):
+    X, y = few
+    head = LaplaceHead(margin=2.0).fit(X, y)
+    assert y.count(2) == 1
+    expected = oracle_precision(X, oracles.class_kind(y), "arccos", 2.0, scale=7.0)
+    torch.testing.assert_close(head.posterior_.precision, expected)
+
+
+def test_nothing_to_score_is_refused(vectors):
+    X, y = vectors
+    head = LaplaceHead().fit(X, y)
+    with pytest.raises(sf.DegenerateError, match="no row has another of its own kind"):
+        head.score(X[:5], np.arange(5))
+    with pytest.raises(sf.InputError, match="score needs labels or positions"):
+        head.score(X[:7], some_pairs())

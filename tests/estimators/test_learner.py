@@ -1,0 +1,132 @@
+import json
+
+import pytest
+import small_learners
+import torch
+from torch import nn
+
+import surefind as sf
+from surefind.estimators.learner import FILE
+from surefind.learning.seeds import seeded
+from surefind.models.checkpoint import load_tensors, save_tensors
+from surefind.pairs.objectives import Contrastive
+
+
+class Odd(nn.Module):
+    """A backbone of a kind that no file describes."""
+
+    def forward(self, x):
+        return x.flatten(1)
+
+
+def test_defaults_learn_from_an_array_of_features():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 4
+    features = torch.randn(4, 10, generator=generator)[labels] * 3
+    features += torch.randn(120, 10, generator=generator)
+    encoder = sf.Encoder(nn.Identity(), nn.Linear(10, 4))
+    learner = sf.MetricLearner(encoder, epochs=3).fit(sf.Dataset(features.numpy(), labels.numpy()))
+    e = learner.embed(features)
+    assert small_learners.recall_at_1(e, labels) > 0.9
+    assert torch.isfinite(e.kappa).all()
+
+
+def test_networks_that_no_file_describes_come_back_with_the_caller(tmp_path):
+    train = small_learners.digits()[0][:100]
+    encoder = sf.Encoder(Odd(), nn.Linear(64, 3))
+    learner = sf.MetricLearner(encoder, epochs=1).fit(train)
+    learner.save(tmp_path)
+    with pytest.raises(sf.InputError, match=r"load\(path, encoder=...\)"):
+        sf.load(tmp_path)
+    again = sf.load(tmp_path, encoder=sf.Encoder(Odd(), nn.Linear(64, 3)))
+    assert torch.equal(again.embed(train).kappa, learner.embed(train).kappa)
+    with pytest.raises(sf.InputError, match="do not fit the network"):
+        sf.load(tmp_path, encoder=sf.Encoder(Odd(), nn.Linear(64, 4)))
+
+
+def test_preprocessing_and_options_are_saved_with_the_model(tmp_path):
+    train = small_learners.digits()[0][:100]
+    preprocessing = sf.Preprocessing(mean=(0.3,), std=(0.5,))
+    method = sf.methods.LaplaceOnline(memory=0.01, distance="euclidean")
+    learner = small_learners.learner(method, preprocessing=preprocessing, epochs=1).fit(train)
+    learner.save(tmp_path)
+    again = sf.load(tmp_path)
+    assert again.method == method
+    assert again.preprocessing == preprocessing
+    assert again.history_ == learner.history_
+    assert torch.equal(again.embed(train).mean, learner.embed(train).mean)
+
+
+def test_a_saved_model_is_replaced_whole(tmp_path):
+    train = small_learners.digits()[0][:100]
+    small_learners.learner(epochs=1).fit(train).save(tmp_path)
+    small_learners.learner("laplace-posthoc", epochs=1).fit(train).save(tmp_path)
+    assert sf.load(tmp_path).embed(train).kappa.isfinite().all()
+    assert [p.name for p in tmp_path.iterdir()] == [FILE]
+
+
+def test_another_format_is_refused_with_what_to_use(tmp_path):
+    train = small_learners.digits()[0][:100]
+    small_learners.learner(epochs=1).fit(train).save(tmp_path)
+    tensors, metadata = load_tensors(tmp_path / FILE)
+    save_tensors(tmp_path / FILE, tensors, metadata | {"format": 99, "surefind": "7.1"})
+    with pytest.raises(sf.InputError, match=r"is of format 99; .* the version that wrote it: 7.1"):
+        sf.load(tmp_path)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(sf.InputError, match="there is no checkpoint"):
+        sf.load(tmp_path)
+
+
+def test_metadata_is_plain_json(tmp_path):
+    train = small_learners.digits()[0][:100]
+    small_learners.learner("hib", epochs=1).fit(train).save(tmp_path)
+    metadata = load_tensors(tmp_path / FILE)[1]
+    assert metadata == json.loads(json.dumps(metadata))
+    assert metadata["method"] == "hib"
+
+
+def test_a_method_of_ones_own_works_but_cannot_be_saved_by_name(tmp_path):
+    class Own(sf.methods.Deterministic):
+        pass
+
+    learner = small_learners.learner(Own(), epochs=1).fit(small_learners.digits()[0][:100])
+    with pytest.raises(sf.InputError, match="Own is not known by name"):
+        learner.save(tmp_path)
+
+
+def test_the_curvature_is_of_the_loss_that_is_trained_on():
+    train = small_learners.digits()[0][:100]
+    fits = [
+        learning
+        .learner("laplace-posthoc", epochs=0, **options)
+        .fit(train)
+        .fitted.posterior.precision
+        for options in ({"margin": 0.1}, {"objective": Contrastive(0.1)})
+    ]
+    assert torch.equal(*fits)
+
+
+def test_misuse_is_answered_with_what_to_do():
+    train = small_learners.digits()[0][:100]
+    fitted = small_learners.learner(epochs=1).fit(train)
+    generator = seeded(0)
+    with pytest.raises(sf.InputError, match="not fitted yet; call fit"):
+        small_learners.learner().embed(train)
+    with pytest.raises(sf.InputError, match="epochs must be a whole number of at least 0; got -1"):
+        small_learners.learner(epochs=-1).fit(train)
+    with pytest.raises(sf.InputError, match="not fitted yet"):
+        small_learners.learner().save("nowhere")
+    with pytest.raises(sf.InputError, match="batch_size must be a whole number of at least 1"):
+        fitted.embed(train, batch_size=0)
+    with pytest.raises(sf.InputError, match="examples_per_class must be a whole number"):
+        small_learners.learner(examples_per_class=0).fit(train)
+    with pytest.raises(sf.InputError, match="learning_rate must be a finite number above 0"):
+        small_learners.learner(learning_rate=-1.0).fit(train)
+    with pytest.raises(sf.InputError, match="nothing to embed"):
+        fitted.embed(train[:0])
+    with pytest.raises(sf.InputError, match="n_samples must be a whole number of at least 1"):
+        fitted.sample(train, 0, generator=generator)
+    with pytest.raises(sf.InputError, match="method must be one of 'deterministic'"):
+        small_learners.learner("lam").fit(train)

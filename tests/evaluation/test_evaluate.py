@@ -1,0 +1,146 @@
+import numpy as np
+import pytest
+import small_learners
+import torch
+from sklearn.metrics import roc_auc_score
+
+import surefind as sf
+from surefind.evaluation import evaluate as evaluation
+from surefind.evaluation.evaluate import evaluate, judge, measure, sampled_neighbours
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(evaluation, "RESAMPLES", 20)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return small_learners.learner("laplace-online", epochs=4).fit(small_learners.digits()[0])
+
+
+@pytest.fixture(scope="module")
+def noise():
+    generator = torch.Generator().manual_seed(0)
+    return sf.Dataset(torch.randint(256, (50, 8, 8), dtype=torch.uint8, generator=generator))
+
+
+def test_numbers_equal_what_other_libraries_compute(fitted, noise, generator):
+    _, test = small_learners.digits()
+    result = evaluate(fitted, test, noise, generator=generator, ece_samples=10)
+    known, strange = fitted.embed(test), fitted.embed(noise)
+    assert result.values["recall@1"] == pytest.approx(
+        small_learners.recall_at_1(known, test.labels)
+    )
+    truth = np.r_[np.zeros(len(known)), np.ones(len(strange))]
+    scores = np.r_[known.uncertainty, strange.uncertainty]
+    assert result.values["auroc"] == pytest.approx(roc_auc_score(truth, scores))
+    for name in ("auroc", "ausc", "r_auroc"):
+        low, high = result.intervals[name]
+        assert low <= result.values[name] <= high
+    assert "ece" in result.intervals
+    assert set(result.curves) == {"roc", "precision-recall", "sparsification", "calibration"}
+    assert 0 <= result.values["ece"] <= 1
+    assert result.uncertainty["ood"].shape == (50,)
+
+
+def test_agreement_is_the_share_of_samples_that_find_the_most_frequent_class(fitted, generator):
+    _, test = small_learners.digits()
+    test = test[:40]
+    state = generator.get_state()
+    # Without resampling before it, the samples are the first thing that is drawn.
+    result = evaluation.Evaluation({}, {}, {})
+    mean = fitted.embed(test).mean
+    judged = judge(mean, test)
+    found = sampled_neighbours(fitted, test, n_samples=7, generator=generator)
+    evaluation._add_agreement(result, found, judged, test, test, generator)
+    generator.set_state(state)
+    samples = fitted.sample(test, 7, joint=True, generator=generator)
+    doubt = []
+    for i in range(len(test)):
+        votes = []
+        for sample in samples:
+            cosines = sample @ sample[i]
+            cosines[i] = -2
+            votes.append(int(test.labels[cosines.argmax()]))
+        doubt.append(1 - max(votes.count(v) for v in votes) / 7)
+    nearest = (mean @ mean.T).fill_diagonal_(-2).argmax(1)
+    wrong = (test.labels[nearest] != test.labels).numpy()
+    assert result.values["agreement_r_auroc"] == pytest.approx(roc_auc_score(wrong, doubt))
+
+
+def test_queries_are_looked_up_in_a_gallery(fitted, generator, monkeypatch):
+    _, test = small_learners.digits()
+    queries, gallery = test[:30], test[30:90]
+    result = evaluate(fitted, queries, gallery=gallery, generator=generator, ece_samples=20)
+    cosine = fitted.embed(queries).mean @ fitted.embed(gallery).mean.T
+    right = gallery.labels[cosine.argmax(1)] == queries.labels
+    assert result.values["recall@1"] == pytest.approx(float(right.float().mean()))
+    assert {"ece", "agreement_ausc"} <= set(result.values)
+    # In passes of few samples the answer is of the same kind.
+    monkeypatch.setattr("surefind.evaluation.evaluate.SAMPLE_BYTES", 4 * 90 * 3 * 12)
+    passes = evaluate(fitted, queries, gallery=gallery, generator=generator, ece_samples=20)
+    assert passes.values["recall@1"] == result.values["recall@1"]
+    assert passes.values["ece"] == pytest.approx(result.values["ece"], abs=0.2)
+
+
+def test_places_are_right_within_a_radius(fitted, generator):
+    _, test = small_learners.digits()
+    spots = torch.stack([test.labels * 100.0, torch.zeros(len(test))], dim=1)
+    placed = sf.Dataset(test.inputs, positions=spots)
+    by_label = evaluate(fitted, test, generator=generator, ece_samples=0)
+    by_place = evaluate(fitted, placed, generator=generator, ece_samples=5)
+    assert by_place.values["recall@1"] == by_label.values["recall@1"]
+    assert by_place.values["map@10"] == pytest.approx(by_label.values["map@10"])
+    assert "agreement_ausc" in by_place.values
+    assert not {"ece", "agreement_ausc"} & set(by_label.values)
+    assert "ece" not in by_place.values
+    everywhere = evaluate(fitted, placed, radius=1000.0, generator=generator, ece_samples=0)
+    assert everywhere.values["recall@1"] == 1
+    assert "r_auroc" not in everywhere.values  # nothing is wrong
+
+
+def test_queries_without_an_answer_are_left_out(fitted, generator):
+    _, test = small_learners.digits()
+    lone = test.labels.clone()
+    lone[:3] = torch.tensor([101, 102, 103])
+    odd = sf.Dataset(test.inputs, lone)
+    result = evaluate(fitted, odd, generator=generator, ece_samples=5)
+    assert result.left_out == 3
+    doubt = fitted.embed(odd).uncertainty.double().numpy()
+    judged = judge(fitted.embed(odd).mean, odd)
+    right = judged.hits[3:, 0]
+    assert result.values["r_auroc"] == pytest.approx(roc_auc_score(~right, doubt[3:]))
+
+
+def test_a_point_estimate_has_no_numbers_for_what_needs_uncertainty(noise, generator):
+    train, test = small_learners.digits()
+    point = small_learners.learner("deterministic", epochs=1).fit(train)
+    values = evaluate(point, test, noise, generator=generator).values
+    assert "recall@1" in values
+    assert not {"auroc", "ausc", "ece", "agreement_ausc"} & set(values)
+
+
+def test_any_score_can_be_measured(fitted, generator):
+    _, test = small_learners.digits()
+    judged = judge(fitted.embed(test).mean, test)
+    perfect = measure(judged, generator, doubt=1.0 - judged.hits[:, 0])
+    assert perfect.values["r_auroc"] == 1
+    assert "auroc" not in perfect.values
+
+
+def test_test_data_that_cannot_be_searched_are_refused(fitted, noise, generator):
+    _, test = small_learners.digits()
+    with pytest.raises(
+        sf.InputError, match="labels or positions, and a gallery with the same; got"
+    ):
+        evaluate(fitted, noise, generator=generator)
+    with pytest.raises(sf.InputError, match="got data with labels and data with neither"):
+        evaluate(fitted, test, gallery=noise, generator=generator)
+    with pytest.raises(sf.InputError, match="it needs 11 examples to search; got 5, and 5 queries"):
+        evaluate(fitted, test[:5], generator=generator)
+    with pytest.raises(sf.InputError, match="it needs 10 examples to search; got 9, and 30"):
+        evaluate(fitted, test[:30], gallery=test[:9], generator=generator)
+    singles = sf.Dataset(test.inputs[:12], range(12))
+    with pytest.raises(sf.InputError, match="no query of data has a second example of its class"):
+        evaluate(fitted, singles, generator=generator)

@@ -1,0 +1,109 @@
+"""Two real processes give what one gives."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_learners
+import torch
+
+import surefind as sf
+from surefind.learning.distributed import gather_rows, part, sum_processes, world
+
+pytestmark = pytest.mark.xdist_group("processes")  # one set of processes at a time
+
+SCRIPT = """
+import sys
+import torch, torch.distributed as dist
+sys.path.insert(0, {tests!r})
+import small_learners
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+train = small_learners.digits()[0]
+for name, options in small_learners.SHARED.items():
+    small_learners.learner(**options).fit(train, folder="kept " + name).save(name)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Everything that two processes learn, in a folder."""
+    folder = tmp_path_factory.mktemp("two")
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = subprocess.run(
+        [*command, script], capture_output=True, text=True, timeout=200, cwd=folder, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    return folder
+
+
+def differences(two, name):
+    """How far each tensor is from what one process learns, relative to the largest entry."""
+    here = (
+        small_learners
+        .learner(**small_learners.SHARED[name])
+        .fit(small_learners.digits()[0])
+        .fitted.tensors()
+    )
+    there = sf.load(two / name).fitted.tensors()
+    return {k: float((there[k] - v).abs().max() / v.abs().max()) for k, v in here.items()}
+
+
+@pytest.mark.parametrize("name", ["deterministic", "online", "full"])
+def test_two_processes_learn_the_same_model_as_one(two, name):
+    far = differences(two, name)
+    assert max(v for k, v in far.items() if k != "posterior.clipped") < 1e-3, far
+
+
+def test_batch_norm_sees_its_own_process_only(two):
+    """So HIB's variances differ a little; its embedding, which has no batch norm, hardly does."""
+    far = differences(two, "hib")
+    assert max(v for k, v in far.items() if k.startswith("encoder.")) < 0.05, far
+
+
+def test_two_processes_compute_the_same_curvature_as_one(two):
+    train, _ = small_learners.digits()
+    there = sf.load(two / "curvature").fitted.posterior.precision
+    here = (
+        small_learners
+        .learner(**small_learners.SHARED["curvature"])
+        .fit(train)
+        .fitted.posterior.precision
+    )
+    torch.testing.assert_close(there, here, rtol=1e-5, atol=0)
+
+
+def test_two_processes_keep_one_checkpoint(two):
+    kept = two / "kept deterministic"
+    assert [p.name for p in kept.iterdir()] == ["encoder.safetensors"]
+
+
+def test_the_command_line_joins_its_processes(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    arguments = ["-m", "surefind", "train", "digits", "--out", "run", "--epochs", "1"]
+    run = subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("Saved the model") == 1
+    assert len(sf.load(tmp_path / "run").history_["encoder"]) == 1
+
+
+def test_one_process_is_everybody():
+    rows = torch.arange(6.0).view(3, 2)
+    assert world() == (0, 1)
+    assert part(7) == slice(0, 7)
+    assert gather_rows(rows, 3) is rows
+    assert sum_processes(rows) is rows
+    np.testing.assert_array_equal(rows[part(3)], rows)

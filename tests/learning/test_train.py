@@ -1,0 +1,297 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import small_learners
+import torch
+
+import surefind as sf
+from surefind.data.batches import random_batches
+from surefind.data.dataset import Dataset
+from surefind.learning import train as module
+from surefind.learning.train import Plan, epoch_batches, relation_of
+from surefind.models.checkpoint import load_tensors
+
+SCRIPT = """
+import sys, time, torch
+sys.path.insert(0, {tests!r})
+import small_learners
+torch.set_num_threads(1)
+train = small_learners.digits()[0]
+learner = small_learners.learner({method!r}, epochs=4)
+slow = lambda stage, progress: time.sleep({pause})
+learner.fit(train, folder={folder!r}, report=slow).save({out!r})
+"""
+
+
+def script(folder, out, *, method="laplace-online", pause=0.0):
+    tests = str(Path(__file__).parent)
+    code = SCRIPT.format(tests=tests, folder=str(folder), out=str(out), method=method, pause=pause)
+    return [sys.executable, "-c", code]
+
+
+def test_killed_at_any_moment_a_run_ends_bit_identical(tmp_path):
+    """kill -9 in the middle of training, twice, then once to the end."""
+    subprocess.run(script(tmp_path / "a", tmp_path / "undisturbed"), check=True)
+    for i in range(2):
+        process = subprocess.Popen(script(tmp_path / "b", tmp_path / "disturbed", pause=0.02))
+        kept = tmp_path / "b" / "encoder.safetensors"
+        for _ in range(600):
+            if kept.exists():
+                break
+            time.sleep(0.05)
+        time.sleep(0.15 + 0.2 * i)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(script(tmp_path / "b", tmp_path / "disturbed"), check=True)
+    one, two = (sf.load(tmp_path / name).fitted.tensors() for name in ("undisturbed", "disturbed"))
+    assert small_learners.tensors_equal(one, two)
+
+
+def test_a_run_kept_within_an_epoch_goes_on_within_it(tmp_path, monkeypatch):
+    """Keep after every step, stop in the middle of the second epoch, and go on."""
+    monkeypatch.setattr(module, "KEEP_SECONDS", 0.0)
+    train = small_learners.digits()[0]
+
+    class StopError(Exception):
+        pass
+
+    def stop(stage, progress):
+        if (progress.epoch, progress.step) == (1, 5):
+            raise StopError
+
+    with pytest.raises(StopError):
+        small_learners.learner("laplace-online").fit(train, folder=tmp_path, report=stop)
+    seen = []
+    resumed = small_learners.learner("laplace-online").fit(
+        train, folder=tmp_path, report=lambda _, p: seen.append((p.epoch, p.step))
+    )
+    assert seen[0] == (1, 5)
+    whole = small_learners.learner("laplace-online").fit(train)
+    assert small_learners.tensors_equal(resumed.fitted.tensors(), whole.fitted.tensors())
+    for a, b in zip(resumed.history_["encoder"], whole.history_["encoder"], strict=True):
+        assert a.loss == pytest.approx(b.loss)
+
+
+@pytest.mark.parametrize("at", [(0, 1), (1, 5), (0, 12)], ids=["first", "within", "last of epoch"])
+def test_an_interrupt_between_steps_keeps_the_last_one(tmp_path, at):
+    """Nothing is repeated: the run goes on with the step after, and ends as if undisturbed."""
+    train = small_learners.digits()[0]
+    done = []
+
+    def stop(stage, progress):
+        done.append((progress.epoch, progress.step))
+        if done[-1] == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small_learners.learner("laplace-online").fit(train, folder=tmp_path, report=stop)
+    resumed = small_learners.learner("laplace-online").fit(
+        train, folder=tmp_path, report=lambda _, p: done.append((p.epoch, p.step))
+    )
+    assert done == [(epoch, step) for epoch in range(2) for step in range(1, 13)]
+    whole = small_learners.learner("laplace-online").fit(train)
+    assert small_learners.tensors_equal(resumed.fitted.tensors(), whole.fitted.tensors())
+    for a, b in zip(resumed.history_["encoder"], whole.history_["encoder"], strict=True):
+        assert a.loss == pytest.approx(b.loss)
+
+
+def test_an_interrupt_keeps_no_weights_that_blew_up(tmp_path):
+    train = small_learners.digits()[0][:64]
+
+    def stop(stage, progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(sf.NumericalError, match="weights are not finite"):
+        small_learners.learner(epochs=1, batch_size=64, learning_rate=1e38).fit(
+            train, folder=tmp_path, report=stop
+        )
+    assert not (tmp_path / "encoder.safetensors").exists()
+
+
+def test_a_finished_stage_is_read_back(tmp_path):
+    train = small_learners.digits()[0]
+    first = small_learners.learner("pfe").fit(train, folder=tmp_path)
+    steps = []
+    again = small_learners.learner("pfe").fit(
+        train, folder=tmp_path, report=lambda *p: steps.append(p)
+    )
+    assert steps == []
+    assert small_learners.tensors_equal(first.fitted.tensors(), again.fitted.tensors())
+
+
+def test_more_epochs_go_on_from_what_is_there(tmp_path):
+    train = small_learners.digits()[0]
+    small_learners.learner(epochs=1).fit(train, folder=tmp_path)
+    longer = small_learners.learner(epochs=3).fit(train, folder=tmp_path)
+    whole = small_learners.learner(epochs=3).fit(train)
+    assert small_learners.tensors_equal(longer.fitted.tensors(), whole.fitted.tensors())
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path):
+    train = small_learners.digits()[0]
+    small_learners.learner(epochs=1).fit(train, folder=tmp_path)
+    with pytest.raises(sf.InputError, match="kept by a run with other settings"):
+        small_learners.learner(epochs=1, seed=5).fit(train, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"method": "mc-dropout"}, "kind"),
+        ({"margin": 0.1}, "objective"),
+        ({"learning_rate": 1e-2}, "learning_rate"),
+        ({"batch_size": 16}, "batch_size"),
+    ],
+)
+def test_a_folder_trained_otherwise_is_refused(tmp_path, options, word):
+    train = small_learners.digits()[0][:100]
+    small_learners.learner(epochs=1).fit(train, folder=tmp_path)
+    with pytest.raises(sf.InputError, match=word):
+        small_learners.learner(**{"epochs": 1} | options).fit(train, folder=tmp_path)
+    with pytest.raises(sf.InputError, match="labels"):
+        small_learners.learner(epochs=1).fit(small_learners.digits()[0][100:200], folder=tmp_path)
+
+
+def test_a_longer_run_is_not_passed_off_as_a_shorter_one(tmp_path):
+    train = small_learners.digits()[0][:100]
+    small_learners.learner(epochs=2).fit(train, folder=tmp_path)
+    with pytest.raises(sf.InputError, match="trained for 2 epochs, more than the 1"):
+        small_learners.learner(epochs=1).fit(train, folder=tmp_path)
+
+
+def test_later_stages_are_learnt_anew_when_the_first_goes_on(tmp_path):
+    train = small_learners.digits()[0][:200]
+    small_learners.learner("pfe", epochs=1).fit(train, folder=tmp_path)
+    longer = small_learners.learner("pfe", epochs=2).fit(train, folder=tmp_path)
+    whole = small_learners.learner("pfe", epochs=2).fit(train)
+    assert small_learners.tensors_equal(longer.fitted.tensors(), whole.fitted.tensors())
+
+
+def test_weights_that_blow_up_are_never_kept(tmp_path):
+    train = small_learners.digits()[0][:64]
+    with pytest.raises(sf.NumericalError, match=r"weights are not finite|the loss is"):
+        small_learners.learner(epochs=3, batch_size=64, learning_rate=1e38).fit(
+            train, folder=tmp_path
+        )
+    kept = tmp_path / "encoder.safetensors"
+    if kept.exists():
+        assert all(torch.isfinite(v).all() for v in load_tensors(kept)[0].values())
+
+
+def test_layers_that_draw_from_the_process_are_repeatable_and_leave_it_alone():
+    encoder = small_learners.encoder()
+    encoder.backbone.append(torch.nn.Dropout(0.5))
+    train, state = small_learners.digits()[0][:100], torch.get_rng_state()
+    fits = [sf.MetricLearner(encoder, epochs=1, batch_size=32).fit(train) for _ in range(2)]
+    assert small_learners.tensors_equal(*(f.fitted.tensors() for f in fits))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_half_a_checkpoint_is_refused_by_name(tmp_path):
+    train = small_learners.digits()[0]
+    small_learners.learner(epochs=1).fit(train, folder=tmp_path)
+    file = tmp_path / "encoder.safetensors"
+    os.truncate(file, file.stat().st_size // 2)
+    with pytest.raises(sf.InputError, match=r"encoder.safetensors is not a whole safetensors file"):
+        small_learners.learner(epochs=2).fit(train, folder=tmp_path)
+
+
+def test_a_loss_that_is_not_finite_stops_by_name_and_keeps_the_last_good_state(tmp_path):
+    train, factor = small_learners.digits()[0], [1.0]
+
+    def fragile(embeddings, relation, generator):
+        return embeddings.sum() * factor[0]
+
+    small_learners.learner(epochs=1, objective=fragile).fit(train, folder=tmp_path)
+    before = (tmp_path / "encoder.safetensors").read_bytes()
+    factor[0] = torch.nan
+    with pytest.raises(sf.NumericalError, match="the loss is nan at step 0 of epoch 1"):
+        small_learners.learner(epochs=2, objective=fragile).fit(train, folder=tmp_path)
+    assert (tmp_path / "encoder.safetensors").read_bytes() == before
+
+
+def test_huge_weights_are_blamed_and_not_the_batch():
+    train = small_learners.digits()[0]
+    with pytest.raises(
+        sf.NumericalError, match=r"the training diverged: .* Lower the learning rate"
+    ):
+        small_learners.learner("laplace-online", epochs=1, learning_rate=1e6).fit(train)
+
+
+def test_a_batch_that_is_refused_by_sound_weights_is_no_divergence():
+    def refusing(embeddings, relation, generator):
+        raise sf.InputError("this batch is wrong")
+
+    with pytest.raises(sf.InputError, match="this batch is wrong"):
+        small_learners.learner(epochs=1, objective=refusing).fit(small_learners.digits()[0])
+
+
+def test_learning_rate_decays_from_epoch_to_epoch():
+    rates = []
+
+    class Watched(torch.optim.SGD):
+        def step(self, closure=None):
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    train = small_learners.digits()[0][:64]
+    small_learners.learner(
+        epochs=3, batch_size=64, optimizer=lambda p: Watched(p, lr=0.5), decay=0.1
+    ).fit(train)
+    assert rates == pytest.approx([0.5, 0.05, 0.005])
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW])
+def test_any_optimiser_can_be_resumed(tmp_path, kind):
+    train = small_learners.digits()[0][:128]
+    options = {"optimizer": lambda p: kind(p, lr=1e-2)}
+    small_learners.learner(epochs=1, **options).fit(train, folder=tmp_path)
+    resumed = small_learners.learner(epochs=2, **options).fit(train, folder=tmp_path)
+    whole = small_learners.learner(epochs=2, **options).fit(train)
+    assert small_learners.tensors_equal(resumed.fitted.tensors(), whole.fitted.tensors())
+
+
+def test_batches_by_place_hold_neighbours(generator):
+    positions = 5000 * torch.rand(4000, 2, dtype=torch.float64, generator=generator)
+    data = Dataset(torch.rand(4000, 3, generator=generator), positions=positions)
+    plan = Plan(1, 32, torch.optim.SGD, examples_per_class=2)
+    batches = epoch_batches(data, plan, 0)
+    for rows in batches:
+        distance = torch.cdist(positions[rows], positions[rows]).fill_diagonal_(torch.inf)
+        assert bool((distance.amin(1) <= 25).all())
+    shares = [relation_of(data, plan, rows).n_same for rows in random_batches(4000, 32, generator)]
+    assert sum(shares) < len(batches) * 4  # at random, there are hardly any
+
+
+def test_batches_by_class_train_too():
+    train = small_learners.digits()[0]
+    fitted = small_learners.learner(examples_per_class=8).fit(train)
+    assert fitted.history_["encoder"][-1].loss < fitted.history_["encoder"][0].loss
+
+
+def test_positions_train_like_labels():
+    """Places instead of classes: the digits' classes as points on a line; the width needs classes."""
+    train = small_learners.digits()[0]
+    places = torch.stack([100.0 * train.labels, torch.zeros(len(train))], dim=1)
+    placed = Dataset(train.inputs, positions=places)
+    given = sf.methods.LaplacePosthoc(scale=100.0, prior_precision=1.0)
+    for method in (sf.methods.LaplaceOnline(width="trained"), given):
+        one = small_learners.learner(method).fit(placed).fitted.tensors()
+        two = small_learners.learner(method).fit(train).fitted.tensors()
+        for name in one:
+            torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_frozen_network_has_nothing_to_train_but_can_be_taken_as_it_is():
+    train, encoder = (
+        small_learners.digits()[0][:100],
+        small_learners.encoder().requires_grad_(False),
+    )
+    with pytest.raises(sf.InputError, match="all parameters are frozen"):
+        sf.MetricLearner(encoder, epochs=1).fit(train)
+    sf.MetricLearner(encoder, method="laplace-posthoc", epochs=0).fit(train)
