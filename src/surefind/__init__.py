@@ -88,6 +88,9 @@ _HOME = {
 }
 """The module of each public name."""
 
+_MODULES = {"methods": "learning.methods", "objectives": "pairs.objectives"}
+"""Modules that are public under a shorter name."""
+
 __all__ = [
     "Answers",
     "Classes",
@@ -138,8 +141,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name, or a module of the package, when it is first asked for."""
     if name in _HOME:
         value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    elif not name.startswith("_") and find_spec(f"{__name__}.{name}"):
-        value = import_module(f"{__name__}.{name}")
+    elif not name.startswith("_") and find_spec(f"{__name__}.{_MODULES.get(name, name)}"):
+        value = import_module(f"{__name__}.{_MODULES.get(name, name)}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

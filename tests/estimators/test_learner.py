@@ -99,7 +99,7 @@ def test_a_method_of_ones_own_works_but_cannot_be_saved_by_name(tmp_path):
 def test_the_curvature_is_of_the_loss_that_is_trained_on():
     train = small_learners.digits()[0][:100]
     fits = [
-        learning
+        small_learners
         .learner("laplace-posthoc", epochs=0, **options)
         .fit(train)
         .fitted.posterior.precision

@@ -289,7 +289,7 @@ def queries_needed(curve: RiskCurve, *, max_wrong: float, confidence: float) -> 
     Returns:
         A number of queries; None if at every threshold the rate is too high beyond doubt.
     """
-    from scipy.special import bdtr  # type: ignore[import-untyped]
+    from scipy.special import bdtr
 
     # From n_0 up to 200,000 times that: beyond, nobody will collect queries.
     sizes = np.ceil(least_accepted(max_wrong, confidence) * 1.05 ** np.arange(251)).astype(int)
