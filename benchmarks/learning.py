@@ -21,11 +21,11 @@ import surefind as sf
 from surefind.data.batches import read_batches
 from surefind.data.images import ImageFiles
 from surefind.data.small_images import load_idx
-from surefind.learning.methods.deterministic import EncoderTrainee, PointEmbedder
+from surefind.learning.methods.deterministic import EncoderTask, PointEmbedder
 from surefind.learning.methods.head_embedder import HeadEmbedder
-from surefind.learning.methods.laplace_online import LaplaceOnline, OnlineTrainee
+from surefind.learning.methods.laplace_online import LaplaceOnline, OnlineTask
 from surefind.learning.seeds import seeded
-from surefind.learning.train import Trainee
+from surefind.learning.train import Task
 from surefind.models.backbones import resnet50
 from surefind.models.convnets import fashion_mnist_net
 from surefind.pairs.objectives import Contrastive
@@ -64,8 +64,8 @@ def alternate(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str,
     return {name: statistics.median(values[2:]) for name, values in times.items()}
 
 
-def stepper(trainee: Trainee, data: sf.Dataset) -> Callable[[], object]:
-    parameters = trainee.parameters()
+def stepper(task: Task, data: sf.Dataset) -> Callable[[], object]:
+    parameters = task.parameters()
     optimizer = torch.optim.RMSprop(parameters, lr=1e-3, weight_decay=1e-5)
     count = iter(range(10**9))
 
@@ -74,9 +74,9 @@ def stepper(trainee: Trainee, data: sf.Dataset) -> Callable[[], object]:
         rows = torch.arange(64 * i, 64 * (i + 1)) % len(data)
         inputs, relation = data.read(rows), sf.Classes(data.labels[rows])
         optimizer.zero_grad(set_to_none=True)
-        trainee.loss(inputs, relation, seeded(0, i)).backward()
+        task.loss(inputs, relation, seeded(0, i)).backward()
         optimizer.step()
-        trainee.after_step()
+        task.after_step()
 
     return step
 
@@ -85,7 +85,7 @@ def online_step(data: sf.Dataset, steps: int) -> dict[str, float]:
     """An online LAM step against a deterministic one, FashionMNIST net, batch 64."""
     encoders = [fashion_mnist_net(generator=seeded(0)) for _ in range(2)]
     objective = Contrastive(0.7)
-    online = OnlineTrainee(
+    online = OnlineTask(
         encoders[1],
         objective,
         0.7,
@@ -94,7 +94,7 @@ def online_step(data: sf.Dataset, steps: int) -> dict[str, float]:
         torch.zeros_like(encoders[1].head_weights()),
     )
     calls = {
-        "deterministic": stepper(EncoderTrainee(encoders[0], objective), data),
+        "deterministic": stepper(EncoderTask(encoders[0], objective), data),
         "online": stepper(online, data),
     }
     return with_ratio(alternate(calls, steps), "online", "deterministic")

@@ -138,7 +138,7 @@ def vectors_lines() -> list[str]:
         "## Vectors: `LaplaceHead`",
         "",
         "Made by `python benchmarks/vectors.py --data FOLDER` on two cores. *Products*: in units of one "
-        "product X Xᵀ of the same size. Classes are well apart there, so that few different pairs lie "
+        "product X Xᵀ of the same size. Classes are well apart there, so that few negative pairs lie "
         "inside the margin; a crowded set takes longer.",
         "",
         "| fit | time | CPU time | memory of the process | products |",

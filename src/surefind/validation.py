@@ -139,7 +139,7 @@ def check_positive(name: str, value: float) -> None:
         raise InputError(f"{name} must be a finite number above 0; got {value!r}.")
 
 
-def check_whole(name: str, value: object, *, least: int) -> None:
+def check_int(name: str, value: object, *, least: int) -> None:
     """Require a whole number that is not too small.
 
     Args:
@@ -154,7 +154,7 @@ def check_whole(name: str, value: object, *, least: int) -> None:
         raise InputError(f"{name} must be a whole number of at least {least}; got {value!r}.")
 
 
-def check_share(name: str, value: float) -> None:
+def check_fraction(name: str, value: float) -> None:
     """Require a number in the closed interval from 0 to 1.
 
     Args:

@@ -45,11 +45,11 @@ def test_a_large_set_is_pruned_and_equals_the_plain_scan(clusters, dtype):
     vectors = torch.cat([u, u.new_ones(len(u), 1)], dim=1)
     everything = slice(0, len(u))
     plain, fast = Classes(labels), PrunedClasses(Classes(labels))
-    expected = plain.different_sums(vectors, u, 0.5, everything).to(dtype)
+    expected = plain.negative_sums(vectors, u, 0.5, everything).to(dtype)
     assert expected[:, -1].sum() > 0
-    torch.testing.assert_close(fast.different_sums(vectors, u, 0.5, everything), expected)
-    same = plain.same_sums(vectors, everything).to(dtype)
-    torch.testing.assert_close(fast.same_sums(vectors, everything), same)
+    torch.testing.assert_close(fast.negative_sums(vectors, u, 0.5, everything), expected)
+    same = plain.positive_sums(vectors, everything).to(dtype)
+    torch.testing.assert_close(fast.positive_sums(vectors, everything), same)
 
 
 def test_rest_of_almost_nothing_does_not_lose_pairs(generator):
@@ -60,7 +60,7 @@ def test_rest_of_almost_nothing_does_not_lose_pairs(generator):
     labels = torch.arange(40) // 20
     for kept in (1, 5):
         found = PrunedClasses(Classes(labels))._pruned_sums(u[:, :1], u, 0.7, kept)
-        expected = Classes(labels).different_sums(u[:, :1], u, 0.7, slice(0, 40)).float()
+        expected = Classes(labels).negative_sums(u[:, :1], u, 0.7, slice(0, 40)).float()
         torch.testing.assert_close(found, expected)
 
 
@@ -72,17 +72,17 @@ def test_a_crowded_set_is_scanned_plainly(clusters):
 def test_a_range_of_rows_is_scanned_plainly(clusters):
     labels, u = clusters(50, 4, 5, 1.0)
     fast = PrunedClasses(Classes(labels))
-    whole = fast.different_sums(u, u, 1.0, slice(0, 50))
-    torch.testing.assert_close(fast.different_sums(u, u, 1.0, slice(10, 20)), whole[10:20])
-    same = fast.same_sums(u, slice(0, 50))
-    torch.testing.assert_close(fast.same_sums(u, slice(10, 20)), same[10:20])
+    whole = fast.negative_sums(u, u, 1.0, slice(0, 50))
+    torch.testing.assert_close(fast.negative_sums(u, u, 1.0, slice(10, 20)), whole[10:20])
+    same = fast.positive_sums(u, slice(0, 50))
+    torch.testing.assert_close(fast.positive_sums(u, slice(10, 20)), same[10:20])
 
 
 def test_is_a_relation_like_the_labels():
     plain = Classes(torch.tensor([0, 0, 1, 2]))
     relation = PrunedClasses(plain).to(torch.device("cpu"))
     assert isinstance(relation, Relation)
-    assert (len(relation), relation.n_same, relation.n_different) == (4, 2, 10)
+    assert (len(relation), relation.n_positive, relation.n_negative) == (4, 2, 10)
     everything = slice(0, 4)
     for a, b in zip(
         relation.block(everything, everything), plain.block(everything, everything), strict=True

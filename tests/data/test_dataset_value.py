@@ -174,7 +174,7 @@ def test_the_relation_is_labels_or_positions(full):
     wide = Dataset(full.inputs, positions=full.positions).relation(
         same_within=200.0, different_beyond=300.0
     )
-    assert wide.n_same == 10
+    assert wide.n_positive == 10
     with pytest.raises(sf.InputError, match="six has neither labels nor positions"):
         Dataset(full.inputs, name="six").relation()
 

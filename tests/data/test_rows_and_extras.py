@@ -8,7 +8,7 @@ import torch
 import surefind as sf
 from surefind import dependencies as extras
 from surefind.data.images import row_numbers
-from surefind.validation import check_whole
+from surefind.validation import check_int
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_is_no_index_is_refused(index, message):
 @pytest.mark.parametrize("value", [1, 2.0, True, "3", None])
 def test_a_count_must_be_whole_and_large_enough(value):
     with pytest.raises(sf.InputError, match="n must be a whole number of at least 2; got"):
-        check_whole("n", value, least=2)
+        check_int("n", value, least=2)
 
 
 def test_a_missing_library_is_answered_with_the_extra(monkeypatch):

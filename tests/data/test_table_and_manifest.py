@@ -50,7 +50,7 @@ def test_a_parquet_of_positions(folder):
     assert data.positions.tolist() == [[500000.25, 4649776.0], [500010.0, 4649777.0]]
     assert data.names == ("first", "second")
     assert data.read().shape == (2, 1, 4, 6)
-    assert data.relation().n_same == 2
+    assert data.relation().n_positive == 2
 
 
 def test_parquet_labels_may_be_numbers_and_are_sorted_as_such(folder):

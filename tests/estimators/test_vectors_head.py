@@ -5,7 +5,7 @@ import torch
 import surefind as sf
 from surefind.curvature.rows import Source
 from surefind.estimators.laplace_head import initial_head, trained_head
-from surefind.learning.train import Plan
+from surefind.learning.train import TrainConfig
 
 
 @pytest.fixture
@@ -14,13 +14,13 @@ def source():
     return Source(g.standard_normal((40, 5)) * [3, 1, 2, 0.1, 0.5])
 
 
-def plan(**changes):
+def config(**changes):
     options = {
         "epochs": 3,
         "batch_size": 16,
         "optimizer": lambda p: torch.optim.Adam(p, lr=0.01),
     }
-    return Plan(**options | changes)
+    return TrainConfig(**options | changes)
 
 
 def test_starts_as_the_identity(source):
@@ -48,7 +48,7 @@ def test_training_lowers_the_loss(source, kind):
     if kind == "positions":
         relation = sf.Positions(torch.from_numpy(g.uniform(0, 100, (40, 2))), 25.0, 50.0)
     start = initial_head(source, 3)
-    head = trained_head(start, source, relation, margin=0.7, plan=plan())
+    head = trained_head(start, source, relation, margin=0.7, config=config())
     assert head.dtype == start.dtype
 
     def loss(weights):
@@ -56,11 +56,11 @@ def test_training_lowers_the_loss(source, kind):
         return sf.contrastive_loss(u, relation, margin=0.7)
 
     assert loss(head) < loss(start)
-    again = trained_head(start, source, relation, margin=0.7, plan=plan())
+    again = trained_head(start, source, relation, margin=0.7, config=config())
     assert torch.equal(again, head)
 
 
 def test_listed_pairs_cannot_be_trained_on(source):
     pairs = sf.PairList(torch.tensor([0]), torch.tensor([1]), torch.tensor([True]), 40)
     with pytest.raises(sf.InputError, match="not on a list of pairs"):
-        trained_head(initial_head(source, 3), source, pairs, margin=0.7, plan=plan())
+        trained_head(initial_head(source, 3), source, pairs, margin=0.7, config=config())

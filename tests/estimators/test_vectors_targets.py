@@ -25,7 +25,7 @@ def resolve(y, n=4):
 def test_labels_of_any_kind(y):
     relation = resolve(y)
     assert isinstance(relation, sf.Classes)
-    assert (relation.n_same, relation.n_different) == (4, 8)
+    assert (relation.n_positive, relation.n_negative) == (4, 8)
 
 
 def test_positions_are_metres():

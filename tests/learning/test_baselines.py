@@ -6,7 +6,7 @@ from torch.distributions import Normal, kl_divergence
 import surefind as sf
 from surefind.learning.methods.ensemble import DeepEnsemble, procrustes
 from surefind.learning.methods.gaussian import VarianceNet
-from surefind.learning.methods.hib import HIB, HedgedTrainee, MatchScale, soft_contrastive_loss
+from surefind.learning.methods.hib import HIB, HedgedTask, MatchScale, soft_contrastive_loss
 from surefind.learning.methods.pfe import mutual_likelihood_loss
 
 
@@ -101,8 +101,8 @@ def test_bottleneck_is_added_and_is_the_divergence_from_a_standard_normal(genera
     x, relation = train.read(slice(0, 16)), sf.Classes(train.labels[:16])
 
     def loss(bottleneck):
-        trainee = HedgedTrainee(encoder, net, MatchScale(), HIB(bottleneck=bottleneck))
-        return trainee.loss(x, relation, torch.Generator().manual_seed(0))
+        task = HedgedTask(encoder, net, MatchScale(), HIB(bottleneck=bottleneck))
+        return task.loss(x, relation, torch.Generator().manual_seed(0))
 
     features = encoder.features(x)
     deviation = (net(features) / 2).exp()

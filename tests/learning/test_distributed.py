@@ -10,7 +10,7 @@ import small_learners
 import torch
 
 import surefind as sf
-from surefind.learning.distributed import gather_rows, part, sum_processes, world
+from surefind.learning.distributed import gather_rows, part, sum_ranks, world
 
 pytestmark = pytest.mark.xdist_group("processes")  # one set of processes at a time
 
@@ -105,5 +105,5 @@ def test_one_process_is_everybody():
     assert world() == (0, 1)
     assert part(7) == slice(0, 7)
     assert gather_rows(rows, 3) is rows
-    assert sum_processes(rows) is rows
+    assert sum_ranks(rows) is rows
     np.testing.assert_array_equal(rows[part(3)], rows)

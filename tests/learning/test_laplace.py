@@ -5,9 +5,9 @@ import torch
 
 import surefind as sf
 from surefind.learning.methods import laplace_posthoc
-from surefind.learning.methods.laplace_online import LaplaceOnline, OnlineTrainee
+from surefind.learning.methods.laplace_online import LaplaceOnline, OnlineTask
 from surefind.learning.methods.laplace_posthoc import LaplacePosthoc
-from surefind.learning.train import Plan, epoch_batches
+from surefind.learning.train import TrainConfig, epoch_batches
 from surefind.models.encoder import on_sphere
 from surefind.pairs.objectives import Contrastive
 
@@ -101,9 +101,9 @@ def test_online_curvature_is_the_discounted_sum_of_the_batches():
         optimizer=lambda p: torch.optim.SGD(p, lr=0.0),
     )
     precision = learner.fit(train).fitted.posterior.precision
-    plan = Plan(1, 32, lambda p: torch.optim.SGD(p, lr=0.0))
+    config = TrainConfig(1, 32, lambda p: torch.optim.SGD(p, lr=0.0))
     expected = torch.zeros_like(precision)
-    for rows in epoch_batches(train, plan, 0):
+    for rows in epoch_batches(train, config, 0):
         features = encoder.features(train.read(rows)).detach()
         outputs = encoder.outputs_of(features).detach()
         targets = sf.pair_targets(train.labels[rows], on_sphere(outputs), margin=0.7)
@@ -119,29 +119,29 @@ def test_the_mean_curvature_is_that_of_the_steps_that_are_remembered():
     train, encoder = small_learners.digits()[0], small_learners.encoder()
     zero = torch.zeros_like(encoder.head_weights())
     options = LaplaceOnline(memory=0.1, scale=40.0, temperature=0.0)
-    trainee = OnlineTrainee(encoder, Contrastive(), 0.7, options, 10.0, zero)
+    task = OnlineTask(encoder, Contrastive(), 0.7, options, 10.0, zero)
     seen = []
     for start in (0, 32, 64):
         rows = slice(start, start + 32)
         x, labels = train.read(rows), train.labels[rows]
-        trainee.loss(x, sf.Classes(labels), torch.Generator().manual_seed(4))
-        trainee.after_step()
+        task.loss(x, sf.Classes(labels), torch.Generator().manual_seed(4))
+        task.after_step()
         h = encoder.features(x).detach()
         z = encoder.outputs_of(h).detach()
         targets = sf.pair_targets(labels, on_sphere(z), margin=0.7)
         step = sf.head_curvature(h, z, targets, distance="arccos", approximation="fixed")
         seen.append(step.clamp(min=0))
     mean = (0.81 * seen[0] + 0.9 * seen[1] + seen[2]) / (0.81 + 0.9 + 1)
-    torch.testing.assert_close(trainee.mean_curvature, mean)
+    torch.testing.assert_close(task.mean_curvature, mean)
 
 
 def test_gradient_is_taken_at_the_sample():
     """The mean's gradient is that of the loss at W + noise, as autograd gives it."""
     train, encoder = small_learners.digits()[0], small_learners.encoder()
     zero = torch.zeros_like(encoder.head_weights())
-    trainee = OnlineTrainee(encoder, Contrastive(), 0.7, LaplaceOnline(), 10.0, zero)
+    task = OnlineTask(encoder, Contrastive(), 0.7, LaplaceOnline(), 10.0, zero)
     x, relation = train.read(slice(0, 16)), sf.Classes(train.labels[:16])
-    trainee.loss(x, relation, torch.Generator().manual_seed(4)).backward()
+    task.loss(x, relation, torch.Generator().manual_seed(4)).backward()
     noise = torch.randn(encoder.head_weights().shape, generator=torch.Generator().manual_seed(4))
     sampled = (encoder.head_weights() + noise / 10**0.5).requires_grad_()
     u = on_sphere(encoder.features(x).detach() @ sampled.T)

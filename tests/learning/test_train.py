@@ -13,7 +13,7 @@ import surefind as sf
 from surefind.data.batches import random_batches
 from surefind.data.dataset import Dataset
 from surefind.learning import train as module
-from surefind.learning.train import Plan, epoch_batches, relation_of
+from surefind.learning.train import TrainConfig, epoch_batches, relation_of
 from surefind.models.checkpoint import load_tensors
 
 SCRIPT = """
@@ -259,12 +259,14 @@ def test_any_optimiser_can_be_resumed(tmp_path, kind):
 def test_batches_by_place_hold_neighbours(generator):
     positions = 5000 * torch.rand(4000, 2, dtype=torch.float64, generator=generator)
     data = Dataset(torch.rand(4000, 3, generator=generator), positions=positions)
-    plan = Plan(1, 32, torch.optim.SGD, examples_per_class=2)
-    batches = epoch_batches(data, plan, 0)
+    config = TrainConfig(1, 32, torch.optim.SGD, examples_per_class=2)
+    batches = epoch_batches(data, config, 0)
     for rows in batches:
         distance = torch.cdist(positions[rows], positions[rows]).fill_diagonal_(torch.inf)
         assert bool((distance.amin(1) <= 25).all())
-    shares = [relation_of(data, plan, rows).n_same for rows in random_batches(4000, 32, generator)]
+    shares = [
+        relation_of(data, config, rows).n_positive for rows in random_batches(4000, 32, generator)
+    ]
     assert sum(shares) < len(batches) * 4  # at random, there are hardly any
 
 

@@ -11,11 +11,11 @@ from surefind.learning import tuning as width
 from surefind.learning.tuning import (
     Sample,
     blurred,
-    calibrated_width,
-    disordered,
-    faded,
-    made_strange,
-    shaped_prior,
+    calibrate_scale,
+    pseudo_ood,
+    reduced_contrast,
+    select_prior_precision,
+    shuffled,
 )
 
 
@@ -58,7 +58,7 @@ def test_the_shape_is_the_one_that_tells_most(problem):
         return total
 
     candidates = [50 * float(curvature.clamp(min=0).mean()) * shape for shape in width.SHAPES]
-    found = shaped_prior(mean, curvature, sample, scale=50.0)
+    found = select_prior_precision(mean, curvature, sample, scale=50.0)
     assert min(abs(found - c) / c for c in candidates) < 1e-6
     assert worth(found) == pytest.approx(max(map(worth, candidates)), abs=1e-6)
 
@@ -69,32 +69,32 @@ def test_a_way_that_cannot_be_told_has_no_say(problem):
     typical = sample.features[gain.argsort(descending=True)[:20]]
     alone = replace(sample, strange=sample.strange[:1])
     beside = replace(sample, strange=(sample.strange[0], typical))
-    chosen = shaped_prior(mean, curvature, alone, scale=50.0)
+    chosen = select_prior_precision(mean, curvature, alone, scale=50.0)
     for factor in (0.01, 1, 100):
         posterior = sf.HeadPosterior(mean, 50 * curvature.clamp(min=0) + factor * chosen)
         known, sure = (posterior.predict(h).uncertainty for h in (sample.features, typical))
         assert sf.metrics.auroc(known, sure) < 0.4
-    assert shaped_prior(mean, curvature, beside, scale=50.0) == chosen
+    assert select_prior_precision(mean, curvature, beside, scale=50.0) == chosen
 
 
 def test_faded_images_keep_a_third_of_their_contrast(generator):
     images = torch.rand(4, 3, 5, 6, generator=generator)
-    pale = faded(images)
+    pale = reduced_contrast(images)
     torch.testing.assert_close(pale.mean((2, 3)), images.mean((2, 3)))
     torch.testing.assert_close(pale.std((2, 3)), images.std((2, 3)) / 3)
 
 
 def test_vectors_are_made_strange_in_one_way_and_images_in_three(generator):
     images, vectors = torch.rand(4, 3, 8, 8, generator=generator), torch.eye(4)
-    assert [x.shape for x in made_strange(images, generator)] == 3 * [images.shape]
-    assert [x.shape for x in made_strange(vectors, generator)] == [vectors.shape]
+    assert [x.shape for x in pseudo_ood(images, generator)] == 3 * [images.shape]
+    assert [x.shape for x in pseudo_ood(vectors, generator)] == [vectors.shape]
 
 
 def test_the_width_is_the_one_that_is_calibrated(problem, generator):
     mean, curvature, sample = problem
-    prior = shaped_prior(mean, curvature, sample, scale=200.0)
+    prior = select_prior_precision(mean, curvature, sample, scale=200.0)
     posterior = sf.HeadPosterior.from_curvature(mean, curvature, scale=200.0, prior_precision=prior)
-    factor = calibrated_width(posterior, sample, generator)
+    factor = calibrate_scale(posterior, sample, generator)
     assert any(spread(posterior, factor, sample) == pytest.approx(s) for s in width.SPREADS)
 
     def miscalibration(f):
@@ -115,7 +115,7 @@ def test_the_width_is_the_one_that_is_calibrated(problem, generator):
 
 def test_the_choice_does_not_depend_on_the_units_of_the_features(problem, generator):
     mean, curvature, sample = problem
-    prior = shaped_prior(mean, curvature, sample, scale=200.0)
+    prior = select_prior_precision(mean, curvature, sample, scale=200.0)
     strange = tuple(8 * features for features in sample.strange)
     scaled = Sample(sample.features * 8, strange, sample.labels)
     # Outputs grow by 8, so curvature per squared feature stays: C' = C in these units.
@@ -123,21 +123,23 @@ def test_the_choice_does_not_depend_on_the_units_of_the_features(problem, genera
         scaled.features, scaled.features @ mean.T, sample.labels, distance="euclidean", margin=0.7
     )
     torch.testing.assert_close(again, curvature, rtol=1e-4, atol=1e-7)
-    assert shaped_prior(mean, again, scaled, scale=200.0) == pytest.approx(prior, rel=1e-3)
+    assert select_prior_precision(mean, again, scaled, scale=200.0) == pytest.approx(
+        prior, rel=1e-3
+    )
 
 
 def test_without_labels_the_width_stays(problem, generator):
     mean, curvature, sample = problem
     blind = Sample(sample.features, sample.strange, None)
     posterior = sf.HeadPosterior(mean, curvature.clamp(min=0) + 1)
-    assert calibrated_width(posterior, blind, generator) == 1
+    assert calibrate_scale(posterior, blind, generator) == 1
 
 
 def test_where_no_answer_can_be_wrong_the_posterior_is_as_wide_as_it_gets(problem, generator):
     mean, curvature, sample = problem
     one = Sample(sample.features, sample.strange, torch.zeros(200, dtype=torch.int64))
     posterior = sf.HeadPosterior(mean, curvature.clamp(min=0) + 1)
-    factor = calibrated_width(posterior, one, generator)
+    factor = calibrate_scale(posterior, one, generator)
     assert spread(posterior, factor, sample) == pytest.approx(max(width.SPREADS))
 
 
@@ -146,7 +148,7 @@ def test_the_width_does_not_depend_on_the_scale_it_starts_from(problem):
     posterior = sf.HeadPosterior(mean, curvature.clamp(min=0) + 1e-3)
     narrow = sf.HeadPosterior(mean, 1e9 * posterior.precision)
     wide, again = (
-        calibrated_width(p, sample, torch.Generator().manual_seed(2)) for p in (posterior, narrow)
+        calibrate_scale(p, sample, torch.Generator().manual_seed(2)) for p in (posterior, narrow)
     )
     assert again == pytest.approx(1e-9 * wide, rel=1e-3)
 
@@ -163,16 +165,16 @@ def test_blurred_images_are_means_of_squares():
 
 def test_disordered_images_keep_their_pixels(generator):
     images = torch.rand(5, 3, 4, 6, generator=generator)
-    other = disordered(images, generator)
+    other = shuffled(images, generator)
     assert other.shape == images.shape
     assert not torch.equal(other, images)
     for before, after in zip(images, other, strict=True):
         pixels = {tuple(p.tolist()) for p in before.flatten(1).T}
         assert {tuple(p.tolist()) for p in after.flatten(1).T} == pixels
     vectors = torch.rand(5, 7, generator=generator)
-    shuffled = disordered(vectors, generator)
-    torch.testing.assert_close(shuffled.sort(1).values, vectors.sort(1).values)
-    assert not torch.equal(shuffled[0].argsort(), shuffled[1].argsort())
+    moved = shuffled(vectors, generator)
+    torch.testing.assert_close(moved.sort(1).values, vectors.sort(1).values)
+    assert not torch.equal(moved[0].argsort(), moved[1].argsort())
 
 
 def test_what_is_given_is_kept():
@@ -190,5 +192,5 @@ def test_strange_digits_are_told_by_either_method(method, generator):
     train, test = digits()
     fitted = learner(method, epochs=5).fit(train)
     known = fitted.embed(test).uncertainty
-    strange = fitted.embed(disordered(test.read(), generator)).uncertainty
+    strange = fitted.embed(shuffled(test.read(), generator)).uncertainty
     assert sf.metrics.auroc(known, strange) > 0.8

@@ -60,7 +60,7 @@ def test_a_limit_is_kept_and_filled_with_the_other_kind(directions, generator):
     u = directions(9, 3)
     pairs = mine(u, generator, max_pairs=20)
     assert len(pairs.left) == 20
-    assert pairs.n_same == 2 * 7  # all seven same pairs, though half of 20 would be ten
+    assert pairs.n_positive == 2 * 7  # all seven positive pairs, though half of 20 would be ten
 
 
 def test_same_generator_same_pairs(directions):

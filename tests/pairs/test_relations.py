@@ -49,7 +49,7 @@ def test_targets_equal_their_definition(relation, directions, weight, margin):
 def test_counts_and_blocks_agree(relation):
     labels, kind = relation
     r = as_relation(labels)
-    assert (r.n_same, r.n_different) == (int((kind == 1).sum()), int((kind == -1).sum()))
+    assert (r.n_positive, r.n_negative) == (int((kind == 1).sum()), int((kind == -1).sum()))
     same, different = r.block(slice(1, 5), slice(2, 7))
     assert torch.equal(same, kind[1:5, 2:7] == 1)
     assert torch.equal(different, kind[1:5, 2:7] == -1)
@@ -63,9 +63,9 @@ def test_sums_over_partners_equal_masked_products(relation, directions, monkeypa
     u, r = directions(7, 3), as_relation(labels)
     inside = torch.cdist(u, u) ** 2 <= 1.7
     rows = slice(2, 6)
-    torch.testing.assert_close(r.same_sums(u, rows), ((kind == 1).double() @ u)[rows])
+    torch.testing.assert_close(r.positive_sums(u, rows), ((kind == 1).double() @ u)[rows])
     expected = (((kind == -1) & inside).double() @ u)[rows]
-    torch.testing.assert_close(r.different_sums(u, u, 1.7, rows), expected)
+    torch.testing.assert_close(r.negative_sums(u, u, 1.7, rows), expected)
 
 
 def test_labels_may_be_an_array_of_names(directions):

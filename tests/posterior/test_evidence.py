@@ -116,7 +116,7 @@ def test_pairs_of_one_kind_cannot_tune(classes):
         pairs.left[pairs.same], pairs.right[pairs.same], pairs.same[pairs.same], n=80
     )
     e = sf.Embeddings(oracles.normalize(features), torch.ones(80).double())
-    with pytest.raises(sf.DegenerateError, match="same and different pairs, both kinds"):
+    with pytest.raises(sf.DegenerateError, match="same and negative pairs, both kinds"):
         sf.pair_loss(e, same)
 
 

@@ -3,8 +3,8 @@
 The paper samples and mines pairs because a Hessian a pair cannot be afforded. With "fixed", only the
 sums w_i = Σ_j y_ij and m_i = Σ_j y_ij u_j depend on the pairs (`surefind.curvature.outputs`):
 
-- same pairs: the class's sum of u less u_i, O(n z);
-- different pairs inside the margin: one blocked, masked product over the similarities, O(n² z) multiply-
+- positive pairs: the class's sum of u less u_i, O(n z);
+- negative pairs inside the margin: one blocked, masked product over the similarities, O(n² z) multiply-
   adds and O(block) memory; half that much when z is small and memory traffic dominates;
 - then one pass ``Σ_i diag(A_i) h_i²`` over the features, which may be memory-mapped or a stream.
 
@@ -57,7 +57,7 @@ def dataset_curvature(
         outputs: What the head says of all examples (n, z), before normalisation.
         labels: A class per example, or a relation over them.
         distance: "euclidean" or "arccos".
-        margin: Squared distance up to which different pairs repel.
+        margin: Squared distance up to which negative pairs repel.
         rows: The examples to add up; all of them by default. Ranges add up to the whole.
 
     Returns:
@@ -85,7 +85,7 @@ def dataset_kronecker_curvature(
         outputs: (n, z), before normalisation.
         labels: A class per example, or a relation over them.
         distance: "euclidean" or "arccos".
-        margin: Squared distance up to which different pairs repel.
+        margin: Squared distance up to which negative pairs repel.
 
     Returns:
         The two factors.
@@ -112,7 +112,7 @@ def dataset_output_hessians(
         outputs: (n, z), before normalisation.
         labels: A class per example, or a relation over them.
         distance: "euclidean" or "arccos".
-        margin: Squared distance up to which different pairs repel.
+        margin: Squared distance up to which negative pairs repel.
         rows: The examples to form blocks for; all of them by default.
 
     Returns:
@@ -135,8 +135,8 @@ def dataset_output_hessians(
     if distance == "euclidean":
         vectors = vectors[:, -1:]
     attract, repel = pair_weights(relation, 0.5)
-    sums = attract * relation.same_sums(vectors, span)
-    sums -= repel * relation.different_sums(vectors, u, margin, span)
+    sums = attract * relation.positive_sums(vectors, span)
+    sums -= repel * relation.negative_sums(vectors, u, margin, span)
     sums = sums.to(outputs.dtype)
     means = sums[:, :-1] if distance == "arccos" else u.new_zeros(()).expand_as(u[span])
     return output_hessians(outputs[span], sums[:, -1], means, distance)
@@ -151,12 +151,12 @@ def check_informative(relation: Relation) -> None:
     Raises:
         DegenerateError: If there is no same pair or no different pair.
     """
-    if relation.n_same == 0:
+    if relation.n_positive == 0:
         raise DegenerateError(
             "no two examples are the same, so there is nothing to learn what 'same' means from. "
             "Give at least one class with two examples."
         )
-    if relation.n_different == 0:
+    if relation.n_negative == 0:
         raise DegenerateError(
             "no two examples are different: there is only one class. Give at least two."
         )

@@ -10,7 +10,7 @@ positive definiteness (paper, eqs. `pos`, `fix`, `full`):
 
 - "fixed": no cross term. Euclidean: not negative where w_i >= 0, as with balanced classes. With unequal
   ones a small class can have w_i < 0: the paper's proof counts pairs per anchor, its loss over the set.
-- "positive": both terms, over same pairs only. Euclidean: not negative.
+- "positive": both terms, over positive pairs only. Euclidean: not negative.
 - "full": both terms, all pairs.
 
 What comes back is a sum over pairs, neither scaled nor clipped, and linear in the targets: parts of a

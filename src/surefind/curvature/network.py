@@ -46,7 +46,7 @@ def network_curvature(
         inputs: The examples, first axis n.
         labels: A class per example, or a relation over them; every pair of them counts.
         distance: "euclidean" or "arccos".
-        margin: Squared distance up to which different pairs repel.
+        margin: Squared distance up to which negative pairs repel.
         parameters: Names of the parameters; all of them by default.
 
     Returns:

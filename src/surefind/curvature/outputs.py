@@ -1,7 +1,7 @@
 """Second derivatives of the contrastive loss in the head's outputs, one block an example.
 
-With z = n u (length n, direction u), s = 1/n and the targets y_ij of `surefind.pairs.losses`, every example's
-own block of the Gauss-Newton matrix in output space has the form
+With z = n u (length n, direction u), s = 1/n and the targets y_ij of `surefind.pairs.losses`, every
+example's own block of the Gauss-Newton matrix in output space has the form
 
     A_i = 2 s_i² (a_i I + u_i b_iᵀ + b_i u_iᵀ)
 

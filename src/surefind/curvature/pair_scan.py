@@ -27,10 +27,10 @@ many survive that the plain scan is cheaper, the plain scan is done. The cost is
 
 Axes: ``n`` examples, ``z`` embedding, ``v`` summed vectors, ``r`` rows of a range, ``m`` pairs.
 
-All same pairs, and a random share of the different ones, with the error that this leaves.
+All positive pairs, and a random share of the different ones, with the error that this leaves.
 
-For a million examples even a pruned scan of all pairs takes long. Same pairs are exact through class sums,
-O(n z). For different pairs, a random set S of columns stands for all n:
+For a million examples even a pruned scan of all pairs takes long. Positive pairs are exact through class
+sums, O(n z). For negative pairs, a random set S of columns stands for all n:
 
     Σ_j∈different [inside] y u_j   ≈   n/|S| Σ_j∈S,different [inside] y u_j
 
@@ -126,20 +126,20 @@ class PrunedClasses:
         return PrunedClasses(self.classes.to(device))
 
     @property
-    def n_same(self) -> int:
+    def n_positive(self) -> int:
         """Number of ordered pairs with equal labels."""
-        return self.classes.n_same
+        return self.classes.n_positive
 
     @property
-    def n_different(self) -> int:
+    def n_negative(self) -> int:
         """Number of ordered pairs with unequal labels."""
-        return self.classes.n_different
+        return self.classes.n_negative
 
     def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
         """Compare labels; self-pairs are neither."""
         return self.classes.block(rows, columns)
 
-    def same_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
+    def positive_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
         """Take the class's sum less the example itself, in the vectors' dtype to save memory."""
         sums = vectors.new_empty(rows.stop - rows.start, vectors.shape[1])
         index, totals = class_sums(self.classes, vectors)
@@ -148,7 +148,7 @@ class PrunedClasses:
             sums[own] = totals[index[part]] - vectors[part]
         return sums
 
-    def different_sums(
+    def negative_sums(
         self,
         vectors: Float[Tensor, "n v"],
         embeddings: Float[Tensor, "n z"],
@@ -159,7 +159,7 @@ class PrunedClasses:
         everything = rows.start == 0 and rows.stop == len(self)
         kept = _kept_columns(embeddings, margin, vectors.shape[1]) if everything else None
         if kept is None:
-            return self.classes.different_sums(vectors, embeddings, margin, rows)
+            return self.classes.negative_sums(vectors, embeddings, margin, rows)
         return self._pruned_sums(vectors, embeddings, margin, kept)
 
     def _pruned_sums(
@@ -299,7 +299,7 @@ def sampled_curvature(
         weights: The head.
         classes: A class per row.
         distance: "euclidean" or "arccos".
-        margin: Squared distance up to which different pairs repel.
+        margin: Squared distance up to which negative pairs repel.
         columns: How many columns stand for all; at most n are used.
         generator: Draws them.
 
@@ -421,7 +421,7 @@ def scan_pairs(
         weights: The head (z, d + 1).
         relation: Which of them belong together.
         distance: "euclidean" or "arccos".
-        margin: Squared distance up to which different pairs repel.
+        margin: Squared distance up to which negative pairs repel.
         columns: How many columns to sample, "all" for every pair, or "auto".
         generator: Draws the columns.
 

@@ -10,7 +10,7 @@ Policies, so that every batch holds a pair:
 - Positions are cut into `places`, which then are the classes of a batch.
 - A class with a single image has no same pair. ``singles="drop"`` leaves it out, ``"repeat"`` fills
   its group with the image itself (worth something with augmentation only), ``"keep"`` takes it once,
-  as a partner for different pairs.
+  as a partner for negative pairs.
 - When the groups of all classes but one are used up, the epoch ends: what is left of that class would
   meet nothing different. The fullest classes go first, so that little is left.
 
@@ -33,7 +33,7 @@ from torch import Tensor
 from surefind.data.dataset import Dataset
 from surefind.data.preprocessing import Preprocessing
 from surefind.errors import DegenerateError, InputError
-from surefind.validation import check_choice, check_whole
+from surefind.validation import check_choice, check_int
 
 SINGLES = ("drop", "repeat", "keep")
 
@@ -55,8 +55,8 @@ def random_batches(
     Raises:
         DegenerateError: If not one batch can be made.
     """
-    check_whole("batch_size", batch_size, least=2)
-    check_whole("n", n, least=0)
+    check_int("batch_size", batch_size, least=2)
+    check_int("n", n, least=0)
     if n < 2 or (drop_last and n < batch_size):
         raise DegenerateError(
             f"no batch can be made of {n} examples with batch_size {batch_size} and "
@@ -96,8 +96,8 @@ def class_batches(
         InputError: If the labels are not one integer per example.
         DegenerateError: If fewer than two classes can be used.
     """
-    check_whole("classes_per_batch", classes_per_batch, least=2)
-    check_whole("examples_per_class", examples_per_class, least=2)
+    check_int("classes_per_batch", classes_per_batch, least=2)
+    check_int("examples_per_class", examples_per_class, least=2)
     check_choice("singles", singles, SINGLES)
     labels = torch.as_tensor(labels)
     if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
@@ -188,8 +188,8 @@ def read_batches(
         An iterator over each batch's rows and its inputs, in the order of ``batches``. Leaving it
         early, or an error in a worker, stops the workers.
     """
-    check_whole("workers", workers, least=0)
-    check_whole("ahead", ahead, least=0)
+    check_int("workers", workers, least=0)
+    check_int("ahead", ahead, least=0)
 
     def read(rows: Any) -> tuple[Any, Tensor]:
         inputs = dataset.read(rows, preprocessing=preprocessing, augment_seed=augment_seed)

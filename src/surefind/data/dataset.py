@@ -37,7 +37,7 @@ from surefind.data.images import (
 from surefind.data.preprocessing import Preprocessing, example_rng
 from surefind.errors import InputError
 from surefind.pairs.relations import Positions
-from surefind.validation import check_whole
+from surefind.validation import check_int
 
 
 def read_inputs(
@@ -126,7 +126,7 @@ def _framings(
         return [preprocessing.frame] * len(rows)
     key = augment_seed if isinstance(augment_seed, tuple) else (augment_seed,)
     for number in key:
-        check_whole("augment_seed", number, least=0)
+        check_int("augment_seed", number, least=0)
     seen: Counter[int] = Counter()
     framings = []
     for row in rows.tolist():

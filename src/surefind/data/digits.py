@@ -10,7 +10,7 @@ import numpy as np
 from surefind.data.dataset import Dataset
 from surefind.data.splits import Splits
 from surefind.dependencies import require
-from surefind.validation import check_whole
+from surefind.validation import check_int
 
 SIDE = 8
 LEVELS = 16
@@ -27,7 +27,7 @@ def load_digits(*, n_ood: int = 500, seed: int = 0) -> Splits:
     Returns:
         The parts ``"train"``, ``"test"`` and ``"ood"``; the last has no labels.
     """
-    check_whole("n_ood", n_ood, least=1)
+    check_int("n_ood", n_ood, least=1)
     datasets = require("sklearn.datasets", "load the digits")
     stored = datasets.load_digits()
     images = np.round(stored.images * (255 / LEVELS)).astype(np.uint8)

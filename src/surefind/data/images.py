@@ -43,7 +43,7 @@ from torch import Tensor
 
 from surefind.dependencies import require
 from surefind.errors import InputError
-from surefind.validation import check_choice, check_whole
+from surefind.validation import check_choice, check_int
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 DECODER_SCALES = (8, 4, 2, 1)
@@ -220,7 +220,7 @@ class ImageFiles:
             raise InputError(f"paths must be a sequence of paths; got the one path {self.paths}.")
         object.__setattr__(self, "paths", tuple(os.fspath(p) for p in self.paths))
         check_choice("mode", self.mode, MODES)
-        check_whole("max_pixels", self.max_pixels, least=1)
+        check_int("max_pixels", self.max_pixels, least=1)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -328,7 +328,7 @@ def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2
         InputError: If files are bad and ``on_bad`` is ``"refuse"``.
     """
     check_choice("on_bad", on_bad, ON_BAD)
-    check_whole("workers", workers, least=1)
+    check_int("workers", workers, least=1)
 
     def reason(row: int) -> str:
         try:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from surefind.data.images import INTERPOLATIONS, Frame
 from surefind.errors import InputError
-from surefind.validation import check_choice, check_whole
+from surefind.validation import check_choice, check_int
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -59,7 +59,7 @@ class Preprocessing:
         check_choice("interpolation", self.interpolation, INTERPOLATIONS)
         for name in ("resize", "crop"):
             if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), least=1)
+                check_int(name, getattr(self, name), least=1)
         if self.resize is not None and self.crop is not None and self.crop > self.resize:
             raise InputError(f"crop ({self.crop}) must not be larger than resize ({self.resize}).")
         _check_statistics(self.mean, self.std)

@@ -25,7 +25,7 @@ from torch import Tensor
 from surefind.data.batches import rows_by_class
 from surefind.data.dataset import Dataset
 from surefind.errors import DegenerateError, InputError
-from surefind.validation import check_choice, check_whole
+from surefind.validation import check_choice, check_int
 
 QUERY_SINGLES = ("gallery", "query", "drop", "refuse")
 VALIDATION_SINGLES = ("train", "drop", "refuse")
@@ -107,7 +107,7 @@ def query_gallery_split(
     Raises:
         DegenerateError: If a part would be empty.
     """
-    check_whole("queries_per_class", queries_per_class, least=1)
+    check_int("queries_per_class", queries_per_class, least=1)
     check_choice("singles", singles, QUERY_SINGLES)
     query: list[Tensor] = []
     gallery: list[Tensor] = []

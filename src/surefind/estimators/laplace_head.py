@@ -8,9 +8,9 @@ identity, or, if ``embedding_dim`` is less than the columns of X, as the project
 principal directions. It is trained by the contrastive loss only if ``epochs`` is above 0, and the
 posterior is fitted to every pair of the data, exactly (`surefind.curvature.dataset`).
 
-Defaults, and what they were measured on: no training (`surefind.estimators.laplace_head`), δ = scale · mean of the
-clipped curvature with the number of examples as scale (`surefind.posterior.fit`). X is not centred: that
-brought nothing.
+Defaults, and what they were measured on: no training (`surefind.estimators.laplace_head`), δ = scale · mean
+of the clipped curvature with the number of examples as scale (`surefind.posterior.fit`). X is not centred:
+that brought nothing.
 
 1/κ says how well the *weights* are known for an input. It is no substitute for the distance to the
 nearest neighbour; decide with both.
@@ -19,8 +19,8 @@ Policy: ``y`` has one label per row (whole numbers, texts, booleans), or a posit
 is a `PairList`. Classes with one example have no same pair but count as different from the others.
 
 The scan of the pairs is exact up to 200,000 examples, and samples 8,192 columns beyond
-(`surefind.curvature.pair_scan`), labels only; ``pair_scan_error_`` then is the relative standard error of the
-curvature that this leaves. X may be memory-mapped; an exact scan holds outputs (n, z) three to five
+(`surefind.curvature.pair_scan`), labels only; ``pair_scan_error_`` then is the relative standard error of
+the curvature that this leaves. X may be memory-mapped; an exact scan holds outputs (n, z) three to five
 times, a sampled one only blocks.
 
 Axes: ``n`` examples, ``d`` columns of X, ``z`` embedding.
@@ -89,8 +89,8 @@ from surefind.curvature.rows import Source
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.learning.methods.deterministic import EncoderTrainee
-from surefind.learning.train import Plan, train
+from surefind.learning.methods.deterministic import EncoderTask
+from surefind.learning.train import TrainConfig, train
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.models.encoder import Encoder, empty_head, on_sphere
 from surefind.pairs.objectives import Contrastive
@@ -98,7 +98,7 @@ from surefind.pairs.relations import Classes, Positions, Relation, as_relation
 from surefind.posterior.diagonal import HeadPosterior
 from surefind.posterior.fit import FittedHead, fit_posterior
 from surefind.retrieval.search import nearest
-from surefind.validation import check_choice, check_positive, check_whole
+from surefind.validation import check_choice, check_int, check_positive
 
 POSITIVE = (
     "margin",
@@ -124,10 +124,10 @@ def check_options(options: Mapping[str, Any]) -> None:
         InputError: If one is none of what it may be.
     """
     if options["embedding_dim"] is not None:
-        check_whole("embedding_dim", options["embedding_dim"], least=2)
-    check_whole("epochs", options["epochs"], least=0)
+        check_int("embedding_dim", options["embedding_dim"], least=2)
+    check_int("epochs", options["epochs"], least=0)
     check_choice("distance", options["distance"], DISTANCES)
-    check_whole("batch_size", options["batch_size"], least=2)
+    check_int("batch_size", options["batch_size"], least=2)
     for name in POSITIVE:
         value = options[name]
         if isinstance(value, Real):
@@ -137,7 +137,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     if isinstance(options["scan_columns"], str):
         check_choice("scan_columns", options["scan_columns"], ("auto", "all"))
     else:
-        check_whole("scan_columns", options["scan_columns"], least=1)
+        check_int("scan_columns", options["scan_columns"], least=1)
 
 
 def without_zero_rows(source: Source, relation: Relation) -> tuple[Source, Relation]:
@@ -256,7 +256,7 @@ def trained_head(
     relation: Relation,
     *,
     margin: float,
-    plan: Plan,
+    config: TrainConfig,
 ) -> Float[Tensor, "z features"]:
     """Train a head by the contrastive loss.
 
@@ -264,8 +264,8 @@ def trained_head(
         weights: Where to start; stays as it is.
         source: The vectors.
         relation: Labels or positions of them.
-        margin: Squared distance up to which different pairs repel.
-        plan: How to train.
+        margin: Squared distance up to which negative pairs repel.
+        config: How to train.
 
     Returns:
         The trained weights.
@@ -284,7 +284,7 @@ def trained_head(
         )
     empty = empty_head(weights.shape[1] - 1, len(weights), bias=True)
     encoder = Encoder(_UnitRows(), empty).with_head(weights.float())
-    train(EncoderTrainee(encoder, Contrastive(margin)), dataset, plan)
+    train(EncoderTask(encoder, Contrastive(margin)), dataset, config)
     return encoder.head_weights().to(weights.dtype)
 
 
@@ -372,7 +372,7 @@ def recall_among(directions: Float[Tensor, "n z"], relation: Relation) -> float:
     if not isinstance(relation, Classes | Positions):
         raise InputError("score needs labels or positions; a PairList does not judge every pair.")
     n = len(directions)
-    findable = relation.same_sums(directions.new_ones(n, 1), slice(0, n))[:, 0] > 0
+    findable = relation.positive_sums(directions.new_ones(n, 1), slice(0, n))[:, 0] > 0
     if not bool(findable.any()):
         raise DegenerateError(
             "no row has another of its own kind, so nothing can be found; give classes with two "
@@ -414,7 +414,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         embedding_dim: z; None for as many as X has columns.
         epochs: Passes of training; 0 keeps the identity, or the principal projection.
         distance: "arccos" or "euclidean", see `surefind.curvature.outputs`.
-        margin: Squared distance up to which different pairs repel.
+        margin: Squared distance up to which negative pairs repel.
         prior_precision: δ; None for the rule of the module's docstring, "evidence" for the δ of
             largest evidence.
         scale: How many observations the loss stands for; None for the number of examples.
@@ -626,7 +626,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         weights = initial_head(source, z)
         if self.epochs == 0:
             return weights
-        plan = Plan(
+        config = TrainConfig(
             epochs=int(self.epochs),
             batch_size=int(self.batch_size),
             optimizer=partial(torch.optim.Adam, lr=float(self.learning_rate)),
@@ -634,7 +634,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             examples_per_class=EXAMPLES_PER_CLASS if isinstance(relation, Classes) else None,
             radii=(float(self.same_within), float(self.different_beyond)),
         )
-        return trained_head(weights, source, relation, margin=float(self.margin), plan=plan)
+        return trained_head(weights, source, relation, margin=float(self.margin), config=config)
 
     def _keep(self, fitted: FittedHead) -> "LaplaceHead":
         """Take over what was learnt, under the names that scikit-learn gives such things."""

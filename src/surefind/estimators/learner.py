@@ -26,13 +26,13 @@ from surefind.learning.distributed import world
 from surefind.learning.inference import batches
 from surefind.learning.methods import METHODS
 from surefind.learning.methods.contract import Embedder, Method
-from surefind.learning.session import Report, Run
-from surefind.learning.train import Epoch, Optimizer, Plan
+from surefind.learning.session import Report, TrainingSession
+from surefind.learning.train import Epoch, Optimizer, TrainConfig
 from surefind.models.architecture import build, describe
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.models.encoder import Encoder
 from surefind.pairs.objectives import Contrastive, Objective
-from surefind.validation import check_choice, check_positive, check_whole
+from surefind.validation import check_choice, check_int, check_positive
 
 FORMAT = 1
 FILE = "model.safetensors"
@@ -49,7 +49,7 @@ class MetricLearner:
         epochs: Passes over the data; 0 takes the encoder as it comes.
         seed: Decides everything random.
         batch_size: Examples a step.
-        margin: Squared distance up to which different pairs repel.
+        margin: Squared distance up to which negative pairs repel.
         learning_rate: Of RMSprop with weight decay 1e-5.
         decay: Factor of the learning rate from epoch to epoch; exp(-0.1) by default.
         optimizer: Makes another torch optimiser from a list of parameters.
@@ -123,7 +123,7 @@ class MetricLearner:
             raise InputError(
                 f"fit takes a surefind.Dataset(inputs, labels); got {type(dataset).__name__}."
             )
-        check_whole("epochs", self.epochs, least=0)
+        check_int("epochs", self.epochs, least=0)
         objective = self.objective or Contrastive(self.margin)
         # The curvature is that of the loss that is trained on.
         margin = objective.margin if isinstance(objective, Contrastive) else self.margin
@@ -131,7 +131,7 @@ class MetricLearner:
         check_positive("learning_rate", self.learning_rate)
         check_positive("decay", self.decay)
         optimizer = self.optimizer or _rmsprop(self.learning_rate)
-        plan = Plan(
+        config = TrainConfig(
             epochs=self.epochs,
             batch_size=self.batch_size,
             optimizer=optimizer,
@@ -143,7 +143,7 @@ class MetricLearner:
             workers=self.workers,
         )
         where = None if folder is None else Path(folder)
-        run = Run(plan, objective, margin, where, report, self._training_settings())
+        run = TrainingSession(config, objective, margin, where, report, self._training_settings())
         self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
         return self
@@ -185,7 +185,7 @@ class MetricLearner:
         Returns:
             Unit vectors (s, n, z); a NumPy array if the inputs are one.
         """
-        check_whole("n_samples", n_samples, least=1)
+        check_int("n_samples", n_samples, least=1)
         draw = self.fitted.sampler(n_samples, joint=joint, generator=generator)
         samples = torch.cat([draw(x) for x in self._batches(inputs, batch_size)], dim=1)
         return samples.cpu().numpy() if isinstance(inputs, np.ndarray) else samples
@@ -238,7 +238,7 @@ class MetricLearner:
         return self.embedder_
 
     def _batches(self, inputs: Any, batch_size: int) -> Iterator[Tensor]:
-        check_whole("batch_size", batch_size, least=1)
+        check_int("batch_size", batch_size, least=1)
         dataset = inputs if isinstance(inputs, Dataset) else Dataset(inputs)
         if len(dataset) == 0:
             raise InputError("there is nothing to embed: the inputs are empty.")

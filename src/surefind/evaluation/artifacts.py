@@ -21,7 +21,7 @@ import torch
 from torch import Generator, Tensor
 
 from surefind.errors import InputError
-from surefind.validation import check_whole
+from surefind.validation import check_int
 
 PARTS = ("id", "ood")
 ENDS = ("lowest", "highest")
@@ -91,7 +91,7 @@ def extreme_images(
     Returns:
         Two strips, for `write_pictures`.
     """
-    check_whole("count", count, least=1)
+    check_int("count", count, least=1)
     order = torch.as_tensor(uncertainty).argsort(stable=True)
     rows = {"lowest": order[:count], "highest": order.flip(0)[:count]}
     return {f"{part}-{end}": _pixels(read(rows[end])) for end in ENDS}
@@ -112,7 +112,7 @@ def sphere_points(
     Returns:
         The points, for `write_pictures`.
     """
-    check_whole("at_most", at_most, least=1)
+    check_int("at_most", at_most, least=1)
     chosen = torch.randperm(len(mean), generator=generator)[:at_most].sort().values.numpy()
     return SpherePoints(
         np.asarray(mean, dtype=np.float32)[chosen],

@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import conv2d, pad
 
 from surefind.errors import InputError
-from surefind.validation import check_finite, check_float, check_share
+from surefind.validation import check_finite, check_float, check_fraction
 
 STRENGTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 BLUR_SHARE = 1 / 8
@@ -150,7 +150,7 @@ def corruption_curves(
 
 
 def _check(images: Tensor, strength: Any) -> None:
-    check_share("strength", float(strength))
+    check_fraction("strength", float(strength))
     check_float("images", images)
     if images.ndim != 4 or 0 in images.shape:
         raise InputError(f"images must be (n, c, h, w), none empty; got {tuple(images.shape)}.")

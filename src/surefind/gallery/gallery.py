@@ -34,7 +34,7 @@ from surefind.gallery.finding import find
 from surefind.gallery.items import check_count, read_ids, read_labels, read_payload, read_vectors
 from surefind.gallery.opening import make_engine, open_engine, save_engine
 from surefind.gallery.reranking import RANKS
-from surefind.validation import check_choice, check_whole
+from surefind.validation import check_choice, check_int
 
 ON_STALE = ("refuse", "mark")
 SCAN = 1000
@@ -198,7 +198,7 @@ class Gallery:
         Yields:
             Items with vector, κ, label and payload, as copies, in no order that means anything.
         """
-        check_whole("size", size, least=1)
+        check_int("size", size, least=1)
         ids = list(self)
         for start in range(0, len(ids), size):
             with self._lock:
@@ -302,7 +302,7 @@ class Gallery:
         Returns:
             The answers.
         """
-        check_whole("k", k, least=1)
+        check_int("k", k, least=1)
         with self._lock:
             judgement = self._judgement if decide else None
             rank = rank or ("distance" if judgement is None else judgement.settings.rank)
@@ -347,7 +347,7 @@ class Gallery:
         Returns:
             The calibration; it says whether the target was reached.
         """
-        check_whole("k", k, least=1)
+        check_int("k", k, least=1)
         check_choice("rank", rank, RANKS)
         with self._lock:
             queries, kappa = self._read_queries(embeddings)

@@ -50,7 +50,7 @@ def gather_rows(own: Tensor, n: int) -> Tensor:
     return torch.cat(rows)
 
 
-def sum_processes(values: Tensor) -> Tensor:
+def sum_ranks(values: Tensor) -> Tensor:
     """Add up a tensor over all processes; each gets the sum."""
     if world()[1] == 1:
         return values

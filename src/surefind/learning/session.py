@@ -4,7 +4,7 @@ A method trains in stages ("encoder", "member 3", "variance"). A stage that is f
 one that was cut off goes on from what was kept last, and both end bit for bit as an undisturbed run
 would. Without a folder nothing is written.
 
-What is kept is one safetensors file a stage (`surefind.models.checkpoint`): tensors of the trainee
+What is kept is one safetensors file a stage (`surefind.models.checkpoint`): tensors of the task
 and of the optimiser, and as JSON the place in the run, the history, and the settings that a
 continued run must share.
 """
@@ -22,7 +22,7 @@ from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.errors import InputError
 from surefind.learning.distributed import world
-from surefind.learning.train import Epoch, Plan, Progress, State, Trainee, train
+from surefind.learning.train import Epoch, Progress, State, Task, TrainConfig, train
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.pairs.objectives import Contrastive, Objective
 
@@ -30,20 +30,20 @@ Report = Callable[[str, Progress], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TrainingSession:
     """What every method trains by.
 
     Attributes:
-        plan: How to train.
+        config: How to train.
         objective: The loss of a batch of embeddings.
-        margin: Squared distance up to which different pairs repel, in curvatures.
+        margin: Squared distance up to which negative pairs repel, in curvatures.
         folder: Where stages are kept; None to keep nothing.
         report: Called with the stage's name and its progress.
         settings: What else decides the training, such as the learning rate: compared on going on.
         history: The epochs of each stage, filled in as stages end.
     """
 
-    plan: Plan
+    config: TrainConfig
     objective: Objective
     margin: float
     folder: Path | None = None
@@ -54,35 +54,35 @@ class Run:
     def stage(
         self,
         name: str,
-        trainee: Trainee,
+        task: Task,
         dataset: Dataset,
         *,
         kind: str,
-        plan: Plan | None = None,
+        config: TrainConfig | None = None,
     ) -> None:
         """Train a stage, or go on with it, or read it back if it is finished.
 
         Args:
             name: The stage's name; its file's too.
-            trainee: Changed in place.
+            task: Changed in place.
             dataset: The training data.
             kind: What is trained and with which options; a stage that was kept must be of the same.
-            plan: How to train, where it differs from the run's.
+            config: How to train, where it differs from the run's.
 
         Raises:
             InputError: If what was kept is of another run, or has been trained for longer.
         """
-        plan = plan or self.plan
-        if plan.epochs == 0:
+        config = config or self.config
+        if config.epochs == 0:
             self.history[name] = ()
             return
         settings: dict[str, Any] = {
             "kind": kind,
             "objective": describe_objective(self.objective),
             "training": self.settings,
-            "seed": plan.seed,
-            "batch_size": plan.batch_size,
-            "examples_per_class": plan.examples_per_class,
+            "seed": config.seed,
+            "batch_size": config.batch_size,
+            "examples_per_class": config.examples_per_class,
             "examples": len(dataset),
             "labels": digest([t for t in (dataset.labels, dataset.positions) if t is not None]),
         }
@@ -90,26 +90,26 @@ class Run:
             settings["files"] = dataset.inputs.fingerprint()
         path = None if self.folder is None else self.folder / f"{name}.safetensors"
         start = None if path is None or not path.exists() else read_state(path, settings)
-        if start is not None and start.epoch > plan.epochs:
+        if start is not None and start.epoch > config.epochs:
             raise InputError(
-                f"{path} has been trained for {start.epoch} epochs, more than the {plan.epochs} that "
+                f"{path} has been trained for {start.epoch} epochs, more than the {config.epochs} that "
                 "are asked for. Give as many, or another folder."
             )
-        if start is not None and start.epoch == plan.epochs:
-            trainee.restore(start.tensors)
+        if start is not None and start.epoch == config.epochs:
+            task.restore(start.tensors)
             self.history[name] = start.history
             return
 
-        def keep(state: State) -> None:
+        def checkpoint(state: State) -> None:
             if path is not None and world()[0] == 0:
                 write_state(path, state, settings)
 
         self.history[name] = train(
-            trainee,
+            task,
             dataset,
-            plan,
+            config,
             start=start,
-            keep=keep,
+            checkpoint=checkpoint,
             report=lambda progress: self.report(name, progress),
         )
 
@@ -139,7 +139,7 @@ def write_state(path: Path, state: State, settings: dict[str, Any]) -> None:
         settings: What a run that goes on from it must share.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {f"trainee.{k}": v for k, v in state.tensors.items()}
+    tensors = {f"task.{k}": v for k, v in state.tensors.items()}
     numbers: dict[str, dict[str, Any]] = {}
     for index, entries in state.optimizer["state"].items():
         for key, value in entries.items():
@@ -194,6 +194,6 @@ def read_state(path: Path, settings: dict[str, Any]) -> State:
         metadata["loss_sum"],
         metadata["seconds"],
         tuple(Epoch(**epoch) for epoch in metadata["history"]),
-        {k.removeprefix("trainee."): v for k, v in tensors.items() if k.startswith("trainee.")},
+        {k.removeprefix("task."): v for k, v in tensors.items() if k.startswith("task.")},
         {"state": optimizer, "param_groups": metadata["optimizer"]["groups"]},
     )

@@ -1,6 +1,6 @@
 """The training loop, in one page.
 
-What is trained is a `Trainee`; what it is trained on and for how long is a `Plan`. Every random
+What is trained is a `Task`; what it is trained on and for how long is a `TrainConfig`. Every random
 choice has its own generator (`surefind.learning.seeds`), so the state of a run is: tensors, epoch and step.
 It is kept by a function that the caller passes, and a run that starts from what was kept ends bit
 for bit as if it had never stopped. Progress is reported to another function. The loop itself writes
@@ -30,17 +30,17 @@ from surefind.learning.distributed import part, sum_gradients, world
 from surefind.learning.seeds import seeded
 from surefind.models.initialization import borrowed_rng
 from surefind.pairs.relations import Relation, as_relation
-from surefind.validation import check_whole
+from surefind.validation import check_int
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes any torch optimiser for the parameters."""
 
-KEEP_SECONDS = 60.0
+CHECKPOINT_SECONDS = 60.0
 """A run is kept at the end of each epoch, and within one as often as this."""
 
 
 @runtime_checkable
-class Trainee(Protocol):
+class Task(Protocol):
     """What the loop trains."""
 
     def parameters(self) -> list[nn.Parameter]:
@@ -69,7 +69,7 @@ class Trainee(Protocol):
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainConfig:
     """How to train.
 
     Attributes:
@@ -125,7 +125,7 @@ class State:
         loss_sum: Sum of the losses of that epoch's steps so far.
         seconds: What that epoch took so far.
         history: The epochs that are finished.
-        tensors: The trainee's.
+        tensors: The task's.
         optimizer: The optimiser's ``state_dict``.
     """
 
@@ -139,22 +139,22 @@ class State:
 
 
 def train(
-    trainee: Trainee,
+    task: Task,
     dataset: Dataset,
-    plan: Plan,
+    config: TrainConfig,
     *,
     start: State | None = None,
-    keep: Callable[[State], None] = lambda _: None,
+    checkpoint: Callable[[State], None] = lambda _: None,
     report: Callable[[Progress], None] = lambda _: None,
 ) -> tuple[Epoch, ...]:
     """Train, from the beginning or from a kept state.
 
     Args:
-        trainee: Changed in place.
+        task: Changed in place.
         dataset: The training data.
-        plan: How to train.
+        config: How to train.
         start: Where to go on.
-        keep: Called with the state to keep, at the end of each epoch and now and then within one.
+        checkpoint: Called with the state to keep, at the end of each epoch and now and then within one.
         report: Called after each step. If it raises `KeyboardInterrupt`, the state after that step is
             kept before the loop ends.
 
@@ -165,10 +165,10 @@ def train(
         InputError: If there is nothing to train.
         NumericalError: If the training diverged; what was kept last is as it was.
     """
-    if plan.epochs == 0:
+    if config.epochs == 0:
         return ()
-    parameters = _trainable(trainee)
-    optimizer = plan.optimizer(parameters)
+    parameters = _trainable(task)
+    optimizer = config.optimizer(parameters)
     base_rates = [group["lr"] for group in optimizer.param_groups]
     place = parameters[0]
     first, skip, loss_sum, spent = 0, 0, 0.0, 0.0
@@ -176,91 +176,91 @@ def train(
     if start is not None:
         first, skip, loss_sum, spent = start.epoch, start.step, start.loss_sum, start.seconds
         history = start.history
-        trainee.restore(start.tensors)
+        task.restore(start.tensors)
         optimizer.load_state_dict(start.optimizer)
 
     def state(epoch: int, step: int) -> State:
-        tensors, now = trainee.tensors(), optimizer.state_dict()
+        tensors, now = task.tensors(), optimizer.state_dict()
         return State(epoch, step, loss_sum, spent, history, tensors, now)
 
-    for epoch in range(first, plan.epochs):
+    for epoch in range(first, config.epochs):
         for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
-            group["lr"] = rate * plan.decay**epoch
-        batches = epoch_batches(dataset, plan, epoch)
+            group["lr"] = rate * config.decay**epoch
+        batches = epoch_batches(dataset, config, epoch)
         kept = clock = time.perf_counter()
-        for step, (rows, inputs) in enumerate(_read(dataset, batches[skip:], plan, epoch), skip):
+        for step, (rows, inputs) in enumerate(_read(dataset, batches[skip:], config, epoch), skip):
             optimizer.zero_grad(set_to_none=True)
-            relation = relation_of(dataset, plan, rows).to(place.device)
-            generator = seeded(plan.seed, "step", epoch, step)
+            relation = relation_of(dataset, config, rows).to(place.device)
+            generator = seeded(config.seed, "step", epoch, step)
             # Layers and losses of others may draw from the process's generator: it is the step's here,
             # and as it was outside.
             with _divergence_named(parameters, step, epoch):
                 with borrowed_rng(generator):
-                    loss = trainee.loss(inputs.to(place), relation, generator)
+                    loss = task.loss(inputs.to(place), relation, generator)
                     value = float(loss.detach())
                     if not math.isfinite(value):
                         raise NumericalError(_DIVERGED.format(f"the loss is {value}", step, epoch))
                     loss.backward()  # type: ignore[no-untyped-call]
                 sum_gradients(parameters)
                 optimizer.step()
-                trainee.after_step()
+                task.after_step()
             loss_sum += value
             now = time.perf_counter()
             spent, clock = spent + now - clock, now
             stop = _interruption(
-                report, Progress(epoch, plan.epochs, step + 1, len(batches), value)
+                report, Progress(epoch, config.epochs, step + 1, len(batches), value)
             )
-            if stop or (now - kept > KEEP_SECONDS and step + 1 < len(batches)):
+            if stop or (now - kept > CHECKPOINT_SECONDS and step + 1 < len(batches)):
                 _check_weights(parameters, step, epoch)
-                keep(state(epoch, step + 1))
+                checkpoint(state(epoch, step + 1))
                 kept = clock = time.perf_counter()
             if stop:
                 raise stop
         _check_weights(parameters, len(batches) - 1, epoch)
-        trainee.after_epoch()
+        task.after_epoch()
         history = (*history, Epoch(loss_sum / len(batches), spent))
         skip, loss_sum, spent = 0, 0.0, 0.0
-        keep(state(epoch + 1, 0))
+        checkpoint(state(epoch + 1, 0))
     return history
 
 
-def epoch_batches(dataset: Dataset, plan: Plan, epoch: int) -> list[Tensor]:
+def epoch_batches(dataset: Dataset, config: TrainConfig, epoch: int) -> list[Tensor]:
     """List the rows of an epoch's batches.
 
     Args:
         dataset: The training data.
-        plan: Its batch size, seed and way of sampling.
+        config: Its batch size, seed and way of sampling.
         epoch: Which epoch.
 
     Returns:
         Rows for each batch; the same for the same seed and epoch.
     """
-    generator = seeded(plan.seed, "epoch", epoch)
-    if plan.examples_per_class is None:
-        batches = random_batches(len(dataset), plan.batch_size, generator)
+    generator = seeded(config.seed, "epoch", epoch)
+    if config.examples_per_class is None:
+        batches = random_batches(len(dataset), config.batch_size, generator)
         # Each process needs two examples of a batch; a last one that is too small is left out.
         least = 2 * world()[1]
         return [rows for rows in batches if len(rows) >= least] if least > 2 else batches
-    check_whole("examples_per_class", plan.examples_per_class, least=2)
+    check_int("examples_per_class", config.examples_per_class, least=2)
     labels = dataset.labels
     if labels is None:
-        labels = places(dataset.positions, plan.radii[0], generator)
-    classes = max(2, plan.batch_size // plan.examples_per_class)
-    return class_batches(labels, classes, plan.examples_per_class, generator)
+        labels = places(dataset.positions, config.radii[0], generator)
+    classes = max(2, config.batch_size // config.examples_per_class)
+    return class_batches(labels, classes, config.examples_per_class, generator)
 
 
-def relation_of(dataset: Dataset, plan: Plan, rows: Any = slice(None)) -> Relation:
+def relation_of(dataset: Dataset, config: TrainConfig, rows: Any = slice(None)) -> Relation:
     """Say which of some examples belong together, by labels or by the plan's radii.
 
     Args:
         dataset: Labels or positions.
-        plan: Its radii.
+        config: Its radii.
         rows: Which examples; all of them by default.
 
     Returns:
         The relation.
     """
-    inner, outer = plan.radii
+    inner, outer = config.radii
     return as_relation(dataset.relation(rows, same_within=inner, different_beyond=outer))
 
 
@@ -272,8 +272,8 @@ _HUGE = 1e4
 """Weights beyond this are of no network that learns."""
 
 
-def _trainable(trainee: Trainee) -> list[nn.Parameter]:
-    parameters = trainee.parameters()
+def _trainable(task: Task) -> list[nn.Parameter]:
+    parameters = task.parameters()
     if not parameters:
         raise InputError(
             "nothing can be trained: all parameters are frozen. Call requires_grad_(True) on those "
@@ -311,16 +311,16 @@ def _divergence_named(parameters: list[nn.Parameter], step: int, epoch: int) -> 
 
 
 def _read(
-    dataset: Dataset, batches: Iterable[Tensor], plan: Plan, epoch: int
+    dataset: Dataset, batches: Iterable[Tensor], config: TrainConfig, epoch: int
 ) -> Iterable[tuple[Tensor, Tensor]]:
     """Read this process's part of each batch, and give it with the rows of the whole batch."""
     whole = list(batches)
     own = read_batches(
         dataset,
         [rows[part(len(rows))] for rows in whole],
-        preprocessing=plan.preprocessing,
-        augment_seed=None if plan.preprocessing is None else (plan.seed, epoch),
+        preprocessing=config.preprocessing,
+        augment_seed=None if config.preprocessing is None else (config.seed, epoch),
         # What is in memory already is not worth handing between threads.
-        workers=plan.workers if isinstance(dataset.inputs, ImageFiles) else 0,
+        workers=config.workers if isinstance(dataset.inputs, ImageFiles) else 0,
     )
     return ((rows, inputs) for rows, (_, inputs) in zip(whole, own, strict=True))

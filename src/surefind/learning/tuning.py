@@ -38,7 +38,7 @@ from surefind import metrics
 from surefind.data.dataset import Dataset
 from surefind.learning.inference import BATCH, like_network
 from surefind.learning.seeds import seeded
-from surefind.learning.session import Run
+from surefind.learning.session import TrainingSession
 from surefind.models.encoder import Encoder
 from surefind.pairs.relations import blocks
 from surefind.posterior.diagonal import HeadPosterior
@@ -73,7 +73,7 @@ def chosen_posterior(
     encoder: Encoder,
     curvature: Tensor,
     dataset: Dataset,
-    run: Run,
+    session: TrainingSession,
     *,
     scale: float,
     prior_precision: float | None = None,
@@ -85,7 +85,7 @@ def chosen_posterior(
         encoder: In evaluation mode; its head is the posterior's mean.
         curvature: The head's curvature (z, d), unscaled and unclipped.
         dataset: The training data.
-        run: Its seed and preprocessing.
+        session: Its seed and preprocessing.
         scale: The nominal scale.
         prior_precision: δ at the nominal scale, if it is not to be chosen.
         keep_scale: Whether the scale stays as it is.
@@ -96,31 +96,31 @@ def chosen_posterior(
     mean = encoder.head_weights()
     prior = prior_precision
     if prior is None or not keep_scale:
-        sample = training_sample(encoder, dataset, run)
+        sample = training_sample(encoder, dataset, session)
     if prior is None:
-        prior = shaped_prior(mean, curvature, sample, scale=scale)
+        prior = select_prior_precision(mean, curvature, sample, scale=scale)
     posterior = HeadPosterior.from_curvature(mean, curvature, scale=scale, prior_precision=prior)
     if keep_scale:
         return posterior
-    factor = calibrated_width(posterior, sample, seeded(run.plan.seed, "width samples"))
+    factor = calibrate_scale(posterior, sample, seeded(session.config.seed, "width samples"))
     return replace(posterior, precision=posterior.precision * factor)
 
 
 @torch.no_grad()
-def training_sample(encoder: Encoder, dataset: Dataset, run: Run) -> Sample:
+def training_sample(encoder: Encoder, dataset: Dataset, session: TrainingSession) -> Sample:
     """Draw training examples and make them strange.
 
     Args:
         encoder: In evaluation mode.
         dataset: The training data.
-        run: Its seed and preprocessing.
+        session: Its seed and preprocessing.
 
     Returns:
         The sample; the same for the same seed.
     """
-    generator = seeded(run.plan.seed, "width")
+    generator = seeded(session.config.seed, "width")
     rows = torch.randperm(len(dataset), generator=generator)[:EXAMPLES]
-    inputs = dataset.read(rows, preprocessing=run.plan.preprocessing)
+    inputs = dataset.read(rows, preprocessing=session.config.preprocessing)
 
     def features(values: Tensor) -> Tensor:
         parts = [encoder.features(like_network(values[r], encoder)) for r in blocks(span, BATCH)]
@@ -128,11 +128,11 @@ def training_sample(encoder: Encoder, dataset: Dataset, run: Run) -> Sample:
 
     span = slice(0, len(inputs))
     labels = None if dataset.labels is None else dataset.labels[rows]
-    strange = tuple(features(x) for x in made_strange(inputs, generator))
+    strange = tuple(features(x) for x in pseudo_ood(inputs, generator))
     return Sample(features(inputs), strange, labels)
 
 
-def made_strange(inputs: Tensor, generator: torch.Generator) -> list[Tensor]:
+def pseudo_ood(inputs: Tensor, generator: torch.Generator) -> list[Tensor]:
     """Make inputs strange, in each of the ways that suit them.
 
     Args:
@@ -142,11 +142,11 @@ def made_strange(inputs: Tensor, generator: torch.Generator) -> list[Tensor]:
     Returns:
         Inputs of the same shape, for each way.
     """
-    ways = [disordered(inputs, generator)]
-    return [*ways, blurred(inputs), faded(inputs)] if inputs.ndim == 4 else ways
+    ways = [shuffled(inputs, generator)]
+    return [*ways, blurred(inputs), reduced_contrast(inputs)] if inputs.ndim == 4 else ways
 
 
-def disordered(inputs: Tensor, generator: torch.Generator) -> Tensor:
+def shuffled(inputs: Tensor, generator: torch.Generator) -> Tensor:
     """Put the same values in another order, another one for each input.
 
     Args:
@@ -174,7 +174,7 @@ def blurred(images: Tensor) -> Tensor:
     return avg_pool2d(images, width, stride=1, padding=width // 2, count_include_pad=False)
 
 
-def faded(images: Tensor) -> Tensor:
+def reduced_contrast(images: Tensor) -> Tensor:
     """Leave each channel of an image its mean, and a third of its contrast.
 
     Args:
@@ -186,7 +186,9 @@ def faded(images: Tensor) -> Tensor:
     return torch.lerp(images.mean(dim=(2, 3), keepdim=True), images, 1 / 3)
 
 
-def shaped_prior(mean: Tensor, curvature: Tensor, sample: Sample, *, scale: float) -> float:
+def select_prior_precision(
+    mean: Tensor, curvature: Tensor, sample: Sample, *, scale: float
+) -> float:
     """Choose the prior precision δ = scale · ρ by the first rule.
 
     Args:
@@ -213,7 +215,7 @@ def shaped_prior(mean: Tensor, curvature: Tensor, sample: Sample, *, scale: floa
     return max((scale * unit * shape for shape in SHAPES), key=worth)
 
 
-def calibrated_width(posterior: HeadPosterior, sample: Sample, generator: torch.Generator) -> float:
+def calibrate_scale(posterior: HeadPosterior, sample: Sample, generator: torch.Generator) -> float:
     """Choose a factor of the posterior's precision by the second rule.
 
     Args:

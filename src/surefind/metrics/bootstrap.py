@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 
 from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_array, as_scores
-from surefind.validation import check_whole
+from surefind.validation import check_int
 
 BLOCK = 2**22
 """Drawn indices held at once: 32 MB."""
@@ -79,7 +79,7 @@ def bootstrap_interval(
         InputError: If the arrays do not fit together or a value is infinite where a mean is taken.
         DegenerateError: If the metric is undefined on most draws.
     """
-    check_whole("n_resamples", n_resamples, least=1)
+    check_int("n_resamples", n_resamples, least=1)
     if not 0 < confidence < 1:
         raise InputError(f"confidence must lie strictly between 0 and 1; got {confidence!r}.")
     if statistic is None:

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 
 from surefind.errors import InputError
 from surefind.metrics.inputs import as_array, as_correct, as_labels, as_scores
-from surefind.validation import check_whole
+from surefind.validation import check_int
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ def calibration_curve(confidence: Any, correct: Any, bins: int = 10) -> Calibrat
     Returns:
         The curve.
     """
-    check_whole("bins", bins, least=1)
+    check_int("bins", bins, least=1)
     scores, right, rounding = _checked(confidence, correct)
     index = np.floor(scores * bins + rounding * bins).astype(np.int64)
     index = np.minimum(index, bins - 1)

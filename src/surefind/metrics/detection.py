@@ -35,7 +35,7 @@ from jaxtyping import Bool, Float, Int
 
 from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_correct, as_scores
-from surefind.validation import check_share
+from surefind.validation import check_fraction
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ def fpr_at_tpr(id_uncertainty: Any, ood_uncertainty: Any, tpr: float = 0.95) -> 
     Raises:
         InputError: If ``tpr`` is not in (0, 1].
     """
-    check_share("tpr", tpr)
+    check_fraction("tpr", tpr)
     if tpr == 0:
         raise InputError("tpr must be above 0: at 0 nothing need be flagged, and the answer is 0.")
     known, unknown = _both(id_uncertainty, ood_uncertainty)

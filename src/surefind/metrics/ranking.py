@@ -36,7 +36,7 @@ from jaxtyping import Bool, Float, Int
 
 from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_array, label_codes
-from surefind.validation import check_matrix, check_positive, check_whole
+from surefind.validation import check_int, check_matrix, check_positive
 
 BLOCK = 2**22
 """Distances held at once when positions are compared: 32 MB."""
@@ -282,7 +282,7 @@ def map_at_k(
 
 
 def _judged(relevant: Relevance, k: int) -> tuple[Bool[np.ndarray, "a k"], Int[np.ndarray, " a"]]:
-    check_whole("k", k, least=1)
+    check_int("k", k, least=1)
     if k > relevant.hits.shape[1]:
         raise InputError(
             f"k is {k}, but only {relevant.hits.shape[1]} neighbours are given for each query; "

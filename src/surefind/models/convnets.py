@@ -17,7 +17,7 @@ from torch import nn
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize, untouched_rng
 from surefind.models.pooling import FlattenPositions
-from surefind.validation import check_whole
+from surefind.validation import check_int
 
 
 def fashion_mnist_net(embedding_dim: int = 3, *, generator: torch.Generator) -> Encoder:
@@ -30,7 +30,7 @@ def fashion_mnist_net(embedding_dim: int = 3, *, generator: torch.Generator) -> 
     Returns:
         The encoder, in training mode.
     """
-    check_whole("embedding_dim", embedding_dim, least=1)
+    check_int("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
             *(nn.Conv2d(1, 32, 3), nn.ReLU(inplace=True)),
@@ -49,7 +49,7 @@ def cifar10_net(embedding_dim: int = 16, *, generator: torch.Generator) -> Encod
     Returns:
         The encoder, in training mode.
     """
-    check_whole("embedding_dim", embedding_dim, least=1)
+    check_int("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
             *(nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
@@ -73,9 +73,9 @@ def small_net(
     Returns:
         The encoder, in training mode.
     """
-    check_whole("in_channels", in_channels, least=1)
-    check_whole("side", side, least=2)
-    check_whole("embedding_dim", embedding_dim, least=1)
+    check_int("in_channels", in_channels, least=1)
+    check_int("side", side, least=2)
+    check_int("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
             *(nn.Conv2d(in_channels, 16, 3, padding=1), nn.ReLU(inplace=True)),

@@ -30,7 +30,7 @@ from surefind.errors import InputError
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import NORMS
 from surefind.models.pooling import GeM
-from surefind.validation import check_whole
+from surefind.validation import check_int
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ def mask_seeds(n_samples: int, generator: torch.Generator) -> list[int]:
     Returns:
         A seed for each.
     """
-    check_whole("n_samples", n_samples, least=1)
+    check_int("n_samples", n_samples, least=1)
     seeds = torch.randint(2**62, (n_samples,), generator=generator, device=generator.device)
     return [int(seed) for seed in seeds]
 
@@ -191,7 +191,7 @@ def marginal_samples(
     Returns:
         Unit embeddings (s, n, z).
     """
-    check_whole("n_samples", n_samples, least=1)
+    check_int("n_samples", n_samples, least=1)
     return _samples(encoder, inputs, (generator for _ in range(n_samples)), joint=False)
 
 

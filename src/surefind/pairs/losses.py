@@ -6,8 +6,8 @@ With w = 1/2 this is the expectation of the paper's eq. `contrastive`; it is a m
 sum over examples. Up to the constant ``w m |neg inside| / |neg|`` it equals ``Σ_ij y_ij ½|u_i - u_j|²``
 with the targets of `surefind.pairs.losses`. Training *descends* its gradient (the paper prints ``+λ∇L``).
 
-Training takes the second mean over the different pairs *inside the margin* alone (``negatives="inside"``;
-pytorch-metric-learning averages so too). Most different pairs soon lie outside and add nothing but their
+Training takes the second mean over the negative pairs *inside the margin* alone (``negatives="inside"``;
+pytorch-metric-learning averages so too). Most negative pairs soon lie outside and add nothing but their
 number: over all of them, the few that still confuse the network hardly count. It is the same loss with
 another w for each batch, w / (1 - w) = |neg| / |neg inside|.
 
@@ -23,7 +23,7 @@ With a relation over ``n`` examples (`surefind.pairs.relations`), the target of 
 
 (the paper's eq. `target_definition`, with the weight w = w_n of eq. `minibatching_logic` for mined
 pairs; w = 1/2 leaves both as they are). ``|pos|`` and ``|neg|`` count *all* ordered same and
-different pairs of the relation, self-pairs left out. The margin compares the squared distance, as the
+negative pairs of the relation, self-pairs left out. The margin compares the squared distance, as the
 loss ``max(0, m - |·|²)`` does; the paper's appendix prints the distance itself.
 
 Policy: a relation without same (or different) pairs gives targets without those terms.
@@ -38,7 +38,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from surefind.pairs.relations import Labels, Relation, as_relation, inside_margin
-from surefind.validation import check_matrix, check_positive, check_share, check_unit_rows
+from surefind.validation import check_fraction, check_matrix, check_positive, check_unit_rows
 
 
 def pair_targets(
@@ -48,9 +48,9 @@ def pair_targets(
 
     Args:
         labels: A class per example, or a relation over them.
-        embeddings: Unit vectors (n, z); they decide which different pairs are inside the margin.
-        margin: Squared distance up to which different pairs repel.
-        negative_weight: The weight w of different pairs; 0.5 is unbiased, 0 leaves them out.
+        embeddings: Unit vectors (n, z); they decide which negative pairs are inside the margin.
+        margin: Squared distance up to which negative pairs repel.
+        negative_weight: The weight w of negative pairs; 0.5 is unbiased, 0 leaves them out.
 
     Returns:
         The symmetric matrix (n, n) of targets, with a zero diagonal.
@@ -67,8 +67,8 @@ def pair_targets(
 
 def pair_weights(relation: Relation, negative_weight: float) -> tuple[float, float]:
     """Give the size of a same pair's target and of a different pair's, zero where there are none."""
-    attract = 2 * (1 - negative_weight) / relation.n_same if relation.n_same else 0.0
-    repel = 2 * negative_weight / relation.n_different if relation.n_different else 0.0
+    attract = 2 * (1 - negative_weight) / relation.n_positive if relation.n_positive else 0.0
+    repel = 2 * negative_weight / relation.n_negative if relation.n_negative else 0.0
     return attract, repel
 
 
@@ -90,7 +90,7 @@ def checked_pairs(
     check_matrix("embeddings", embeddings, rows=len(relation))
     check_unit_rows("embeddings", embeddings)
     check_positive("margin", margin)
-    check_share("negative_weight", negative_weight)
+    check_fraction("negative_weight", negative_weight)
     return relation
 
 
@@ -105,8 +105,8 @@ def contrastive_loss(
     Args:
         embeddings: Unit vectors (n, z).
         labels: A class per example, or a relation over them.
-        margin: Squared distance up to which different pairs repel.
-        negative_weight: The weight w of different pairs.
+        margin: Squared distance up to which negative pairs repel.
+        negative_weight: The weight w of negative pairs.
 
     Returns:
         The scalar loss, differentiable in the embeddings.
@@ -128,9 +128,9 @@ def relation_loss(
     Args:
         embeddings: Unit vectors (n, z).
         relation: Over them.
-        margin: Squared distance up to which different pairs repel.
-        negative_weight: The weight w of different pairs.
-        negatives: Over which different pairs the mean is taken.
+        margin: Squared distance up to which negative pairs repel.
+        negative_weight: The weight w of negative pairs.
+        negatives: Over which negative pairs the mean is taken.
 
     Returns:
         The scalar loss.
@@ -142,5 +142,5 @@ def relation_loss(
     pull = torch.where(same, squared_distance, 0).sum()
     push = torch.where(different, margin - squared_distance, 0).clamp(min=0)
     counted = push > 0 if negatives == "inside" else different
-    repelled = push.sum() * relation.n_different / counted.sum().clamp(min=1)
+    repelled = push.sum() * relation.n_negative / counted.sum().clamp(min=1)
     return (attract * pull + repel * repelled) / 2

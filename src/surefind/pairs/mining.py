@@ -1,12 +1,12 @@
 """Choosing pairs of a batch: all, hard or semi-hard ones, and the weight that corrects the choice.
 
 - "all": any pairs.
-- "hard": the same pairs that are farthest apart, and the different pairs that are closest.
-- "semi-hard": any same pairs, and different pairs inside the margin that are farther apart than one
+- "hard": the positive pairs that are farthest apart, and the negative pairs that are closest.
+- "semi-hard": any positive pairs, and negative pairs inside the margin that are farther apart than one
   of the two is from its nearest same example (Schroff et al. 2015, FaceNet, for pairs).
 
-Mined different pairs lie inside the margin more often than those of the whole set, so a curvature over
-them is biased. If a share f of all different pairs is inside the margin and a share g of the mined
+Mined negative pairs lie inside the margin more often than those of the whole set, so a curvature over
+them is biased. If a share f of all negative pairs is inside the margin and a share g of the mined
 ones, then w_n / (1 - w_n) = f / g restores the balance between attraction and repulsion:
 
     w_n = f / (f + g)
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from surefind.pairs.losses import checked_pairs
 from surefind.pairs.relations import Labels, PairList, inside_margin
-from surefind.validation import check_choice, check_whole
+from surefind.validation import check_choice, check_int
 
 Mining = Literal["all", "hard", "semi-hard"]
 
@@ -45,7 +45,7 @@ def mine_pairs(
         embeddings: Unit vectors (n, z).
         kind: "all", "hard" or "semi-hard".
         max_pairs: How many pairs to return at most.
-        margin: Squared distance inside which different pairs repel.
+        margin: Squared distance inside which negative pairs repel.
         generator: Decides between pairs that are equally good.
 
     Returns:
@@ -53,7 +53,7 @@ def mine_pairs(
     """
     check_choice("kind", kind, get_args(Mining))
     relation = checked_pairs(labels, embeddings, margin, 0.5)
-    check_whole("max_pairs", max_pairs, least=1)
+    check_int("max_pairs", max_pairs, least=1)
     everything = slice(0, len(relation))
     same, different = relation.block(everything, everything)
     cosine = embeddings.detach() @ embeddings.detach().T
@@ -65,9 +65,9 @@ def mine_pairs(
         different &= farther | farther.T
     attracting = _ranked(same, cosine if kind == "hard" else None, generator)
     repelling = _ranked(different, -cosine if kind == "hard" else None, generator)
-    n_same = min(len(attracting), max(max_pairs - max_pairs // 2, max_pairs - len(repelling)))
-    chosen = torch.cat([attracting[:n_same], repelling[: max_pairs - n_same]])
-    is_same = torch.arange(len(chosen), device=chosen.device) < n_same
+    n_positive = min(len(attracting), max(max_pairs - max_pairs // 2, max_pairs - len(repelling)))
+    chosen = torch.cat([attracting[:n_positive], repelling[: max_pairs - n_positive]])
+    is_same = torch.arange(len(chosen), device=chosen.device) < n_positive
     return PairList(chosen[:, 0], chosen[:, 1], is_same, n=len(relation))
 
 
@@ -80,7 +80,7 @@ def mined_negative_weight(
         mined: The pairs that were chosen.
         labels: A class per example of the population they were chosen from, or a relation.
         embeddings: The population's unit vectors (n, z).
-        margin: Squared distance inside which different pairs repel.
+        margin: Squared distance inside which negative pairs repel.
 
     Returns:
         w_n in [0, 1]; 0.5 where no mined different pair is inside the margin, so that it has no say.
@@ -89,7 +89,7 @@ def mined_negative_weight(
     one = embeddings.new_ones(len(relation), 1)
     everything = slice(0, len(relation))
     shares = [
-        float(r.different_sums(one, embeddings, margin, everything).sum()) / max(r.n_different, 1)
+        float(r.negative_sums(one, embeddings, margin, everything).sum()) / max(r.n_negative, 1)
         for r in (relation, mined)
     ]
     population, chosen = shares

@@ -15,7 +15,7 @@ from surefind.errors import InputError
 from surefind.pairs.losses import Negatives, relation_loss
 from surefind.pairs.mining import Mining, mine_pairs
 from surefind.pairs.relations import Classes, Relation
-from surefind.validation import check_choice, check_positive, check_share
+from surefind.validation import check_choice, check_fraction, check_positive
 
 
 @runtime_checkable
@@ -34,9 +34,9 @@ class Contrastive:
     """The contrastive loss.
 
     Attributes:
-        margin: Squared distance up to which different pairs repel.
-        negative_weight: The weight of different pairs.
-        negatives: Over which different pairs the mean is taken: "inside" the margin, or "all".
+        margin: Squared distance up to which negative pairs repel.
+        negative_weight: The weight of negative pairs.
+        negatives: Over which negative pairs the mean is taken: "inside" the margin, or "all".
         mining: Which pairs of the batch to take; None for all of them.
         max_pairs: How many of them at most, when they are mined.
 
@@ -52,7 +52,7 @@ class Contrastive:
 
     def __post_init__(self) -> None:
         check_positive("margin", self.margin)
-        check_share("negative_weight", self.negative_weight)
+        check_fraction("negative_weight", self.negative_weight)
         check_choice("negatives", self.negatives, get_args(Negatives))
 
     def __call__(

@@ -50,7 +50,7 @@ from surefind.validation import check_matrix, check_positive
 class Relation(Protocol):
     """Which pairs of ``len(relation)`` examples are the same, and which are different.
 
-    `n_same` and `n_different` count ordered pairs, so each unordered pair counts twice.
+    `n_positive` and `n_negative` count ordered pairs, so each unordered pair counts twice.
     """
 
     def __len__(self) -> int: ...
@@ -60,24 +60,24 @@ class Relation(Protocol):
         ...
 
     @property
-    def n_same(self) -> int:
-        """Number of ordered same pairs."""
+    def n_positive(self) -> int:
+        """Number of ordered positive pairs."""
         ...
 
     @property
-    def n_different(self) -> int:
-        """Number of ordered different pairs."""
+    def n_negative(self) -> int:
+        """Number of ordered negative pairs."""
         ...
 
     def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
         """Say of each pair in a block whether it is same, and whether it is different."""
         ...
 
-    def same_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
+    def positive_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
         """Add up, for each row, the vectors of the examples that are the same as it."""
         ...
 
-    def different_sums(
+    def negative_sums(
         self,
         vectors: Float[Tensor, "n v"],
         embeddings: Float[Tensor, "n z"],
@@ -161,27 +161,27 @@ class Classes:
         return index, counts
 
     @cached_property
-    def n_same(self) -> int:
+    def n_positive(self) -> int:
         """Number of ordered pairs with equal labels."""
         counts = self._members[1]
         return int((counts * (counts - 1)).sum())
 
     @cached_property
-    def n_different(self) -> int:
+    def n_negative(self) -> int:
         """Number of ordered pairs with unequal labels."""
-        return len(self) * (len(self) - 1) - self.n_same
+        return len(self) * (len(self) - 1) - self.n_positive
 
     def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
         """Compare labels; self-pairs are neither."""
         different = self.labels[rows, None] != self.labels[None, columns]
         return without_self(~different, rows, columns), different
 
-    def same_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
+    def positive_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
         """Take the class's sum less the example itself: O(n v)."""
         index, totals = class_sums(self, vectors)
         return totals[index[rows]] - vectors[rows]
 
-    def different_sums(
+    def negative_sums(
         self,
         vectors: Float[Tensor, "n v"],
         embeddings: Float[Tensor, "n z"],
@@ -285,12 +285,12 @@ class Positions:
         return same, different
 
     @property
-    def n_same(self) -> int:
+    def n_positive(self) -> int:
         """Number of ordered pairs within the inner radius."""
         return self._counts[0]
 
     @property
-    def n_different(self) -> int:
+    def n_negative(self) -> int:
         """Number of ordered pairs beyond the outer radius."""
         return self._counts[1]
 
@@ -305,7 +305,7 @@ class Positions:
         same = without_self(distance <= self.same_within, rows, columns)
         return same, distance > self.different_beyond
 
-    def same_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
+    def positive_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
         """Scan the distances block by block."""
         total = []
         for r in row_blocks(rows):
@@ -316,7 +316,7 @@ class Positions:
             total.append(sum(parts, vectors.new_zeros((), dtype=torch.float64)))
         return torch.cat(total)
 
-    def different_sums(
+    def negative_sums(
         self,
         vectors: Float[Tensor, "n v"],
         embeddings: Float[Tensor, "n z"],
@@ -386,12 +386,12 @@ class PairList:
         return PairList(left, right, same, self.n)
 
     @property
-    def n_same(self) -> int:
+    def n_positive(self) -> int:
         """Number of ordered pairs said to be the same."""
         return 2 * int(self.same.sum())
 
     @property
-    def n_different(self) -> int:
+    def n_negative(self) -> int:
         """Number of ordered pairs said to be different."""
         return 2 * int((~self.same).sum())
 
@@ -405,11 +405,11 @@ class PairList:
             said[i[here] - r0, j[here] - c0] = torch.where(self.same[here], 1, -1).to(torch.int8)
         return said > 0, said < 0
 
-    def same_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
+    def positive_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
         """Add over the list: O(m v)."""
         return self._listed_sums(vectors, self.same, rows)
 
-    def different_sums(
+    def negative_sums(
         self,
         vectors: Float[Tensor, "n v"],
         embeddings: Float[Tensor, "n z"],

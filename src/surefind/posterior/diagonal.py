@@ -27,7 +27,7 @@ from surefind.posterior.contract import check_features
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
 from surefind.posterior.precision import check_precision, laplace_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
-from surefind.validation import check_matrix, check_whole
+from surefind.validation import check_int, check_matrix
 
 SQUARES = 1 << 19
 """Squared features held at a time: 2 MB in float32."""
@@ -154,7 +154,7 @@ class HeadPosterior:
         Returns:
             Unit vectors (s, n, z).
         """
-        check_whole("n_samples", n_samples, least=1)
+        check_int("n_samples", n_samples, least=1)
         mean, variance = self.output_moments(features)
         if not joint:
             noise = normal((n_samples, *mean.shape), mean, generator)

@@ -11,7 +11,7 @@ by its likelihood ratio between "one point" and "two independent points",
 
     LR = vMF match score - log C(0),    loss = ½ mean_same log(1 + e^-LR) + ½ mean_different log(1 + e^LR),
 
-which punishes a κ that is too high (same pairs far apart) as well as one that is too low (different
+which punishes a κ that is too high (positive pairs far apart) as well as one that is too low (different
 pairs not told apart). Never tune on test or out-of-distribution data.
 
 Axes: ``n`` examples, ``d`` features, ``m`` pairs.
@@ -173,8 +173,8 @@ def pair_loss(embeddings: Embeddings, pairs: PairList) -> float:
     Raises:
         DegenerateError: If one kind of pairs is missing.
     """
-    if pairs.n_same == 0 or pairs.n_different == 0:
-        raise DegenerateError("held-out pairs must hold same and different pairs, both kinds.")
+    if pairs.n_positive == 0 or pairs.n_negative == 0:
+        raise DegenerateError("held-out pairs must hold same and negative pairs, both kinds.")
     a, b = embeddings.tensors()[pairs.left], embeddings.tensors()[pairs.right]
     dim = a.mean.shape[1]
     gap = paired_gap(a.mean, b.mean)

@@ -75,7 +75,7 @@ def fit_posterior(
         source: The vectors.
         relation: Which of them belong together.
         distance: "euclidean" or "arccos".
-        margin: Squared distance up to which different pairs repel.
+        margin: Squared distance up to which negative pairs repel.
         prior_precision: δ; None for the rule above, "evidence" for the δ of largest evidence.
         scale: How many observations the loss stands for; None for the number of examples.
         columns: As for `scan_pairs`.

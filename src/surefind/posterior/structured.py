@@ -26,7 +26,7 @@ from surefind.posterior.diagonal import normal
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
 from surefind.posterior.precision import check_precision, clip_negative, laplace_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
-from surefind.validation import check_finite, check_matrix, check_whole
+from surefind.validation import check_finite, check_int, check_matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ class KroneckerPosterior:
         Returns:
             Unit vectors (s, n, z).
         """
-        check_whole("n_samples", n_samples, least=1)
+        check_int("n_samples", n_samples, least=1)
         mean, variance = self._turned_moments(features)
         if not joint:
             noise = normal((n_samples, *mean.shape), mean, generator)
@@ -246,7 +246,7 @@ class DensePosterior:
         Returns:
             Unit vectors (s, n, z).
         """
-        check_whole("n_samples", n_samples, least=1)
+        check_int("n_samples", n_samples, least=1)
         check_features(features, self.mean)
         if not joint:
             mean, covariance = self._output_moments(features)

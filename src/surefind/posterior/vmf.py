@@ -37,7 +37,7 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.validation import check_float, check_whole
+from surefind.validation import check_float, check_int
 
 DEBYE_TERMS = 9
 DEBYE_ORDER = 24
@@ -63,7 +63,7 @@ def vmf_concentration(resultant_length: Tensor, dim: int) -> Tensor:
     Raises:
         InputError: If a length is outside [0, 1].
     """
-    check_whole("dim", dim, least=2)
+    check_int("dim", dim, least=2)
     check_float("resultant_length", resultant_length)
     if not bool(((resultant_length >= 0) & (resultant_length <= 1)).all()):
         raise InputError("resultant_length must lie between 0 and 1: it is the length of a mean.")
@@ -93,7 +93,7 @@ def vmf_log_normalizer(kappa: Tensor, dim: int) -> Tensor:
     Raises:
         InputError: If a concentration is negative, NaN or infinite.
     """
-    check_whole("dim", dim, least=2)
+    check_int("dim", dim, least=2)
     check_float("kappa", kappa)
     _check_kappa(kappa)
     value = _log_normalizer(kappa.double(), dim, shifted=False)

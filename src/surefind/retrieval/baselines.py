@@ -43,7 +43,7 @@ from torch import Tensor
 
 from surefind.errors import DegenerateError, InputError
 from surefind.retrieval.search import as_rows, as_unit_rows, highest_cosines, unit64
-from surefind.validation import check_share, check_whole
+from surefind.validation import check_fraction, check_int
 
 FARTHEST = 2.0
 """The longest chord: how far a runner-up is that is not there."""
@@ -192,7 +192,7 @@ def fit_knn_density(embeddings: Any, *, k: int = 10) -> NeighbourDistance:
         InputError: If there are fewer than ``k`` vectors.
     """
     rows = as_unit_rows("embeddings", embeddings)
-    check_whole("k", k, least=1)
+    check_int("k", k, least=1)
     if k > len(rows):
         raise InputError(f"k is {k}, but there are {len(rows)} training vectors; lower k.")
     return NeighbourDistance(unit64(rows), k)
@@ -343,9 +343,9 @@ def fit_mahalanobis(
             ``shrinkage`` is 0.
     """
     x = as_rows("features", features)
-    check_share("shrinkage", shrinkage)
+    check_fraction("shrinkage", shrinkage)
     if rank is not None:
-        check_whole("rank", rank, least=1)
+        check_int("rank", rank, least=1)
     codes, counts = label_codes(labels, len(x))
     codes = codes.to(x.device)
     d = x.shape[1]

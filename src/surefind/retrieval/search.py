@@ -43,7 +43,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from surefind.errors import DegenerateError, InputError
-from surefind.validation import check_matrix, check_unit_rows, check_whole
+from surefind.validation import check_int, check_matrix, check_unit_rows
 
 BLOCK_ROWS, BLOCK_COLUMNS = 256, 16384
 """A block of similarities is at most 16 MB in float32."""
@@ -259,7 +259,7 @@ def nearest(queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -
         InputError: If the sets do not fit together or ``k`` is more than the gallery can give.
     """
     q, g = as_unit_rows("queries", queries), as_unit_rows("gallery", gallery)
-    check_whole("k", k, least=1)
+    check_int("k", k, least=1)
     if q.shape[1] != g.shape[1]:
         raise InputError(
             f"queries have {q.shape[1]} dimensions and the gallery {g.shape[1]}; "

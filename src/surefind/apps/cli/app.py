@@ -1,8 +1,8 @@
 """All commands together, and what becomes of their errors.
 
 A command is one line below. What it raises ends here: the library's own errors (in the words of
-`surefind.apps.cli.wording`) and the system's (no such file, no space) become a sentence and exit code 1; typer
-explains wrong usage itself, with exit code 2; a defect of ours keeps its traceback.
+`surefind.apps.cli.wording`) and the system's (no such file, no space) become a sentence and exit code 1;
+typer explains wrong usage itself, with exit code 2; a defect of ours keeps its traceback.
 """
 
 import errno

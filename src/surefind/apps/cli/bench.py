@@ -69,11 +69,11 @@ def bench(
     """
     from surefind.evaluation.bench import rows_of, run_problem
     from surefind.evaluation.bench.cells import cell_file
-    from surefind.validation import check_whole
+    from surefind.validation import check_int
 
-    check_whole("seeds", seeds, least=1)
+    check_int("seeds", seeds, least=1)
     if epochs is not None:
-        check_whole("epochs", epochs, least=0)
+        check_int("epochs", epochs, least=0)
     check_place(out, 0)
     check_place(work, 0)
     rows = rows_of(methods.split(","), with_ablation=ablation)

@@ -79,10 +79,10 @@ def calibrate(
     Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
     from surefind.gallery.gallery import Gallery
-    from surefind.validation import check_whole
+    from surefind.validation import check_int
 
     check_target(max_wrong=max_wrong, confidence=confidence)
-    check_whole("k", k, least=1)
+    check_int("k", k, least=1)
     if groups is not None and unknown is not None:
         raise InputError(
             "--groups needs a group for every query: put the unknown ones among the queries, with an "

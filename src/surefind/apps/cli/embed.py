@@ -44,9 +44,9 @@ def embed(
 
     Example: `surefind embed runs/digits digits:test --out test.npz`
     """
-    from surefind.validation import check_whole
+    from surefind.validation import check_int
 
-    check_whole("batch_size", batch_size, least=1)
+    check_int("batch_size", batch_size, least=1)
     check_file(out, SUFFIXES)
     folder = open_run(run)
     learner = folder.learner()

@@ -82,9 +82,9 @@ def evaluate(
     from surefind.evaluation.evaluate import check_parts
     from surefind.evaluation.evaluate import evaluate as measure
     from surefind.learning.seeds import seeded
-    from surefind.validation import check_whole
+    from surefind.validation import check_int
 
-    check_whole("samples", samples, least=0)
+    check_int("samples", samples, least=0)
     folder = open_run(run)
     check_place(run, SPACE)
     learner = folder.learner()

@@ -95,9 +95,9 @@ def fit(
     """
     from surefind.estimators.learner import MetricLearner
     from surefind.learning.methods import LaplacePosthoc
-    from surefind.validation import check_positive, check_whole
+    from surefind.validation import check_int, check_positive
 
-    check_whole("epochs", epochs, least=0)
+    check_int("epochs", epochs, least=0)
     for name, value in (("prior_precision", prior_precision), ("scale", scale), ("margin", margin)):
         if value is not None:
             check_positive(name, value)

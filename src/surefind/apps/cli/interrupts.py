@@ -1,8 +1,8 @@
 """Ctrl-C: stop between two steps of training, keep that state, and say how to go on.
 
 While steps follow one another, the first Ctrl-C waits for the end of the step that is running; the training
-loop then keeps the state, and nothing is lost (`surefind.learning.train`). At any other moment, and the second time,
-it stops at once; files are written whole or not at all.
+loop then keeps the state, and nothing is lost (`surefind.learning.train`). At any other moment, and
+the second time, it stops at once; files are written whole or not at all.
 """
 
 import shlex

@@ -73,9 +73,9 @@ def search(
     Example: `surefind search gallery digits:test --run runs/digits -k 5 --out answers.csv`
     """
     from surefind.gallery.gallery import Gallery
-    from surefind.validation import check_whole
+    from surefind.validation import check_int
 
-    check_whole("k", k, least=1)
+    check_int("k", k, least=1)
     if out is not None:
         check_file(out, SUFFIXES)
     aside = to_stderr if as_json else say

@@ -162,13 +162,13 @@ def train(
     from surefind.estimators.learner import MetricLearner
     from surefind.learning.methods import METHODS
     from surefind.pairs.objectives import Contrastive
-    from surefind.validation import check_choice, check_positive, check_whole
+    from surefind.validation import check_choice, check_int, check_positive
 
     check_choice("method", method, METHODS)
     check_positive("margin", margin)
     check_positive("learning_rate", learning_rate)
-    check_whole("batch_size", batch_size, least=2)
-    check_whole("epochs", epochs, least=0)
+    check_int("batch_size", batch_size, least=2)
+    check_int("epochs", epochs, least=0)
     speaks = join_processes()
     settings = {
         "source": source,

@@ -24,7 +24,7 @@ from fastapi import Depends, Request
 
 from surefind.apps.service.problems import RefusedError
 from surefind.errors import InputError
-from surefind.validation import check_positive, check_whole
+from surefind.validation import check_int, check_positive
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """What a browser on this machine may call a service without tokens."""
@@ -71,8 +71,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "max_queries", "burst", "max_batch", "max_waiting"):
-            check_whole(name, getattr(self, name), least=1)
-        check_whole("max_reviews", self.max_reviews, least=0)
+            check_int(name, getattr(self, name), least=1)
+        check_int("max_reviews", self.max_reviews, least=0)
         check_positive("seconds", float(self.seconds))
         for name in ("rate", "max_wait"):
             if getattr(self, name) < 0:

@@ -32,7 +32,7 @@ from surefind.evaluation.bench.protocols import (
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
 from surefind.models.encoder import Encoder
-from surefind.validation import check_whole
+from surefind.validation import check_int
 
 OPEN_CLASSES = 10
 ROOMY = 10
@@ -64,13 +64,13 @@ def own_problem(
         side: To which the small network's images are resized.
         epochs: Passes over the data.
         batch_size: Examples a step.
-        margin: Squared distance up to which different pairs repel.
+        margin: Squared distance up to which negative pairs repel.
         learning_rate: Of RMSprop; by default 1e-3, and 1e-5 for a backbone, which must not forget.
 
     Returns:
         The problem.
     """
-    check_whole("side", side, least=4)
+    check_int("side", side, least=4)
     splits = _load(Path(source))
     train, test, gallery = _parts(splits, Path(source))
     check_trainable(train)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
-from surefind.learning.session import Run
+from surefind.learning.session import TrainingSession
 from surefind.models.encoder import Encoder
 
 Sampler = Callable[[Tensor], Tensor]
@@ -44,7 +44,7 @@ class Embedder(Protocol):
 class Method(Protocol):
     """How to learn an encoder and its uncertainty."""
 
-    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> Embedder:
+    def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> Embedder:
         """Learn; the caller's encoder stays as it is."""
         ...
 

@@ -1,7 +1,7 @@
 """The point estimate: an encoder trained on a loss, with no uncertainty.
 
 Its κ is infinite: it claims to be exact about everything, which is what plain retrieval does. Other
-methods start from it, so its `EncoderTrainee` is theirs too.
+methods start from it, so its `EncoderTask` is theirs too.
 """
 
 import copy
@@ -15,7 +15,7 @@ from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.learning.distributed import average_buffers, gather_rows, own_generator
 from surefind.learning.methods.contract import Sampler, prefixed, unprefixed
-from surefind.learning.session import Run
+from surefind.learning.session import TrainingSession
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
 from surefind.pairs.objectives import Objective
@@ -31,7 +31,7 @@ def plain_forward(encoder: Encoder, inputs: Tensor, generator: torch.Generator) 
 
 
 @dataclass(eq=False)
-class EncoderTrainee:
+class EncoderTask:
     """An encoder whose embeddings are trained on an objective.
 
     Attributes:
@@ -116,9 +116,9 @@ class PointEmbedder:
 class Deterministic:
     """Train an encoder on the objective."""
 
-    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> PointEmbedder:
+    def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> PointEmbedder:
         """Train a copy of the encoder."""
-        return PointEmbedder(trained_copy(encoder, dataset, run))
+        return PointEmbedder(trained_copy(encoder, dataset, session))
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> PointEmbedder:
         """Put the encoder together again."""
@@ -128,7 +128,7 @@ class Deterministic:
 def trained_copy(
     encoder: Encoder,
     dataset: Dataset,
-    run: Run,
+    session: TrainingSession,
     *,
     stage: str = "encoder",
     kind: str = "point estimate",
@@ -139,7 +139,7 @@ def trained_copy(
     Args:
         encoder: Stays as it is.
         dataset: The training data.
-        run: What to train by.
+        session: What to train by.
         stage: The stage's name.
         kind: What is trained, see `Run.stage`.
         forward: How to embed a batch while training.
@@ -148,8 +148,8 @@ def trained_copy(
         The trained copy, in evaluation mode, without gradients.
     """
     copied = copy.deepcopy(encoder)
-    trainee = EncoderTrainee(copied, copy.deepcopy(run.objective), forward)
-    run.stage(stage, trainee, dataset, kind=kind)
+    task = EncoderTask(copied, copy.deepcopy(session.objective), forward)
+    session.stage(stage, task, dataset, kind=kind)
     return frozen(copied)
 
 

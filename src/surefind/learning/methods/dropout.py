@@ -15,7 +15,7 @@ from surefind.embeddings import Embeddings
 from surefind.learning.methods.contract import Sampler, prefixed
 from surefind.learning.methods.deterministic import restored_copy, trained_copy
 from surefind.learning.seeds import seeded
-from surefind.learning.session import Run
+from surefind.learning.session import TrainingSession
 from surefind.models.dropout import (
     dropping,
     joint_samples,
@@ -79,11 +79,11 @@ class MCDropout:
     rate: float = 0.2
     n_samples: int = 100
 
-    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> DropoutEmbedder:
+    def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> DropoutEmbedder:
         """Train a copy of the encoder with dropout."""
         dropped = with_dropout(encoder, self.rate)
         kind = f"dropout {self.rate}"
-        trained = trained_copy(dropped, dataset, run, kind=kind, forward=_forward)
+        trained = trained_copy(dropped, dataset, session, kind=kind, forward=_forward)
         return DropoutEmbedder(trained, self.n_samples)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> DropoutEmbedder:

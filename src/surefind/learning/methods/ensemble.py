@@ -22,12 +22,12 @@ from surefind.learning.inference import apply
 from surefind.learning.methods.contract import Sampler, prefixed
 from surefind.learning.methods.deterministic import restored_copy, trained_copy
 from surefind.learning.seeds import seeded
-from surefind.learning.session import Run
+from surefind.learning.session import TrainingSession
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize
 from surefind.models.towers import Tower
 from surefind.posterior.projection import sampled_embeddings
-from surefind.validation import check_choice, check_whole
+from surefind.validation import check_choice, check_int
 
 REDRAW = ("auto", "all", "head")
 
@@ -97,18 +97,18 @@ class DeepEnsemble:
     members: int = 5
     redraw: str = "auto"
 
-    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> EnsembleEmbedder:
+    def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> EnsembleEmbedder:
         """Train the members one after the other, each a stage, and align them.
 
         Args:
             encoder: The first member's start; stays as it is.
             dataset: The training data.
-            run: What to train by.
+            session: What to train by.
 
         Returns:
             The aligned members.
         """
-        check_whole("members", self.members, least=2)
+        check_int("members", self.members, least=2)
         check_choice("redraw", self.redraw, REDRAW)
         pretrained = isinstance(encoder.backbone, Tower)
         head_only = self.redraw == "head" or (self.redraw == "auto" and pretrained)
@@ -116,14 +116,16 @@ class DeepEnsemble:
         for i in range(self.members):
             start = copy.deepcopy(encoder)
             if i > 0:
-                initialize(start.head if head_only else start, seeded(run.plan.seed, "member", i))
-            plan = replace(run.plan, seed=run.plan.seed + 1_000_003 * i)
-            member = replace(run, plan=plan)
+                initialize(
+                    start.head if head_only else start, seeded(session.config.seed, "member", i)
+                )
+            config = replace(session.config, seed=session.config.seed + 1_000_003 * i)
+            member = replace(session, config=config)
             # The first member is the point estimate: in a folder that is shared, it is trained once.
             stage = f"member {i}" if i else "encoder"
             kind = f"member {i}, {self.redraw}" if i else "point estimate"
             trained.append(trained_copy(start, dataset, member, stage=stage, kind=kind))
-        preprocessing = run.plan.preprocessing
+        preprocessing = session.config.preprocessing
         embeddings = [apply(e, dataset, e, preprocessing=preprocessing) for e in trained]
         rotations = [procrustes(u, embeddings[0]) for u in embeddings]
         return EnsembleEmbedder(tuple(trained), torch.stack(rotations))

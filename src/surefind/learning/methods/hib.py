@@ -5,7 +5,7 @@ retrieval takes place, and a pair matches with probability
 
     p = mean over K² sample pairs of sigmoid(b - a |z_1 - z_2|),    a > 0 and b learnt.
 
-The soft contrastive loss is -log p for same and -log(1 - p) for different pairs, each averaged, and
+The soft contrastive loss is -log p for same and -log(1 - p) for negative pairs, each averaged, and
 both weigh half. The information bottleneck *adds* β KL(N(μ, σ²) | N(0, 1)) per example (the authors
 of LAM had the sign wrong).
 """
@@ -23,7 +23,7 @@ from surefind.learning.methods.contract import prefixed, unprefixed
 from surefind.learning.methods.deterministic import frozen, restored_copy
 from surefind.learning.methods.gaussian import GaussianEmbedder, VarianceNet, frozen_variance
 from surefind.learning.seeds import seeded
-from surefind.learning.session import Run
+from surefind.learning.session import TrainingSession
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
 from surefind.pairs.relations import Relation
@@ -43,21 +43,21 @@ class HIB:
     n_samples: int = 8
     bottleneck: float = 1e-4
 
-    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> GaussianEmbedder:
+    def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> GaussianEmbedder:
         """Train a copy of the encoder together with its variances.
 
         Args:
             encoder: Stays as it is.
             dataset: The training data.
-            run: What to train by. Its objective is not used: the method has its own loss.
+            session: What to train by. Its objective is not used: the method has its own loss.
 
         Returns:
             The embedder.
         """
         copied = copy.deepcopy(encoder)
-        net = _net(copied, seeded(run.plan.seed, "variance"))
-        trainee = HedgedTrainee(copied, net, MatchScale().to(copied.head.weight), self)
-        run.stage("encoder", trainee, dataset, kind=repr(self))
+        net = _net(copied, seeded(session.config.seed, "variance"))
+        task = HedgedTask(copied, net, MatchScale().to(copied.head.weight), self)
+        session.stage("encoder", task, dataset, kind=repr(self))
         return GaussianEmbedder(frozen(copied), frozen_variance(net), unit_mean=False)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> GaussianEmbedder:
@@ -82,7 +82,7 @@ class MatchScale(nn.Module):
 
 
 @dataclass(eq=False)
-class HedgedTrainee:
+class HedgedTask:
     """Encoder, variances and match scale, trained together.
 
     Attributes:
@@ -151,7 +151,7 @@ class HedgedTrainee:
 def soft_contrastive_loss(
     samples: Tensor, same: Tensor, different: Tensor, match: MatchScale
 ) -> Tensor:
-    """Compute -log p of same and -log(1 - p) of different pairs, both kinds weighing half.
+    """Compute -log p of same and -log(1 - p) of negative pairs, both kinds weighing half.
 
     Args:
         samples: Unit samples (s, n, z).

@@ -46,7 +46,7 @@ from surefind.learning.distributed import average_buffers, gather_rows
 from surefind.learning.methods.contract import prefixed, unprefixed
 from surefind.learning.methods.deterministic import frozen
 from surefind.learning.methods.head_embedder import HeadEmbedder, restore_head_embedder
-from surefind.learning.session import Run
+from surefind.learning.session import TrainingSession
 from surefind.learning.tuning import chosen_posterior
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, on_sphere, plain_features
@@ -54,7 +54,7 @@ from surefind.pairs.losses import pair_targets
 from surefind.pairs.objectives import Objective
 from surefind.pairs.relations import Relation
 from surefind.posterior.diagonal import HeadPosterior, normal
-from surefind.validation import check_choice, check_positive, check_share
+from surefind.validation import check_choice, check_fraction, check_positive
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ class LaplaceOnline:
     # Not in the repr, which names the training: the width is set after it.
     width: Literal["chosen", "trained"] = field(default="chosen", repr=False)
 
-    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> HeadEmbedder:
+    def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> HeadEmbedder:
         """Train a copy of the encoder together with its posterior.
 
         Args:
             encoder: Stays as it is.
             dataset: The training data.
-            run: What to train by.
+            session: What to train by.
 
         Returns:
             The encoder with its posterior.
@@ -96,7 +96,7 @@ class LaplaceOnline:
         Raises:
             InputError: If an option is out of range.
         """
-        check_share("memory", self.memory)
+        check_fraction("memory", self.memory)
         check_choice("width", self.width, ("chosen", "trained"))
         if not (self.scale >= 0 and self.temperature >= 0):
             raise InputError(
@@ -107,22 +107,22 @@ class LaplaceOnline:
         if prior is None:
             prior = 1 / float((weights.double() ** 2).mean())
         check_positive("prior_precision", prior)
-        trainee = OnlineTrainee(
+        task = OnlineTask(
             copy.deepcopy(encoder),
-            run.objective,
-            run.margin,
+            session.objective,
+            session.margin,
             self,
             prior,
             torch.zeros_like(weights),
         )
-        kind = f"{self!r}, prior {prior:.6g}, margin {run.margin}"
-        run.stage("encoder", trainee, dataset, kind=kind)
-        trained = frozen(trainee.encoder)
-        posterior = HeadPosterior(trained.head_weights(), trainee.precision, trainee.clipped)
+        kind = f"{self!r}, prior {prior:.6g}, margin {session.margin}"
+        session.stage("encoder", task, dataset, kind=kind)
+        trained = frozen(task.encoder)
+        posterior = HeadPosterior(trained.head_weights(), task.precision, task.clipped)
         if self.width == "chosen" and self.scale > 0:
             nominal = float(len(dataset))
-            wide = chosen_posterior(trained, trainee.mean_curvature, dataset, run, scale=nominal)
-            posterior = replace(wide, clipped=trainee.clipped)
+            wide = chosen_posterior(trained, task.mean_curvature, dataset, session, scale=nominal)
+            posterior = replace(wide, clipped=task.clipped)
         return HeadEmbedder(trained, posterior)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> HeadEmbedder:
@@ -131,13 +131,13 @@ class LaplaceOnline:
 
 
 @dataclass(eq=False)
-class OnlineTrainee:
+class OnlineTask:
     """An encoder and the precision of its head, trained together.
 
     Attributes:
         encoder: Changed in place.
         objective: The loss of a batch of embeddings.
-        margin: Squared distance up to which different pairs repel, in the curvature.
+        margin: Squared distance up to which negative pairs repel, in the curvature.
         options: The method's.
         prior_precision: δ.
         curvature: C (z, d), the bias in the last column.

@@ -21,11 +21,11 @@ from surefind.curvature.dataset import dataset_curvature
 from surefind.curvature.head import Approximation, head_curvature
 from surefind.curvature.outputs import Distance
 from surefind.data.dataset import Dataset
-from surefind.learning.distributed import gather_rows, part, sum_processes
+from surefind.learning.distributed import gather_rows, part, sum_ranks
 from surefind.learning.inference import batches, like_network
 from surefind.learning.methods.deterministic import trained_copy
 from surefind.learning.methods.head_embedder import HeadEmbedder, restore_head_embedder
-from surefind.learning.session import Run
+from surefind.learning.session import TrainingSession
 from surefind.learning.train import epoch_batches, relation_of
 from surefind.learning.tuning import chosen_posterior
 from surefind.models.encoder import Encoder, on_sphere
@@ -52,25 +52,25 @@ class LaplacePosthoc:
     scale: float | None = None
     prior_precision: float | None = None
 
-    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> HeadEmbedder:
+    def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> HeadEmbedder:
         """Train a copy of the encoder, if there are epochs, and fit the posterior.
 
         Args:
             encoder: Stays as it is.
             dataset: The training data.
-            run: What to train by.
+            session: What to train by.
 
         Returns:
             The encoder with its posterior.
         """
-        trained = trained_copy(encoder, dataset, run)
-        curvature = self.curvature(trained, dataset, run)
+        trained = trained_copy(encoder, dataset, session)
+        curvature = self.curvature(trained, dataset, session)
         scale = float(len(dataset)) if self.scale is None else self.scale
         posterior = chosen_posterior(
             trained,
             curvature,
             dataset,
-            run,
+            session,
             scale=scale,
             prior_precision=self.prior_precision,
             keep_scale=self.scale is not None or self.prior_precision is not None,
@@ -82,52 +82,54 @@ class LaplacePosthoc:
         return restore_head_embedder(encoder, tensors)
 
     @torch.no_grad()
-    def curvature(self, encoder: Encoder, dataset: Dataset, run: Run) -> Tensor:
+    def curvature(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> Tensor:
         """Compute the head's curvature over the training data.
 
         Args:
             encoder: In evaluation mode.
             dataset: The training data.
-            run: Its margin; and its plan, where batches are needed.
+            session: Its margin; and its plan, where batches are needed.
 
         Returns:
             The curvature (z, d), unscaled and unclipped.
         """
         if self.approximation != "fixed":
-            return self._batch_curvature(encoder, dataset, run)
+            return self._batch_curvature(encoder, dataset, session)
         own = part(len(dataset))
         width = encoder.head_weights().shape[1]
         small = 4 * width * (own.stop - own.start) <= FEATURE_BYTES
         features, outputs = [], []
-        for x in batches(dataset, encoder, rows=own, preprocessing=run.plan.preprocessing):
+        for x in batches(dataset, encoder, rows=own, preprocessing=session.config.preprocessing):
             h = encoder.features(x)
             outputs.append(encoder.outputs_of(h))
             if small:
                 features.append(h)
         everyone = gather_rows(torch.cat(outputs), len(dataset))
-        second = batches(dataset, encoder, rows=own, preprocessing=run.plan.preprocessing)
+        second = batches(dataset, encoder, rows=own, preprocessing=session.config.preprocessing)
         again = (encoder.features(x) for x in second)
         curvature = dataset_curvature(
             features if small else again,
             everyone,
-            relation_of(dataset, run.plan),
+            relation_of(dataset, session.config),
             distance=self.distance,
-            margin=run.margin,
+            margin=session.margin,
             rows=own,
         )
-        return sum_processes(curvature)
+        return sum_ranks(curvature)
 
-    def _batch_curvature(self, encoder: Encoder, dataset: Dataset, run: Run) -> Tensor:
+    def _batch_curvature(
+        self, encoder: Encoder, dataset: Dataset, session: TrainingSession
+    ) -> Tensor:
         """Average over the batches of one epoch; each process does its share of the batches."""
-        plan = run.plan
-        groups = epoch_batches(dataset, plan, epoch=0)
+        config = session.config
+        groups = epoch_batches(dataset, config, epoch=0)
         total = torch.zeros_like(encoder.head_weights())
         for rows in groups[part(len(groups))]:
-            inputs = dataset.read(rows, preprocessing=plan.preprocessing)
+            inputs = dataset.read(rows, preprocessing=config.preprocessing)
             features = encoder.features(like_network(inputs, encoder))
             outputs = encoder.outputs_of(features)
-            relation = relation_of(dataset, plan, rows)
-            targets = pair_targets(relation, on_sphere(outputs), margin=run.margin)
+            relation = relation_of(dataset, config, rows)
+            targets = pair_targets(relation, on_sphere(outputs), margin=session.margin)
             total += head_curvature(
                 features,
                 outputs,
@@ -135,4 +137,4 @@ class LaplacePosthoc:
                 distance=self.distance,
                 approximation=self.approximation,
             )
-        return sum_processes(total) / len(groups)
+        return sum_ranks(total) / len(groups)

@@ -1,9 +1,9 @@
 """Probabilistic face embeddings (Shi and Jain 2019): variances learnt on a frozen point estimate.
 
 Genuine pairs should be likely under the two Gaussians: the mutual likelihood score is maximised
-over all same pairs of a batch,
+over all positive pairs of a batch,
 
-    loss = mean over same pairs of ½ Σ_k ( (μ_ik - μ_jk)² / (σ²_ik + σ²_jk) + log(σ²_ik + σ²_jk) ).
+    loss = mean over positive pairs of ½ Σ_k ( (μ_ik - μ_jk)² / (σ²_ik + σ²_jk) + log(σ²_ik + σ²_jk) ).
 
 The encoder is trained first, as the deterministic method does it, and then left alone; its features
 are computed once and kept, so that the second stage is cheap.
@@ -21,7 +21,7 @@ from surefind.learning.methods.contract import unprefixed
 from surefind.learning.methods.deterministic import restored_copy, trained_copy
 from surefind.learning.methods.gaussian import GaussianEmbedder, VarianceNet, frozen_variance
 from surefind.learning.seeds import seeded
-from surefind.learning.session import Run, digest
+from surefind.learning.session import TrainingSession, digest
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
 from surefind.pairs.relations import Relation
@@ -40,34 +40,34 @@ class PFE:
     epochs: int | None = None
     learning_rate: float = 1e-3
 
-    def fit(self, encoder: Encoder, dataset: Dataset, run: Run) -> GaussianEmbedder:
+    def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> GaussianEmbedder:
         """Train encoder and variances, one stage each.
 
         Args:
             encoder: Stays as it is.
             dataset: The training data.
-            run: What to train by.
+            session: What to train by.
 
         Returns:
             The embedder.
         """
-        trained = trained_copy(encoder, dataset, run)
-        preprocessing = run.plan.preprocessing
+        trained = trained_copy(encoder, dataset, session)
+        preprocessing = session.config.preprocessing
         features = apply(trained.features, dataset, trained, preprocessing=preprocessing)
         features = features.cpu()
         kept = Dataset(features, dataset.labels, positions=dataset.positions, name=dataset.name)
-        net = _net(trained, seeded(run.plan.seed, "variance"))
-        epochs = max(1, run.plan.epochs) if self.epochs is None else self.epochs
-        plan = replace(
-            run.plan,
+        net = _net(trained, seeded(session.config.seed, "variance"))
+        epochs = max(1, session.config.epochs) if self.epochs is None else self.epochs
+        config = replace(
+            session.config,
             epochs=epochs,
             preprocessing=None,
             optimizer=lambda p: torch.optim.Adam(p, lr=self.learning_rate),
         )
         # Named by the encoder it is learnt on: another encoder needs other variances.
         stage = f"variance-{digest(trained.state_dict().values())}"
-        trainee = VarianceTrainee(trained, net)
-        run.stage(stage, trainee, kept, kind=repr(self), plan=plan)
+        task = VarianceTask(trained, net)
+        session.stage(stage, task, kept, kind=repr(self), config=config)
         return GaussianEmbedder(trained, frozen_variance(net), unit_mean=True)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> GaussianEmbedder:
@@ -79,7 +79,7 @@ class PFE:
 
 
 @dataclass(eq=False)
-class VarianceTrainee:
+class VarianceTask:
     """A variance net on the features of a frozen encoder.
 
     Attributes:
@@ -95,7 +95,7 @@ class VarianceTrainee:
         return list(self.net.parameters())
 
     def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
-        """Compute the negative mutual likelihood of the batch's same pairs.
+        """Compute the negative mutual likelihood of the batch's positive pairs.
 
         Args:
             inputs: Features of this process's part of the batch.
