@@ -1,4 +1,4 @@
-"""Imports point one way: a module may import its own stage and the stages above it in the list, no other."""
+"""Imports point one way: a module may import its own stage and those above it in the list, no other."""
 
 import ast
 from pathlib import Path
@@ -6,9 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "src" / "surefind"
 STAGES = [
     *("errors", "validation", "files", "dependencies", "embeddings"),
-    *("pairs", "data", "models", "curvature", "posterior"),
-    *("metrics", "retrieval", "learning", "estimators"),
-    *("decisions", "gallery", "evaluation"),
+    *("pairs", "data", "models", "metrics", "retrieval", "curvature", "posterior"),
+    *("learning", "estimators", "decisions", "gallery", "evaluation"),
     *("apps.demo", "apps.service", "apps.cli"),
     *("__main__", "__init__"),
 ]
