@@ -1,12 +1,16 @@
 """Search in a large gallery, durable writes, and rounds of changes that end in a kill.
 
 Run ``python benchmarks/gallery.py``; finished cases are kept in results/gallery.json, and ``--again``
-measures all of them anew. Vectors are drawn from classes in a space of fewer dimensions, as embeddings
-are, and, for the worst case, evenly from the sphere. Recall is measured against the exact search of
-the same queries. Times of one query are those of `Gallery.search`, all included.
+measures all of them anew. ``--against SRC`` measures the cases of a gallery's folder with this surefind
+and with another one, whose sources are in SRC, in turns, and keeps both and their ratios.
+
+Vectors are drawn from classes in a space of fewer dimensions, as embeddings are, and, for the worst case,
+evenly from the sphere. Recall is measured against the exact search of the same queries. Times of one query
+are those of `Gallery.search`, all included.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +22,7 @@ from typing import Any
 import numpy as np
 from measure import environment, status
 
+from surefind.embeddings import Embeddings
 from surefind.gallery.gallery import Gallery
 
 RESULTS = Path(__file__).parent / "results" / "gallery.json"
@@ -93,18 +98,66 @@ def quantiles(seconds: list[float]) -> dict[str, float]:
 
 
 def folder(n: int, z: int) -> dict[str, Any]:
-    """Durable writes: single items, one large call, a snapshot, and opening it."""
+    """Time durable writes: single items, one large call, compacting the folder, and opening it."""
     vectors = even(n, z, np.random.default_rng(SEED))
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "gallery"
         with Gallery(path=path) as gallery:
             seconds = {"add_all": timed(lambda: gallery.add(vectors, ids=range(n)))}
             single = [timed(lambda: gallery.add(vectors[:1])) for _ in range(200)]
-            seconds["snapshot"] = timed(gallery.save)
+            seconds["compact"] = timed(gallery.save)
         start = time.perf_counter()
         Gallery.open(path).close()
         seconds["open"] = time.perf_counter() - start
     return {"items": n, "dimensions": z, "seconds": seconds, "add_one_ms": quantiles(single)}
+
+
+def large(n: int, z: int) -> dict[str, Any]:
+    """Open a large folder, and change one label there; each item has a label, a κ and a payload."""
+    rng = np.random.default_rng(SEED)
+    vectors, kappa = even(n, z, rng), rng.uniform(5, 500, n)
+    names = [f"images/{i:07d}.jpg" for i in range(n)]
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "gallery"
+        with Gallery() as gallery:
+            gallery.add(
+                Embeddings(vectors, kappa),
+                ids=names,
+                labels=[f"class {i % 10_000}" for i in range(n)],
+                payload=[{"path": name} for name in names],
+            )
+            saved = timed(lambda: gallery.save(path))
+        disk = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+        opened = [timed(lambda: Gallery.open(path, mode="r").close()) for _ in range(3)]
+        with Gallery.open(path) as gallery:
+            changed = [
+                timed(lambda name=name: gallery.update(ids=[name], labels=["other"]))
+                for name in rng.choice(names, 200, replace=False).tolist()
+            ]
+    return {
+        "items": n,
+        "dimensions": z,
+        "save_seconds": saved,
+        "disk_mb": disk / 1e6,
+        "open_seconds": float(np.median(opened)),
+        "open_best_seconds": min(opened),
+        "label_ms": quantiles(changed),
+    }
+
+
+def additions(z: int) -> dict[str, Any]:
+    """Count durable additions a second: single items, and 100 at a time."""
+    vectors = even(100, z, np.random.default_rng(SEED))
+    with tempfile.TemporaryDirectory() as place, Gallery(path=Path(place) / "gallery") as gallery:
+        single = [timed(lambda: gallery.add(vectors[:1])) for _ in range(2000)]
+        batch = [timed(lambda: gallery.add(vectors)) for _ in range(200)]
+    return {
+        "dimensions": z,
+        "add_one_ms": quantiles(single),
+        "add_100_ms": quantiles(batch),
+        "single_per_second": len(single) / sum(single),
+        "in_hundreds_per_second": 100 * len(batch) / sum(batch),
+    }
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -122,11 +175,53 @@ def kills(rounds: int) -> dict[str, Any]:
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "kill rounds 200": lambda: kills(200),
+    "open 1,000,000 x 128, one changed label": lambda: large(1_000_000, 128),
+    "durable additions, 128 dimensions": lambda: additions(128),
     "folder 100,000 x 128": lambda: folder(100_000, 128),
     "search 100,000 x 128, clustered": lambda: search(clustered, 100_000, 128),
     "search 100,000 x 128, even": lambda: search(even, 100_000, 128),
     "search 1,000,000 x 128, clustered": lambda: search(clustered, 1_000_000, 128),
 }
+
+
+COMPARED, ROUNDS = (
+    ("open 1,000,000 x 128, one changed label", "durable additions, 128 dimensions"),
+    3,
+)
+
+
+def measured(name: str, source: str | None = None) -> dict[str, Any]:
+    """Run a case in a process of its own, perhaps with other sources."""
+    run = subprocess.run(
+        [sys.executable, __file__, "--case", name],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | ({} if source is None else {"PYTHONPATH": source}),
+    )
+    if run.returncode:
+        return {"error": (run.stderr.strip().splitlines() or ["no message"])[-1]}
+    return dict(json.loads(run.stdout.splitlines()[-1]))
+
+
+def against(source: str) -> dict[str, Any]:
+    """Measure folders with these and with other sources, in turns; keep medians and their ratios."""
+    found: dict[str, Any] = {}
+    for name in COMPARED:
+        runs = [(measured(name, source), measured(name)) for _ in range(ROUNDS)]
+        before, after = (
+            {key: float(np.median([flat(r)[key] for r in side])) for key in flat(side[0])}
+            for side in zip(*runs, strict=True)
+        )
+        ratio = {key: after[key] / before[key] for key in before}
+        found[name] = {"rounds": ROUNDS, "before": before, "after": after, "ratio": ratio}
+        print(f"{name}: {found[name]}", flush=True)
+    return found
+
+
+def flat(case: dict[str, Any]) -> dict[str, float]:
+    parts = {k: v if isinstance(v, dict) else {"": v} for k, v in case.items()}
+    return {f"{k} {n}".strip(): x for k, v in parts.items() for n, x in v.items()}
 
 
 def main(argv: list[str]) -> None:
@@ -135,18 +230,18 @@ def main(argv: list[str]) -> None:
         return
     table = json.loads(RESULTS.read_text()) if RESULTS.exists() and "--again" not in argv else {}
     table |= {"environment": environment(), "seed": SEED}
+    if argv[:1] == ["--against"]:
+        table["compared"] = against(argv[1])
+        RESULTS.write_text(json.dumps(table, indent=1) + "\n")
+        return
     for name in CASES:
         if name in table.setdefault("cases", {}):
             continue
-        run = subprocess.run(
-            [sys.executable, __file__, "--case", name], capture_output=True, text=True, check=False
-        )
-        if run.returncode:
-            print(f"{name}: {(run.stderr.strip().splitlines() or ['no message'])[-1]}")
-            continue
-        table["cases"][name] = json.loads(run.stdout.splitlines()[-1])
-        print(f"{name}: {table['cases'][name]}", flush=True)
-        RESULTS.write_text(json.dumps(table, indent=1) + "\n")
+        found = measured(name)
+        print(f"{name}: {found}", flush=True)
+        if "error" not in found:
+            table["cases"][name] = found
+            RESULTS.write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import surefind as sf
+from surefind.embeddings import kappa_from_json, kappa_to_json
 
 
 @pytest.fixture
@@ -78,3 +79,9 @@ def test_half_precision_directions_are_accepted(directions):
 def test_values_that_do_not_fit_are_refused(mean, kappa, message):
     with pytest.raises(sf.InputError, match=message):
         sf.Embeddings(mean, kappa)
+
+
+def test_json_has_no_infinity_and_none_stands_for_it():
+    for kappa, written in ((2.5, 2.5), (0, 0), (np.inf, None)):
+        assert kappa_to_json(kappa) == written
+        assert kappa_from_json(written) == kappa

@@ -23,5 +23,13 @@ class DegenerateError(InputError):
     """The data are well formed but carry no information for what was asked."""
 
 
+class StaleError(InputError):
+    """A calibration was made for another gallery, model or setting than the one at hand."""
+
+
+class StorageError(SurefindError, OSError):
+    """A gallery's files or its server cannot be read or written; what was acknowledged is kept."""
+
+
 class NumericalError(SurefindError, ArithmeticError):
     """A computation left the range in which its result can be trusted."""

@@ -2,8 +2,8 @@
 
 ``python kill_rounds.py ROUNDS SEED [FOLDER]`` writes a JSON summary, or fails. A child changes the
 gallery and says so after every call that returned. Whatever it said must be there when the gallery is
-opened again; beyond that at most the one change that was under way, whole. Snapshots are made often, so
-that kills hit them too.
+opened again; beyond that at most the one change that was under way, whole. The write-ahead log is folded
+into the database often, and the database compacted, so that kills hit that too.
 """
 
 import json
@@ -17,11 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from surefind.embeddings import Embeddings
-from surefind.gallery import storage
+from surefind.gallery import store
 from surefind.gallery.gallery import Gallery
 
 DIM = 8
-storage.SMALLEST_JOURNAL = 4_000
+store.CHECKPOINT = 5  # pages
+COMPACT = 7
+"""Changes after which the folder is compacted."""
 
 
 def vectors(rng, n):
@@ -78,10 +80,12 @@ def same(a, b):
 
 def child(path, state, seed, out):
     gallery = Gallery.open(path)
-    for change in changes(state, np.random.default_rng(seed)):
+    for number, change in enumerate(changes(state, np.random.default_rng(seed)), 1):
         apply_to_gallery(gallery, change)
         apply_to_dict(state, change)
         os.write(out, b".")
+        if number % COMPACT == 0:
+            gallery.save()
 
 
 def wait(read, count):
@@ -96,7 +100,7 @@ def wait(read, count):
 
 def run(rounds, seed, folder=None):
     rng = np.random.default_rng(seed)
-    said = under_way = generations = 0
+    said = under_way = compacted = 0
     with tempfile.TemporaryDirectory(dir=folder) as place:
         path = Path(place) / "gallery"
         Gallery(path=path).close()
@@ -131,13 +135,13 @@ def run(rounds, seed, folder=None):
             with Gallery.open(path, mode="r") as again:
                 assert again.fingerprint == told
             said += acknowledged
-        generations = json.loads((path / "gallery.json").read_text())["generation"]
+            compacted += acknowledged // COMPACT
     return {
         "rounds": rounds,
         "acknowledged": said,
         "lost": 0,
         "kept_though_under_way": under_way,
-        "snapshots": generations,
+        "compacted": compacted,
     }
 
 

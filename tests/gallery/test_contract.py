@@ -162,6 +162,15 @@ def test_facts_are_kept_and_decide_nothing(place, draw):
         assert gallery.about == {"images": "pictures"}
 
 
+def test_no_ids_change_nothing(gallery, draw):
+    gallery.add(draw(3))
+    before = gallery.fingerprint
+    gallery.update(ids=[])
+    gallery.delete([])
+    assert gallery.fingerprint == before
+    assert len(gallery) == 3
+
+
 def test_a_part_of_an_item_can_be_updated(gallery, draw):
     x = draw(3)
     gallery.add(x[:2], ids=["a", "b"], labels=["A", "B"], payload=[{"n": 1}, {"n": 2}])

@@ -1,11 +1,13 @@
+import json
+import zlib
+
 import numpy as np
 import pytest
 
-from surefind.gallery import faiss_engine, graph, graph_file
+from surefind.gallery import faiss_engine, graph
 from surefind.gallery.exact import nearest_rows
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.graph import Graph
-from surefind.gallery.graph_file import GraphState
 
 
 def unit(rng, n, z=16):
@@ -25,10 +27,12 @@ def test_the_graph_finds_almost_all_through_changes_and_removals():
         rows = followed.search(x, q, 10)
         assert recall(rows, nearest_rows(x, q, 10)) > 0.95
         assert rows.max() < len(x)
-        for row in rng.choice(len(x) - 150, 150, replace=False):
-            followed.moved(int(row), len(x) - 1)
-            x[row] = x[-1]
-            x = x[:-1]
+        for _ in range(3):
+            gone, size = rng.choice(len(x), 50, replace=False), len(x) - 50
+            filled, sources = gone[gone < size], np.setdiff1d(np.arange(size, len(x)), gone)
+            x[filled] = x[sources]
+            x = x[:size]
+            followed.moved(filled, sources, size)
         rows = rng.choice(len(x), 100, replace=False)
         x = np.concatenate([x, unit(rng, 40 * round_)])
         x[rows] = unit(rng, 100)
@@ -41,7 +45,7 @@ def test_a_graph_of_dead_nodes_is_built_anew_and_answers():
     x, followed = unit(rng, 300), Graph()
     followed.search(x, x[:1], 1)
     for _ in range(298):
-        followed.moved(0, len(x) - 1)
+        followed.moved(np.array([0]), np.array([len(x) - 1]), len(x) - 1)
         x[0] = x[-1]
         x = x[:-1]
     assert sorted(followed.search(x, x[:1], 2)[0].tolist()) == [0, 1]
@@ -126,12 +130,23 @@ def test_a_stored_graph_is_taken_over_with_the_changes_since(kept, builds, mode)
     assert not builds
 
 
-def test_a_new_snapshot_takes_its_graph_along(kept, builds):
+def test_compacting_leaves_the_graph_alone(kept, builds):
     with Gallery.open(kept) as gallery:
         gallery.save()
-    assert sorted(p.name for p in kept.iterdir() if "graph" in p.name) == ["graph-2.bin"]
     assert recall(found(kept), found(kept, index="exact")) > 0.95
     assert not builds
+
+
+def test_a_changed_label_leaves_the_graph_alone(kept):
+    before = found(kept)
+    with Gallery.open(kept) as gallery:
+        gallery.search(unit(np.random.default_rng(0), 1))
+        nodes = len(gallery._engine._graph._row_of)
+        gallery.update(ids=range(100, 140), labels=["other"] * 40)
+        assert (
+            gallery.search(unit(np.random.default_rng(6), 40), k=10).ids.tolist() == before.tolist()
+        )
+        assert len(gallery._engine._graph._row_of) == nodes
 
 
 def test_a_gallery_that_moves_to_a_folder_takes_its_graph_along(builds, tmp_path):
@@ -140,11 +155,11 @@ def test_a_gallery_that_moves_to_a_folder_takes_its_graph_along(builds, tmp_path
         gallery.add(unit(rng, 100))
         gallery.search(unit(rng, 1))
         gallery.save(tmp_path / "g")
-    assert (tmp_path / "g" / "graph-1.bin").is_file()
+    assert (tmp_path / "g" / "graph.bin").is_file()
 
 
 def test_a_graph_is_written_again_only_when_it_has_grown(kept):
-    file = kept / "graph-1.bin"
+    file = kept / "graph.bin"
     before = file.read_bytes()
     found(kept)
     assert file.read_bytes() == before  # six new nodes of 366
@@ -160,15 +175,19 @@ def test_a_graph_is_written_again_only_when_it_has_grown(kept):
         lambda whole: b"",
         lambda whole: whole[: len(whole) // 2],
         lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
-        lambda whole: whole.replace(b'"version": 1', b'"version": 2'),
-        lambda whole: whole.replace(b'"changes": 4', b'"changes": 3'),
+        lambda whole: whole.replace(b'"version": 2', b'"version": 3'),
+        lambda whole: rewritten(whole, lambda rows, index: (rows[:-1], index)),  # a node too few
+        lambda whole: rewritten(whole, lambda rows, index: (rows + 500, index)),  # no such rows
+        lambda whole: rewritten(
+            whole, lambda rows, index: (rows, index[:40])
+        ),  # FAISS cannot read it
         lambda whole: b"[]\n",
     ],
 )
-def test_a_damaged_graph_is_built_anew(kept, builds, damage):
-    file = kept / "graph-1.bin"
+def test_a_graph_that_cannot_be_used_is_built_anew(kept, builds, damage):
+    file = kept / "graph.bin"
     whole = file.read_bytes()
-    assert b'"changes": 4' in whole
+    assert damage(whole) != whole
     file.write_bytes(damage(whole))
     assert recall(found(kept), found(kept, index="exact")) > 0.95
     assert len(builds) == 1
@@ -177,23 +196,40 @@ def test_a_damaged_graph_is_built_anew(kept, builds, damage):
     assert not builds
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda s: GraphState(np.where(s.rows == 1, 2, s.rows), s.dead, s.links),  # one row twice
-        lambda s: GraphState(s.rows + 5, s.dead, s.links),  # rows that are not there
-        lambda s: GraphState(s.rows[:-1], s.dead, s.links),  # a node too few
-        lambda s: GraphState(s.rows, unit(np.random.default_rng(0), 1), s.links),
-        lambda s: GraphState(s.rows, s.dead, s.links[:40]),  # what FAISS cannot read
-    ],
-)
-def test_a_graph_that_does_not_fit_is_left_alone(builds, change):
+def rewritten(whole, change):
+    """Change what a graph's file holds, with a checksum that fits."""
+    head, _, body = whole.partition(b"\n")
+    about = json.loads(head)
+    size = 8 * about["nodes"]
+    rows, index = change(np.frombuffer(body[:size], dtype="<i8"), body[size:])
+    body = rows.tobytes() + index
+    about |= {"nodes": len(rows), "checksum": zlib.crc32(body)}
+    return json.dumps(about).encode() + b"\n" + body
+
+
+def test_a_graph_of_another_gallery_answers_nothing(kept, builds, tmp_path):
+    rng = np.random.default_rng(11)
+    with Gallery(path=tmp_path / "other", index="hnsw") as other:
+        other.add(unit(rng, 300))
+        other.search(unit(rng, 1))
+    builds.clear()
+    (tmp_path / "other" / "graph.bin").rename(kept / "graph.bin")
+    assert recall(found(kept), found(kept, index="exact")) > 0.95
+    assert len(builds) == 1
+
+
+def test_a_row_has_one_node(builds, tmp_path):
     x = unit(np.random.default_rng(9), 50)
+    x[1] = x[2]
     one, other = Graph(), Graph()
     one.search(x, x[:1], 1)
-    other.adopt(change(one.state()), x)
-    assert other.search(x, x, 1)[:, 0].tolist() == list(range(50))
-    assert len(builds) == 2
+    one.save(tmp_path / "graph.bin")
+    whole = (tmp_path / "graph.bin").read_bytes()
+    twice = rewritten(whole, lambda rows, index: (np.where(rows == 1, 2, rows), index))
+    (tmp_path / "graph.bin").write_bytes(twice)
+    other.load(tmp_path / "graph.bin", x)
+    assert all(len(set(row)) == 3 for row in other.search(x, x, 3).tolist())
+    assert len(builds) == 1
 
 
 def test_a_disk_without_room_for_the_graph_fails_no_search(builds, tmp_path, monkeypatch):
@@ -203,6 +239,6 @@ def test_a_disk_without_room_for_the_graph_fails_no_search(builds, tmp_path, mon
     rng = np.random.default_rng(10)
     with Gallery(path=tmp_path / "g", index="hnsw") as gallery:
         gallery.add(unit(rng, 100))
-        monkeypatch.setattr(graph_file.os, "replace", full)
+        monkeypatch.setattr(graph.os, "replace", full)
         assert len(gallery.search(unit(rng, 3))) == 3
     assert not [p for p in (tmp_path / "g").iterdir() if "graph" in p.name]

@@ -6,8 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from surefind.errors import InputError
-from surefind.gallery.faults import StorageError
+from surefind.errors import InputError, StorageError
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.milvus_engine import PART, MilvusEngine
 
@@ -32,14 +31,14 @@ def test_texts_longer_than_milvus_keeps_are_refused(path):
         assert list(gallery) == []
 
 
-def test_a_long_note_comes_back_in_one_piece(path):
+def test_long_metadata_come_back_in_one_piece(path):
     engine = MilvusEngine(path, "g")
     for length in (3 * PART, 5, PART + 1):
-        note = {"text": "ü" * length}
-        engine.set_note(note)
+        metadata = {"text": "ü" * length}
+        engine.set_metadata(metadata)
         engine.close()
         engine = MilvusEngine(path, "g")
-        assert engine.note == note
+        assert engine.metadata == metadata
     engine.close()
 
 

@@ -24,8 +24,7 @@ from surefind.apps.service.settings import (
     is_loopback,
     permission,
 )
-from surefind.errors import InputError, NumericalError
-from surefind.gallery.faults import StorageError
+from surefind.errors import InputError, NumericalError, StorageError
 from surefind.gallery.gallery import Gallery
 
 READER, WRITER = {"Authorization": "Bearer reader"}, {"Authorization": "Bearer writer"}

@@ -6,8 +6,7 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 
 from surefind.apps.service.problems import RefusedError, answer_to
-from surefind.errors import InputError, NumericalError
-from surefind.gallery.faults import StaleError, StorageError
+from surefind.errors import InputError, NumericalError, StaleError, StorageError
 
 MISSING = {"loc": ("body", "k"), "msg": "Field required"}
 

@@ -1,15 +1,15 @@
-"""Reviews: what people decided is kept, survives a torn write, and feeds the next calibration."""
+"""Reviews: what people decided is kept, survives a kill, and feeds the next calibration."""
 
-import json
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from service.world import blurred, png
 
-from surefind.apps.service import reviews as module
-from surefind.apps.service.reviews import Reviews, read_reviews
-from surefind.errors import DegenerateError, InputError
-from surefind.gallery.faults import StorageError
+from surefind.apps.service.reviews import FILE, Reviews, read_reviews
+from surefind.errors import DegenerateError, InputError, StorageError
 
 
 def question(label="x", kappa=3.0):
@@ -45,7 +45,7 @@ def test_what_was_decided_feeds_a_calibration(client, world, ask, tmp_path):
     for entry in client.get("/v1/reviews", params={"limit": 200}).json()["pending"]:
         body = {"id": entry["id"], "verdict": "reject" if entry["probability"] < 0.5 else "accept"}
         client.post("/v1/reviews", json=body).raise_for_status()
-    queries, labels = read_reviews(tmp_path / "gallery.service" / "reviews.jsonl")
+    queries, labels = read_reviews(tmp_path / "gallery.service" / FILE)
     gallery = client.app.state.desk.gallery
     assert gallery.calibrate(queries, labels, max_wrong=0.3, contributions=False).queries == len(
         labels
@@ -82,54 +82,83 @@ def test_the_queue_does_not_grow_without_bound(serve, world, ask):
     assert client.get("/v1/reviews").json()["total"] == 2
 
 
-def test_reviews_survive_a_restart_and_a_torn_line(tmp_path):
-    path = tmp_path / "reviews.jsonl"
+def test_reviews_survive_a_restart(tmp_path):
+    path = tmp_path / FILE
     reviews = Reviews(path)
     first, second = reviews.ask(question()), reviews.ask(question("y", None))
     reviews.decide(second, "accept")
     reviews.close()
-    with path.open("ab") as file:
-        file.write(b'{"event": "decided", "id": "' + first.encode())
     again = Reviews(path)
+    assert len(again) == 1
     assert [q["id"] for q in again.pending()] == [first]
     again.decide(first, "reject")
+    assert [d["id"] for d in again.decided()] == [second, first]
     again.close()
     queries, labels = read_reviews(path)
     assert labels == ["y", None]
     assert queries.kappa.tolist() == [np.inf, 3.0]
-    assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
-def test_a_damaged_line_in_the_middle_is_told(tmp_path):
-    path = tmp_path / "reviews.jsonl"
-    path.write_text("nonsense\n{}\n")
-    with pytest.raises(StorageError, match="line 1"):
-        read_reviews(path)
-
-
-def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
-    path = tmp_path / "reviews.jsonl"
+def test_killed_at_any_moment_no_acknowledged_review_is_lost(tmp_path):
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from surefind.apps.service.reviews import Reviews\n"
+        "reviews = Reviews(Path(sys.argv[1]))\n"
+        "while True:\n"
+        "    ids = [reviews.ask({'vector': [1.0, 0.0], 'kappa': 3.0, 'top': {}}) for _ in range(2)]\n"
+        "    reviews.decide(ids[1], 'reject')\n"
+        "    print(*ids, flush=True)\n"
+    )
+    path = tmp_path / FILE
+    asked, rejected = set(), set()
+    for lines in (5, 40):
+        command = [sys.executable, "-c", script, path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            said = [writer.stdout.readline() for _ in range(lines)]
+            writer.send_signal(signal.SIGKILL)
+            said += writer.stdout.readlines()
+        for line in said:
+            first, second = line.split()
+            asked |= {first, second}
+            rejected.add(second)
     reviews = Reviews(path)
-    reviews.ask(question())
+    decided = {d["id"] for d in reviews.decided()}
+    assert rejected <= decided
+    assert asked <= decided | {q["id"] for q in reviews.pending()}
+    reviews.close()
 
-    def full(_handle):
-        raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(module.os, "fsync", full)
-        with pytest.raises(StorageError, match="No space"):
-            reviews.ask(question())
+def test_a_damaged_file_is_told(tmp_path):
+    path = tmp_path / FILE
+    path.write_bytes(b"nonsense " * 1000)
+    with pytest.raises(StorageError, match="damaged"):
+        read_reviews(path)
+    with pytest.raises(StorageError, match="damaged"):
+        Reviews(path)
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path):
+    path = tmp_path / FILE
+    reviews = Reviews(path)
+    first = reviews.ask(question())
+    (pages,) = reviews._connection.execute("PRAGMA page_count").fetchone()
+    reviews._connection.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(StorageError, match="disk is full"):
+        reviews.ask(question() | {"neighbours": ["x" * 100_000]})
+    reviews._connection.execute("PRAGMA max_page_count=1000000")
+    assert [q["id"] for q in reviews.pending()] == [first]
     reviews.ask(question())
     reviews.close()
     again = Reviews(path)
-    assert len(again.pending()) == 2
+    assert len(again) == len(again.pending()) == 2
     again.close()
 
 
 def test_reading_needs_reviews(tmp_path):
     with pytest.raises(InputError, match="surefind serve"):
         read_reviews(tmp_path)
-    reviews = Reviews(tmp_path / "reviews.jsonl")
+    reviews = Reviews(tmp_path / FILE)
     reviews.ask(question())
     reviews.close()
     with pytest.raises(DegenerateError, match="nothing"):
@@ -137,7 +166,7 @@ def test_reading_needs_reviews(tmp_path):
 
 
 def test_wrong_verdicts_are_refused(tmp_path):
-    reviews = Reviews(tmp_path / "reviews.jsonl")
+    reviews = Reviews(tmp_path / FILE)
     id_ = reviews.ask(question())
     with pytest.raises(InputError, match="verdict"):
         reviews.decide(id_, "maybe")

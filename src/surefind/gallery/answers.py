@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from surefind.gallery.engine import Id, Label, Records
+from surefind.gallery.ranking import Found
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +50,12 @@ class Answers:
     """The ``k`` best items of each query, best first.
 
     A gallery with fewer than k items gives shorter rows: k is then its size. Equal scores are ordered
-    by id, numbers before texts.
+    by id, integers before strings.
 
     Attributes:
         ids: Of the items (q, k), an array of objects.
-        labels: Theirs (q, k), texts, whole numbers or None.
-        scores: Theirs (q, k), higher for better; `rank` says which (`surefind.gallery.reranking`).
+        labels: Theirs (q, k), strings, integers or None.
+        scores: Theirs (q, k), higher for better; `rank` says which (`surefind.gallery.ranking`).
         kappa: Their concentrations (q, k).
         payload: Dicts or None (q, k).
         rank: What they are ordered by.
@@ -86,3 +87,12 @@ class Answers:
     def top(self) -> Iterator[tuple[Any, Any, float]]:
         """Return the id, label and score of each query's best item."""
         return zip(self.ids[:, 0], self.labels[:, 0], self.scores[:, 0].tolist(), strict=True)
+
+
+def answers_of(found: Found, k: int, rank: str, **decided: Any) -> Answers:
+    """Return the ``k`` best of what was found, with what was decided about them."""
+    texts = found.payload[:, :k]
+    payload = np.empty(texts.size, dtype=object)
+    payload[:] = [None if text is None else json.loads(text) for text in texts.ravel()]
+    kept = (found.ids[:, :k], found.labels[:, :k], found.scores[:, :k], found.kappa[:, :k])
+    return Answers(*kept, payload.reshape(texts.shape), rank, **decided)

@@ -7,7 +7,7 @@ has a maximum that c others reach. So c·s cosines a query are looked at closely
 
 With 64 queries at once, 100,000 rows of 64 dimensions cost 0.3 ms of CPU a query, and 1.5 ms for one query
 alone: the rows are read once. (`faiss.knn` 1.15 takes 1.5 ms a query either way: it reads the rows once
-per query until there are thousands.) Cosines are in float32; `surefind.gallery.finding` scores what is
+per query until there are thousands.) Cosines are in float32; `surefind.gallery.ranking` scores what is
 found again.
 
 Axes: ``q`` queries, ``c`` candidates, ``n`` rows, ``z`` embedding.

@@ -4,29 +4,32 @@ Up to `LARGE` records a search looks at every vector, which is exact; beyond, it
 (`surefind.gallery.graph`). ``"exact"`` and ``"hnsw"`` choose one for any size. The graph is built from
 the vectors at the first search that needs it, and kept in the folder if it is large.
 
-With a folder, every change is on the disk before the call returns (`surefind.gallery.storage`).
+The records are dense columns, with a row for each id: the last record moves into the place of a removed
+one. So a brute-force search reads one block of memory, and a removal costs O(1). With a folder, every
+change is on the disk before it is made here (`surefind.gallery.store`).
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import count as count_from
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from surefind.errors import InputError
-from surefind.gallery.engine import Hits, Id, Label, Note, Records
+from surefind.gallery.engine import Hits, Id, Label, Metadata, Records, as_fingerprint
 from surefind.gallery.exact import nearest_rows
-from surefind.gallery.faults import StorageError
 from surefind.gallery.graph import Graph
-from surefind.gallery.journal import Change
-from surefind.gallery.storage import Storage, create_storage, open_storage, read_storage
-from surefind.gallery.table import Table
+from surefind.gallery.store import GRAPH, Store, Stored, create_store, open_store, read_store
 
 LARGE = 1_000_000
 """Records beyond which ``"auto"`` means a graph. Up to here a full scan of 128 dimensions takes some
 100 ms, and a decision that rests on all neighbours is worth that; ask for ``"hnsw"`` where it is not."""
+
+SMALLEST = 1024
+"""Rows that are set aside at first; the columns double when they are full."""
 
 
 class FaissEngine:
@@ -41,13 +44,13 @@ class FaissEngine:
         self._index = index
         self._table = Table()
         self._graph = Graph()
-        self._note: dict[str, Any] = {}
-        self._storage: Storage | None = None
+        self._metadata: dict[str, Any] = {}
+        self._store: Store | None = None
         self._folder: Path | None = None
 
     @classmethod
     def open(cls, folder: Path, *, index: str | None = None, read_only: bool) -> "FaissEngine":
-        """Open a gallery's folder.
+        """Open a gallery's folder, with everything that was acknowledged.
 
         Args:
             folder: The folder.
@@ -55,17 +58,18 @@ class FaissEngine:
             read_only: Whether to leave the folder to another process that writes.
 
         Returns:
-            The engine, with everything that was acknowledged.
+            The engine.
         """
         engine = cls()
         engine._folder = folder
-        with_graph = index != "exact"
         if read_only:
-            found = read_storage(folder, with_graph=with_graph)
+            stored = read_store(folder)
         else:
-            engine._storage, found = open_storage(folder, with_graph=with_graph)
-        engine._table, engine._graph, engine._note = found.table, found.graph, found.note
-        engine._index = index or engine._note.get("index", "auto")
+            engine._store, stored = open_store(folder)
+        engine._table, engine._metadata = Table(stored.records, stored.total), stored.metadata
+        engine._index = index or engine._metadata.get("index", "auto")
+        if engine._index != "exact":
+            engine._graph.load(folder / GRAPH, engine._table.vectors)
         return engine
 
     @property
@@ -86,9 +90,9 @@ class FaissEngine:
         return self._index
 
     @property
-    def note(self) -> Note:
-        """What `set_note` kept."""
-        return self._note
+    def metadata(self) -> Metadata:
+        """What `set_metadata` kept."""
+        return self._metadata
 
     def __len__(self) -> int:
         return len(self._table)
@@ -99,16 +103,24 @@ class FaissEngine:
 
     def put(self, records: Records) -> None:
         """Keep records, in place of those with the same ids."""
-        self._append(Change(put=records))
-        self._graph.changed(self._table.put(records))
-        self._tidy()
+        table = self._table
+        rows = table.rows(records.ids)
+        replaced = table.take(rows[rows < len(table)])
+        total = table.total + sum(records.hashes()) - sum(replaced.hashes())
+        if store := self._writable():
+            store.put(rows, records, table.total, total)
+        self._graph.changed(table.put(rows, records, total))
 
     def remove(self, ids: Sequence[Id]) -> None:
         """Drop records, all of which are kept."""
-        self._append(Change(remove=ids))
-        for id_ in ids:
-            self._graph.moved(*self._table.remove(id_))
-        self._tidy()
+        table = self._table
+        gone = table.rows(ids)
+        filled, sources = table.gaps(gone)
+        total = table.total - sum(table.take(gone).hashes())
+        if store := self._writable():
+            store.remove(gone, filled, sources, table.total, total)
+        table.remove(ids, filled, sources, total)
+        self._graph.moved(filled, sources, len(table))
 
     def fetch(self, ids: Sequence[Id]) -> Records:
         """Return kept records, in the order of the ids."""
@@ -118,7 +130,7 @@ class FaissEngine:
         """Find ``count`` candidates of high cosine for each query; there are that many records."""
         find = self._graph.search if self.index == "hnsw" else nearest_rows
         rows = find(self._table.vectors, queries, count)
-        self._keep_graph()
+        self._save_graph()
         return Hits(self._table.take(rows.ravel()), count)
 
     def scan(self, size: int) -> Iterator[Records]:
@@ -132,49 +144,149 @@ class FaissEngine:
 
     def fingerprint(self) -> str:
         """Return the content fingerprint, in hexadecimal."""
-        return self._table.fingerprint
+        return as_fingerprint(self._table.total)
 
-    def set_note(self, note: Note) -> None:
+    def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""
-        self._append(Change(note=note))
-        self._note = dict(note)
+        if store := self._writable():
+            store.set_metadata(metadata, self._table.total)
+        self._metadata = dict(metadata)
 
-    def settle(self, folder: Path) -> None:
+    def persist(self, folder: Path) -> None:
         """Move from memory into a folder, where every later change is kept too."""
-        self._storage = create_storage(folder, self._table, self._note)
+        stored = Stored(self._table.everything(), self._table.total, self._metadata)
+        self._store = create_store(folder, stored)
         self._folder = folder
-        self._keep_graph()
+        self._save_graph()
 
     def compact(self) -> None:
-        """Write everything into one snapshot now, so that the next opening is quick."""
-        if self._storage is not None:
-            self._storage.compact(self._table, self._note)
-            self._graph.forget_file()
-            self._keep_graph()
+        """Give room back that removed records had in the folder."""
+        if self._store is not None:
+            self._store.compact()
 
     def close(self) -> None:
         """Let go of the folder."""
-        if self._storage is not None:
-            self._storage.close()
+        if self._store is not None:
+            self._store.close()
 
-    def _keep_graph(self) -> None:
-        if self._storage is not None and self._graph.worth_keeping:
-            self._storage.keep_graph(self._graph, self._table)
-
-    def _append(self, change: Change) -> None:
-        if self._storage is not None:
-            self._storage.append(change)
-        elif self._folder is not None:
+    def _writable(self) -> Store | None:
+        if self._store is None and self._folder is not None:
             raise InputError(
                 f"{self._folder} was opened with mode='r', which only reads; open it with mode='w' "
                 "to change it."
             )
+        return self._store
 
-    def _tidy(self) -> None:
-        if self._storage is None or not self._storage.outgrown:
+    def _save_graph(self) -> None:
+        if self._store is not None and self._graph.worth_keeping:
+            with suppress(
+                OSError
+            ):  # a search that has its answer does not fail for want of a cache
+                self._graph.save(self._store.folder / GRAPH)
+
+
+class Table:
+    """Records by row and by id, of one dimension once there are any.
+
+    Args:
+        records: The first rows, whose arrays are not copied; none by default.
+        total: The sum of their hashes.
+    """
+
+    def __init__(self, records: Records | None = None, total: int = 0) -> None:
+        if records is None:
+            records = Records([], np.empty((0, 0), dtype=np.float32), np.empty(0), [], [])
+        self.ids, self.labels = list(records.ids), list(records.labels)
+        self.payload = list(records.payload)
+        self.row_of = {id_: row for row, id_ in enumerate(self.ids)}
+        self.total = total
+        self._vectors, self._kappa = records.vectors, records.kappa
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def dim(self) -> int | None:
+        """The vectors' dimension; None until the first record ever."""
+        return self._vectors.shape[1] or None
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """Unit vectors (n, z), a view."""
+        return self._vectors[: len(self)]
+
+    def rows(self, ids: Sequence[Id]) -> Int[np.ndarray, " n"]:
+        """Return the row of each id, for new ids the next free ones."""
+        free = count_from(len(self))
+        known = (self.row_of.get(id_) for id_ in ids)
+        return np.array([next(free) if row is None else row for row in known], dtype=np.int64)
+
+    def put(
+        self, rows: Int[np.ndarray, " n"], records: Records, total: int
+    ) -> Int[np.ndarray, " m"]:
+        """Keep records in their rows; return those rows whose vector changed."""
+        size, new = len(self), len(rows) - int((rows < len(self)).sum())
+        self._reserve(size + new, records.vectors.shape[1])
+        for row, id_, label, payload in zip(
+            rows.tolist(), records.ids, records.labels, records.payload, strict=True
+        ):
+            if row == len(self.ids):
+                self.row_of[id_] = row
+                self.ids.append(id_)
+                self.labels.append(label)
+                self.payload.append(payload)
+            else:
+                self.labels[row], self.payload[row] = label, payload
+        changed = (rows >= size) | (self._vectors[rows] != records.vectors).any(axis=1)
+        self._vectors[rows], self._kappa[rows] = records.vectors, records.kappa
+        self.total = total
+        return np.asarray(rows[changed])
+
+    def gaps(
+        self, gone: Int[np.ndarray, " n"]
+    ) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
+        """Return the rows that removals leave empty, and the last rows that are to fill them."""
+        size = len(self) - len(gone)
+        return gone[gone < size], np.setdiff1d(np.arange(size, len(self)), gone)
+
+    def remove(
+        self,
+        ids: Sequence[Id],
+        filled: Int[np.ndarray, " m"],
+        sources: Int[np.ndarray, " m"],
+        total: int,
+    ) -> None:
+        """Drop records, and move those of the rows ``sources`` to ``filled``."""
+        for id_ in ids:
+            del self.row_of[id_]
+        self._vectors[filled], self._kappa[filled] = self._vectors[sources], self._kappa[sources]
+        size = len(self) - len(ids)
+        for column in self._columns:
+            for row, source in zip(filled.tolist(), sources.tolist(), strict=True):
+                column[row] = column[source]
+            del column[size:]
+        self.row_of.update((self.ids[row], row) for row in filled.tolist())
+        self.total = total
+
+    def take(self, rows: Int[np.ndarray, " n"]) -> Records:
+        """Return the records of some rows, in their order, as copies."""
+        ids, labels, payload = ([column[r] for r in rows.tolist()] for column in self._columns)
+        return Records(ids, self._vectors[rows], self._kappa[rows], labels, payload)
+
+    def everything(self) -> Records:
+        """Return all records; the arrays are views."""
+        return Records(self.ids, self.vectors, self._kappa[: len(self)], self.labels, self.payload)
+
+    @property
+    def _columns(self) -> tuple[list[Any], list[Any], list[Any]]:
+        return self.ids, self.labels, self.payload
+
+    def _reserve(self, count: int, dim: int) -> None:
+        if self._vectors.shape[1] == 0:
+            self._vectors = np.empty((0, dim), dtype=np.float32)
+        if count <= len(self._vectors):
             return
-        try:
-            self.compact()
-        except StorageError as error:
-            # The change itself is safe in the journal, so the call that made it did not fail.
-            warnings.warn(str(error), RuntimeWarning, stacklevel=4)
+        room = max(count, 2 * len(self._vectors), SMALLEST)
+        vectors, kappa = np.empty((room, dim), dtype=np.float32), np.empty(room)
+        vectors[: len(self)], kappa[: len(self)] = self.vectors, self._kappa[: len(self)]
+        self._vectors, self._kappa = vectors, kappa

@@ -6,8 +6,8 @@ server. A gallery in memory is lost with the process until `Gallery.save` gives 
 
 A search returns neighbours; after `Gallery.calibrate` it also returns, per query, the probability that
 the top answer is right and a decision. A calibration holds for one content, one model and one way of
-searching (`surefind.gallery.judgement`); when one of them changes, decisions are refused, or marked as
-stale, as the user chose.
+searching (`surefind.gallery.calibration_record`); when one of them changes, decisions are refused, or
+marked as stale, as the user chose.
 
 One gallery may be used by many threads; its calls wait for each other.
 """
@@ -21,19 +21,17 @@ import numpy as np
 
 from surefind.decisions.calibration import Calibration
 from surefind.errors import DegenerateError, InputError
-from surefind.gallery.answers import Answers, Item
-from surefind.gallery.deciding import (
-    answers_of,
-    decided_answers,
+from surefind.gallery.answers import Answers, Item, answers_of
+from surefind.gallery.calibration_record import (
+    METADATA,
+    answers_with_decisions,
+    fit_record,
     is_stale,
-    learnt,
-    stored_judgement,
+    stored_record,
 )
-from surefind.gallery.engine import Engine, Id, Records
-from surefind.gallery.finding import find
+from surefind.gallery.engine import Engine, Id, Records, make_engine, open_engine, save_engine
 from surefind.gallery.items import check_count, read_ids, read_labels, read_payload, read_vectors
-from surefind.gallery.opening import make_engine, open_engine, save_engine
-from surefind.gallery.reranking import RANKS
+from surefind.gallery.ranking import RANKS, find
 from surefind.validation import check_choice, check_int
 
 ON_STALE = ("refuse", "mark")
@@ -74,9 +72,8 @@ class Gallery:
         made = make_engine(
             engine, path, index=index, collection=collection, token=token, timeout=timeout
         )
-        note = {"model": model, "index": index}
         if model is not None or index != "auto":
-            made.set_note(note)
+            made.set_metadata({"model": model, "index": index})
         self._start(made, model=model, normalize=normalize, on_stale=on_stale)
 
     @classmethod
@@ -116,7 +113,10 @@ class Gallery:
         )
         gallery = cls.__new__(cls)
         gallery._start(
-            found, model=model or found.note.get("model"), normalize=normalize, on_stale=on_stale
+            found,
+            model=model or found.metadata.get("model"),
+            normalize=normalize,
+            on_stale=on_stale,
         )
         return gallery
 
@@ -127,17 +127,17 @@ class Gallery:
         self._open_engine: Engine | None = engine
         self._lock = threading.RLock()
         self._next_id: int | None = None
-        self._judgement = stored_judgement(engine.note)
+        self._record = stored_record(engine.metadata)
 
     @property
     def calibration(self) -> Calibration | None:
         """What `calibrate` found, or None."""
-        return None if self._judgement is None else self._judgement.calibration
+        return None if self._record is None else self._record.calibration
 
     @property
     def about(self) -> dict[str, Any]:
         """What `describe` kept."""
-        return dict(self._engine.note.get("about", {}))
+        return dict(self._engine.metadata.get("about", {}))
 
     @property
     def dim(self) -> int | None:
@@ -146,7 +146,7 @@ class Gallery:
 
     @property
     def fingerprint(self) -> str:
-        """A text that changes with every id, label, vector and κ, but not with their order."""
+        """A string that changes with every id, label, vector and κ, but not with their order."""
         with self._lock:
             return self._engine.fingerprint()
 
@@ -215,9 +215,9 @@ class Gallery:
 
         Args:
             embeddings: `surefind.Embeddings`, or plain vectors (n, z), whose κ is then infinite.
-            ids: A text or a whole number each, none of them in the gallery. By default whole numbers,
-                one above the highest there is.
-            labels: A text, a whole number or None each.
+            ids: A string or an integer each, none of them in the gallery. By default integers, one
+                above the highest there is.
+            labels: A string, an integer or None each.
             payload: A dict or None each, of what JSON can hold.
 
         Returns:
@@ -294,7 +294,7 @@ class Gallery:
         Args:
             embeddings: The queries, as for `add`.
             k: How many items; a smaller gallery gives all it has.
-            rank: ``"distance"``, ``"expected"`` or ``"match"`` (`surefind.gallery.reranking`). By
+            rank: ``"distance"``, ``"expected"`` or ``"match"`` (`surefind.gallery.ranking`). By
                 default that of the calibration, or ``"distance"``.
             decide: Whether to decide, if there is a calibration.
             groups: The group of each query, if the calibration had groups.
@@ -304,19 +304,21 @@ class Gallery:
         """
         check_int("k", k, least=1)
         with self._lock:
-            judgement = self._judgement if decide else None
-            rank = rank or ("distance" if judgement is None else judgement.settings.rank)
+            record = self._record if decide else None
+            rank = rank or ("distance" if record is None else record.settings.rank)
             check_choice("rank", rank, RANKS)
             queries, kappa = self._read_queries(embeddings)
-            stale = judgement is not None and is_stale(
-                self._engine, judgement, model=self.model, rank=rank, policy=self.on_stale
+            stale = record is not None and is_stale(
+                self._engine, record, model=self.model, rank=rank, policy=self.on_stale
             )
-            looked_at = k if judgement is None else max(k, judgement.settings.neighbours)
+            looked_at = k if record is None else max(k, record.settings.neighbours)
             found = find(self._engine, queries, kappa, looked_at, rank)
-        if judgement is None:
+        if record is None:
             return answers_of(found, k, rank)
         dim = queries.shape[1]
-        return decided_answers(found, k, rank, judgement, kappa, dim, groups=groups, stale=stale)
+        return answers_with_decisions(
+            found, k, rank, record, kappa, dim, groups=groups, stale=stale
+        )
 
     def calibrate(
         self,
@@ -331,12 +333,12 @@ class Gallery:
         contributions: bool = True,
         seed: int = 0,
     ) -> Calibration:
-        """Learn from held-out queries when a top answer may be called a match, and keep it.
+        """Fit on held-out queries when a top answer may be called a match, and keep that.
 
         Args:
             embeddings: Queries that are not in the gallery themselves, as for `add`.
             labels: Theirs; -1 or None for a query whose label is not in the gallery.
-            max_wrong: The highest share of wrong answers among matches.
+            max_wrong: The highest fraction of wrong answers among matches.
             confidence: With what probability this is kept.
             groups: A group for each query, for thresholds of their own.
             k: Neighbours that the signals look at.
@@ -351,7 +353,7 @@ class Gallery:
         check_choice("rank", rank, RANKS)
         with self._lock:
             queries, kappa = self._read_queries(embeddings)
-            judgement = learnt(
+            record = fit_record(
                 self._engine,
                 queries,
                 kappa,
@@ -365,29 +367,29 @@ class Gallery:
                 groups=groups,
                 contributions=contributions,
             )
-            self._engine.set_note({**self._engine.note, "judgement": judgement.to_json()})
-            self._judgement = judgement
-        return judgement.calibration
+            self._engine.set_metadata({**self._engine.metadata, METADATA: record.to_json()})
+            self._record = record
+        return record.calibration
 
     def describe(self, **facts: str | None) -> None:
         """Keep facts about the gallery with it; they decide nothing.
 
         Args:
-            **facts: Texts; None forgets one. `surefind index` keeps ``run``, the folder of the model that
+            **facts: Strings; None forgets one. `surefind index` keeps ``run``, the folder of the model that
                 embeds, and ``images``, the folder in which the payloads' paths begin.
         """
         with self._lock:
             known = {name: text for name, text in (self.about | facts).items() if text is not None}
             if known != self.about:
-                self._engine.set_note({**self._engine.note, "about": known})
+                self._engine.set_metadata({**self._engine.metadata, "about": known})
 
     def save(self, path: str | Path | None = None) -> None:
-        """Give a gallery in memory a folder; copy one that has a place; or tidy up its folder.
+        """Move a gallery from memory into a folder; copy one that has a place; or compact its folder.
 
         Args:
             path: A new folder. A gallery in memory moves there, and every later change is kept there.
                 One that has a place already (Milvus too) is copied there, and stays where it is. None
-                writes a gallery's own folder as one snapshot.
+                gives back the room that deleted items had in a gallery's own folder.
         """
         with self._lock:
             save_engine(self._engine, None if path is None else Path(path))

@@ -6,8 +6,8 @@ Here each row has at most one live node. A changed or removed record leaves a de
 still leads the way but is never an answer, and when more than `MOST_DEAD` of the nodes are dead the
 graph is built anew. Rows without a node get one at the next search.
 
-The answer is approximate: `BREADTH` trades recall for time. The share of the ten nearest that is found, and
-the CPU time of a query, on embeddings of real data:
+The answer is approximate: `BREADTH` trades recall for time. Recall@10 against an exact search, and the CPU
+time of a query, on embeddings of real data:
 
     breadth                             128              256              512
     CLINC150, 23,400 × 384         0.993, 0.22 ms   0.997, 0.44 ms   0.999, 0.93 ms
@@ -16,16 +16,27 @@ the CPU time of a query, on embeddings of real data:
 It depends on the vectors, not on their number alone: of 100,000 × 128 spread evenly over the sphere, which
 embeddings never are, a breadth of 128 finds a third (benchmarks/results/gallery.json). Compare with
 ``index="exact"`` on your own vectors before relying on it. A query that finds too few is searched exactly.
+
+In a file, so that opening a large gallery does not build it again:
+
+    graph.bin = a line of JSON, the row of each node (int64), the graph with its vectors as FAISS writes it
+
+The file is a cache. It is written beside its place and renamed, but nobody waits for the disk: one that is
+missing, torn or damaged counts as none. It need not be of the same moment as the gallery: whoever loads it
+compares every node's vector with that of its row, and a node whose row has changed since is dead.
 """
 
+import json
+import os
+import zlib
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from surefind.gallery.exact import nearest_rows
-from surefind.gallery.graph_file import GraphState
 
 faiss: Any = import_module("faiss")
 """Untyped on purpose: what it says about its types leaves out what its Python layer adds."""
@@ -40,10 +51,14 @@ BREADTH = 256
 """Candidates kept while searching (efSearch), or four times what was asked for, if that is more."""
 
 MOST_DEAD = 0.3
-"""The share of dead nodes above which the graph is built anew."""
+"""The fraction of dead nodes above which the graph is built anew."""
 
 WORTH_KEEPING, GROWN = 10_000, 0.1
-"""Nodes from which a graph is worth a file, and the share of new ones from which it is worth another."""
+"""Nodes from which a graph is worth a file, and the fraction of new ones from which it is worth another."""
+
+FORMAT, VERSION = "surefind-graph", 2
+COMPARED = 2**16
+"""Nodes whose vectors are compared at a time."""
 
 
 class Graph:
@@ -57,51 +72,58 @@ class Graph:
 
     @property
     def worth_keeping(self) -> bool:
-        """Whether much would have to be built again that `state` was not asked for."""
+        """Whether much would have to be built again that is in no file."""
         nodes = len(self._row_of)
         return nodes >= WORTH_KEEPING and nodes - self._kept > GROWN * nodes
 
-    def forget_file(self) -> None:
-        """Count nothing as kept: the file belonged to a generation that is gone."""
-        self._kept = 0
-
-    def state(self) -> GraphState:
-        """Return what `adopt` needs, and count it as kept; there is a graph."""
-        self._kept = len(self._row_of)
-        dead = np.flatnonzero(self._row_of < 0)
-        vectors = np.empty((len(dead), self._index.d), dtype=np.float32)
-        if len(dead):
-            vectors = self._index.storage.reconstruct_batch(dead)
-        links = faiss.serialize_index(self._index, faiss.IO_FLAG_SKIP_STORAGE)
-        return GraphState(self._row_of, vectors, links)
-
-    def adopt(self, state: GraphState, vectors: Float[np.ndarray, "n z"]) -> None:
-        """Take over a graph of these rows; one that does not fit is left alone.
-
-        Args:
-            state: What `state` returned when the rows were these.
-            vectors: The table's unit vectors.
-        """
-        alive = state.rows >= 0
-        rows = state.rows[alive]
-        counted = np.bincount(rows, minlength=len(vectors))
-        if len(counted) > len(vectors) or (counted > 1).any() or len(state.dead) != (~alive).sum():
-            return
+    def save(self, file: Path) -> None:
+        """Write the graph, which is not empty, in place of the last one."""
+        body = [self._row_of.astype("<i8").tobytes(), faiss.serialize_index(self._index).data]
+        about = {
+            "format": FORMAT,
+            "version": VERSION,
+            "nodes": len(self._row_of),
+            "checksum": zlib.crc32(body[1], zlib.crc32(body[0])),
+        }
+        beside = file.with_name(f".{file.name}.tmp")
         try:
-            index = faiss.deserialize_index(state.links)
-        except RuntimeError:  # another version of FAISS wrote it
-            return
-        if index.ntotal != len(state.rows) or index.d != vectors.shape[1]:
-            return
-        nodes = np.empty((len(state.rows), index.d), dtype=np.float32)
-        nodes[alive], nodes[~alive] = vectors[rows], state.dead
-        storage = faiss.IndexFlat(index.d, faiss.METRIC_INNER_PRODUCT)
-        storage.add(nodes)
-        storage.this.disown()
-        index.storage, index.own_fields = storage, True
-        self._index, self._row_of, self._kept = index, state.rows.copy(), len(state.rows)
-        self._node_of = np.full(len(vectors), -1, dtype=np.int64)
-        self._node_of[rows] = np.flatnonzero(alive)
+            with beside.open("wb") as out:
+                out.writelines([json.dumps(about).encode(), b"\n", *body])
+            os.replace(beside, file)
+        finally:
+            beside.unlink(missing_ok=True)
+        self._kept = len(self._row_of)
+
+    def load(self, file: Path, vectors: Float[np.ndarray, "n z"]) -> None:
+        """Take over what a file holds of these rows, if it can be used."""
+        try:
+            with file.open("rb") as stored:
+                about, body = json.loads(stored.readline()), stored.read()
+            if (about["format"], about["version"]) != (FORMAT, VERSION):
+                return
+            if zlib.crc32(body) != about["checksum"]:
+                return
+            rows = np.frombuffer(body, dtype="<i8", count=about["nodes"])
+            index = faiss.deserialize_index(np.frombuffer(body, np.uint8, offset=rows.nbytes))
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+            return  # RuntimeError: another version of FAISS wrote it
+        if index.ntotal == len(rows) and index.d == vectors.shape[1]:
+            self._adopt(index, rows, vectors)
+
+    def _adopt(
+        self, index: Any, rows: Int[np.ndarray, " m"], vectors: Float[np.ndarray, "n z"]
+    ) -> None:
+        node_of = np.full(len(vectors), -1, dtype=np.int64)
+        for start in range(0, len(rows), COMPARED):
+            part = rows[start : start + COMPARED]
+            nodes = start + np.flatnonzero((part >= 0) & (part < len(vectors)))
+            there = index.reconstruct_n(start, len(part))[nodes - start]
+            same = nodes[(there == vectors[rows[nodes]]).all(axis=1)]
+            node_of[rows[same]] = same
+        self._index, self._node_of, self._kept = index, node_of, len(rows)
+        self._row_of = np.full(len(rows), -1, dtype=np.int64)
+        alive = np.flatnonzero(node_of >= 0)
+        self._row_of[node_of[alive]] = alive
 
     def changed(self, rows: Int[np.ndarray, " n"]) -> None:
         """Forget what these rows held; rows that are new it has not heard of."""
@@ -110,14 +132,18 @@ class Graph:
         self._row_of[nodes[nodes >= 0]] = -1
         self._node_of[rows] = -1
 
-    def moved(self, row: int, last: int) -> None:
-        """Follow a removal: the record of row ``last`` is now in ``row``, and ``last`` is gone."""
-        self.changed(np.array([row]))
-        if row < last < len(self._node_of):
-            node = self._node_of[row] = self._node_of[last]
-            if node >= 0:
-                self._row_of[node] = row
-        self._node_of = self._node_of[:last]
+    def moved(
+        self, filled: Int[np.ndarray, " m"], sources: Int[np.ndarray, " m"], size: int
+    ) -> None:
+        """Follow a removal: the records of ``sources`` went to ``filled``, and ``size`` rows are left."""
+        heard = len(self._node_of)
+        kept = sources < heard  # then so is the row to fill, which comes before
+        nodes = self._node_of[sources[kept]]
+        self.changed(np.concatenate([filled, np.arange(size, heard)]))
+        self._node_of[filled[kept]] = nodes
+        alive = nodes >= 0
+        self._row_of[nodes[alive]] = filled[kept][alive]
+        self._node_of = self._node_of[:size]
 
     def search(
         self, vectors: Float[np.ndarray, "n z"], queries: Float[np.ndarray, "q z"], count: int

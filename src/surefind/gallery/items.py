@@ -6,8 +6,8 @@ Policies:
 * Vectors must have length 1 within `surefind.validation.UNIT_TOLERANCE`, unless ``normalize`` asks to
   rescale them. Zero vectors and NaN are refused either way. All are rescaled in float64 and kept as
   float32.
-* An id is a text or a whole number; ``1`` and ``"1"`` are different ids.
-* A label is a text, a whole number other than -1, or None. -1 and None in a calibration mean: not in
+* An id is a string or an integer; ``1`` and ``"1"`` are different ids.
+* A label is a string, an integer other than -1, or None. -1 and None in a calibration mean: not in
   the gallery.
 * A payload is a dict that JSON can hold; it comes back as JSON gives it back (tuples as lists).
 """
@@ -90,7 +90,7 @@ def read_ids(ids: Any) -> list[Id]:
     """Read ids that are to be distinct.
 
     Args:
-        ids: A list or an array of texts or whole numbers, or a single one.
+        ids: A list or an array of strings or integers, or a single one.
 
     Returns:
         The ids.
@@ -140,7 +140,7 @@ def read_payload(payload: Any, count: int) -> list[str | None]:
         count: How many there must be.
 
     Returns:
-        JSON texts.
+        JSON strings.
 
     Raises:
         InputError: If their number is wrong, or JSON cannot hold one.
@@ -175,24 +175,24 @@ def _listed(values: Any) -> Iterable[Any]:
 
 
 def _id(value: Any) -> Id:
-    plain = _text_or_whole(value)
+    plain = _string_or_int(value)
     if plain is None:
-        raise InputError(f"an id must be a text or a whole number; got {value!r}.")
+        raise InputError(f"an id must be a string or an integer; got {value!r}.")
     return plain
 
 
 def _label(value: Any) -> Label:
-    plain = _text_or_whole(value)
+    plain = _string_or_int(value)
     if plain is None and value is not None:
-        raise InputError(f"a label must be a text, a whole number or None; got {value!r}.")
+        raise InputError(f"a label must be a string, an integer or None; got {value!r}.")
     return plain
 
 
-def _text_or_whole(value: Any) -> str | int | None:
+def _string_or_int(value: Any) -> str | int | None:
     if isinstance(value, str):
         return str(value)
-    whole = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
-    return int(value) if whole else None
+    integer = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
+    return int(value) if integer else None
 
 
 def _payload(value: Any) -> str | None:
@@ -204,5 +204,5 @@ def _payload(value: Any) -> str | None:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"a payload must be what JSON can hold: {error}. Turn it into numbers, texts, lists, dicts."
+            f"a payload must be what JSON can hold: {error}. Turn it into numbers, strings, lists, dicts."
         ) from error

@@ -1,7 +1,7 @@
 """Records in Milvus: a milvus-lite folder on one machine, or the address of a server or cluster.
 
-One collection holds the records, with the id as the key. The note is in a second one,
-``NAME_note``, made when there is a note. Searches are exact (FLAT) unless ``index="hnsw"`` was asked
+One collection holds the records, with the id as the key. The metadata are in a second one,
+``NAME_metadata``, made when there are any. Searches are exact (FLAT) unless ``index="hnsw"`` was asked
 for when the collection was made.
 
 What a server can and cannot promise here:
@@ -12,29 +12,37 @@ What a server can and cannot promise here:
   content fingerprint is counted once and then follows this process's own changes only; open the
   gallery again to count anew.
 * milvus-lite lets one process at a time open its folder.
+
+pymilvus is imported when a connection is made, not before.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
 from jaxtyping import Float
 
-from surefind.errors import InputError
-from surefind.gallery.engine import Hits, Id, Label, Note, Records, as_fingerprint
-from surefind.gallery.faults import StorageError
-from surefind.gallery.milvus_server import BATCH, KEY_LENGTH, TEXT_LENGTH, Milvus, Row
+from surefind.errors import InputError, StorageError
+from surefind.gallery.engine import Hits, Id, Label, Metadata, Records, as_fingerprint
+
+BATCH = 1000
+"""Rows per request: with 1,024 dimensions about 4 MB."""
+
+KEY_LENGTH, TEXT_LENGTH = 4096, 65535
+"""Bytes that Milvus keeps of a key and of any other text."""
 
 LINKS, BUILD_BREADTH, BREADTH = 16, 64, 128
 """As in `surefind.gallery.graph`."""
 
 PART = TEXT_LENGTH - 16
-"""Bytes of a note in one row, beside the number of rows."""
+"""Bytes of the metadata in one row, beside the number of rows."""
 
 _NAMES = {"key": "an id", "label": "a label", "payload": "a payload"}
 COLUMNS = ["key", "vector", "kappa", "label", "payload"]
+Row = dict[str, Any]
 
 
 class MilvusEngine:
@@ -62,12 +70,12 @@ class MilvusEngine:
         self._index = "hnsw" if index == "hnsw" else "exact"
         self._dim: int | None = None
         self._total: int | None = None
-        self._note: dict[str, Any] = {}
+        self._metadata: dict[str, Any] = {}
         self._milvus = Milvus(address, token=token, timeout=timeout)
         if self._milvus.call("has_collection", name):
             self._take_over()
-        if self._milvus.call("has_collection", self._notes):
-            self._note = self._read_note()
+        if self._milvus.call("has_collection", self._metadata_name):
+            self._metadata = self._read_metadata()
 
     @property
     def place(self) -> str:
@@ -85,9 +93,9 @@ class MilvusEngine:
         return self._index
 
     @property
-    def note(self) -> Note:
-        """What `set_note` kept."""
-        return self._note
+    def metadata(self) -> Metadata:
+        """What `set_metadata` kept."""
+        return self._metadata
 
     def __len__(self) -> int:
         if self._dim is None:
@@ -153,32 +161,34 @@ class MilvusEngine:
             self._total = sum(sum(records.hashes()) for records in self.scan(BATCH))
         return as_fingerprint(self._total)
 
-    def set_note(self, note: Note) -> None:
+    def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""
-        text = json.dumps(note)  # ASCII, so that characters are bytes
+        text = json.dumps(metadata)  # ASCII, so that characters are bytes
         parts = [text[start : start + PART] for start in range(0, len(text), PART)]
-        if not self._milvus.call("has_collection", self._notes):
-            self._milvus.make(self._notes, 2, texts=["text"])
+        if not self._milvus.call("has_collection", self._metadata_name):
+            self._milvus.make(self._metadata_name, 2, texts=["text"])
         rows = [
             {"key": str(n), "vector": [1.0, 0.0], "text": f"{len(parts)} {part}"}
             for n, part in enumerate(parts)
         ]
-        self._milvus.call("upsert", self._notes, rows)
-        self._note = dict(note)
+        self._milvus.call("upsert", self._metadata_name, rows)
+        self._metadata = dict(metadata)
 
     def close(self) -> None:
         """Let go of the connection."""
         self._milvus.close()
 
     @property
-    def _notes(self) -> str:
-        return f"{self._name}_note"
+    def _metadata_name(self) -> str:
+        return f"{self._name}_metadata"
 
-    def _read_note(self) -> dict[str, Any]:
-        # An earlier note may have had more parts, which are still there.
-        first = self._milvus.rows(self._notes, ["0"], ["key", "text"])
+    def _read_metadata(self) -> dict[str, Any]:
+        # Earlier metadata may have had more parts, which are still there.
+        first = self._milvus.rows(self._metadata_name, ["0"], ["key", "text"])
         count = int(first[0]["text"].split(" ", 1)[0]) if first else 0
-        rows = self._milvus.rows(self._notes, [str(n) for n in range(count)], ["key", "text"])
+        rows = self._milvus.rows(
+            self._metadata_name, [str(n) for n in range(count)], ["key", "text"]
+        )
         rows.sort(key=lambda row: int(row["key"]))
         return dict(json.loads("".join(row["text"].split(" ", 1)[1] for row in rows) or "{}"))
 
@@ -227,6 +237,119 @@ class MilvusEngine:
 
     def _hash_sum(self, ids: Sequence[Id]) -> int:
         return sum(_to_records(self._rows(ids, COLUMNS)).hashes())
+
+
+class Milvus:
+    """A connection: collections of vectors with columns of text and numbers, failures in words."""
+
+    def __init__(self, address: str, *, token: str, timeout: float | int) -> None:
+        """Connect.
+
+        Args:
+            address: A folder for milvus-lite that ends in ``.db``, or ``http://host:port``.
+            token: ``user:password``, or nothing.
+            timeout: Seconds after which a call fails.
+
+        Raises:
+            InputError: If pymilvus is not installed.
+        """
+        try:
+            self._pymilvus: Any = import_module("pymilvus")
+        except ImportError as error:
+            raise InputError(
+                f"engine='milvus' needs pymilvus ({error}): pip install 'surefind[milvus]'."
+            ) from error
+        self.address = address
+        self._timeout = timeout
+        self._client: Any = self._ask(
+            self._pymilvus.MilvusClient, address, token=token, timeout=timeout
+        )
+
+    def call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of pymilvus's client.
+
+        Args:
+            method: Its name.
+            *arguments: Its arguments.
+            **options: Its keyword arguments.
+
+        Returns:
+            What it returns.
+        """
+        return self._ask(
+            getattr(self._client, method), *arguments, timeout=self._timeout, **options
+        )
+
+    def rows(self, collection: str, keys: Sequence[str], columns: list[str]) -> list[Row]:
+        """Return the rows of those keys that exist, in any order."""
+        found: list[Row] = []
+        for start in range(0, len(keys), BATCH):
+            part = list(keys[start : start + BATCH])
+            found += self.call("get", collection, ids=part, output_fields=columns)
+        return found
+
+    def walk(self, collection: str, columns: list[str], size: int) -> Iterator[list[Row]]:
+        """Return all rows, at most ``size`` at a time."""
+        walk = self.call(
+            "query_iterator", collection, batch_size=min(size, BATCH), output_fields=columns
+        )
+        while rows := self._ask(walk.next):
+            yield list(rows)
+        walk.close()
+
+    def make(
+        self,
+        collection: str,
+        dim: int,
+        *,
+        texts: Sequence[str],
+        numbers: Sequence[str] = (),
+        index: str = "FLAT",
+        options: dict[str, int] | None = None,
+    ) -> None:
+        """Make a collection of vectors, each with a key and further columns, ready to search.
+
+        Args:
+            collection: Its name.
+            dim: The vectors' dimension.
+            texts: Columns of text.
+            numbers: Columns of float64.
+            index: Milvus's name for how to search.
+            options: The index's parameters.
+        """
+        client, kinds = self._pymilvus.MilvusClient, self._pymilvus.DataType
+        schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("key", kinds.VARCHAR, is_primary=True, max_length=KEY_LENGTH)
+        schema.add_field("vector", kinds.FLOAT_VECTOR, dim=dim)
+        for column in texts:
+            schema.add_field(column, kinds.VARCHAR, max_length=TEXT_LENGTH)
+        for column in numbers:
+            schema.add_field(column, kinds.DOUBLE)
+        how = client.prepare_index_params()
+        how.add_index("vector", index_type=index, metric_type="IP", params=options or {})
+        self.call(
+            "create_collection",
+            collection,
+            schema=schema,
+            index_params=how,
+            consistency_level="Strong",
+        )
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call Milvus, and put its failures into words."""
+        failures = (self._pymilvus.MilvusException, import_module("grpc").RpcError, ValueError)
+        try:
+            return call(*arguments, **options)
+        except failures as error:
+            raise StorageError(
+                f"Milvus at {self.address} did not do what was asked: {error}. What it acknowledged "
+                "before is kept there. Check that it runs, that the address is right, and that no "
+                "other process has a milvus-lite folder open; then repeat the call."
+            ) from error
 
 
 def _key(id_: Id) -> str:

@@ -25,12 +25,11 @@ def existing_gallery(place: str, normalize: bool) -> "Gallery | None":
         InputError: If something else is there.
     """
     from surefind.gallery.gallery import Gallery
-    from surefind.gallery.generation import OURS
+    from surefind.gallery.store import check_free, holds_gallery
 
     path = Path(place)
-    if not _on_milvus(place) and path.exists() and not (path / "gallery.json").is_file():
-        if not path.is_dir() or not all(OURS.fullmatch(p.name) for p in path.iterdir()):
-            raise InputError(f"{place} is in use by something else; give a new or an empty folder.")
+    if not _on_milvus(place) and path.exists() and not holds_gallery(path):
+        check_free(path)
         return None
     try:
         return Gallery.open(place, normalize=normalize)

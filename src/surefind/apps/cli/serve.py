@@ -122,8 +122,10 @@ def gallery_and_run(target: str) -> tuple[str, Path | None]:
     Raises:
         InputError: If it is neither.
     """
+    from surefind.gallery.store import holds_gallery
+
     path = Path(target)
-    if "://" in target or (path / "gallery.json").is_file() or path.suffix == ".db":
+    if "://" in target or holds_gallery(path) or path.suffix == ".db":
         return target, None
     if (path / MODEL).is_file():
         return str(path / "gallery"), path
@@ -146,8 +148,9 @@ def open_gallery(place: str, run: Path | None, *, check: bool) -> "Gallery":
         The gallery.
     """
     from surefind.gallery.gallery import Gallery
+    from surefind.gallery.store import holds_gallery
 
-    if run is None or (Path(place) / "gallery.json").is_file():
+    if run is None or holds_gallery(Path(place)):
         return Gallery.open(place, mode="r" if check else "w", on_stale="mark")
     owner = open_run(run)
     made = Gallery(path=None if check else place, model=owner.fingerprint, on_stale="mark")

@@ -15,8 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from surefind.errors import InputError, SurefindError
-from surefind.gallery.faults import StaleError, StorageError
+from surefind.errors import InputError, StaleError, StorageError, SurefindError
 
 
 class Problem(BaseModel):

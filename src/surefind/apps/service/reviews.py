@@ -1,35 +1,45 @@
 """What people decided about answers that were not sure enough, kept for the next calibration.
 
-A file of JSON lines that only grows. A query that needs a person is ``asked``; what the person says is
-``decided``:
+A query that needs a person is asked about; what the person says is decided:
 
     accept    the top answer is right           the label is the top answer's
     reject    it is not in the gallery          the label is None
     relabel   it is something else there        the label is what the person says
 
-Every line is on the disk before `Reviews.ask` or `Reviews.decide` returns. A process killed in the middle
-leaves at most a line without its end, which is cut off at the next opening.
+The reviews are a SQLite database of their own in the service's folder: a gallery in Milvus has no file to
+share, and a service that only reads its gallery still takes reviews. A question or a decision is on the
+disk before `Reviews.ask` or `Reviews.decide` returns (`surefind.gallery.store.connect`).
 """
 
 import json
-import math
-import os
+import sqlite3
 import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError
+from surefind.embeddings import Embeddings, kappa_from_json
+from surefind.errors import DegenerateError, InputError, StorageError
 from surefind.gallery.engine import Label
-from surefind.gallery.faults import StorageError
+from surefind.gallery.store import check_pages, connect, connect_reader, transaction
 from surefind.validation import check_choice
 
-FILE = "reviews.jsonl"
+FILE = "reviews.sqlite"
 VERDICTS = ("accept", "reject", "relabel")
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS reviews (
+    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, question TEXT NOT NULL,
+    decision TEXT, decided INTEGER UNIQUE
+);
+CREATE INDEX IF NOT EXISTS pending ON reviews (number) WHERE decided IS NULL;
+"""
+"""``number`` and ``decided`` count the questions and the decisions, in their order."""
 
 
 class Reviews:
@@ -40,14 +50,22 @@ class Reviews:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._lock = threading.Lock()
-        self._file = open(path, "a+b")  # noqa: SIM115
-        self._asked, self._decided, self._size = _load(path)
-        self._file.truncate(self._size)
+        with _in_words(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = connect(path, mode="rwc")
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                check_pages(self._connection)
+                self._connection.executescript(SCHEMA)
+                self._pending = len(self.pending())
+            except BaseException:
+                self._connection.close()
+                raise
 
     def __len__(self) -> int:
-        return len(self._asked) - len(self._decided)
+        return self._pending
 
     def ask(self, question: dict[str, Any]) -> str:
         """Let a query wait for a person.
@@ -59,10 +77,13 @@ class Reviews:
             The review's id.
         """
         id_ = uuid.uuid4().hex
+        text = json.dumps({"id": id_, "when": _now()} | question, allow_nan=False)
         with self._lock:
-            entry = {"event": "asked", "id": id_, "when": _now()} | question
-            self._append(entry)
-            self._asked[id_] = entry
+            with _in_words(self._path), transaction(self._connection):
+                self._connection.execute(
+                    "INSERT INTO reviews (id, question) VALUES (?, ?)", (id_, text)
+                )
+            self._pending += 1
         return id_
 
     def decide(self, id_: str, verdict: str, label: Label = None) -> dict[str, Any]:
@@ -81,49 +102,50 @@ class Reviews:
         """
         check_choice("verdict", verdict, VERDICTS)
         with self._lock:
-            if id_ not in self._asked or id_ in self._decided:
-                what = "was decided already" if id_ in self._decided else "does not wait"
-                raise InputError(f"this query {what}; ask for the queue again.")
-            if verdict == "relabel" and label is None:
-                raise InputError("relabel needs a label: what the query shows.")
-            if verdict != "relabel":
-                label = self._asked[id_]["top"]["label"] if verdict == "accept" else None
-            if verdict == "accept" and label is None:
-                raise InputError("the nearest item has no label to accept; relabel or reject.")
-            entry: dict[str, Any] = {"event": "decided", "id": id_, "when": _now()}
-            entry |= {"verdict": verdict, "label": label}
-            self._append(entry)
-            self._decided[id_] = entry
+            with _in_words(self._path), transaction(self._connection):
+                found = self._connection.execute(
+                    "SELECT question, decided FROM reviews WHERE id = ?", (id_,)
+                ).fetchone()
+                if found is None or found[1] is not None:
+                    what = "does not wait" if found is None else "was decided already"
+                    raise InputError(f"this query {what}; ask for the queue again.")
+                if verdict == "relabel" and label is None:
+                    raise InputError("relabel needs a label: what the query shows.")
+                if verdict != "relabel":
+                    label = json.loads(found[0])["top"]["label"] if verdict == "accept" else None
+                if verdict == "accept" and label is None:
+                    raise InputError("the nearest item has no label to accept; relabel or reject.")
+                entry = {"id": id_, "when": _now(), "verdict": verdict, "label": label}
+                self._connection.execute(
+                    "UPDATE reviews SET decision = ?, "
+                    "decided = (SELECT coalesce(max(decided), 0) + 1 FROM reviews) WHERE id = ?",
+                    (json.dumps(entry), id_),
+                )
+            self._pending -= 1
         return entry
 
     def asked(self, id_: str) -> dict[str, Any] | None:
-        """Give a question, decided or not; None if there is none."""
-        return self._asked.get(id_)
+        """Return a question, decided or not; None if there is none."""
+        found = self._select("SELECT question FROM reviews WHERE id = ?", id_)
+        return found[0] if found else None
 
     def pending(self) -> list[dict[str, Any]]:
         """List the questions that wait, the oldest first."""
-        with self._lock:
-            return [entry for id_, entry in self._asked.items() if id_ not in self._decided]
+        return self._select("SELECT question FROM reviews WHERE decided IS NULL ORDER BY number")
 
     def decided(self) -> list[dict[str, Any]]:
         """List the decisions, the oldest first."""
-        with self._lock:
-            return list(self._decided.values())
+        return self._select(
+            "SELECT decision FROM reviews WHERE decided IS NOT NULL ORDER BY decided"
+        )
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._connection.close()
 
-    def _append(self, entry: dict[str, Any]) -> None:
-        line = json.dumps(entry, allow_nan=False).encode() + b"\n"
-        try:
-            self._file.write(line)
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            self._file.truncate(self._size)
-            raise StorageError(f"the review cannot be kept: {error.strerror or error}.") from error
-        self._size += len(line)
+    def _select(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        with self._lock, _in_words(self._path):
+            return [json.loads(text) for (text,) in self._connection.execute(query, values)]
 
 
 def read_reviews(path: str | Path) -> tuple[Embeddings, list[Label]]:
@@ -142,32 +164,29 @@ def read_reviews(path: str | Path) -> tuple[Embeddings, list[Label]]:
     file = Path(path) / FILE if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise InputError(f"there are no reviews at {file}; `surefind serve` collects them.")
-    asked, decided, _ = _load(file)
-    if not decided:
+    with _in_words(file), closing(connect_reader(file)) as connection:
+        check_pages(connection)
+        found = connection.execute(
+            "SELECT question, decision FROM reviews WHERE decided IS NOT NULL ORDER BY decided"
+        ).fetchall()
+    if not found:
         raise DegenerateError(f"nothing in {file} was decided yet; review some queries first.")
-    queries = [asked[id_] for id_ in decided]
-    kappa = [math.inf if q["kappa"] is None else q["kappa"] for q in queries]
-    mean = np.array([q["vector"] for q in queries], dtype=np.float32)
-    return Embeddings(mean, np.array(kappa)), [entry["label"] for entry in decided.values()]
+    questions = [json.loads(question) for question, _ in found]
+    mean = np.array([q["vector"] for q in questions], dtype=np.float32)
+    kappa = np.array([kappa_from_json(q["kappa"]) for q in questions])
+    return Embeddings(mean, kappa), [json.loads(decision)["label"] for _, decision in found]
 
 
-def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """Read questions, decisions, and the size of the whole lines."""
-    asked: dict[str, Any] = {}
-    decided: dict[str, Any] = {}
-    size = 0
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            entry = json.loads(line)
-            (asked if entry["event"] == "asked" else decided)[entry["id"]] = entry
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(
-                f"line {number} of {path} is damaged ({error}). Restore the file, or drop the line."
-            ) from error
-        size += len(line)
-    return asked, decided, size
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    """Put into words what SQLite says."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StorageError(
+            f"the reviews in {path} cannot be read or kept: {error}. Make room; if the file is damaged, "
+            "restore it from a copy."
+        ) from error
 
 
 def _now() -> str:

@@ -1,14 +1,16 @@
 """Decisions: what they rest on, how they are kept, and when they are refused."""
 
+import json
+
 import numpy as np
 import pytest
 
 from surefind.decisions.signals import neighbour_signals
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError
-from surefind.gallery.faults import StaleError
+from surefind.errors import DegenerateError, InputError, StaleError
+from surefind.gallery.calibration_record import signals_of
+from surefind.gallery.faiss_engine import FaissEngine
 from surefind.gallery.gallery import Gallery
-from surefind.gallery.judgement import signals_of
 
 DIM, PEOPLE = 16, 20
 
@@ -158,8 +160,11 @@ def test_a_calibration_of_another_format_is_left_out(gallery, people, tmp_path):
     gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
     gallery.save(tmp_path / "g")
     gallery.close()
-    index = tmp_path / "g" / "gallery.json"
-    index.write_text(index.read_text().replace('"format": 1', '"format": 0'))
+    engine = FaissEngine.open(tmp_path / "g", read_only=False)
+    text = json.dumps(engine.metadata)
+    assert '"format": 1' in text
+    engine.set_metadata(json.loads(text.replace('"format": 1', '"format": 0')))
+    engine.close()
     with pytest.warns(RuntimeWarning, match="calibrate again"):
         again = Gallery.open(tmp_path / "g")
     assert again.search(people["later"][0]).decision is None

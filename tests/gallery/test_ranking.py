@@ -5,7 +5,7 @@ import torch
 
 from surefind.embeddings import Embeddings
 from surefind.gallery.gallery import Gallery
-from surefind.gallery.reranking import candidates, mean_resultant_length, score
+from surefind.gallery.ranking import candidates, mean_resultant_length, score
 from surefind.posterior.vmf import vmf_match_score
 
 
