@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from service.world import png
 
-import surefind
 from surefind.service import logs
 from surefind.service.pages import FOLDER
 
@@ -99,7 +98,7 @@ def test_what_is_not_there_is_told_as_json(client, path):
 
 
 def test_the_documentation_lists_every_request(client):
-    page = Path(surefind.__file__).parents[2] / "docs" / "reference" / "http.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
     paths = client.get("/v1/openapi.json").json()["paths"]
     requests = {(m.upper(), path) for path, methods in paths.items() for m in methods}
     assert set(re.findall(r"^\| `([A-Z]+) (/\S+)`", page.read_text(), re.MULTILINE)) == requests
