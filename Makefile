@@ -1,10 +1,11 @@
 # make demo: see what it is for. make test: everything a change must pass. make check: its quick part.
-# make e2e: the service's page in a real Chromium. make bench: the measurements.
+# make e2e: the service's page in a real Chromium. make docs: the site, in build/site.
+# make bench: the measurements that need no data folder and have no result yet in benchmarks/results.
 PYTHON ?= python3
 BIN := .venv/bin
 NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surefind needs Python 3.11 or newer; this is %d.%d. Name another one: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 
-.PHONY: demo test check e2e format bench clean
+.PHONY: demo test check e2e docs format bench clean
 
 
 demo: .venv/demo
@@ -16,6 +17,9 @@ test: check
 e2e: .venv/ready
 	command -v chromium >/dev/null || (apt-get update && apt-get install -y chromium)
 	$(BIN)/pytest -q -m e2e tests/e2e
+
+docs: .venv/ready
+	$(BIN)/mkdocs build --strict
 
 check: .venv/ready
 	$(BIN)/ruff format --check .
@@ -32,6 +36,8 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/gallery.py
 	$(BIN)/python benchmarks/service.py
+	$(BIN)/python benchmarks/vectors.py
+	$(BIN)/python benchmarks/decisions.py --only 'promise, simulated'
 	$(BIN)/python benchmarks/tables.py
 
 # The demo needs less than the tests: it does not wait for their tools.

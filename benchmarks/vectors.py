@@ -123,7 +123,9 @@ def main(argv: list[str]) -> None:
     if argv[:1] == ["--case"]:
         print(json.dumps(cost(argv[1])))
         return
-    table = json.loads(RESULTS.read_text()) if RESULTS.exists() and "--again" not in argv else {}
+    table = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if "--again" in argv:
+        table.pop("cub200, cars196" if "--data" in argv else "cost", None)
     table["environment"] = environment() | {"scikit-learn": version("scikit-learn")}
     costs, worths = table.setdefault("cost", {}), table.setdefault("cub200, cars196", {})
     if "--data" in argv:

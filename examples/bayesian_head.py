@@ -1,4 +1,4 @@
-"""From features and labels to a direction and a concentration for each input, by the core alone."""
+"""Fit head posteriors to features and labels, and compare κ in and out of distribution."""
 
 import torch
 
@@ -21,9 +21,9 @@ def main() -> None:
             weights, curvature, scale=400.0, prior_precision=prior
         )
         known = posterior.predict(features).kappa.median()
-        strange = posterior.predict(4 * torch.randn(400, 16, generator=generator)).kappa.median()
+        ood = posterior.predict(4 * torch.randn(400, 16, generator=generator)).kappa.median()
         print(
-            f"{distance}: clipped {posterior.clipped:.1%}, κ {known:.1f} known, {strange:.1f} strange"
+            f"{distance}: clipped {posterior.clipped:.1%}, κ {known:.1f} in distribution, {ood:.1f} OOD"
         )
 
 

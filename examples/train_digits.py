@@ -1,4 +1,4 @@
-"""Train on scikit-learn's digits, embed digits and patches of photographs, save and load."""
+"""Train on scikit-learn's digits, evaluate with photographs as OOD data, save and load."""
 
 import tempfile
 
@@ -6,7 +6,6 @@ import torch
 
 import surefind as sf
 from surefind.data.catalogue import load
-from surefind.evaluation.evaluate import evaluate
 from surefind.models.convnets import small_net
 
 
@@ -14,7 +13,7 @@ def main() -> None:
     digits = load("digits")
     encoder = small_net(1, 8, embedding_dim=4, generator=torch.Generator().manual_seed(0))
     learner = sf.MetricLearner(encoder, method="laplace-online", epochs=5).fit(digits.train)
-    result = evaluate(
+    result = sf.evaluate(
         learner, digits.test, digits["ood"], generator=torch.Generator().manual_seed(0)
     )
     for name in ("recall@1", "auroc", "ausc", "ece"):

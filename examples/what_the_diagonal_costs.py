@@ -1,4 +1,4 @@
-"""One head, three posteriors: independent, Kronecker and dense weights, and what they disagree on."""
+"""Compare diagonal, Kronecker and dense posteriors of one head."""
 
 import torch
 from sklearn.datasets import load_digits

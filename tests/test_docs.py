@@ -9,51 +9,73 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-
-
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-WITH_SNIPPETS = [p for p in PAGES if p.name != "reference.md" and SNIPPET.search(p.read_text())]
+WITH_SNIPPETS = [p for p in PAGES if SNIPPET.search(p.read_text())]
 
 
-@pytest.mark.parametrize("page", WITH_SNIPPETS, ids=lambda p: p.name)
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def script(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(*command, folder=None):
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", WITH_SNIPPETS, ids=name)
 def test_snippets_run(page, tmp_path):
     """As a reader would run them: one after the other, in a process of their own."""
-    script = tmp_path / "snippets.py"
-    script.write_text("\n".join(SNIPPET.findall(page.read_text())))
-    run = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert run.returncode == 0, run.stderr
+    snippets = tmp_path / "snippets.py"
+    snippets.write_text("\n".join(SNIPPET.findall(page.read_text())))
+    run(sys.executable, snippets, folder=tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
-def test_reference_is_up_to_date():
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "make_reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.PAGE.read_text() == module.page(), "run python docs/make_reference.py"
-
-
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=name)
 def test_examples_run(example, tmp_path):
-    run = subprocess.run(
-        [sys.executable, example], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout
+    assert run(sys.executable, example, folder=tmp_path)
+
+
+def test_command_line_page_has_every_command():
+    hooks = script(DOCS / "hooks.py")
+    listed = [m[1].split() for m in hooks.HELP.finditer(page_text("reference/command-line.md"))]
+    assert sorted(listed) == sorted([[], *commands(hooks)])
+
+
+def commands(hooks, group=()):
+    """Return the commands that ``--help`` lists, those of a group in place of the group."""
+    _, _, listing = hooks.help_of([*group]).partition("Commands:\n")
+    for first in re.findall(r"^  (\S+)", listing, flags=re.MULTILINE):
+        yield from list(commands(hooks, (*group, first))) or [[*group, first]]
+
+
+def page_text(path):
+    return (DOCS / path).read_text()
 
 
 def test_results_are_up_to_date():
     """The page and the README's table are those of the committed result files."""
-    spec = importlib.util.spec_from_file_location("results", ROOT / "docs" / "make_results.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script(DOCS / "make_results.py")
     found = module.read_results(module.RESULTS)
     assert module.PAGE.read_text() == module.page(found), "run python docs/make_results.py"
     assert module.README.read_text() == module.readme(found), "run python docs/make_results.py"
+
+
+def test_benchmarks_are_up_to_date():
+    module = script(ROOT / "benchmarks" / "tables.py")
+    assert module.PAGE.read_text() == module.page(), "run python benchmarks/tables.py"

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+from pathlib import Path
 
 import pytest
 from service.world import png
@@ -94,3 +95,10 @@ def test_what_is_not_there_is_told_as_json(client, path):
     answer = client.get(path)
     assert answer.status_code in (404, 405)
     assert "error" in answer.json()
+
+
+def test_the_documentation_lists_every_request(client):
+    page = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
+    paths = client.get("/v1/openapi.json").json()["paths"]
+    requests = {(m.upper(), path) for path, methods in paths.items() for m in methods}
+    assert set(re.findall(r"^\| `([A-Z]+) (/\S+)`", page.read_text(), re.MULTILINE)) == requests
