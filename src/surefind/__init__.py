@@ -23,12 +23,18 @@ if TYPE_CHECKING:
     from surefind.data.dataset import Dataset
     from surefind.data.preprocessing import Preprocessing
     from surefind.embeddings import Embeddings
-    from surefind.errors import DegenerateError, InputError, NumericalError, SurefindError
+    from surefind.errors import (
+        DegenerateError,
+        InputError,
+        NumericalError,
+        StaleError,
+        StorageError,
+        SurefindError,
+    )
     from surefind.estimators.laplace_head import LaplaceHead  # noqa: F401
     from surefind.estimators.learner import MetricLearner, load
     from surefind.evaluation.evaluate import Evaluation, evaluate
     from surefind.gallery.answers import Answers
-    from surefind.gallery.faults import StaleError, StorageError
     from surefind.gallery.gallery import Gallery
     from surefind.learning import methods
     from surefind.models.encoder import Encoder
@@ -63,8 +69,8 @@ _HOME = {
     "PairList": "pairs.relations",
     "Positions": "pairs.relations",
     "Preprocessing": "data.preprocessing",
-    "StaleError": "gallery.faults",
-    "StorageError": "gallery.faults",
+    "StaleError": "errors",
+    "StorageError": "errors",
     "SurefindError": "errors",
     "contrastive_loss": "pairs.losses",
     "dataset_curvature": "curvature.dataset",

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.apps.cli.galleries import check_model, existing_gallery, labels_like, new_gallery
+from surefind.apps.cli.items import check_model, existing_gallery, labels_like, new_gallery
 from surefind.apps.cli.run_folder import open_run
 from surefind.gallery.gallery import Gallery
 

@@ -5,8 +5,7 @@ import pytest
 
 from surefind.decisions.signals import neighbour_signals
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError
-from surefind.gallery.faults import StaleError
+from surefind.errors import DegenerateError, InputError, StaleError
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.judgement import signals_of
 

@@ -6,8 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from surefind.errors import InputError
-from surefind.gallery.faults import StorageError
+from surefind.errors import InputError, StorageError
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.milvus_engine import PART, MilvusEngine
 

@@ -11,8 +11,8 @@ import sys
 import numpy as np
 import pytest
 
+from surefind.errors import StorageError
 from surefind.gallery import generation, journal, snapshot, storage
-from surefind.gallery.faults import StorageError
 from surefind.gallery.gallery import Gallery
 
 

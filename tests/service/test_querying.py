@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from surefind.apps.service.querying import Query, search_together
-from surefind.errors import DegenerateError, InputError
-from surefind.gallery.faults import StaleError
+from surefind.errors import DegenerateError, InputError, StaleError
 from surefind.gallery.gallery import Gallery
 
 

@@ -8,8 +8,7 @@ from service.world import blurred, png
 
 from surefind.apps.service import reviews as module
 from surefind.apps.service.reviews import Reviews, read_reviews
-from surefind.errors import DegenerateError, InputError
-from surefind.gallery.faults import StorageError
+from surefind.errors import DegenerateError, InputError, StorageError
 
 
 def question(label="x", kappa=3.0):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from surefind.decisions.calibration import calibrate
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.gallery.answers import Answers
 from surefind.gallery.engine import Engine, Label, Note
 from surefind.gallery.faults import StaleError
@@ -92,8 +92,15 @@ def is_stale(
     changes = judgement.changes(model, engine.fingerprint(), now)
     if changes and policy == "refuse":
         raise StaleError(
-            f"the calibration does not hold any more: {'; '.join(changes)}. Calibrate again, or "
-            "search with decide=False, or set on_stale='mark' to get decisions marked as stale."
+            f"the calibration does not hold any more: {'; '.join(changes)}.",
+            field="calibration",
+            hint=Hint(
+                "Calibrate again, or search with decide=False, or set on_stale='mark' to get decisions "
+                "marked as stale.",
+                "Calibrate again (surefind calibrate), or search with --stale ignore, or --stale mark to "
+                "get decisions marked as stale.",
+                "Calibrate the gallery again.",
+            ),
         )
     return bool(changes)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Engine
 from surefind.gallery.milvus_engine import MilvusEngine
 from surefind.validation import check_choice
@@ -104,12 +104,24 @@ def open_engine(
         )
         return opened
     if "://" not in str(path) and not Path(path).exists():
-        raise InputError(f"there is no gallery at {path}; make one with Gallery('milvus', path).")
+        raise InputError(
+            f"there is no gallery at {path}.",
+            field="path",
+            hint=Hint(
+                f"Make one with Gallery('milvus', {str(path)!r}).",
+                f"Make one: surefind index SOURCE --out {path}.",
+            ),
+        )
     found = MilvusEngine(str(path), collection, index=index or "auto", token=token, timeout=timeout)
     if found.dim is None:
         found.close()
         raise InputError(
-            f"{found.place} holds no gallery yet; make one with Gallery('milvus', {str(path)!r})."
+            f"{found.place} holds no gallery yet.",
+            field="path",
+            hint=Hint(
+                f"Make one with Gallery('milvus', {str(path)!r}).",
+                f"Make one: surefind index SOURCE --out {path}.",
+            ),
         )
     return found
 
@@ -151,5 +163,5 @@ def _faiss() -> ModuleType:
         return import_module("surefind.gallery.faiss_engine")
     except ModuleNotFoundError as error:
         raise InputError(
-            f"engine='faiss' needs FAISS ({error}): pip install 'surefind[gallery]'."
+            f"a gallery needs FAISS ({error}): pip install 'surefind[gallery]'.", field="engine"
         ) from error

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Note
 from surefind.gallery.faults import StorageError
 from surefind.gallery.generation import (
@@ -231,7 +231,12 @@ def read_storage(folder: Path, *, with_graph: bool) -> Loaded:
 def _require_gallery(folder: Path) -> None:
     if not _is_gallery(folder):
         raise InputError(
-            f"there is no gallery at {folder}; make one with Gallery(path={str(folder)!r})."
+            f"there is no gallery at {folder}.",
+            field="path",
+            hint=Hint(
+                f"Make one with Gallery(path={str(folder)!r}).",
+                f"Make one: surefind index SOURCE --out {folder}.",
+            ),
         )
 
 
@@ -257,14 +262,17 @@ def _locked(folder: Path) -> IO[bytes]:
         file = open(folder / "lock", "ab")  # noqa: SIM115
     except OSError as error:
         raise StorageError(
-            f"{folder} cannot be written: {error.strerror}. To only search, open it with mode='r'."
+            f"{folder} cannot be written: {error.strerror}.",
+            field="path",
+            hint=Hint("To only search, open it with mode='r'.", "`surefind search` only reads it."),
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.close()
         raise StorageError(
-            f"{folder} is open for writing elsewhere, and a gallery has one writer at a time. "
-            "Close it there, or open it here with mode='r'."
+            f"{folder} is open for writing elsewhere, and a gallery has one writer at a time.",
+            field="path",
+            hint=Hint("Close it there, or open it here with mode='r'.", "Close it there."),
         ) from error
     return file

@@ -15,7 +15,7 @@ def main() -> None:
     try:
         from surefind.apps.cli.app import run
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("typer", "rich"):
+        if (error.name or "").split(".")[0] not in ("rich", "tomli_w", "typer"):
             raise
         sys.exit(f"The command line needs {error.name}: pip install 'surefind[cli]'.")
     run()

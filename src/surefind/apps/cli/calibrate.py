@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from surefind.apps.cli.console import console, say, spelled
-from surefind.apps.cli.galleries import check_model, labels_like
-from surefind.apps.cli.items import Items, read_items
+from surefind.apps.cli.items import Items, check_model, labels_like, read_items
 from surefind.apps.cli.options import (
     SOURCE_HELP,
     DataFolder,

@@ -15,7 +15,7 @@ from surefind.apps.cli.preflight import size_text
 
 CORE = ("torch", "numpy", "safetensors", "jaxtyping")
 EXTRAS = {
-    "cli": {"rich": "rich", "typer": "typer"},
+    "cli": {"rich": "rich", "tomli-w": "tomli_w", "typer": "typer"},
     "backbones": {"transformers": "transformers"},
     "data": {"pillow": "PIL", "pyarrow": "pyarrow", "scikit-learn": "sklearn", "scipy": "scipy"},
     "gallery": {"faiss-cpu": "faiss", "scipy": "scipy"},

@@ -21,6 +21,7 @@ from surefind.apps.cli.preflight import Estimate, check_file, check_place, peak_
 from surefind.apps.cli.run_folder import open_run
 from surefind.apps.cli.sources import check_fits, image_mode, read_source, readable
 from surefind.errors import InputError
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from surefind.data.dataset import Dataset
@@ -119,16 +120,15 @@ def write_embeddings(file: Path, embeddings: "Embeddings", dataset: "Dataset") -
         labels = dataset.labels.numpy()
         columns["labels"] = labels if dataset.classes is None else np.array(dataset.classes)[labels]
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.tmp")
-    try:
-        if file.suffix.lower() == ".npz":
-            with beside.open("wb") as stream:
-                np.savez(stream, **columns)
-        else:
-            _write_parquet(beside, columns)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
+    write = _write_npz if file.suffix.lower() == ".npz" else _write_parquet
+    write_atomically(file, lambda beside: write(beside, columns))
+
+
+def _write_npz(file: Path, columns: dict[str, Any]) -> None:
+    import numpy as np
+
+    with file.open("wb") as stream:  # or else NumPy adds a suffix to the file's name
+        np.savez(stream, **columns)
 
 
 def _write_parquet(file: Path, columns: dict[str, Any]) -> None:

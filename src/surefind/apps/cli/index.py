@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefind.apps.cli.console import count_progress, say, spelled
-from surefind.apps.cli.galleries import check_model, existing_gallery, labels_like, new_gallery
-from surefind.apps.cli.items import Items, read_items
+from surefind.apps.cli.items import (
+    Items,
+    check_model,
+    existing_gallery,
+    labels_like,
+    new_gallery,
+    read_items,
+)
 from surefind.apps.cli.options import DataFolder, Normalize, OnBad, RunOption, SourceArgument
 from surefind.apps.cli.run_folder import open_run
 

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from surefind.learning.session import Report
 
 
-class StoppedError(Exception):
-    """A command was stopped by its user; the message says how to go on."""
-
-
 @contextmanager
 def whole_steps(report: "Report") -> "Iterator[Report]":
     """Let Ctrl-C wait for the end of a step.

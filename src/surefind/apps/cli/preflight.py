@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefind.errors import InputError
+from surefind.errors import CommandInterruptedError, InputError
 
 if TYPE_CHECKING:
     from surefind.data.dataset import Dataset
@@ -50,10 +50,6 @@ class Estimate:
         return f"about {duration_text(self.seconds)}{room}"
 
 
-class _EnoughError(Exception):
-    """Enough steps were timed."""
-
-
 def training_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate | None:
     """Try a few steps of training and extrapolate; nothing is changed or written.
 
@@ -75,10 +71,10 @@ def training_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate 
         times.append(time.perf_counter())
         total = at.epochs * at.steps
         if len(times) > WARM_UP or len(times) == total:
-            raise _EnoughError
+            raise CommandInterruptedError("enough steps were timed.")
 
     start = time.perf_counter()
-    with suppress(_EnoughError):
+    with suppress(CommandInterruptedError):
         learner.fit(dataset, report=watch)
     if not times:
         return None

@@ -12,12 +12,6 @@
     README.md           this list, for that run
 
 A folder that `MetricLearner.save` wrote, with a model and nothing else, is a run too.
-
-What was asked for when a run was made, in its config.toml: a flat table of settings.
-
-A number, a text, a truth value and a list of them are written in TOML as in JSON.
-
-The README.md of a run: how it was made, what each of its files is, and what to do with it.
 """
 
 import hashlib
@@ -30,13 +24,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomli_w
+
 import surefind
 from surefind.apps.cli.interrupts import this_command
 from surefind.apps.cli.plots import LOSS
 from surefind.apps.cli.preflight import check_place
 from surefind.apps.cli.sources import split_part
 from surefind.errors import InputError
-from surefind.files import write_whole
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from surefind.estimators.learner import MetricLearner
@@ -82,8 +78,7 @@ def write_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
         What is written: the settings, after the format.
     """
     config = {"format": FORMAT, **settings}
-    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in config.items()]
-    write_whole(folder / CONFIG, "".join(lines))
+    write_atomically(folder / CONFIG, tomli_w.dumps(config))
     return config
 
 
@@ -238,7 +233,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a file of the run, whole or not at all."""
-        write_whole(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
+        write_atomically(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Any:
         """Read a file of the run.
@@ -262,7 +257,7 @@ class RunFolder:
 
     def explain(self) -> None:
         """Write the README.md that says what is in the folder."""
-        write_whole(self.path / "README.md", readme_text(self.path, self.config))
+        write_atomically(self.path / "README.md", readme_text(self.path, self.config))
 
 
 def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:

@@ -19,8 +19,7 @@ import typer
 
 from surefind.apps.cli.calibrate import GROUPS, GroupsOption
 from surefind.apps.cli.console import console, say, spelled, to_stderr
-from surefind.apps.cli.galleries import check_model
-from surefind.apps.cli.items import read_items
+from surefind.apps.cli.items import check_model, read_items
 from surefind.apps.cli.options import (
     SOURCE_HELP,
     DataFolder,
@@ -31,7 +30,7 @@ from surefind.apps.cli.options import (
     complete_source,
 )
 from surefind.apps.cli.preflight import check_file
-from surefind.files import write_whole
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,7 +94,7 @@ def search(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         text = csv_text if out.suffix.lower() == ".csv" else json_text
-        write_whole(out, text(items.ids, answers))
+        write_atomically(out, text(items.ids, answers))
         aside(f"Wrote the answers of {len(answers)} queries to {out}.")
 
 

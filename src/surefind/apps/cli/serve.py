@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from surefind.apps.cli.console import say, spelled
-from surefind.apps.cli.galleries import check_model
+from surefind.apps.cli.items import check_model
 from surefind.apps.cli.options import complete_run
 from surefind.apps.cli.run_folder import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
@@ -91,7 +91,7 @@ def serve(
     try:
         check_listening(host, settings)
     except InputError as error:
-        raise typer.BadParameter(str(error), param_hint="--host") from error
+        raise typer.BadParameter(error.text_for("cli"), param_hint="--host") from error
     with open_gallery(place, run, check=check) as gallery:
         learner = learner_for(gallery, model or run)
         settings = replace(settings, images=images or remembered_images(gallery))

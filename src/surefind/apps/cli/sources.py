@@ -1,123 +1,50 @@
 """What a command reads: a set by its name, a folder, a list of images, or vectors.
 
 `NAME:PART` picks a part. Without it each command says which part it prefers; one that prefers none takes
-the only part there is.
-
-Vectors in a file, with labels and names if they are known.
-
-    .npy        the vectors (n, d), or images as `Dataset` takes them
-    .npz        the same under "features", "mean", "embeddings" or "inputs", or as the only array;
-                "labels" and "ids" beside them if there are any
-    .parquet    a column of lists called so, and columns "label" and "id"
-
-What `surefind embed` writes can be read. Nothing is unpickled.
+the only part there is. What `surefind embed` writes can be read again.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from surefind.apps.cli.console import say
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from surefind.data.dataset import Dataset
     from surefind.data.splits import Splits
     from surefind.estimators.learner import MetricLearner
     from surefind.models.encoder import Encoder
 
 
-VECTORS = ("features", "mean", "embeddings", "embedding", "inputs", "array")
-LABELS = ("labels", "label")
-IDS = ("ids", "id", "name")
-
-
 def holds_vectors(path: Path) -> bool:
-    """Say whether a file holds vectors: NumPy's do, a Parquet file does if it lists no paths."""
+    """Return whether a file holds vectors: NumPy's do, a Parquet file does if it lists no paths."""
+    from surefind.data.formats import NUMPY, parquet_names
+
     suffix = path.suffix.lower()
-    if suffix in (".npy", ".npz"):
-        return True
-    return suffix in (".parquet", ".pq") and "path" not in _parquet_columns(path)
+    return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
 
 
 def read_vectors(path: Path, labels: Path | None = None) -> "Dataset":
-    """Read vectors.
+    """Read vectors as a data set.
 
     Args:
-        path: The file.
-        labels: Where their labels are, if elsewhere: .npy, .npz, or a table with a column "label".
-
-    Returns:
-        A data set.
+        path: As `surefind.data.formats.read_vector_file` takes it.
+        labels: A file with their labels, if these are not beside them.
 
     Raises:
-        InputError: If the file holds no vectors.
+        InputError: If the file holds no vectors, or a label is missing.
     """
     from surefind.data.dataset import Dataset
+    from surefind.data.formats import LABELS, read_column, read_vector_file
 
-    columns = _columns(path)
-    name = next((n for n in VECTORS if n in columns), None)
-    if name is None and len(columns) == 1:
-        name = next(iter(columns))
-    if name is None:
-        raise InputError(
-            f"{path} holds {', '.join(map(repr, columns))} and none is called 'features'. Name the "
-            "vectors so, and their labels 'labels'."
-        )
-    known = _column(columns, LABELS) if labels is None else _read_labels(labels)
-    return Dataset(columns[name], known, names=_column(columns, IDS), name=path.stem)
-
-
-def _columns(path: Path) -> "dict[str, Any]":
-    from surefind.data.formats import read_arrays
-
-    if path.suffix.lower() in (".npy", ".npz"):
-        return read_arrays(path)
-    return {name: _parquet_column(path, name) for name in _parquet_columns(path)}
-
-
-def _column(columns: dict[str, Any], names: tuple[str, ...]) -> Any:
-    return next((columns[n] for n in names if n in columns), None)
-
-
-def _read_labels(path: Path) -> Any:
-    from surefind.data.formats import read_arrays
-    from surefind.data.tables import read_table
-
-    if path.suffix.lower() not in (".npy", ".npz"):
-        return read_table(path).filled("label")
-    arrays = read_arrays(path)
-    found = _column(arrays, (*LABELS, "array"))
-    if found is None:
-        raise InputError(f"{path} holds {', '.join(map(repr, arrays))}; name the labels 'labels'.")
-    return found
-
-
-def _parquet_columns(path: Path) -> list[str]:
-    from surefind.dependencies import require
-
-    parquet = require("pyarrow.parquet", "read Parquet files")
-    arrow = require("pyarrow", "read Parquet files")
-    try:
-        return list(parquet.read_schema(path).names)
-    except (arrow.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a Parquet file: {error}. Write it again.") from error
-
-
-def _parquet_column(path: Path, name: str) -> "np.ndarray":
-    import numpy as np
-
-    from surefind.dependencies import require
-
-    cells = require("pyarrow.parquet", "read Parquet files").read_table(path, columns=[name])
-    values = cells.column(0).to_pylist()
-    try:
-        array = np.array(values)
-    except ValueError as error:
-        raise InputError(f"{path}: the lists of {name!r} differ in length.") from error
-    return array.astype(np.float32) if array.ndim == 2 and array.dtype.kind == "f" else array
+    found = read_vector_file(path)
+    known = found.labels if labels is None else read_column(labels, LABELS)
+    if labels is not None and known is not None and known.dtype.kind in "US" and not all(known):
+        empty = next(row for row, label in enumerate(known) if not label)
+        raise InputError(f"{labels}: the label of row {empty} is empty. Fill it.", field="labels")
+    return Dataset(found.vectors, known, names=found.ids, name=path.stem)
 
 
 NAMED = 10

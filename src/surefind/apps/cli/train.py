@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from surefind.apps.cli.console import console, say, spelled, stage_progress
-from surefind.apps.cli.interrupts import StoppedError, this_command, whole_steps
+from surefind.apps.cli.interrupts import this_command, whole_steps
 from surefind.apps.cli.options import (
     DataFolder,
     OnBad,
@@ -25,7 +25,7 @@ from surefind.apps.cli.plots import NO_PICTURES, can_draw, draw_history
 from surefind.apps.cli.preflight import check_place, passing_estimate, training_estimate
 from surefind.apps.cli.run_folder import RunFolder, check_run, create_run
 from surefind.apps.cli.sources import check_fits, part_names, read_source, readable, split_part
-from surefind.errors import InputError, NumericalError
+from surefind.errors import CommandInterruptedError, InputError, NumericalError
 
 if TYPE_CHECKING:
     from surefind.data.dataset import Dataset
@@ -231,7 +231,7 @@ def fit_and_save(
         speaks: Whether this process writes the run's files.
 
     Raises:
-        StoppedError: If the user stopped it; what was learnt is kept.
+        CommandInterruptedError: If the user stopped it; what was learnt is kept.
         NumericalError: If the training diverged.
     """
     weights = sum(p.numel() * p.element_size() for p in learner.encoder.parameters())
@@ -246,11 +246,12 @@ def fit_and_save(
     except KeyboardInterrupt as stop:
         if run is not None:
             run.note("stopped by the user; training is kept up to here")
-        raise StoppedError(
+        raise CommandInterruptedError(
             f"training is kept in {out}. Go on with: {this_command('--resume')}"
         ) from stop
     except NumericalError as error:
-        raise NumericalError(f"{error} Start again in another folder than {out}.") from error
+        again = f"{error.message} Start again in another folder than {out}."
+        raise NumericalError(again, field=error.field, hint=error.hint) from error
     learner.save(out)
     if run is not None:
         if run.fingerprint != before:

@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import DegenerateError, InputError, StorageError
 from surefind.gallery.engine import Label
-from surefind.gallery.faults import StorageError
 from surefind.validation import check_choice
 
 FILE = "reviews.jsonl"
