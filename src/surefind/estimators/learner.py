@@ -21,7 +21,7 @@ from torch import Tensor
 from surefind.data.dataset import Dataset
 from surefind.data.preprocessing import Preprocessing
 from surefind.embeddings import Embeddings
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.learning.distributed import world
 from surefind.learning.inference import batches
 from surefind.learning.methods import METHODS
@@ -282,8 +282,12 @@ def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
     if encoder is None:
         if metadata["architecture"] is None:
             raise InputError(
-                f"{path} holds weights of a network that a file cannot describe. Build the same "
-                "network and pass it: load(path, encoder=...)."
+                f"{path} holds weights of a network that a file cannot describe.",
+                field="encoder",
+                hint=Hint(
+                    "Build the same network and pass it: load(path, encoder=...).",
+                    "Build the same network in Python and use it from there: surefind.load.",
+                ),
             )
         encoder = build(metadata["architecture"])
     preprocessing = metadata["preprocessing"]
