@@ -20,9 +20,8 @@ import typer
 from surefind.apps.cli.bench import bench
 from surefind.apps.cli.calibrate import calibrate
 from surefind.apps.cli.console import complain, to_stderr
-from surefind.apps.cli.data import check_set, list_sets
 from surefind.apps.cli.demo import demo
-from surefind.apps.cli.doctor import doctor
+from surefind.apps.cli.doctor import check_set, doctor, list_sets
 from surefind.apps.cli.embed import embed
 from surefind.apps.cli.evaluate import evaluate
 from surefind.apps.cli.fit import fit

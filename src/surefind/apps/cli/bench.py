@@ -75,7 +75,7 @@ def bench(
     if epochs is not None:
         check_int("epochs", epochs, least=0)
     check_place(out, 0)
-    check_place(work, 0)
+    check_place(work, 0, field="work")
     rows = rows_of(methods.split(","), with_ablation=ablation)
     problem = chosen_problem(source, ood, backbone, epochs, data)
     cells = [cell_file(out, problem.name, row, s) for s in range(seeds) for row in rows]

@@ -1,11 +1,11 @@
-"""`surefind embed`: embed inputs with a run, each with how sure it is.
+"""`surefind embed`: embed inputs with a run, each with its concentration κ.
 
 What is written, a row for each input in the order of the inputs:
 
     .npz        ids, mean (n, z), kappa (n), uncertainty (n), and labels if they are known
     .parquet    id, mean (a list), kappa, uncertainty, and label
 
-Both can be given to `surefind fit`. κ = ∞ is what a model without uncertainty says.
+Both can be given to `surefind fit`. A model without uncertainty gives κ = ∞.
 """
 
 import time
@@ -41,7 +41,7 @@ def embed(
     on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:
-    """Embed images or vectors with a run, each with how sure it is.
+    """Embed images or vectors with a run, each with its uncertainty.
 
     Example: `surefind embed runs/digits digits:test --out test.npz`
     """
@@ -53,7 +53,7 @@ def embed(
     learner = folder.learner()
     dataset = readable(read_source(source, data, mode=image_mode(learner.encoder)), on_bad)
     if len(dataset) == 0:
-        raise InputError(f"{source} holds nothing to embed.")
+        raise InputError(f"{source} holds nothing to embed.", field="source")
     check_fits(learner, dataset, folder.config.get("inputs"))
     check_place(out.parent, 2 * len(dataset) * (4 * learner.encoder.embedding_dim + 64))
     found = embed_in_blocks(learner, dataset, batch_size, announce=say)
@@ -71,17 +71,7 @@ def embed_in_blocks(
     *,
     announce: Callable[[str], None],
 ) -> "Embeddings":
-    """Embed a data set, say after the first inputs how long the rest takes, and show how far it is.
-
-    Args:
-        learner: A fitted learner.
-        dataset: What to embed.
-        batch_size: Inputs at a time.
-        announce: Called with the estimate.
-
-    Returns:
-        The embeddings, as tensors.
-    """
+    """Embed a data set with a progress bar; ``announce`` is called with an estimate of time and memory."""
     import torch
 
     from surefind.embeddings import Embeddings
@@ -99,13 +89,7 @@ def embed_in_blocks(
 
 
 def write_embeddings(file: Path, embeddings: "Embeddings", dataset: "Dataset") -> None:
-    """Write embeddings with the names and labels of what was embedded, whole or not at all.
-
-    Args:
-        file: Ends in .npz or .parquet; its folder is made if need be.
-        embeddings: A row for each example.
-        dataset: The examples.
-    """
+    """Write embeddings with the names and labels of their examples to a .npz or .parquet file."""
     import numpy as np
 
     arrays = embeddings.numpy()

@@ -1,7 +1,7 @@
 """The items of a source, to be indexed or looked up, and the gallery that a command names.
 
-With ``--run`` the run embeds it. Without, it holds vectors already, and a column ``kappa`` beside them says
-how sure they are, as in what `surefind embed` writes.
+With ``--run`` the run embeds it. Without, it holds vectors already, perhaps with a column ``kappa`` as
+`surefind embed` writes it.
 
 Ids are the names of the images, the ids in the file, or else the source's name and the row, so that two
 sources without ids do not meet. Labels are texts.
@@ -58,15 +58,7 @@ class Items:
         return len(self.ids)
 
     def column(self, path: Path, names: tuple[str, ...]) -> list[str | None]:
-        """Read a text for each item from a file that has one for each row of the source.
-
-        Args:
-            path: .npy, .npz, .csv or .parquet.
-            names: What the column may be called.
-
-        Returns:
-            The texts.
-        """
+        """Read a text for each item from a file that has one for each row of the source."""
         if self.kept is None:
             return read_texts(path, names, len(self))
         return list(compress(read_texts(path, names, len(self.kept)), self.kept))
@@ -102,7 +94,9 @@ def read_items(
     elif run is None:
         found = _of_dataset(read_source(source, data), source)
         if getattr(found.embeddings, "ndim", 0) != 2:
-            raise InputError(f"{source} holds images; give --run RUN, which embeds them.")
+            raise InputError(
+                f"{source} holds images; give --run RUN, which embeds them.", field="run"
+            )
     else:
         folder = open_run(run)
         learner = folder.learner()
@@ -114,7 +108,7 @@ def read_items(
             embeddings = embed_in_blocks(learner, good, BATCH, announce=announce)
             found = replace(found, embeddings=embeddings, kept=_kept(dataset, found.files))
     if not len(found):
-        raise InputError(f"{source} holds nothing.")
+        raise InputError(f"{source} holds nothing.", field="source")
     if labels is None:
         return found
     from surefind.data.formats import LABELS
@@ -198,14 +192,7 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def existing_gallery(place: str, normalize: bool) -> "Gallery | None":
-    """Open a gallery for writing, if it is there.
-
-    Args:
-        place: A folder, milvus-lite's NAME.db, or http://host:port.
-        normalize: Whether it rescales vectors.
-
-    Returns:
-        The gallery; None if one can be made there.
+    """Open a gallery for writing; return None if one can be made at that place.
 
     Raises:
         InputError: If something else is there.
@@ -216,7 +203,9 @@ def existing_gallery(place: str, normalize: bool) -> "Gallery | None":
     path = Path(place)
     if not _on_milvus(place) and path.exists() and not (path / "gallery.json").is_file():
         if not path.is_dir() or not all(OURS.fullmatch(p.name) for p in path.iterdir()):
-            raise InputError(f"{place} is in use by something else; give a new or an empty folder.")
+            raise InputError(
+                f"{place} is in use by something else; give a new or an empty folder.", field="out"
+            )
         return None
     try:
         return Gallery.open(place, normalize=normalize)
@@ -225,16 +214,7 @@ def existing_gallery(place: str, normalize: bool) -> "Gallery | None":
 
 
 def new_gallery(place: str, run: Path | None, normalize: bool) -> "Gallery":
-    """Make a gallery.
-
-    Args:
-        place: A folder, milvus-lite's NAME.db, or http://host:port.
-        run: What embeds its items; None if that is not known.
-        normalize: Whether it rescales vectors.
-
-    Returns:
-        The gallery, empty.
-    """
+    """Make an empty gallery, whose items ``run`` embeds if it is known."""
     from surefind.gallery.gallery import Gallery
 
     engine = "milvus" if _on_milvus(place) else "faiss"
@@ -243,33 +223,18 @@ def new_gallery(place: str, run: Path | None, normalize: bool) -> "Gallery":
 
 
 def check_model(gallery: "Gallery", run: Path | None) -> None:
-    """Require that a gallery's items were embedded by the same run.
-
-    Args:
-        gallery: It remembers the model of the run that it was made with.
-        run: What embeds the vectors at hand; None if that is not known.
-
-    Raises:
-        InputError: If they differ.
-    """
+    """Require that a gallery's items were embedded by the same run, as far as both are known."""
     model = None if run is None else open_run(run).fingerprint
     if None not in (model, gallery.model) and model != gallery.model:
         raise InputError(
             f"the gallery was made with another run ({gallery.model}, this one is {model}), and vectors "
-            "of two models cannot be compared. Give that run, or index everything into a new gallery."
+            "of two models cannot be compared. Give that run, or index everything into a new gallery.",
+            field="run",
         )
 
 
 def labels_like(gallery: "Gallery", labels: Sequence[str | None]) -> list[Any]:
-    """Turn labels into whole numbers if those of the gallery are.
-
-    Args:
-        gallery: One that may have been made with other labels than texts.
-        labels: Texts or None.
-
-    Returns:
-        The labels, of the gallery's kind.
-    """
+    """Convert labels to integers if those of the gallery are."""
     first = next(
         (label for label in (gallery.get(i).label for i in gallery) if label is not None), ""
     )

@@ -1,4 +1,4 @@
-"""`surefind search`: the nearest items of each query, and whether the nearest may be believed.
+"""`surefind search`: the nearest items of each query, and a decision about the nearest.
 
     JSON    a list of {query, decision, probability, reasons, stale, neighbours}; a neighbour is
             {id, label, score, kappa}
@@ -58,7 +58,7 @@ def search(
     ] = None,
     stale: Annotated[
         Literal["refuse", "mark", "ignore"],
-        typer.Option(help="If the gallery has changed since: no answer, marked, or no decisions."),
+        typer.Option(help="If the calibration is out of date: no answer, marked, or no decisions."),
     ] = "refuse",
     groups: GroupsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -99,13 +99,7 @@ def search(
 
 
 def show(ids: Sequence[str], answers: "Answers", calibrating: str) -> None:
-    """Print a table of the first answers, and a count of the decisions.
-
-    Args:
-        ids: What the queries are called.
-        answers: Theirs.
-        calibrating: The command that makes a calibration.
-    """
+    """Print a table of the first answers, and a count of the decisions, or how to calibrate."""
     console.print(answer_table(ids, answers))
     if len(answers) > SHOWN:
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
@@ -113,15 +107,15 @@ def show(ids: Sequence[str], answers: "Answers", calibrating: str) -> None:
         say(f"No decisions without a calibration; make one with labelled queries: {calibrating}")
         return
     counts = Counter(answers.decision.tolist())
-    told = ", ".join(f"{counts[d]} {d}" for d in STYLES)
+    counted = ", ".join(f"{counts[d]} {d}" for d in STYLES)
     old = (
         " They are stale: the gallery has changed since it was calibrated." if answers.stale else ""
     )
-    say(f"Decisions: {told}.{old}")
+    say(f"Decisions: {counted}.{old}")
 
 
 def answer_table(ids: Sequence[str], answers: "Answers") -> "Table":
-    """Put the first answers in a table."""
+    """Return the first answers as a table."""
     from rich.table import Table
     from rich.text import Text
 

@@ -74,12 +74,13 @@ def read_source(
         part = prefer
     if part is None and len(parts) > 1:
         named = ", ".join(f"{where}:{p}" for p in parts)
-        raise InputError(f"{where} has {len(parts)} parts; name one: {named}.")
+        raise InputError(f"{where} has {len(parts)} parts; name one: {named}.", field="source")
     part = part or next(iter(parts))
     if part not in parts.parts:
         raise InputError(
             f"{where} has no part {part!r}; it has {', '.join(map(repr, parts))}. Name one of them as "
-            f"{where}:PART, or other data."
+            f"{where}:PART, or other data.",
+            field="source",
         )
     return parts[part]
 
@@ -87,15 +88,12 @@ def read_source(
 def readable(
     dataset: "Dataset", on_bad: str, *, announce: Callable[[str], None] = say
 ) -> "Dataset":
-    """Decode every image in files once, before anything long; say which ones are left out.
+    """Decode every image in files once, before anything long, and return the examples that can be read.
 
     Args:
         dataset: What was read.
         on_bad: "refuse" or "skip" what cannot be decoded.
         announce: Called with each line about what is left out.
-
-    Returns:
-        The examples that can be read.
 
     Raises:
         InputError: If images cannot be read and are not to be left out, or none is left.
@@ -107,21 +105,15 @@ def readable(
     for name, reason in report.bad[:NAMED]:
         announce(f"  {name}: {reason}")
     if not len(good):
-        raise InputError(f"no image of {dataset.name} can be read; give others.")
+        raise InputError(f"no image of {dataset.name} can be read; give others.", field="source")
     return good
 
 
 def split_part(source: str) -> tuple[str, str | None]:
-    """Divide ``NAME:PART``, and require that the name leads somewhere.
-
-    Args:
-        source: As the user typed it.
-
-    Returns:
-        The name, and the part if one is named.
+    """Split ``NAME:PART`` into the name and the part, or None.
 
     Raises:
-        InputError: If it is no set, no folder and no file.
+        InputError: If the name is no set, no folder and no file.
     """
     from surefind.data.catalogue import set_names
 
@@ -131,7 +123,8 @@ def split_part(source: str) -> tuple[str, str | None]:
     if colon and (where in set_names() or Path(where).exists()):
         return where, part
     raise InputError(
-        f"{source!r} is neither a known set ({', '.join(set_names())}) nor a folder nor a file."
+        f"{source!r} is neither a known set ({', '.join(set_names())}) nor a folder nor a file.",
+        field="source",
     )
 
 
