@@ -121,7 +121,8 @@ class MetricLearner:
         """
         if not isinstance(dataset, Dataset):
             raise InputError(
-                f"fit takes a surefind.Dataset(inputs, labels); got {type(dataset).__name__}."
+                f"fit takes a surefind.Dataset(inputs, labels); got {type(dataset).__name__}.",
+                field="dataset",
             )
         check_int("epochs", self.epochs, least=0)
         objective = self.objective or Contrastive(self.margin)

@@ -132,11 +132,13 @@ def chosen_problem(
     if source not in PROTOCOLS:
         raise InputError(
             f"{source!r} is neither a set with a benchmark ({', '.join(PROTOCOLS)}) nor a folder or a list "
-            "of images of your own."
+            "of images of your own.",
+            field="source",
         )
     if ood is not None or epochs is not None:
         raise InputError(
-            f"--ood and --epochs are for your own images; the benchmark of {source} has its own."
+            f"--ood and --epochs are for your own images; the benchmark of {source} has its own.",
+            field="epochs" if ood is None else "ood",
         )
     return load_problem(source, data, backbone=backbone)
 

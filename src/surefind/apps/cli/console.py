@@ -1,9 +1,9 @@
 """What the command line prints: results, errors, hints for the next command, and progress.
 
 Results go to the standard output, errors to the standard error. Lines are not broken: a path or a command
-can be copied from a log as it stands. A line that begins with "Next" is a hint: what follows its colon works
-when copied as it stands. Where only the user knows what to give, a word in capitals stands for it, and the
-line does not begin so.
+can be copied from a log as it stands. A line that begins with "Next" is a hint: what follows its colon
+works when copied as it stands. Where only the user knows what to give, a word in capitals stands for it,
+and the line does not begin so.
 
 On a terminal each stage of training has a progress bar with its loss and the time that is left. Elsewhere a
 bar would leave control characters behind, so there a line is printed at the end of a stage, and every half

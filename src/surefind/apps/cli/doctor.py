@@ -1,4 +1,4 @@
-"""`surefind doctor` and `surefind data`: libraries, machine and data sets; what is missing, how to get it."""
+"""`surefind doctor` and `surefind data`: libraries, machine and data sets; what is missing, where it is."""
 
 import os
 import platform

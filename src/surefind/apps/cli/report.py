@@ -57,11 +57,12 @@ def report(
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise InputError(
-            f"{folder} {what}; give a run, or the folder of results that `surefind bench` wrote."
+            f"{folder} {what}; give a run, or the folder of results that `surefind bench` wrote.",
+            field="folder",
         )
     page = out or folder / "report.html"
     if page.suffix != ".html":
-        raise InputError(f"--out must end in .html; got {page}.")
+        raise InputError(f"--out must end in .html; got {page}.", field="out")
     if is_run(folder):
         run = open_run(folder)
         if not run.trained:
@@ -81,7 +82,8 @@ def report(
         if tables.exists() and not tables.read_text("utf-8", "replace").startswith(MARKS):
             raise InputError(
                 f"{tables} is there and was not written by surefind report: the tables would overwrite it. "
-                "Give the page another name with --out."
+                "Give the page another name with --out.",
+                field="out",
             )
         write_report(results, page, tables, pictures=pictures, published=PAPER)
         say(f"The tables as Markdown: {tables.resolve()}")
