@@ -13,8 +13,8 @@ from surefind.apps.cli.preflight import (
     check_file,
     check_place,
     duration_text,
-    passing_estimate,
     peak_memory,
+    posterior_estimate,
     size_text,
     training_estimate,
 )
@@ -124,7 +124,7 @@ def test_a_fit_without_steps_is_extrapolated_with_its_square(monkeypatch):
     monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: next(clock))
     sizes = []
     monkeypatch.setattr(sf.MetricLearner, "fit", lambda self, part: sizes.append(len(part)))
-    found = passing_estimate(small_learners.learner(epochs=0), data)
+    found = posterior_estimate(small_learners.learner(epochs=0), data)
     assert sizes == [512, 512, 1024]
     assert found.seconds == pytest.approx(5 * 16 + 1 * 16**2)
 
@@ -135,11 +135,11 @@ def test_a_real_fit_without_steps_is_left_unfitted():
     data = sf.Dataset(vectors, labels)
     network = sf.Encoder(torch.nn.Identity(), torch.nn.Linear(3, 3))
     learner = sf.MetricLearner(network, method=sf.methods.LaplacePosthoc(), epochs=0)
-    assert passing_estimate(learner, data).seconds > 0
+    assert posterior_estimate(learner, data).seconds > 0
     assert not hasattr(learner, "embedder_")
-    assert passing_estimate(learner, data[:2000]) is None  # too few
+    assert posterior_estimate(learner, data[:2000]) is None  # too few
     alone = sf.Dataset(vectors, torch.arange(2048))
-    assert passing_estimate(learner, alone) is None  # no two belong together
+    assert posterior_estimate(learner, alone) is None  # no two belong together
 
 
 def test_memory_is_at_least_what_is_held():

@@ -60,7 +60,7 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_read(refused, run, 
 def test_a_fit_without_steps_says_what_its_estimate_leaves_out(monkeypatch, capsys):
     estimate = Estimate(720.0, None)
     monkeypatch.setattr(training, "training_estimate", lambda *_: None)
-    monkeypatch.setattr(training, "passing_estimate", lambda *_: estimate)
+    monkeypatch.setattr(training, "posterior_estimate", lambda *_: estimate)
     training.say_how_long(small_learners.learner(), small_learners.digits()[0], resume=True)
     said = capsys.readouterr().out
     assert "This takes about 12 min; tuning the posterior comes on top." in said

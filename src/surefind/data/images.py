@@ -296,7 +296,8 @@ def decode_image(
         with pil.open(path) as image:
             if image.width * image.height > max_pixels:
                 raise InputError(
-                    f"{path} has {image.width} × {image.height} pixels, more than {max_pixels}.",
+                    f"{path} has {image.width} × {image.height} pixels, more than max_pixels = "
+                    f"{max_pixels}.",
                     field="max_pixels",
                     hint=Hint(
                         "Shrink the file, or raise max_pixels if you trust it.", "Shrink the file."

@@ -245,11 +245,17 @@ def _folder(source: str | Path, *, download: bool) -> Path:
     except ValueError:  # not a name that the hub could have
         config = None
     if not isinstance(config, str):
+        copying = (
+            "or copy its config.json, model.safetensors and preprocessor_config.json into a folder and "
+            "give the path."
+        )
         raise InputError(
-            f"{source} is neither a folder nor among the models on this machine. Copy its config.json, "
-            "model.safetensors and preprocessor_config.json into a folder and give its path, or fetch it.",
+            f"{source} is neither a folder nor among the models on this machine.",
             field="source",
-            hint=Hint("Pass download=True.", f"Fetch it with `hf download {source}`."),
+            hint=Hint(
+                f"Pass download=True to fetch it, {copying}",
+                f"Fetch it with `hf download {source}`, {copying}",
+            ),
         )
     return Path(config).parent
 

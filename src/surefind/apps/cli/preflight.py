@@ -72,13 +72,11 @@ def training_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate 
     return Estimate(step * total * getattr(method, "members", 1), peak_memory())
 
 
-def passing_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate | None:
-    """Fit two small parts of the data, one twice the other, and extrapolate with a line and a square.
+def posterior_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate | None:
+    """Time fits without training steps on two small parts of the data, and extrapolate.
 
-    Args:
-        learner: What will be fitted without training steps: a pass over the data, and over its pairs. The
-            choice of the posterior's width, which does not grow with the data, is not timed.
-        dataset: The data.
+    A pass over the data grows linearly, one over its pairs with the square. Tuning the posterior, which
+    does not grow with the data, is not timed.
 
     Returns:
         The estimate; None if there are so few data that it would take as long as the fit, or a part has

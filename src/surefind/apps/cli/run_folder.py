@@ -5,8 +5,8 @@
     history.json        loss and seconds of each epoch
     metrics.json        numbers and curves of the last evaluation
     log.txt             what was done when
-    plots/              pictures of both
-    stages/             training as it was kept; needed to go on
+    plots/              figures of both
+    stages/             checkpoints of the training; needed to resume it
     gallery/            items that were indexed, if they were indexed there
     gallery.service/    what `surefind serve` keeps beside it
     README.md           this list, for that run
@@ -77,9 +77,9 @@ EXPLAINED = {
     "metrics.json": ("numbers and curves of the last evaluation", "`report`"),
     "log.txt": ("what was done when", "you"),
     "plots": ("loss, uncertainty, ROC and other curves", "`report`"),
-    "stages": ("training as it was kept; delete it when the run is finished", "`train … --resume`"),
+    "stages": ("checkpoints; delete them when the run is finished", "`train … --resume`"),
     "gallery": ("items that can be searched", "`search`, `calibrate`, `serve`"),
-    "gallery.service": ("reviews and small pictures", "`serve`"),
+    "gallery.service": ("reviews and thumbnails", "`serve`"),
     "report.html": ("all of this on one page", "a browser"),
 }
 """What each file is, and what uses it."""

@@ -20,7 +20,7 @@ from surefind.apps.cli.options import (
     complete_method,
 )
 from surefind.apps.cli.plots import NO_PICTURES, can_draw, draw_history
-from surefind.apps.cli.preflight import check_place, passing_estimate, training_estimate
+from surefind.apps.cli.preflight import check_place, posterior_estimate, training_estimate
 from surefind.apps.cli.run_folder import RunFolder, check_run, create_run
 from surefind.apps.cli.sources import check_fits, part_names, read_source, readable, split_part
 from surefind.errors import CommandInterruptedError, InputError, NumericalError
@@ -273,9 +273,9 @@ def say_how_long(learner: "MetricLearner", dataset: "Dataset", *, resume: bool) 
             f"top.{kept}"
         )
         return
-    passes = passing_estimate(learner, dataset)
-    if passes is not None:
-        say(f"This takes {passes}; tuning the posterior comes on top.{kept}")
+    whole = posterior_estimate(learner, dataset)
+    if whole is not None:
+        say(f"This takes {whole}; tuning the posterior comes on top.{kept}")
 
 
 def next_command(out: Path, settings: dict[str, Any]) -> str:
