@@ -7,7 +7,7 @@ from surefind.errors import InputError
 
 
 def require(module: str, purpose: str, *, extra: str = "data") -> Any:
-    """Import an optional library, or raise an `InputError` with its purpose and the extra that brings it."""
+    """Import an optional library, or raise `InputError` with its purpose and the extra that brings it."""
     try:
         return import_module(module)
     except ImportError as error:
