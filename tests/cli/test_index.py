@@ -76,7 +76,9 @@ def test_another_run_is_refused(surefind, refused, sure, trained):
 
 def test_a_place_that_is_taken_is_refused_before_anything_is_read(refused, tmp_path):
     (tmp_path / "letter.txt").touch()
-    assert refused("index", "nowhere", "--out", "letter.txt").field == "out"
+    error = refused("index", "nowhere", "--out", "letter.txt")
+    assert isinstance(error, sf.InputError)
+    assert "letter.txt" in error.message
 
 
 def test_a_calibration_is_said_to_be_out_of_date(surefind):
