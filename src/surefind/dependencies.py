@@ -7,19 +7,7 @@ from surefind.errors import InputError
 
 
 def require(module: str, purpose: str, *, extra: str = "data") -> Any:
-    """Import an optional library.
-
-    Args:
-        module: Its import name, for example ``"PIL.Image"``.
-        purpose: What it is needed for, to complete "… is needed to".
-        extra: The package's extra that brings it.
-
-    Returns:
-        The module.
-
-    Raises:
-        InputError: If it is not installed.
-    """
+    """Import an optional library, or raise `InputError` with its purpose and the extra that brings it."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -94,13 +94,13 @@ class Embeddings:
         return Embeddings(_tensor("mean", self.mean), _tensor("kappa", self.kappa))
 
 
-def kappa_to_json(kappa: float | int) -> float | None:
-    """Return a κ as JSON holds it, which has no infinity: None stands for an exact direction."""
-    return float(kappa) if math.isfinite(kappa) else None
+def kappa_to_json(kappa: float) -> float | None:
+    """Return κ as JSON can hold it: null where it is infinite."""
+    return None if math.isinf(kappa) else float(kappa)
 
 
-def kappa_from_json(kappa: float | int | None) -> float:
-    """Return the κ that `kappa_to_json` wrote."""
+def kappa_from_json(kappa: float | None) -> float:
+    """Return κ from JSON, where null means infinite."""
     return math.inf if kappa is None else float(kappa)
 
 

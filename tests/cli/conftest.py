@@ -11,11 +11,12 @@ import pytest
 from PIL import Image
 
 from surefind.apps.cli import main
+from surefind.apps.cli.app import refusal_text
 from surefind.evaluation import bench
 
 
 def command(*arguments):
-    """Run a command in this process; give its exit code and what it wrote, in single spaces."""
+    """Run a command in this process; return its exit code and what it wrote, in single spaces."""
     out, err = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["surefind", *map(str, arguments)])
@@ -30,6 +31,32 @@ def surefind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SUREFIND_DATA", raising=False)
     return command
+
+
+@pytest.fixture
+def refused(surefind, monkeypatch):
+    """Run a command that must be refused with exit code 1 and a sentence; give the error."""
+
+    def run(*arguments):
+        caught = []
+
+        def recording(error, options):
+            caught.append((error, options))
+            return refusal_text(error, options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("surefind.apps.cli.app.refusal_text", recording)
+            code, _, err = surefind(*arguments)
+        assert code == 1, err
+        assert err.startswith("Error: ")
+        assert "Traceback" not in err
+        ((error, options),) = caught
+        assert (
+            options.get(error.field, "") in err
+        )  # at fault is an option: it is named as it is typed
+        return error
+
+    return run
 
 
 @pytest.fixture(scope="session")

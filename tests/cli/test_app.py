@@ -10,7 +10,8 @@ import pytest
 import typer
 
 from surefind.apps.cli import main
-from surefind.apps.cli.app import app, explanation, run
+from surefind.apps.cli.app import app, data_app, explanation, option_names, refusal_text, run
+from surefind.errors import Hint, InputError
 
 EXAMPLE = re.compile(r"Example: `(surefind [^`]+)`")
 
@@ -98,7 +99,7 @@ def test_a_mistake_shows_no_traceback(tmp_path, arguments, code):
     assert "Traceback" not in found.stderr
 
 
-@pytest.mark.parametrize("library", ["typer", "rich"])
+@pytest.mark.parametrize("library", ["rich", "tomli_w", "typer"])
 def test_without_its_extra_the_command_line_says_what_to_install(library):
     code = (
         f"import sys; sys.modules[{library!r}] = None; from surefind.apps.cli import main; main()"
@@ -128,13 +129,6 @@ def test_a_closed_pipe_ends_quietly(tmp_path):
     assert "Error" not in found.stderr
 
 
-def test_a_place_that_cannot_be_written_is_named(surefind, tmp_path):
-    (tmp_path / "file").write_text("")
-    code, _, err = surefind("train", "digits", "--epochs", 1, "--out", "file/run")
-    assert code == 1
-    assert "cannot write to file/run" in err
-
-
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -148,31 +142,57 @@ def test_what_the_system_refuses_is_explained(error, words):
     assert words in explanation(error)
 
 
+def test_an_option_at_fault_is_named_as_it_is_typed():
+    """From the command's own parameters: a new option needs no list."""
+    options = option_names(app, "train")
+    assert options["batch_size"] == "--batch-size"
+    assert "source" not in options  # an argument
+    assert option_names(app, "search")["k"] == "-k"
+    assert option_names(data_app, "check") == {"data": "--data"}
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "written"),
+    [
+        ("margin must be above 0.", "margin", "--margin must be above 0. Do."),
+        ("no batch can be made.", "batch_size", "--batch-size: no batch can be made. Do."),
+        ("give --out elsewhere.", "out", "give --out elsewhere. Do."),
+        ("learning_rate is no run.", "source", "learning_rate is no run. Do."),
+        ("margin is odd.", None, "margin is odd. Do."),
+    ],
+)
+def test_errors_speak_of_options_and_give_the_hint_for_commands(message, field, written):
+    error = InputError(message, field=field, hint=Hint("Call.", "Do.", "Send."))
+    assert refusal_text(error, option_names(app, "train")) == written
+    assert str(error) == f"{message} Call."
+    assert error.text_for("http") == f"{message} Send."
+
+
 def test_defects_are_not_explained_away():
     assert explanation(TypeError("x")) is None
 
 
 @pytest.mark.parametrize(
-    ("error", "written"), [(KeyboardInterrupt(), "stopped"), (typer.Abort(), "stopped")]
+    "error", [KeyboardInterrupt(), typer.Abort()], ids=lambda error: type(error).__name__
 )
-def test_a_stop_before_a_command_runs_is_no_traceback(monkeypatch, capsys, error, written):
+def test_an_interrupt_before_a_command_runs_is_no_traceback(monkeypatch, capsys, error):
     def stop(**_):
         raise error
 
     monkeypatch.setattr("surefind.apps.cli.app.app", stop)
     with pytest.raises(SystemExit, match="1"):
         run()
-    assert written in capsys.readouterr().err
+    assert capsys.readouterr().err == "Error: interrupted.\n"
 
 
-def test_a_stop_within_a_command_says_that_nothing_is_lost(surefind, monkeypatch):
+def test_an_interrupt_within_a_command_says_that_nothing_is_lost(surefind, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("surefind.apps.cli.doctor.machine", stop)
     code, _, err = surefind("doctor")
     assert code == 1
-    assert "Stopped: nothing is half written; the same command starts again." in err
+    assert "Interrupted: nothing is half written; the same command starts again." in err
 
 
 def test_a_defect_keeps_its_traceback(surefind, monkeypatch):

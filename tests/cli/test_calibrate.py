@@ -13,7 +13,7 @@ def faces(n, seed, people=20):
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), labels
 
 
-def strangers(n, seed):
+def outsiders(n, seed):
     x = np.random.default_rng(seed).normal(size=(n, 8))
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
@@ -25,7 +25,7 @@ def gallery(surefind):
     np.savez("people.npz", features=x, labels=y)
     x, y = faces(400, 2)
     np.savez("queries.npz", features=x, labels=y)
-    np.save("strangers.npy", strangers(100, 3))
+    np.save("unknown.npy", outsiders(100, 3))
     code, _, err = surefind("index", "people.npz", "--out", "g")
     assert code == 0, err
     return "g"
@@ -35,7 +35,7 @@ TARGET = ("--max-wrong", 0.2, "--confidence", 0.9)
 
 
 def test_it_says_what_was_reached_and_what_each_signal_adds(surefind, gallery):
-    options = ("--unknown", "strangers.npy", *TARGET)
+    options = ("--unknown", "unknown.npy", *TARGET)
     code, out, err = surefind("calibrate", gallery, "queries.npz", *options)
     assert code == 0, err
     assert "Calibrating on 500 queries, 100 of them without a match in the gallery." in out
@@ -47,7 +47,7 @@ def test_it_says_what_was_reached_and_what_each_signal_adds(surefind, gallery):
         found = opened.calibration
         assert (found.queries, found.unknown, found.max_wrong) == (500, 100, 0.2)
         x, y = faces(400, 2)
-        both = np.concatenate([x, strangers(100, 3)])
+        both = np.concatenate([x, outsiders(100, 3)])
         truth = [*map(str, y), *[None] * 100]
     with Gallery.open(gallery) as opened:
         again = opened.calibrate(both, truth, max_wrong=0.2, confidence=0.9)
@@ -56,7 +56,7 @@ def test_it_says_what_was_reached_and_what_each_signal_adds(surefind, gallery):
 
 def test_unknown_queries_may_be_among_the_others(surefind, gallery):
     x, y = faces(300, 2)
-    mixed = np.concatenate([x, strangers(100, 3)])
+    mixed = np.concatenate([x, outsiders(100, 3)])
     np.save("mixed.npy", mixed)
     np.save("labels.npy", np.append(y, np.full(100, -1)))
     with open("labels.csv", "w") as file:
@@ -68,17 +68,17 @@ def test_unknown_queries_may_be_among_the_others(surefind, gallery):
 
 
 def test_it_says_how_many_more_queries_are_needed(surefind, gallery):
-    options = ("--unknown", "strangers.npy", "--max-wrong", 0.0001)
+    options = ("--unknown", "unknown.npy", "--max-wrong", 0.0001)
     code, out, err = surefind("calibrate", gallery, "queries.npz", *options)
     assert code == 0, err
     assert "Target not reached" in out
     assert "more calibration queries are needed" in out or "will not help" in out
 
 
-def test_bad_images_are_left_out_of_all_queries(surefind, sure, broken):
+def test_bad_images_are_left_out_of_all_queries(surefind, refused, sure, broken):
     assert surefind("index", "pets/dog", "--run", sure, "--out", "g")[0] == 0
     calibrate = ("calibrate", "g", "pets", "--run", sure, "--unknown", "pets/cat")
-    assert "1 of 13 image files cannot be used" in surefind(*calibrate)[2]
+    assert refused(*calibrate).field == "on_bad"
     _, out, _ = surefind(*calibrate, "--on-bad", "skip")
     assert out.count("Left out 1 images that cannot be read:") == 2
     assert "Calibrating on 18 queries, 6 of them without a match" in out
@@ -95,41 +95,39 @@ def test_groups_have_thresholds_of_their_own(surefind, gallery):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "field"),
     [
-        (["strangers.npy"], "strangers.npy has no labels; give them with --labels FILE"),
-        (["gone", "--max-wrong", 2], "--max-wrong must lie between 0 and 1"),
-        (["gone", "--confidence", 1], "confidence must lie between 0 and 1"),
-        (["gone", "-k", 0], "k must be"),
-        (["few.npz"], "5 calibration queries are too few"),
-        (["others.npz"], "20 of the labels are not in the gallery"),
-        (["queries.npz", "--unknown", "wide.npy"], "differ in dimension"),
-        (["queries.npz", "--unknown", "sure.npz"], "the unknown ones do not"),
-        (
-            ["queries.npz", "--unknown", "strangers.npy", "--groups", "g.npy"],
-            "instead of --unknown",
-        ),
+        (["unknown.npy"], "labels"),
+        (["gone", "--max-wrong", 2], "max_wrong"),
+        (["gone", "--confidence", 1], "confidence"),
+        (["gone", "-k", 0], "k"),
+        (["queries.npz", "--unknown", "wide.npy"], "unknown"),
+        (["queries.npz", "--unknown", "sure.npz"], "unknown"),
+        (["queries.npz", "--unknown", "unknown.npy", "--groups", "g.npy"], "groups"),
     ],
 )
-def test_what_cannot_be_calibrated_on_is_refused(surefind, gallery, options, message):
-    x, y = faces(20, 4)
-    np.savez("few.npz", features=x[:5], labels=y[:5])
-    np.savez("others.npz", features=x, labels=[f"nobody {i}" for i in range(20)])
+def test_what_cannot_be_calibrated_on_is_refused(refused, gallery, options, field):
     np.save("wide.npy", np.eye(9, dtype=np.float32))
-    np.savez("sure.npz", mean=x, kappa=np.ones(20))
-    code, out, err = surefind("calibrate", gallery, *options)
-    assert code == 1
-    assert message in err
-    assert not out or options[0] != "gone"
+    np.savez("sure.npz", mean=faces(20, 4)[0], kappa=np.ones(20))
+    assert refused("calibrate", gallery, *options).field == field
     with Gallery.open(gallery, mode="r") as opened:
         assert opened.calibration is None
 
 
-def test_no_gallery_is_a_sentence(surefind):
-    np.savez("queries.npz", features=faces(20, 1)[0], labels=faces(20, 1)[1])
-    code, _, err = surefind("calibrate", "nowhere", "queries.npz")
-    assert code == 1
-    assert "there is no gallery at nowhere" in err
+def test_queries_that_a_gallery_refuses_leave_it_uncalibrated(refused, gallery):
+    x, y = faces(20, 4)
+    np.savez("few.npz", features=x[:5], labels=y[:5])
+    np.savez("others.npz", features=x, labels=[f"nobody {i}" for i in range(20)])
+    for queries in ("few.npz", "others.npz"):
+        refused("calibrate", gallery, queries)
+    with Gallery.open(gallery, mode="r") as opened:
+        assert opened.calibration is None
+
+
+def test_without_a_gallery_it_is_said_how_to_make_one(refused):
+    error = refused("calibrate", "nowhere", "queries.npz")
+    assert error.field == "path"
+    assert "surefind index SOURCE --out nowhere" in error.hint_for("cli")
 
 
 def test_queries_of_a_run_keep_their_kappa(surefind, sure):

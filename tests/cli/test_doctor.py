@@ -2,12 +2,14 @@ import importlib.metadata
 import os
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 import surefind as sf
 from surefind.apps.cli import doctor
+from surefind.data import catalogue
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -61,3 +63,28 @@ def test_memory_is_not_known_everywhere(monkeypatch):
     monkeypatch.setattr(os, "sysconf_names", {})
     assert doctor.memory() == (None, None)
     assert not any(line.startswith("memory") for line in doctor.machine())
+
+
+def test_data_check_says_what_is_there_and_what_is_wrong(surefind, refused, tmp_path):
+    code, out, _ = surefind("data", "check", "digits")
+    assert code == 0
+    assert "Everything is as published" in out
+    assert refused("data", "check", "mnist", "--data", tmp_path).field == "folder"
+    assert "--data" in refused("data", "check", "msls").hint_for("cli")
+    assert refused("data", "check", "imagenet").field == "name"
+    code, out, _ = surefind("data", "list")
+    assert code == 0
+    assert "fashion-mnist" in out
+
+
+def test_a_set_that_is_not_as_published_fails(surefind, monkeypatch):
+    other = replace(catalogue.ENTRIES["digits"], counts={"train": 7})
+    monkeypatch.setattr(catalogue, "ENTRIES", {"digits": other})
+    code, out, _ = surefind("data", "check", "digits")
+    assert code == 1
+    assert "part 'train' has 1198 examples where 7 are published" in out
+
+
+def test_the_folder_of_data_can_be_set_once(refused, monkeypatch, tmp_path):
+    monkeypatch.setenv("SUREFIND_DATA", str(tmp_path))
+    assert str(tmp_path) in refused("data", "check", "mnist").message

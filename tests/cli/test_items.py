@@ -6,7 +6,16 @@ import torch
 from stored import npz
 
 import surefind as sf
-from surefind.apps.cli.items import read_column, read_items
+from surefind.apps.cli.items import (
+    check_model,
+    existing_gallery,
+    labels_like,
+    new_gallery,
+    read_items,
+    read_texts,
+)
+from surefind.apps.cli.run_folder import open_run
+from surefind.gallery.gallery import Gallery
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +62,9 @@ def test_images_are_embedded_by_a_run(sure, broken):
 
 
 def test_bad_images_are_refused(sure, broken):
-    with pytest.raises(sf.InputError, match="1 of 13 image files cannot be used"):
+    with pytest.raises(sf.InputError) as caught:
         read_items("pets", sure, None)
+    assert caught.value.field == "on_bad"
 
 
 def test_bad_images_can_be_left_out(sure, broken):
@@ -77,8 +87,9 @@ def test_a_column_beside_images_has_a_row_for_those_left_out_too(sure, broken, t
     assert items.labels == [*"abcdef"]
     assert items.column(tmp_path / "labels.npy", ("group",)) == items.labels
     np.save("labels.npy", np.arange(6))
-    with pytest.raises(sf.InputError, match=r"labels.npy has 6 rows and the source 7"):
+    with pytest.raises(sf.InputError) as caught:
         read_items("pets/cat", sure, None, **how)
+    assert caught.value.field == "labels"
 
 
 def write_inputs():
@@ -94,43 +105,94 @@ def write_inputs():
 
 
 @pytest.mark.parametrize(
-    ("source", "labels", "message"),
+    ("source", "labels", "field"),
     [
-        ("digits:test", None, "digits:test holds images; give --run RUN"),
-        ("images.npy", None, "Images need --run RUN"),
-        ("none.npy", None, "none.npy holds nothing"),
-        ("two.npz", None, "two.npz holds 'x', 'y' and none is called 'features'"),
-        ("texts.npz", None, "is no table of numbers"),
-        ("ragged.parquet", None, "is no table of numbers"),
-        ("unnamed.npz", None, "row 1 has no id"),
-        ("good.npy", "labels.npy", "labels.npy has 2 rows and the source 3"),
-        ("good.npy", "odd.npz", "odd.npz holds 'a', 'b'; name the column 'label'"),
-        ("good.npy", "gone.csv", "gone.csv does not exist"),
-        ("gone.npy", None, "neither a known set"),
+        ("digits:test", None, "run"),
+        ("images.npy", None, "run"),
+        ("none.npy", None, "source"),
+        ("two.npz", None, "path"),
+        ("texts.npz", None, "path"),
+        ("ragged.parquet", None, "path"),
+        ("unnamed.npz", None, "ids"),
+        ("good.npy", "labels.npy", "labels"),
+        ("good.npy", "odd.npz", "path"),
+        ("good.npy", "gone.csv", None),
+        ("gone.npy", None, "source"),
     ],
 )
-def test_what_gives_no_items_is_refused(tmp_path, source, labels, message):
+def test_what_gives_no_items_is_refused(tmp_path, source, labels, field):
     write_inputs()
-    with pytest.raises(sf.InputError, match=message):
+    with pytest.raises(sf.InputError) as caught:
         read_items(source, None, None, labels=None if labels is None else tmp_path / labels)
+    assert caught.value.field == field
 
 
 def test_a_run_that_is_not_there_is_refused(tmp_path):
     np.save("good.npy", unit(3))
-    with pytest.raises(sf.InputError, match="gone does not exist"):
+    with pytest.raises(sf.InputError) as caught:
         read_items("good.npy", tmp_path / "gone", None)
+    assert caught.value.field == "run"
 
 
 def test_an_empty_set_of_images_holds_nothing(sure):
     np.save("none.npy", np.zeros((0, 8, 8), dtype=np.uint8))
-    with pytest.raises(sf.InputError, match=r"none\.npy holds nothing"):
+    with pytest.raises(sf.InputError) as caught:
         read_items("none.npy", sure, None)
+    assert caught.value.field == "source"
 
 
 def test_a_column_is_read_from_any_file(tmp_path):
     np.save(tmp_path / "a.npy", np.array([3, -1]))
     np.savez(tmp_path / "a.npz", group=np.array(["x", ""]))
     pq.write_table(pa.table({"group": ["x", None]}), tmp_path / "a.parquet")
-    assert read_column(tmp_path / "a.npy", ("group",), 2) == ["3", None]
-    assert read_column(tmp_path / "a.npz", ("group",), 2) == ["x", None]
-    assert read_column(tmp_path / "a.parquet", ("group",), 2) == ["x", None]
+    assert read_texts(tmp_path / "a.npy", ("group",), 2) == ["3", None]
+    assert read_texts(tmp_path / "a.npz", ("group",), 2) == ["x", None]
+    assert read_texts(tmp_path / "a.parquet", ("group",), 2) == ["x", None]
+
+
+def test_labels_follow_a_gallery_of_whole_numbers():
+    with Gallery() as gallery:
+        gallery.add(unit(2), labels=[None, 3])
+        assert labels_like(gallery, ["3", "-7", "x", None]) == [3, -7, "x", None]
+    with Gallery() as gallery:
+        assert labels_like(gallery, ["3", None]) == ["3", None]
+
+
+def test_milvus_lite_is_a_gallery_too(surefind):
+    np.savez("a.npz", features=unit(3), ids=["a", "b", "c"])
+    for added in (3, 0):
+        code, out, err = surefind("index", "a.npz", "--out", "g.db")
+        assert code == 0, err
+        assert f"Added {added} items and updated {3 - added}; g.db holds 3" in out
+
+
+def test_another_run_is_refused(trained, sure):
+    with Gallery(model=open_run(sure).fingerprint) as gallery:
+        check_model(gallery, sure)
+        check_model(gallery, None)
+        with pytest.raises(sf.InputError) as caught:
+            check_model(gallery, trained)
+        assert caught.value.field == "run"
+    with Gallery() as gallery:
+        check_model(gallery, trained)
+
+
+def test_a_gallery_remembers_the_model_of_the_run_it_is_made_with(sure, tmp_path):
+    assert existing_gallery(str(tmp_path / "g"), normalize=False) is None
+    with new_gallery(str(tmp_path / "g"), sure, normalize=False) as made:
+        made.add(unit(2))
+    with existing_gallery(str(tmp_path / "g"), normalize=False) as found:
+        assert found.model == open_run(sure).fingerprint
+        assert len(found) == 2
+
+
+def test_a_place_that_holds_something_else_is_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").touch()
+    for place in ("mine", "mine/letter.txt"):
+        with pytest.raises(sf.InputError, match=place):
+            existing_gallery(str(tmp_path / place), normalize=False)
+
+
+def test_an_empty_folder_can_become_a_gallery(tmp_path):
+    assert existing_gallery(str(tmp_path), normalize=False) is None

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import surefind as sf
 from surefind.gallery.gallery import Gallery
 
 
@@ -60,14 +61,14 @@ def test_neighbours_without_a_calibration(surefind, gallery):
 def test_json_has_everything(surefind, calibrated):
     code, out, err = surefind("search", calibrated, "queries.npz", "-k", 4, "--json")
     assert code == 0, err
-    answers, told = expected(calibrated, k=4), json.loads(out)
-    assert [row["query"] for row in told] == [f"q{i}" for i in range(30)]
-    assert [row["decision"] for row in told] == answers.decision.tolist()
-    assert [row["probability"] for row in told] == answers.probability.tolist()
-    assert [tuple(row["reasons"]) for row in told] == answers.reasons
-    assert [[n["id"] for n in row["neighbours"]] for row in told] == answers.ids.tolist()
-    assert [[n["label"] for n in row["neighbours"]] for row in told] == answers.labels.tolist()
-    assert not any(row["stale"] for row in told)
+    answers, records = expected(calibrated, k=4), json.loads(out)
+    assert [row["query"] for row in records] == [f"q{i}" for i in range(30)]
+    assert [row["decision"] for row in records] == answers.decision.tolist()
+    assert [row["probability"] for row in records] == answers.probability.tolist()
+    assert [tuple(row["reasons"]) for row in records] == answers.reasons
+    assert [[n["id"] for n in row["neighbours"]] for row in records] == answers.ids.tolist()
+    assert [[n["label"] for n in row["neighbours"]] for row in records] == answers.labels.tolist()
+    assert not any(row["stale"] for row in records)
 
 
 def test_the_table_shows_decisions_and_counts_them(surefind, calibrated):
@@ -104,14 +105,12 @@ def test_with_json_nothing_else_is_printed(surefind, sure):
     assert "Wrote the answers" in err
 
 
-def test_a_stale_calibration_is_refused_marked_or_ignored(surefind, calibrated):
+def test_a_stale_calibration_is_refused_marked_or_ignored(surefind, refused, calibrated):
     with Gallery.open(calibrated) as opened:
         opened.delete(["p0"])
-    code, _, err = surefind("search", calibrated, "queries.npz")
-    assert code == 1
-    assert "items were added, updated or deleted" in err
-    assert "again (surefind calibrate), or search with --stale ignore, or --stale mark" in err
-    assert "decide=False" not in err
+    error = refused("search", calibrated, "queries.npz")
+    assert isinstance(error, sf.StaleError)
+    assert "--stale mark" in error.hint_for("cli")
     code, out, err = surefind("search", calibrated, "queries.npz", "--stale", "mark")
     assert code == 0, err
     assert "They are stale" in out
@@ -120,12 +119,10 @@ def test_a_stale_calibration_is_refused_marked_or_ignored(surefind, calibrated):
     assert "Decisions" not in out
 
 
-def test_bad_images_are_left_out_beside_what_a_program_reads(surefind, sure, broken):
+def test_bad_images_are_left_out_beside_what_a_program_reads(surefind, refused, sure, broken):
     assert surefind("index", "pets/dog", "--run", sure, "--out", "g")[0] == 0
     search = ("search", "g", "pets/cat", "--run", sure)
-    code, _, err = surefind(*search)
-    assert code == 1
-    assert "1 of 7 image files cannot be used" in err
+    assert refused(*search).field == "on_bad"
     code, out, err = surefind(*search, "--on-bad", "skip", "--json")
     assert code == 0, err
     assert [row["query"] for row in json.loads(out)] == [f"{i}.png" for i in range(6)]
@@ -134,49 +131,43 @@ def test_bad_images_are_left_out_beside_what_a_program_reads(surefind, sure, bro
     assert out.endswith(f"surefind calibrate g HELD-OUT --run {sure} --on-bad skip")
 
 
-def test_groups_and_ranks_reach_the_gallery(surefind, calibrated):
+def test_groups_and_ranks_reach_the_gallery(surefind, refused, calibrated):
     np.save("groups.npy", np.array(["day"] * 30))
     options = ("--groups", "groups.npy", "--rank", "distance")
     code, _, err = surefind("search", calibrated, "queries.npz", *options)
     assert code == 0, err
-    code, _, err = surefind("search", calibrated, "queries.npz", "--rank", "expected")
-    assert code == 1
-    assert "rank was 'distance' and is 'expected'" in err
+    error = refused("search", calibrated, "queries.npz", "--rank", "expected")
+    assert isinstance(error, sf.StaleError)
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "message"),
+    ("options", "field"),
     [
-        (["g", "queries.npz", "--out", "a.txt"], 1, "a.txt must end in .json or .csv"),
-        (["g", "queries.npz", "-k", 0], 1, "k must be"),
-        (["g", "wide.npy"], 1, "embeddings have 9 dimensions and the gallery 8"),
-        (
-            ["nowhere", "gone"],
-            1,
-            "no gallery at nowhere; make one: surefind index SOURCE --out now",
-        ),
-        (
-            ["g", "queries.npz", "--rank", "match"],
-            1,
-            "Index and search with --run RUN, or use --rank",
-        ),
-        (["g", "gone", "--out", "folder.csv"], 1, "folder.csv is a folder"),
-        (["empty", "queries.npz"], 1, "the gallery is empty"),
-        (["g", "queries.npz", "--stale", "perhaps"], 2, "perhaps"),
-        (["g"], 2, "Missing argument"),
+        (["g", "queries.npz", "--out", "a.txt"], "out"),
+        (["g", "queries.npz", "-k", 0], "k"),
+        (["nowhere", "gone"], "path"),
+        (["g", "queries.npz", "--rank", "match"], "rank"),
+        (["g", "gone", "--out", "folder.csv"], "out"),
+        (["g", "gone"], "source"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(surefind, gallery, options, code, message):
+def test_what_cannot_be_searched_is_refused(refused, gallery, options, field):
+    Path("folder.csv").mkdir()
+    assert refused("search", *options).field == field
+
+
+def test_what_a_gallery_refuses_is_a_sentence(refused, gallery):
     np.save("wide.npy", np.eye(9, dtype=np.float32))
     Gallery(path="empty").close()
-    Path("folder.csv").mkdir()
-    found, _, err = surefind("search", *options)
-    assert found == code
-    assert message in err
+    for arguments in (("g", "wide.npy"), ("empty", "queries.npz")):
+        assert isinstance(refused("search", *arguments), sf.InputError)
 
 
-def test_another_run_is_refused(surefind, sure, trained):
+@pytest.mark.parametrize("options", [["g", "queries.npz", "--stale", "perhaps"], ["g"]])
+def test_wrong_usage_has_its_own_code(surefind, options):
+    assert surefind("search", *options)[0] == 2
+
+
+def test_another_run_is_refused(surefind, refused, sure, trained):
     surefind("index", "digits:train", "--run", sure, "--out", "g")
-    code, _, err = surefind("search", "g", "digits:test", "--run", trained)
-    assert code == 1
-    assert "the gallery was made with another run" in err
+    assert refused("search", "g", "digits:test", "--run", trained).field == "run"

@@ -14,7 +14,6 @@ from service.world import copy, png
 from surefind.apps.service.app import create_app
 from surefind.apps.service.batching import Batcher
 from surefind.apps.service.limits import MOST_CLIENTS, Buckets
-from surefind.apps.service.problems import RefusedError
 from surefind.apps.service.settings import (
     NOTHING,
     READ,
@@ -24,7 +23,7 @@ from surefind.apps.service.settings import (
     is_loopback,
     permission,
 )
-from surefind.errors import InputError, NumericalError, StorageError
+from surefind.errors import InputError, NumericalError, RefusedError, StorageError
 from surefind.gallery.gallery import Gallery
 
 READER, WRITER = {"Authorization": "Bearer reader"}, {"Authorization": "Bearer writer"}
@@ -281,7 +280,7 @@ def test_a_full_queue_sends_away_and_an_error_reaches_who_asked():
         await asyncio.sleep(0)
         with pytest.raises(RefusedError, match="busy") as refused:
             await batcher.ask("late")
-        assert refused.value.status_code == 429
+        assert refused.value.status == 429
         good, bad = await asyncio.gather(*asked, return_exceptions=True)
         await batcher.close()
         return good, bad

@@ -6,9 +6,8 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
-from surefind.apps.service.problems import RefusedError
 from surefind.apps.service.shortcut import Shortcut
-from surefind.errors import InputError
+from surefind.errors import InputError, RefusedError
 
 PATH = "/v1/search"
 

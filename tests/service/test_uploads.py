@@ -11,7 +11,7 @@ from service.hostile import noise, rotated, save, uploads
 from service.world import png
 
 from surefind.apps.service.images import check_header, checked_file, decode, small_picture
-from surefind.apps.service.problems import RefusedError
+from surefind.errors import RefusedError
 
 UPLOADS = uploads()
 ROUNDS = 200
@@ -93,7 +93,7 @@ def test_the_temporary_file_is_gone_afterwards():
 def test_too_many_pixels_are_refused_before_they_are_decoded():
     with pytest.raises(RefusedError, match="1,000 pixels") as refused:
         check_header(save(noise(), "PNG"), 1000)
-    assert refused.value.status_code == 413
+    assert refused.value.status == 413
 
 
 def test_small_pictures_are_small(tmp_path):

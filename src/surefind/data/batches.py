@@ -60,7 +60,8 @@ def random_batches(
     if n < 2 or (drop_last and n < batch_size):
         raise DegenerateError(
             f"no batch can be made of {n} examples with batch_size {batch_size} and "
-            f"drop_last={drop_last}. A batch needs two examples; give more or smaller ones."
+            f"drop_last={drop_last}. A batch needs two examples; give more or smaller ones.",
+            field="batch_size",
         )
     batches = list(torch.split(torch.randperm(n, generator=generator), batch_size))
     if len(batches[-1]) == batch_size:

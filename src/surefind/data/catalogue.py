@@ -23,7 +23,7 @@ from surefind.data.msls import load_msls
 from surefind.data.omniglot import load_omniglot
 from surefind.data.small_images import load_cifar10, load_idx, load_svhn
 from surefind.data.splits import Splits
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.validation import check_choice
 
 FASHION_CLASSES = (
@@ -308,7 +308,11 @@ def find(name: str, folder: str | Path | None = None) -> Path | None:
             return place
     target = "a folder of your choice, and give that folder" if folder is None else str(given[0])
     where = "is not there: no folder was given" if folder is None else f"is not in {folder}"
-    raise InputError(f"{entry.title} {where}; get {entry.get} and put it in {target}.")
+    raise InputError(
+        f"{entry.title} {where}; get {entry.get} and put it in {target}.",
+        field="folder",
+        hint=Hint(cli="The folder is given with --data." if folder is None else ""),
+    )
 
 
 def _entry(name: str) -> Entry:

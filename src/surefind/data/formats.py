@@ -1,18 +1,21 @@
-"""Arrays that NumPy saved, read without unpickling anything.
+"""Formats of files: NumPy's arrays and MATLAB's variables, sheets of tiles, vectors with their labels.
 
-Variables of MATLAB files, read by SciPy.
-
-Sheets: many small images of one size in one large image, row by row.
+Nothing is unpickled. A sheet is many small images of one size in one large image, row by row.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from surefind.data.images import decode_image
+from surefind.data.tables import read_table
 from surefind.dependencies import require
 from surefind.errors import InputError
+
+NUMPY = (".npy", ".npz")
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
@@ -92,3 +95,118 @@ def read_sheet(path: str | Path, *, tile: int = 32) -> np.ndarray:
         )
     tiles = pixels.reshape(height // tile, tile, width // tile, tile, 3)
     return np.ascontiguousarray(tiles.transpose(0, 2, 4, 1, 3)).reshape(-1, 3, tile, tile)
+
+
+VECTORS = ("features", "mean", "embeddings", "embedding", "inputs", "array")
+LABELS, IDS = ("labels", "label"), ("ids", "id", "name")
+BESIDE = {*LABELS, *IDS, "kappa", "uncertainty"}
+"""What columns may be called: of vectors, the first of these that is there; of what stands beside them."""
+
+
+@dataclass(frozen=True, eq=False)
+class VectorFile:
+    """Vectors from a file, with what is known of each row.
+
+    Attributes:
+        vectors: Numbers (n, d), or images as `Dataset` takes them.
+        labels: One a row, as they stand in the file; None if it has none. So are ids and kappa.
+    """
+
+    vectors: np.ndarray
+    labels: np.ndarray | None
+    ids: np.ndarray | None
+    kappa: np.ndarray | None
+
+
+def read_vector_file(path: str | Path) -> VectorFile:
+    """Read vectors, and the labels, ids and κ beside them.
+
+    Args:
+        path: The file:
+
+        .npy        the vectors alone
+        .npz        an array called as `VECTORS` says, or the only one that is nothing else;
+                    "labels", "ids" and "kappa" beside it
+        .parquet    the same as columns, the vectors as lists
+
+    Returns:
+        Its columns.
+
+    Raises:
+        InputError: If the file cannot be read, or it is not clear which of its columns holds the vectors.
+    """
+    columns = _columns(Path(path))
+    unknown = [name for name in columns if name not in BESIDE]
+    name = next((n for n in VECTORS if n in columns), unknown[0] if len(unknown) == 1 else None)
+    if name is None:
+        raise InputError(
+            f"{path} holds {', '.join(map(repr, columns))} and none is called 'features'.",
+            field="path",
+            hint="Name the vectors so, and their labels 'labels'.",
+        )
+    if columns[name].dtype.kind not in "fiub":
+        raise InputError(f"{path}: {name!r} is no table of numbers.", field="path")
+    return VectorFile(
+        columns[name], _named(columns, LABELS), _named(columns, IDS), columns.get("kappa")
+    )
+
+
+def read_column(path: str | Path, names: tuple[str, ...]) -> np.ndarray:
+    """Read one column of a .npy, .npz, .csv or .parquet file; cells of the last two are texts.
+
+    Args:
+        path: The file.
+        names: What the column may be called; that of a .npy file needs no name.
+
+    Returns:
+        Its cells (n); an empty cell of a table is the empty text.
+
+    Raises:
+        InputError: If the file cannot be read or has no such column.
+    """
+    arrays = Path(path).suffix.lower() in NUMPY
+    columns: Any = read_arrays(path) if arrays else read_table(Path(path)).columns
+    found = _named(columns, (*names, "array"))
+    if found is None:
+        raise InputError(
+            f"{path} holds {', '.join(map(repr, columns))}; name the column {names[-1]!r}.",
+            field="path",
+        )
+    return np.asarray(found)
+
+
+def parquet_names(path: str | Path) -> list[str]:
+    """Return the names of a Parquet file's columns."""
+    return list(_parquet(path, "read_schema").names)
+
+
+def _columns(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix.lower() in NUMPY:
+        return read_arrays(path)
+    table = _parquet(path, "read_table")
+    return {name: _array(path, name, table.column(name)) for name in table.column_names}
+
+
+def _array(path: Path, name: str, cells: Any) -> np.ndarray:
+    try:
+        array = np.array(cells.to_pylist())
+    except ValueError as error:
+        raise InputError(
+            f"{path}: the lists of {name!r} differ in length.", field="path"
+        ) from error
+    return array.astype(np.float32) if array.ndim == 2 and array.dtype.kind == "f" else array
+
+
+def _parquet(path: str | Path, reader: str) -> Any:
+    parquet = require("pyarrow.parquet", "read Parquet files")
+    arrow = require("pyarrow", "read Parquet files")
+    try:
+        return getattr(parquet, reader)(path)
+    except (arrow.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} is not a Parquet file: {error}. Write it again.", field="path"
+        ) from error
+
+
+def _named(columns: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((columns[n] for n in names if n in columns), None)

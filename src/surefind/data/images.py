@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from surefind.dependencies import require
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.validation import check_choice, check_int
 
 INTERPOLATIONS = ("bilinear", "bicubic")
@@ -297,7 +297,11 @@ def decode_image(
             if image.width * image.height > max_pixels:
                 raise InputError(
                     f"{path} has {image.width} × {image.height} pixels, more than max_pixels = "
-                    f"{max_pixels}. Shrink the file, or raise max_pixels if you trust it."
+                    f"{max_pixels}.",
+                    field="max_pixels",
+                    hint=Hint(
+                        "Shrink the file, or raise max_pixels if you trust it.", "Shrink the file."
+                    ),
                 )
             return np.array(_framed(pil, image, mode, framing))
     except InputError:
@@ -308,8 +312,12 @@ def decode_image(
         unknown = isinstance(error, pil.UnidentifiedImageError)
         reason = "not an image of a known format" if unknown else str(error) or repr(error)
         raise InputError(
-            f"{path} cannot be decoded: {reason}. Replace the file or drop its row "
-            '(verify with on_bad="skip").'
+            f"{path} cannot be decoded: {reason}. Replace the file or drop its row.",
+            field="path",
+            hint=Hint(
+                'verify(on_bad="skip") leaves it out.',
+                "Commands that take --on-bad skip leave it out.",
+            ),
         ) from error
 
 
@@ -334,7 +342,7 @@ def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2
         try:
             files.decode(row, _thumbnail)
         except InputError as error:
-            return str(error)
+            return error.message
         return ""
 
     with ThreadPoolExecutor(workers) as pool:
@@ -345,7 +353,12 @@ def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2
         raise InputError(
             f"{len(bad)} of {len(files)} image files cannot be used:\n"
             + "\n".join(r for _, r in bad[:NAMED])
-            + more
+            + more,
+            field="on_bad",
+            hint=Hint(
+                '\nTo leave them out, pass on_bad="skip".',
+                "\nTo leave them out, add --on-bad skip.",
+            ),
         )
     rows = np.array([i for i, r in enumerate(reasons) if not r], dtype=np.int64)
     return ImageReport(files[rows], rows, bad)

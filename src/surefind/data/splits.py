@@ -24,7 +24,7 @@ from torch import Tensor
 
 from surefind.data.batches import rows_by_class
 from surefind.data.dataset import Dataset
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import DegenerateError, Hint, InputError
 from surefind.validation import check_choice, check_int
 
 QUERY_SINGLES = ("gallery", "query", "drop", "refuse")
@@ -172,8 +172,9 @@ def validation_split(
         keep.append(shuffled[count:])
     if not validation:
         raise DegenerateError(
-            f"{train.name} has no class with two images to cut a validation part from. "
-            'Cut by="class", or give more images.'
+            f"{train.name} has no class with two images to cut a validation part from.",
+            field="by",
+            hint=Hint('Cut by="class", or give more images.', "Give more images."),
         )
     return Splits({"train": train[_sorted(keep)], "validation": train[_sorted(validation)]})
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from surefind.data.dataset import Dataset
 from surefind.data.preprocessing import Preprocessing
 from surefind.embeddings import Embeddings
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.learning.distributed import world
 from surefind.learning.inference import batches
 from surefind.learning.methods import METHODS
@@ -121,7 +121,8 @@ class MetricLearner:
         """
         if not isinstance(dataset, Dataset):
             raise InputError(
-                f"fit takes a surefind.Dataset(inputs, labels); got {type(dataset).__name__}."
+                f"fit takes a surefind.Dataset(inputs, labels); got {type(dataset).__name__}.",
+                field="dataset",
             )
         check_int("epochs", self.epochs, least=0)
         objective = self.objective or Contrastive(self.margin)
@@ -282,8 +283,12 @@ def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
     if encoder is None:
         if metadata["architecture"] is None:
             raise InputError(
-                f"{path} holds weights of a network that a file cannot describe. Build the same "
-                "network and pass it: load(path, encoder=...)."
+                f"{path} holds weights of a network that a file cannot describe.",
+                field="encoder",
+                hint=Hint(
+                    "Build the same network and pass it: load(path, encoder=...).",
+                    "Build the same network in Python and use it from there: surefind.load.",
+                ),
             )
         encoder = build(metadata["architecture"])
     preprocessing = metadata["preprocessing"]

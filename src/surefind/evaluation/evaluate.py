@@ -44,7 +44,7 @@ from torch import Tensor
 from surefind import metrics
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import DegenerateError, Hint, InputError
 from surefind.estimators.learner import MetricLearner
 from surefind.learning.inference import batches
 from surefind.retrieval.search import nearest, sampled_nearest
@@ -209,7 +209,12 @@ def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
     if len(shelf) < least or not len(test):
         raise InputError(
             f"evaluation looks at {max(DEPTHS)} neighbours of each query, so it needs {least} examples "
-            f"to search; got {len(shelf)}, and {len(test)} queries."
+            f"to search; got {len(shelf)}, and {len(test)} queries.",
+            field="test",
+            hint=Hint(
+                cli="Give more; of images without a test part, `surefind bench` keeps a third of each "
+                "class for the test: 20 in a class are enough."
+            ),
         )
     if labelled and not placed and not _answerable(test, gallery):
         raise DegenerateError(

@@ -30,7 +30,7 @@ from jaxtyping import Float
 
 from surefind.decisions.calibration import Calibration, calibrate
 from surefind.decisions.signals import KAPPA_RANGE, Signals, neighbour_signals
-from surefind.errors import InputError, StaleError
+from surefind.errors import Hint, InputError, StaleError
 from surefind.gallery.answers import Answers, answers_of
 from surefind.gallery.engine import Engine, Label, Metadata
 from surefind.gallery.ranking import Found, find
@@ -186,8 +186,15 @@ def is_stale(
     changes = record.changes(model, engine.fingerprint(), now)
     if changes and policy == "refuse":
         raise StaleError(
-            f"the calibration does not hold any more: {'; '.join(changes)}. Calibrate again, or "
-            "search with decide=False, or set on_stale='mark' to get decisions marked as stale."
+            f"the calibration does not hold any more: {'; '.join(changes)}.",
+            field="calibration",
+            hint=Hint(
+                "Calibrate again, or search with decide=False, or set on_stale='mark' to get decisions "
+                "marked as stale.",
+                "Calibrate again (surefind calibrate), or search with --stale ignore, or --stale mark to "
+                "get decisions marked as stale.",
+                "Calibrate the gallery again.",
+            ),
         )
     return bool(changes)
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.validation import check_choice
 
 if TYPE_CHECKING:
@@ -219,12 +219,24 @@ def open_engine(
     from surefind.gallery.milvus_engine import MilvusEngine
 
     if "://" not in str(path) and not Path(path).exists():
-        raise InputError(f"there is no gallery at {path}; make one with Gallery('milvus', path).")
+        raise InputError(
+            f"there is no gallery at {path}.",
+            field="path",
+            hint=Hint(
+                f"Make one with Gallery('milvus', {str(path)!r}).",
+                f"Make one: surefind index SOURCE --out {path}.",
+            ),
+        )
     found = MilvusEngine(str(path), collection, index=index or "auto", token=token, timeout=timeout)
     if found.dim is None:
         found.close()
         raise InputError(
-            f"{found.place} holds no gallery yet; make one with Gallery('milvus', {str(path)!r})."
+            f"{found.place} holds no gallery yet.",
+            field="path",
+            hint=Hint(
+                f"Make one with Gallery('milvus', {str(path)!r}).",
+                f"Make one: surefind index SOURCE --out {path}.",
+            ),
         )
     return found
 
@@ -260,6 +272,6 @@ def _faiss() -> "type[FaissEngine]":
         kind: type[FaissEngine] = import_module("surefind.gallery.faiss_engine").FaissEngine
     except ModuleNotFoundError as error:
         raise InputError(
-            f"engine='faiss' needs FAISS ({error}): pip install 'surefind[gallery]'."
+            f"a gallery needs FAISS ({error}): pip install 'surefind[gallery]'.", field="engine"
         ) from error
     return kind

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from surefind.embeddings import Embeddings
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Id, Label
 from surefind.validation import check_directed, check_matrix, check_unit_rows
 
@@ -71,7 +71,12 @@ def _check_length(rows: Tensor) -> None:
     try:
         check_unit_rows("embeddings", rows)
     except InputError as error:
-        raise InputError(f"{error} Or pass normalize=True.") from None
+        hint = Hint(
+            f"{error.hint.library} Or pass normalize=True.",
+            "Add --normalize; or --run RUN, if a run embedded the gallery.",
+            error.hint.http,
+        )
+        raise InputError(error.message, field=error.field, hint=hint) from None
 
 
 def _plain(vectors: Any) -> Tensor:

@@ -257,7 +257,7 @@ class Milvus:
             self._pymilvus: Any = import_module("pymilvus")
         except ImportError as error:
             raise InputError(
-                f"engine='milvus' needs pymilvus ({error}): pip install 'surefind[milvus]'."
+                f"Milvus needs pymilvus ({error}): pip install 'surefind[milvus]'.", field="engine"
             ) from error
         self.address = address
         self._timeout = timeout

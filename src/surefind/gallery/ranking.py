@@ -197,8 +197,13 @@ def score(
         return np.asarray(query_length[:, None] * mean_resultant_length(kappa, dim) * (1 - gap))
     if not (np.isfinite(query_kappa).all() and np.isfinite(kappa).all()):
         raise InputError(
-            "rank='match' compares distributions, and some vectors here have no known uncertainty "
-            "(infinite kappa). Add and search with surefind.Embeddings, or use rank='expected'."
+            "rank 'match' compares distributions, and some vectors here have no known uncertainty "
+            "(infinite kappa).",
+            field="rank",
+            hint=Hint(
+                "Add and search with surefind.Embeddings, or use rank='expected'.",
+                "Index and search with --run RUN, or use --rank expected.",
+            ),
         )
     return match_score(_t(gap), _t(query_kappa)[:, None], _t(kappa), dim).numpy()
 

@@ -35,7 +35,7 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import Int
 
-from surefind.errors import InputError, StorageError
+from surefind.errors import Hint, InputError, StorageError
 from surefind.gallery.engine import Metadata, Records
 
 FILE, GRAPH, LOCK = "gallery.sqlite", "graph.bin", "lock"
@@ -403,7 +403,12 @@ def _require_gallery(folder: Path) -> None:
     if not holds_gallery(folder):
         _refuse_earlier(folder)
         raise InputError(
-            f"there is no gallery at {folder}; make one with Gallery(path={str(folder)!r})."
+            f"there is no gallery at {folder}.",
+            field="path",
+            hint=Hint(
+                f"Make one with Gallery(path={str(folder)!r}).",
+                f"Make one: surefind index SOURCE --out {folder}.",
+            ),
         )
 
 
@@ -422,15 +427,18 @@ def _locked(folder: Path) -> IO[bytes]:
         file = open(folder / LOCK, "r+b", buffering=0)  # noqa: SIM115
     except OSError as error:
         raise StorageError(
-            f"{folder} cannot be written: {error.strerror}. To only search, open it with mode='r'."
+            f"{folder} cannot be written: {error.strerror}.",
+            field="path",
+            hint=Hint("To only search, open it with mode='r'.", "`surefind search` only reads it."),
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.close()
         raise StorageError(
-            f"{folder} is open for writing elsewhere, and a gallery has one writer at a time. "
-            "Close it there, or open it here with mode='r'."
+            f"{folder} is open for writing elsewhere, and a gallery has one writer at a time.",
+            field="path",
+            hint=Hint("Close it there, or open it here with mode='r'.", "Close it there."),
         ) from error
     return file
 

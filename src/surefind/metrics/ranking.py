@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import DegenerateError, Hint, InputError
 from surefind.metrics.inputs import as_array, label_codes
 from surefind.validation import check_int, check_matrix, check_positive
 
@@ -292,7 +292,10 @@ def _judged(relevant: Relevance, k: int) -> tuple[Bool[np.ndarray, "a k"], Int[n
     if not answerable.any():
         raise DegenerateError(
             f"none of the {len(relevant)} queries has a relevant item in the gallery, so there is "
-            "nothing to score. If the gallery does not hold the queries themselves, pass "
-            "self_in_gallery=False."
+            "nothing to score.",
+            field="self_in_gallery",
+            hint=Hint(
+                "If the gallery does not hold the queries themselves, pass self_in_gallery=False."
+            ),
         )
     return relevant.hits[answerable, :k], relevant.counts[answerable]

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.models.encoder import Encoder, empty_head
 from surefind.models.initialization import initialize, untouched_rng
 from surefind.models.towers import Tower, chosen_pooling, family_of, library, tower_of
@@ -245,10 +245,17 @@ def _folder(source: str | Path, *, download: bool) -> Path:
     except ValueError:  # not a name that the hub could have
         config = None
     if not isinstance(config, str):
+        copying = (
+            "or copy its config.json, model.safetensors and preprocessor_config.json into a folder and "
+            "give the path."
+        )
         raise InputError(
-            f"{source} is neither a folder nor among the models on this machine. Pass download=True "
-            "to fetch it, or copy its config.json, model.safetensors and preprocessor_config.json "
-            "into a folder and pass the path."
+            f"{source} is neither a folder nor among the models on this machine.",
+            field="source",
+            hint=Hint(
+                f"Pass download=True to fetch it, {copying}",
+                f"Fetch it with `hf download {source}`, {copying}",
+            ),
         )
     return Path(config).parent
 
@@ -268,8 +275,9 @@ def _check_folder(folder: Path) -> None:
             "opened. Get the model.safetensors of the same model, or convert it where you trust it."
         )
     raise InputError(
-        f"{folder} has no *.safetensors beside config.json. Copy the weights there, or pass the "
-        "model's name with download=True."
+        f"{folder} has no *.safetensors beside config.json. Copy the weights there, or fetch the model.",
+        field="source",
+        hint=Hint("Pass its name with download=True.", "Get it with `hf download NAME`."),
     )
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.models.initialization import initialize, untouched_rng
 from surefind.models.pooling import GeM
 from surefind.validation import check_choice
@@ -186,8 +186,13 @@ def family_of(kind: str) -> Family:
     """
     if kind not in FAMILIES:
         raise InputError(
-            f"no tower for model_type {kind!r}; there are {', '.join(FAMILIES)}. Wrap the network in "
-            "an nn.Module from images to features (n, d) and pass that as the backbone."
+            f"no tower for model_type {kind!r}; there are {', '.join(FAMILIES)}.",
+            field="kind",
+            hint=Hint(
+                "Wrap the network in an nn.Module from images to features (n, d) and pass that as the "
+                "backbone.",
+                "Others can be used from Python.",
+            ),
         )
     return FAMILIES[kind]
 

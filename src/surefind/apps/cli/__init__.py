@@ -1,7 +1,7 @@
 """The command line: parse, call the library, show what happened.
 
-Exit codes: 0 done, 1 failed or stopped, 2 wrong usage. A user's mistake is answered with a sentence, never
-a traceback. What takes long says how long first, shows its progress, and can be cut off at any moment.
+Exit codes: 0 done, 1 failed or interrupted, 2 wrong usage. A user's mistake is answered with a sentence,
+never a traceback. What takes long is estimated first, shows its progress, and can be killed at any moment.
 
 A module a command; `surefind.apps.cli.app` puts them together. PyTorch is imported inside the commands,
 when they run: `--help` and shell completion must not wait for it.
@@ -15,7 +15,7 @@ def main() -> None:
     try:
         from surefind.apps.cli.app import run
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("typer", "rich"):
+        if (error.name or "").split(".")[0] not in ("rich", "tomli_w", "typer"):
             raise
         sys.exit(f"The command line needs {error.name}: pip install 'surefind[cli]'.")
     run()

@@ -1,36 +1,36 @@
 """All commands together, and what becomes of their errors.
 
-A command is one line below. What it raises ends here: the library's own errors (in the words of
-`surefind.apps.cli.wording`) and the system's (no such file, no space) become a sentence and exit code 1;
-typer explains wrong usage itself, with exit code 2; a defect of ours keeps its traceback.
+A command is one line below. What it raises ends here: the library's own errors, with their hint for the
+command line, and the system's (no such file, no space) become a sentence and exit code 1; typer explains
+wrong usage itself, with exit code 2; a defect of ours keeps its traceback.
+
+An error's field that is an option of the running command is named as the user types it: ``batch_size``
+becomes ``--batch-size``.
 """
 
 import errno
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
 
 from surefind.apps.cli.bench import bench
 from surefind.apps.cli.calibrate import calibrate
-from surefind.apps.cli.console import complain, errors
-from surefind.apps.cli.data import check_set, list_sets
+from surefind.apps.cli.console import complain, to_stderr
 from surefind.apps.cli.demo import demo
-from surefind.apps.cli.doctor import doctor
+from surefind.apps.cli.doctor import check_set, doctor, list_sets
 from surefind.apps.cli.embed import embed
 from surefind.apps.cli.evaluate import evaluate
 from surefind.apps.cli.fit import fit
 from surefind.apps.cli.index import index
-from surefind.apps.cli.interrupts import StoppedError
 from surefind.apps.cli.report import report
 from surefind.apps.cli.search import search
 from surefind.apps.cli.serve import serve
 from surefind.apps.cli.train import train
-from surefind.apps.cli.wording import for_commands
-from surefind.errors import SurefindError
+from surefind.errors import CommandInterruptedError, SurefindError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,23 +43,31 @@ data_app = typer.Typer(no_args_is_help=True, help="Look at data sets.")
 
 
 def register(group: typer.Typer, command: Callable[..., None], name: str | None = None) -> None:
-    """Add a command to a group.
-
-    Args:
-        group: The application, or a group of it.
-        command: The function; its docstring is the help and holds an example.
-        name: What to call it; the function's name by default.
-    """
+    """Add a command to a group, under the function's name by default; the docstring is its help."""
+    name = name or command.__name__
 
     @functools.wraps(command)
-    def stoppable(*args: Any, **options: Any) -> None:
+    def explained(*args: Any, **options: Any) -> None:
         try:
             command(*args, **options)
-        except KeyboardInterrupt as stop:
-            # Versions of typer differ in what they make of it.
-            raise StoppedError("nothing is half written; the same command starts again.") from stop
+        except KeyboardInterrupt:  # versions of typer differ in what they make of it
+            to_stderr("Interrupted: nothing is half written; the same command starts again.")
+        except CommandInterruptedError as interrupted:
+            to_stderr(f"Interrupted: {interrupted}")
+        except SurefindError as error:
+            complain(refusal_text(error, option_names(group, name)))
+        else:
+            return
+        raise typer.Exit(1)
 
-    group.command(name)(stoppable)
+    group.command(name)(explained)
+
+
+def option_names(group: typer.Typer, command: str) -> dict[str, str]:
+    """Return the option of each parameter of a command, as it is typed."""
+    listed = typer.main.get_command(group).commands[command].params  # type: ignore[attr-defined]
+    typed = {p.name: max(p.opts, key=len) for p in listed}
+    return {name: option for name, option in typed.items() if option.startswith("-")}
 
 
 register(app, train)
@@ -84,13 +92,11 @@ def run() -> None:
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except (typer.Abort, KeyboardInterrupt):
-        complain("stopped.")
+        complain("interrupted.")
     except typer.Exit as end:
         sys.exit(end.exit_code)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except StoppedError as stop:
-        errors.print(f"Stopped: {stop}", soft_wrap=True, markup=False)
     except Exception as error:
         if hasattr(error, "exit_code"):  # typer's own: wrong usage, which it explains itself
             error.show()  # type: ignore[attr-defined]
@@ -102,18 +108,24 @@ def run() -> None:
     sys.exit(1)
 
 
+def refusal_text(error: SurefindError, options: Mapping[str, str]) -> str:
+    """Return an error of the library as the command line says it: by option, and with its own hint."""
+    message, field = error.message, error.field or ""
+    option = options.get(field)
+    if option is not None and option not in error.text_for("cli"):
+        named = message.startswith(f"{field} ")
+        message = f"{option}{message.removeprefix(field)}" if named else f"{option}: {message}"
+    return f"{message} {error.hint_for('cli')}".rstrip()
+
+
 def explanation(error: Exception) -> str | None:
-    """Say in a sentence what a user can do about an error; None for a defect."""
-    if isinstance(error, SurefindError):
-        return for_commands(str(error))
+    """Return what a user can do about an error of the system; None for a defect."""
     if isinstance(error, OSError):
         place = f" {error.filename}" if error.filename else ""
         reason = f"cannot read or write{place}: {error.strerror or error}."
         if error.errno == errno.ENOSPC:
-            return f"{reason} Free some space; the same command goes on or starts again."
+            return f"{reason} Free some space; the same command resumes or starts again."
         return f"{reason} Check the path and its permissions."
     if isinstance(error, MemoryError) or "allocate memory" in str(error):
-        return (
-            f"there is not enough memory ({error}). Take a smaller --batch-size or fewer examples."
-        )
+        return f"not enough memory ({error}). Use a smaller --batch-size or fewer examples."
     return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefind.apps.cli.console import say, spelled, stage_progress
-from surefind.apps.cli.interrupts import StoppedError, this_command, whole_steps
+from surefind.apps.cli.interrupts import this_command, whole_steps
 from surefind.apps.cli.options import (
     DataFolder,
     complete_benched,
@@ -15,7 +15,7 @@ from surefind.apps.cli.options import (
     complete_source,
 )
 from surefind.apps.cli.preflight import check_place, duration_text
-from surefind.errors import InputError
+from surefind.errors import CommandInterruptedError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def bench(
     if epochs is not None:
         check_int("epochs", epochs, least=0)
     check_place(out, 0)
-    check_place(work, 0)
+    check_place(work, 0, field="work")
     rows = rows_of(methods.split(","), with_ablation=ablation)
     problem = chosen_problem(source, ood, backbone, epochs, data)
     cells = [cell_file(out, problem.name, row, s) for s in range(seeds) for row in rows]
@@ -94,7 +94,9 @@ def bench(
                 report=report,
             )
     except KeyboardInterrupt as stop:
-        raise StoppedError(f"finished cells are kept. Go on with: {this_command()}") from stop
+        raise CommandInterruptedError(
+            f"finished cells are kept. Go on with: {this_command()}"
+        ) from stop
     say(f"Results are in {out / problem.name}.")
     say(f"Next: {spelled('report', out, work=None if work == WORK else work)}")
 
@@ -125,15 +127,18 @@ def chosen_problem(
         try:
             return own_problem(source, ood, backbone=backbone, epochs=passes)
         except InputError as error:
-            raise InputError(f"{source} cannot be benchmarked: {error}") from error
+            why = f"{source} cannot be benchmarked: {error.message}"
+            raise InputError(why, field=error.field, hint=error.hint) from error
     if source not in PROTOCOLS:
         raise InputError(
             f"{source!r} is neither a set with a benchmark ({', '.join(PROTOCOLS)}) nor a folder or a list "
-            "of images of your own."
+            "of images of your own.",
+            field="source",
         )
     if ood is not None or epochs is not None:
         raise InputError(
-            f"--ood and --epochs are for your own images; the benchmark of {source} has its own."
+            f"--ood and --epochs are for your own images; the benchmark of {source} has its own.",
+            field="epochs" if ood is None else "ood",
         )
     return load_problem(source, data, backbone=backbone)
 

@@ -1,4 +1,4 @@
-"""`surefind calibrate`: learn from held-out queries when an answer may be called a match."""
+"""`surefind calibrate`: learn from held-out queries when the top answer is a match, at a stated risk."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from surefind.apps.cli.console import console, say, spelled
-from surefind.apps.cli.galleries import check_model, labels_like
-from surefind.apps.cli.items import Items, read_items
+from surefind.apps.cli.items import Items, check_model, labels_like, read_items
 from surefind.apps.cli.options import (
     SOURCE_HELP,
     DataFolder,
@@ -31,7 +30,7 @@ GroupsOption = Annotated[
 ]
 RankOption = Annotated[
     Literal["distance", "expected", "match"],
-    typer.Option(help="What neighbours are ordered by; the last two look at κ."),
+    typer.Option(help="What neighbours are ordered by; the last two use κ."),
 ]
 
 
@@ -61,11 +60,11 @@ def calibrate(
         ),
     ] = None,
     max_wrong: Annotated[
-        float, typer.Option(help="Highest share of wrong answers among matches.")
+        float, typer.Option(help="Highest fraction of wrong answers among matches.")
     ] = 0.01,
-    confidence: Annotated[float, typer.Option(help="With what probability that is kept.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Probability with which that holds.")] = 0.95,
     groups: GroupsOption = None,
-    k: Annotated[int, typer.Option("-k", help="Neighbours that decisions look at.")] = 10,
+    k: Annotated[int, typer.Option("-k", help="Neighbours that decisions are based on.")] = 10,
     rank: RankOption = "distance",
     seed: Annotated[int, typer.Option(help="Splits the queries.")] = 0,
     normalize: Normalize = False,
@@ -86,17 +85,20 @@ def calibrate(
     if groups is not None and unknown is not None:
         raise InputError(
             "--groups needs a group for every query: put the unknown ones among the queries, with an "
-            "empty label, instead of --unknown."
+            "empty label, instead of --unknown.",
+            field="groups",
         )
     with Gallery.open(gallery, normalize=normalize) as opened:
         check_model(opened, run)
         known = read_items(queries, run, data, labels=labels, on_bad=on_bad)
         if known.labels is None:
-            raise InputError(f"{queries} has no labels; give them with --labels FILE.")
+            raise InputError(
+                f"{queries} has no labels; give them with --labels FILE.", field="labels"
+            )
         parts = [known]
         if unknown is not None:
-            strange = read_items(unknown, run, data, on_bad=on_bad)
-            parts.append(Items(strange.embeddings, strange.ids, [None] * len(strange)))
+            others = read_items(unknown, run, data, on_bad=on_bad)
+            parts.append(Items(others.embeddings, others.ids, [None] * len(others)))
         truth = [label for part in parts for label in part.labels or []]
         members = None if groups is None else known.column(groups, GROUPS)
         say(
@@ -118,34 +120,23 @@ def calibrate(
         console.print(contribution_table(found.contributions))
     for group in found.groups:
         say(f"Group {group.name}: {group.status} threshold, {group.queries} queries tested it.")
-    say(f"Kept with {gallery}.")
+    say(f"Stored with {gallery}.")
     how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
     again = spelled("search", gallery, queries, **how)
     say(f"Next, or with other queries than these: {again}")
 
 
-def check_target(**shares: float) -> None:
-    """Require shares that can be aimed at, before anything is embedded.
-
-    Args:
-        **shares: By the names of their options.
-
-    Raises:
-        InputError: If one is 0, 1 or beyond.
-    """
-    for name, share in shares.items():
-        if not 0 < share < 1:
-            raise InputError(f"{name} must lie between 0 and 1, both excluded; got {share!r}.")
+def check_target(**fractions: float) -> None:
+    """Require fractions between 0 and 1, both excluded, by their names, before anything is embedded."""
+    for name, value in fractions.items():
+        if not 0 < value < 1:
+            raise InputError(
+                f"{name} must lie between 0 and 1, both excluded; got {value!r}.", field=name
+            )
 
 
 def together(parts: list[Items]) -> Any:
-    """Put the vectors of several sources below each other.
-
-    Args:
-        parts: All with κ, or all without.
-
-    Returns:
-        `Embeddings`, or plain vectors.
+    """Concatenate the embeddings of several sources, all with κ or all without.
 
     Raises:
         InputError: If some have a κ and some do not, or their dimensions differ.
@@ -158,11 +149,14 @@ def together(parts: list[Items]) -> Any:
     if embedded and len(embedded) < len(parts):
         raise InputError(
             "the queries have a κ and the unknown ones do not, or the other way round; embed both "
-            "with one model."
+            "with one model.",
+            field="unknown",
         )
     rows = [e.numpy().mean for e in embedded] or [np.asarray(p.embeddings) for p in parts]
     if len({r.shape[1] for r in rows}) > 1:
-        raise InputError("the queries and the unknown ones differ in dimension; use one model.")
+        raise InputError(
+            "the queries and the unknown ones differ in dimension; use one model.", field="unknown"
+        )
     mean = np.concatenate(rows)
     if not embedded:
         return mean
@@ -170,7 +164,7 @@ def together(parts: list[Items]) -> Any:
 
 
 def contribution_table(found: "Contributions") -> "Table":
-    """Put in a table what each signal says about right and wrong answers."""
+    """Return a table of how well each signal separates right from wrong answers."""
     from rich.table import Table
 
     table = Table("signal", "alone", "rest without it", "all together", "adds")

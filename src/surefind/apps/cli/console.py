@@ -1,18 +1,13 @@
-"""Where the command line speaks.
+"""What the command line prints: results, errors, hints for the next command, and progress.
 
-What was done goes to the standard output, what went wrong to the standard error. Lines are not broken: a
-path or a command can be copied from a log as it stands.
+Results go to the standard output, errors to the standard error. Lines are not broken: a path or a command
+can be copied from a log as it stands. A line that begins with "Next" is a hint: what follows its colon
+works when copied as it stands. Where only the user knows what to give, a word in capitals stands for it,
+and the line does not begin so.
 
-Commands to go on with, as they can be typed.
-
-A line that begins with "Next" works when what follows its colon is copied as it stands. Where only the user
-knows what to give, a word in capitals stands for it, and the line does not begin so.
-
-Progress of training: a bar for a person, now and then a line for a log.
-
-On a terminal each stage has a bar with its loss and the time that is left. Elsewhere a bar would leave
-control characters behind, so there a line is printed at the end of a stage, and every half minute within
-one.
+On a terminal each stage of training has a progress bar with its loss and the time that is left. Elsewhere a
+bar would leave control characters behind, so there a line is printed at the end of a stage, and every half
+minute within one.
 """
 
 import shlex
@@ -40,35 +35,26 @@ def say(sentence: str, *, style: str = "") -> None:
 
 
 def warn(sentence: str) -> None:
-    """Say what the user should know although the command goes on."""
+    """Print a warning; the command continues."""
     errors.print(Text.assemble(("Warning:", "yellow"), f" {sentence}"), soft_wrap=True)
 
 
 def complain(sentence: str) -> None:
-    """Say what went wrong."""
+    """Print an error."""
     errors.print(Text.assemble(("Error:", "red"), f" {sentence}"), soft_wrap=True)
 
 
 def to_stderr(sentence: str) -> None:
-    """Say something beside what a program reads from the standard output."""
+    """Print a sentence apart from what a program reads from the standard output."""
     errors.print(sentence, soft_wrap=True, markup=False)
 
 
 DEFAULTS = {"on_bad": "refuse"}
-"""What commands do unless they are told otherwise, of options that are never empty."""
+"""Defaults of options that are never empty."""
 
 
 def spelled(command: str, *arguments: object, **options: object) -> str:
-    """Spell a command.
-
-    Args:
-        command: Its name.
-        *arguments: What follows it.
-        **options: By their names; those that are None, False, empty or the default are left out.
-
-    Returns:
-        The command, quoted for a shell.
-    """
+    """Return a command, quoted for a shell; options that are None, False, empty or default are left out."""
     words = ["surefind", command, *map(str, arguments)]
     for name, value in options.items():
         if value is None or value is False or value in ("", DEFAULTS.get(name)):
@@ -83,14 +69,7 @@ LINE_SECONDS = 30.0
 
 @contextmanager
 def stage_progress(*, lines: bool = True) -> "Iterator[Report]":
-    """Show where each stage of training is.
-
-    Args:
-        lines: Whether a log gets lines where there is no terminal.
-
-    Yields:
-        What to report to.
-    """
+    """Show the progress of each stage of training; ``lines`` lets a log have it too."""
     if console.is_terminal:
         with _bars("loss {task.fields[loss]:.4f}") as bar:
             yield _on_bars(bar)
@@ -100,15 +79,7 @@ def stage_progress(*, lines: bool = True) -> "Iterator[Report]":
 
 @contextmanager
 def count_progress(what: str, total: int) -> "Iterator[Any]":
-    """Show how many of something are done; nothing where there is no terminal.
-
-    Args:
-        what: What is being done.
-        total: How many there are.
-
-    Yields:
-        A function to call with the number that is done.
-    """
+    """Yield a function to call with the number that is done; nothing is shown without a terminal."""
     with _bars("{task.completed} of {task.total}", disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)

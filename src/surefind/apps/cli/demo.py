@@ -53,7 +53,9 @@ def clear_place(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     there = [folder / name for name in PARTS if (folder / name).exists()]
     if there and not (folder / MARK).exists():
-        raise InputError(f"{there[0]} is there and not of a demo; give another folder with --out.")
+        raise InputError(
+            f"{there[0]} is there and not of a demo; give another folder with --out.", field="out"
+        )
     for part in there:
         shutil.rmtree(part)
     (folder / MARK).touch()

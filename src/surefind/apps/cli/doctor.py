@@ -1,4 +1,4 @@
-"""`surefind doctor`: what is installed, what the machine has, what is missing and how to get it."""
+"""`surefind doctor` and `surefind data`: libraries, machine and data sets; what is missing, where it is."""
 
 import os
 import platform
@@ -6,16 +6,18 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 import surefind
-from surefind.apps.cli.console import say
-from surefind.apps.cli.options import DataFolder
+from surefind.apps.cli.console import console, say
+from surefind.apps.cli.options import DataFolder, complete_set
 from surefind.apps.cli.preflight import size_text
 
 CORE = ("torch", "numpy", "safetensors", "jaxtyping")
 EXTRAS = {
-    "cli": {"rich": "rich", "typer": "typer"},
+    "cli": {"rich": "rich", "tomli-w": "tomli_w", "typer": "typer"},
     "backbones": {"transformers": "transformers"},
     "data": {"pillow": "PIL", "pyarrow": "pyarrow", "scikit-learn": "sklearn", "scipy": "scipy"},
     "gallery": {"faiss-cpu": "faiss", "scipy": "scipy"},
@@ -37,7 +39,7 @@ package, whose own list may be missing or older than the code; a test compares i
 
 
 def doctor(data: DataFolder = None) -> None:
-    """Say what is installed, what this machine has, and what is missing.
+    """List what is installed, what this machine has, and what is missing.
 
     Example: `surefind doctor`
     """
@@ -80,7 +82,7 @@ def machine() -> list[str]:
 
 
 def memory() -> tuple[int | None, int | None]:
-    """Give the machine's memory and what is free of it, in bytes; None where the system does not say."""
+    """Return the machine's memory and what is free of it, in bytes; None where that is not reported."""
     names: Any = getattr(os, "sysconf_names", {})
     if "SC_PHYS_PAGES" not in names:
         return None, None
@@ -102,7 +104,7 @@ def missing_extras() -> dict[str, list[str]]:
 
 
 def data_sets(folder: Path | None) -> list[str]:
-    """Say of each known data set where it is, or that it is not there."""
+    """List where each known data set is, or that it is not there."""
     from surefind.data.catalogue import find, set_names
     from surefind.errors import InputError
 
@@ -115,6 +117,45 @@ def data_sets(folder: Path | None) -> list[str]:
         else:
             lines.append(f"{name}: {place or 'comes with scikit-learn'}")
     return lines
+
+
+def list_sets() -> None:
+    """List the data sets that are known by name.
+
+    Example: `surefind data list`
+    """
+    from surefind.data.catalogue import ENTRIES
+
+    for name, entry in ENTRIES.items():
+        console.print(f"[bold]{name:15s}[/bold] {entry.title}: {entry.get}")
+
+
+def check_set(
+    name: Annotated[
+        str,
+        typer.Argument(help="A set's name; see `surefind data list`.", autocompletion=complete_set),
+    ],
+    data: DataFolder = None,
+) -> None:
+    """Compare a data set with what its publisher announces: counts and checksums.
+
+    Example: `surefind data check digits`
+    """
+    from surefind.data.catalogue import check
+
+    report = check(name, data)
+    say(f"{report.title} in {report.folder or 'an installed library'}", style="bold")
+    for part, count in report.counts.items():
+        classes = f", {report.n_classes[part]} classes" if part in report.n_classes else ""
+        say(f"  {part}: {count} examples{classes}")
+    for file, verdict in report.checksums.items():
+        say(f"  {file}: checksum {verdict}")
+    for problem in report.problems:
+        say(problem, style="red")
+    if not report.ok:
+        raise typer.Exit(1)
+    known = "counts and checksums" if report.checksums else "counts" if report.counts else "nothing"
+    say(f"Everything is as published, as far as that is known here: {known} compared.")
 
 
 def _version(package: str) -> str:

@@ -1,11 +1,11 @@
-"""`surefind embed`: embed inputs with a run, each with how sure it is.
+"""`surefind embed`: embed inputs with a run, each with its concentration κ.
 
 What is written, a row for each input in the order of the inputs:
 
     .npz        ids, mean (n, z), kappa (n), uncertainty (n), and labels if they are known
     .parquet    id, mean (a list), kappa, uncertainty, and label
 
-Both can be given to `surefind fit`. κ = ∞ is what a model without uncertainty says.
+Both can be given to `surefind fit`. A model without uncertainty gives κ = ∞.
 """
 
 import time
@@ -21,6 +21,7 @@ from surefind.apps.cli.preflight import Estimate, check_file, check_place, peak_
 from surefind.apps.cli.run_folder import open_run
 from surefind.apps.cli.sources import check_fits, image_mode, read_source, readable
 from surefind.errors import InputError
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from surefind.data.dataset import Dataset
@@ -40,7 +41,7 @@ def embed(
     on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:
-    """Embed images or vectors with a run, each with how sure it is.
+    """Embed images or vectors with a run, each with its uncertainty.
 
     Example: `surefind embed runs/digits digits:test --out test.npz`
     """
@@ -52,7 +53,7 @@ def embed(
     learner = folder.learner()
     dataset = readable(read_source(source, data, mode=image_mode(learner.encoder)), on_bad)
     if len(dataset) == 0:
-        raise InputError(f"{source} holds nothing to embed.")
+        raise InputError(f"{source} holds nothing to embed.", field="source")
     check_fits(learner, dataset, folder.config.get("inputs"))
     check_place(out.parent, 2 * len(dataset) * (4 * learner.encoder.embedding_dim + 64))
     found = embed_in_blocks(learner, dataset, batch_size, announce=say)
@@ -70,17 +71,7 @@ def embed_in_blocks(
     *,
     announce: Callable[[str], None],
 ) -> "Embeddings":
-    """Embed a data set, say after the first inputs how long the rest takes, and show how far it is.
-
-    Args:
-        learner: A fitted learner.
-        dataset: What to embed.
-        batch_size: Inputs at a time.
-        announce: Called with the estimate.
-
-    Returns:
-        The embeddings, as tensors.
-    """
+    """Embed a data set with a progress bar; ``announce`` is called with an estimate of time and memory."""
     import torch
 
     from surefind.embeddings import Embeddings
@@ -98,13 +89,7 @@ def embed_in_blocks(
 
 
 def write_embeddings(file: Path, embeddings: "Embeddings", dataset: "Dataset") -> None:
-    """Write embeddings with the names and labels of what was embedded, whole or not at all.
-
-    Args:
-        file: Ends in .npz or .parquet; its folder is made if need be.
-        embeddings: A row for each example.
-        dataset: The examples.
-    """
+    """Write embeddings with the names and labels of their examples to a .npz or .parquet file."""
     import numpy as np
 
     arrays = embeddings.numpy()
@@ -119,16 +104,15 @@ def write_embeddings(file: Path, embeddings: "Embeddings", dataset: "Dataset") -
         labels = dataset.labels.numpy()
         columns["labels"] = labels if dataset.classes is None else np.array(dataset.classes)[labels]
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.tmp")
-    try:
-        if file.suffix.lower() == ".npz":
-            with beside.open("wb") as stream:
-                np.savez(stream, **columns)
-        else:
-            _write_parquet(beside, columns)
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
+    write = _write_npz if file.suffix.lower() == ".npz" else _write_parquet
+    write_atomically(file, lambda beside: write(beside, columns))
+
+
+def _write_npz(file: Path, columns: dict[str, Any]) -> None:
+    import numpy as np
+
+    with file.open("wb") as stream:  # or else NumPy adds a suffix to the file's name
+        np.savez(stream, **columns)
 
 
 def _write_parquet(file: Path, columns: dict[str, Any]) -> None:

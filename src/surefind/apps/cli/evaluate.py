@@ -1,4 +1,4 @@
-"""`surefind evaluate`: what a run is worth on data that it has not seen, kept in the run."""
+"""`surefind evaluate`: measure a run on unseen data; the results are stored with the run."""
 
 import math
 import time
@@ -57,7 +57,7 @@ def evaluate(
     ood: Annotated[
         str | None,
         typer.Option(
-            help="Data of another kind, which should be found strange; named like the test data.",
+            help="Out-of-distribution data, which should be detected; named like the test data.",
             autocompletion=complete_source,
         ),
     ] = None,
@@ -75,7 +75,7 @@ def evaluate(
     on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:
-    """Measure a run on data that it has not seen: retrieval, and whether its uncertainty means something.
+    """Measure a run on unseen data: retrieval, and how good its uncertainty is.
 
     Example: `surefind evaluate runs/digits --ood digits:ood`
     """
@@ -86,7 +86,7 @@ def evaluate(
 
     check_int("samples", samples, least=0)
     folder = open_run(run)
-    check_place(run, SPACE)
+    check_place(run, SPACE, field="run")
     learner = folder.learner()
     place = data or folder.data
     source = source or own_test(folder)
@@ -98,17 +98,17 @@ def evaluate(
         return dataset
 
     test = read(source, "test")
-    strange = None if ood is None else read(ood, "test")
-    shelf = None if gallery is None else read(gallery, "gallery")
-    check_parts(test, shelf)
-    parts = [d for d in (strange, shelf) if d is not None]
+    unfamiliar = None if ood is None else read(ood, "test")
+    searched = None if gallery is None else read(gallery, "gallery")
+    check_parts(test, searched)
+    parts = [d for d in (unfamiliar, searched) if d is not None]
     estimate = evaluation_estimate(learner, test, parts, samples)
     say(f"Evaluating on {len(test)} examples of {test.name} takes {estimate}.")
     found = measure(
         learner,
         test,
-        strange,
-        gallery=shelf,
+        unfamiliar,
+        gallery=searched,
         generator=seeded(seed, "evaluation"),
         ece_samples=samples,
     )
@@ -118,13 +118,13 @@ def evaluate(
         "gallery": gallery,
         "seed": seed,
         "samples": samples,
-        "examples": {"test": len(test), "ood": 0 if strange is None else len(strange)},
+        "examples": {"test": len(test), "ood": 0 if unfamiliar is None else len(unfamiliar)},
     }
     keep_evaluation(folder, found, settings)
     console.print(evaluation_table(found))
     if "ausc" not in found.values:
         say(
-            "This model does not say how sure it is (κ = ∞), so nothing that needs it is measured. "
+            "This model has no uncertainty (κ = ∞), so nothing that needs it is measured. "
             f"Give it an uncertainty: {fit_command(folder)}"
         )
     if found.left_out:
@@ -134,26 +134,18 @@ def evaluate(
 
 
 def own_test(run: RunFolder) -> str:
-    """Name the test part of what a run was trained on.
-
-    Args:
-        run: The run.
-
-    Returns:
-        The source. Never what it was trained on: where there is no test part, that is an error.
-
-    Raises:
-        InputError: If it was trained on the test part.
-    """
+    """Return the test part of what a run was trained on; refuse a run that was trained on it."""
     source = run.own_source("name the test data")
     where, part = split_part(source)
     if part == "test":
-        raise InputError(f"{run.path} was trained on {source}; name other test data.")
+        raise InputError(
+            f"{run.path} was trained on {source}; name other test data.", field="source"
+        )
     return f"{where}:test"
 
 
 def fit_command(run: RunFolder) -> str:
-    """Spell the command that gives a run an uncertainty."""
+    """Return the command that fits an uncertainty to a run."""
     named = None if "source" in run.config else "TRAINING-DATA"
     return spelled("fit", run.path, out=f"{run.path}-posthoc", on=named)
 
@@ -161,17 +153,7 @@ def fit_command(run: RunFolder) -> str:
 def evaluation_estimate(
     learner: "MetricLearner", test: "Dataset", others: "list[Dataset]", samples: int
 ) -> Estimate:
-    """Embed a few inputs, search for them once, and extrapolate.
-
-    Args:
-        learner: A fitted learner.
-        test: Embedded, sampled, and searched for.
-        others: Embedded too.
-        samples: How often everything is searched for once more.
-
-    Returns:
-        Time and memory.
-    """
+    """Embed a few inputs, search for them once, and extrapolate to all of them and all samples."""
     import torch
 
     from surefind.retrieval.search import nearest
@@ -192,13 +174,7 @@ def evaluation_estimate(
 
 
 def keep_evaluation(run: RunFolder, found: "Evaluation", settings: dict[str, Any]) -> None:
-    """Leave numbers, pictures and a line in the log in a run.
-
-    Args:
-        run: The run.
-        found: What was measured.
-        settings: On what, and how.
-    """
+    """Store metrics and figures in a run, with a line in its log."""
     when = datetime.now(UTC).isoformat(timespec="seconds")
     run.write_json(
         "metrics.json",
@@ -215,15 +191,15 @@ def keep_evaluation(run: RunFolder, found: "Evaluation", settings: dict[str, Any
         draw_curves(found.curves, run.path / "plots")
         draw_uncertainty(found.uncertainty, run.path / "plots")
     shown = ", ".join(f"{k} {v:.4f}" for k, v in found.values.items() if k in MEANINGS)
-    run.note(f"evaluated on {settings['test']}, strange: {settings['ood']}: {shown}")
+    run.log(f"evaluated on {settings['test']}, OOD: {settings['ood']}: {shown}")
     run.explain()
 
 
 def evaluation_table(found: "Evaluation") -> "Table":
-    """Put the numbers of an evaluation in a table."""
+    """Return the metrics of an evaluation as a table."""
     from rich.table import Table
 
-    table = Table("metric", "value", "95 % interval", "what it says")
+    table = Table("metric", "value", "95 % interval", "meaning")
     for name, meaning in MEANINGS.items():
         if name in found.values:
             between = [f"{v:.3f}" for v in found.intervals.get(name, ())]

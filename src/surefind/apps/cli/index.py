@@ -1,9 +1,9 @@
-"""`surefind index`: put images or vectors into a gallery, or bring those up to date that are there.
+"""`surefind index`: add images or vectors to a gallery, or update those that are there.
 
-Nothing is written before everything was found good: a gallery that is not there is made last.
+Everything is checked before anything is written; a gallery that does not exist is made last.
 
-The gallery remembers the run, and the folder of images in files; each image's path is kept as its payload
-``{"path": …}``, relative to that folder. So `surefind serve` finds its model and shows the pictures.
+The gallery stores the run and the folder of the images; each image's path is its payload ``{"path": …}``,
+relative to that folder. So `surefind serve` finds the model and shows the images.
 """
 
 import os
@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefind.apps.cli.console import count_progress, say, spelled
-from surefind.apps.cli.galleries import check_model, existing_gallery, labels_like, new_gallery
-from surefind.apps.cli.items import Items, read_items
+from surefind.apps.cli.items import (
+    Items,
+    check_model,
+    existing_gallery,
+    labels_like,
+    new_gallery,
+    read_items,
+)
 from surefind.apps.cli.options import DataFolder, Normalize, OnBad, RunOption, SourceArgument
 from surefind.apps.cli.run_folder import open_run
 
@@ -41,13 +47,13 @@ def index(
         typer.Option(help="Labels, a row each: .npy, .npz, or a table with a column `label`."),
     ] = None,
     prefix: Annotated[
-        str, typer.Option(help="Goes before every id, to keep sources apart that name alike.")
+        str, typer.Option(help="Prefix of every id, to tell sources with the same ids apart.")
     ] = "",
     normalize: Normalize = False,
     on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:
-    """Put images or vectors into a gallery; what is there under the same id is replaced.
+    """Add images or vectors to a gallery; items with the same id are replaced.
 
     Example: `surefind index digits:train --run runs/digits --out gallery`
     """
@@ -96,15 +102,9 @@ def index(
 def remember(
     gallery: "Gallery", run: Path | None, files: Sequence[str] | None
 ) -> list[dict[str, str]] | None:
-    """Keep with a gallery where its model and its images are.
+    """Store with a gallery where its model and its images are, and return the payload of each item.
 
-    Args:
-        gallery: Its first folder of images stays; files elsewhere get their full path.
-        run: What embeds the items.
-        files: Of the items; None if they have none.
-
-    Returns:
-        The payload of each item; None if there are no files.
+    The gallery's first folder of images stays; files elsewhere get their full path.
     """
     if run is not None:
         gallery.describe(run=str(run.resolve()))
@@ -119,14 +119,7 @@ def remember(
 
 
 def check_items(items: Items, ids: list[str], normalize: bool, dim: int | None) -> None:
-    """Require items that a gallery takes, all of them, before it is made or changed.
-
-    Args:
-        items: Their vectors.
-        ids: What they will be called.
-        normalize: Whether vectors of another length than 1 are rescaled.
-        dim: The gallery's dimension; None if it has none yet.
-    """
+    """Require items that a gallery of this dimension takes, before it is made or changed."""
     from surefind.gallery.items import read_ids, read_vectors
 
     read_ids(ids)

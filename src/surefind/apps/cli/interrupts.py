@@ -1,8 +1,8 @@
-"""Ctrl-C: stop between two steps of training, keep that state, and say how to go on.
+"""Interrupts: Ctrl-C ends training between two steps, with a checkpoint, and shows how to resume.
 
-While steps follow one another, the first Ctrl-C waits for the end of the step that is running; the training
-loop then keeps the state, and nothing is lost (`surefind.learning.train`). At any other moment, and
-the second time, it stops at once; files are written whole or not at all.
+During training the first Ctrl-C waits for the end of the current step; the training loop then writes a
+checkpoint, and nothing is lost (`surefind.learning.train`). At any other moment, and the second time, it
+interrupts at once; files are written whole or not at all.
 """
 
 import shlex
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from surefind.learning.session import Report
 
 
-class StoppedError(Exception):
-    """A command was stopped by its user; the message says how to go on."""
-
-
 @contextmanager
 def whole_steps(report: "Report") -> "Iterator[Report]":
     """Let Ctrl-C wait for the end of a step.
@@ -33,12 +29,12 @@ def whole_steps(report: "Report") -> "Iterator[Report]":
         report: Called with each step's progress.
 
     Yields:
-        What to report to instead; it raises `KeyboardInterrupt` after the step that was waited for.
+        What to report to instead; it raises `KeyboardInterrupt` at the end of an interrupted step.
     """
     from surefind.learning.distributed import world
 
     if world()[1] > 1 or threading.current_thread() is not threading.main_thread():
-        # Several processes would stop at different steps; what was kept last is theirs.
+        # Several processes would end at different steps; they resume from the last checkpoint.
         yield report
         return
     asked = training = False
@@ -48,7 +44,7 @@ def whole_steps(report: "Report") -> "Iterator[Report]":
         if asked or not training:
             raise KeyboardInterrupt
         asked = True
-        errors.print("Stopping after this step; once more stops at once.")
+        errors.print("Interrupting after this step; once more interrupts at once.")
 
     def watched(stage: str, at: Any) -> None:
         nonlocal training
@@ -65,14 +61,7 @@ def whole_steps(report: "Report") -> "Iterator[Report]":
 
 
 def this_command(*more: str) -> str:
-    """Give the command that is running, as it can be typed again.
-
-    Args:
-        *more: Options to add if they are not there.
-
-    Returns:
-        The command.
-    """
+    """Return the running command as it can be typed again, with options added that are not there."""
     name, *arguments = sys.argv
     program = ["python", "-m", "surefind"] if Path(name).name == "__main__.py" else ["surefind"]
     return shlex.join([*program, *arguments, *(m for m in more if m not in arguments)])

@@ -1,7 +1,7 @@
-"""What items a source gives, to be indexed or looked up.
+"""The items of a source, to be indexed or looked up, and the gallery that a command names.
 
-With ``--run`` the run embeds it. Without, it holds vectors already, and a column ``kappa`` beside them says
-how sure they are, as in what `surefind embed` writes.
+With ``--run`` the run embeds it. Without, it holds vectors already, perhaps with a column ``kappa`` as
+`surefind embed` writes it.
 
 Ids are the names of the images, the ids in the file, or else the source's name and the row, so that two
 sources without ids do not meet. Labels are texts.
@@ -17,9 +17,6 @@ from surefind.apps.cli.console import say
 from surefind.apps.cli.embed import embed_in_blocks
 from surefind.apps.cli.run_folder import open_run
 from surefind.apps.cli.sources import (
-    IDS,
-    LABELS,
-    VECTORS,
     check_fits,
     holds_vectors,
     image_mode,
@@ -29,8 +26,11 @@ from surefind.apps.cli.sources import (
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from surefind.data.dataset import Dataset
     from surefind.embeddings import Embeddings
+    from surefind.gallery.gallery import Gallery
 
 BATCH = 128
 """Inputs that are embedded at a time."""
@@ -58,18 +58,10 @@ class Items:
         return len(self.ids)
 
     def column(self, path: Path, names: tuple[str, ...]) -> list[str | None]:
-        """Read a text for each item from a file that has one for each row of the source.
-
-        Args:
-            path: .npy, .npz, .csv or .parquet.
-            names: What the column may be called.
-
-        Returns:
-            The texts.
-        """
+        """Read a text for each item from a file that has one for each row of the source."""
         if self.kept is None:
-            return read_column(path, names, len(self))
-        return list(compress(read_column(path, names, len(self.kept)), self.kept))
+            return read_texts(path, names, len(self))
+        return list(compress(read_texts(path, names, len(self.kept)), self.kept))
 
 
 def read_items(
@@ -102,7 +94,9 @@ def read_items(
     elif run is None:
         found = _of_dataset(read_source(source, data), source)
         if getattr(found.embeddings, "ndim", 0) != 2:
-            raise InputError(f"{source} holds images; give --run RUN, which embeds them.")
+            raise InputError(
+                f"{source} holds images; give --run RUN, which embeds them.", field="run"
+            )
     else:
         folder = open_run(run)
         learner = folder.learner()
@@ -114,13 +108,15 @@ def read_items(
             embeddings = embed_in_blocks(learner, good, BATCH, announce=announce)
             found = replace(found, embeddings=embeddings, kept=_kept(dataset, found.files))
     if not len(found):
-        raise InputError(f"{source} holds nothing.")
+        raise InputError(f"{source} holds nothing.", field="source")
     if labels is None:
         return found
+    from surefind.data.formats import LABELS
+
     return replace(found, labels=found.column(labels, LABELS))
 
 
-def read_column(path: Path, names: tuple[str, ...], count: int) -> list[str | None]:
+def read_texts(path: Path, names: tuple[str, ...], count: int) -> list[str | None]:
     """Read a text for each row from a file; what is empty, null or -1 is None.
 
     Args:
@@ -128,24 +124,16 @@ def read_column(path: Path, names: tuple[str, ...], count: int) -> list[str | No
         names: What the column may be called; that of a .npy file has no name.
         count: Rows that it must have.
 
-    Returns:
-        The texts.
-
     Raises:
         InputError: If there is no such column, or it has another length.
     """
-    from surefind.data.formats import read_arrays
-    from surefind.data.tables import read_table
+    from surefind.data.formats import read_column
 
-    arrays = path.suffix.lower() in (".npy", ".npz")
-    columns: Any = read_arrays(path) if arrays else read_table(path).columns
-    found = _texts(columns, (*names, "array"))
-    if found is None:
-        raise InputError(
-            f"{path} holds {', '.join(map(repr, columns))}; name the column {names[-1]!r}."
-        )
+    found = _texts(read_column(path, names))
     if len(found) != count:
-        raise InputError(f"{path} has {len(found)} rows and the source {count}; give one each.")
+        raise InputError(
+            f"{path} has {len(found)} rows and the source {count}; give one each.", field=names[0]
+        )
     return found
 
 
@@ -172,48 +160,85 @@ def _of_dataset(dataset: "Dataset", source: str) -> Items:
 def _read_file(path: Path) -> Items:
     import numpy as np
 
-    from surefind.data.formats import read_arrays
+    from surefind.data.formats import read_vector_file
     from surefind.embeddings import Embeddings
 
-    parquet = path.suffix.lower() not in (".npy", ".npz")
-    columns: Any = _parquet(path) if parquet else read_arrays(path)
-    name = next((n for n in VECTORS if n in columns), None)
-    if name is None:
-        raise InputError(
-            f"{path} holds {', '.join(map(repr, columns))} and none is called 'features'. Name the "
-            "vectors so, and their labels 'labels'."
-        )
-    try:
-        vectors: Any = np.asarray(columns[name], dtype=np.float32)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: {name!r} is no table of numbers: {error}.") from error
+    found = read_vector_file(path)
+    vectors: Any = found.vectors.astype(np.float32)
     if vectors.ndim != 2:
         raise InputError(
-            f"{path} holds {name!r} of shape {vectors.shape}, which are no vectors (n, d). Images need "
-            "--run RUN, which embeds them."
+            f"{path} holds an array of shape {vectors.shape}, which are no vectors (n, d). Images need "
+            "--run RUN, which embeds them.",
+            field="run",
         )
-    ids = _texts(columns, IDS) or [f"{path.stem}/{i}" for i in range(len(vectors))]
-    if None in ids:
-        raise InputError(f"{path}: row {ids.index(None)} has no id.")
-    if "kappa" in columns:
-        vectors = Embeddings(vectors, np.asarray(columns["kappa"], dtype=np.float32))
-    return Items(vectors, [str(i) for i in ids], _texts(columns, LABELS))
+    rows = range(len(vectors))
+    ids = [f"{path.stem}/{i}" for i in rows] if found.ids is None else _texts(found.ids)
+    unnamed = next((row for row, name in enumerate(ids) if name is None), None)
+    if unnamed is not None:
+        raise InputError(f"{path}: row {unnamed} has no id.", field="ids")
+    if found.kappa is not None:
+        vectors = Embeddings(vectors, found.kappa.astype(np.float32))
+    labels = None if found.labels is None else _texts(found.labels)
+    return Items(vectors, [str(i) for i in ids], labels)
 
 
-def _parquet(path: Path) -> dict[str, list[Any]]:
-    from surefind.dependencies import require
-
-    table = require("pyarrow.parquet", "read Parquet files").read_table(path)
-    return {name: table.column(name).to_pylist() for name in table.column_names}
-
-
-def _texts(columns: Any, names: tuple[str, ...]) -> list[str | None] | None:
-    found = next((columns[n] for n in names if n in columns), None)
-    if found is None:
-        return None
-    return [_text_or_none(x) for x in getattr(found, "tolist", lambda: found)()]
+def _texts(cells: "np.ndarray") -> list[str | None]:
+    return [_text_or_none(cell) for cell in cells.tolist()]
 
 
 def _text_or_none(value: Any) -> str | None:
     """Write a label as a text; None for one that says: not in the gallery."""
     return None if value is None or str(value).strip() in ("", "-1") else str(value).strip()
+
+
+def existing_gallery(place: str, normalize: bool) -> "Gallery | None":
+    """Open a gallery for writing; return None if one can be made at that place.
+
+    Raises:
+        InputError: If something else is there.
+    """
+    from surefind.gallery.gallery import Gallery
+    from surefind.gallery.store import check_free, holds_gallery
+
+    path = Path(place)
+    if not _on_milvus(place) and path.exists() and not holds_gallery(path):
+        check_free(path)
+        return None
+    try:
+        return Gallery.open(place, normalize=normalize)
+    except InputError:  # there is none
+        return None
+
+
+def new_gallery(place: str, run: Path | None, normalize: bool) -> "Gallery":
+    """Make an empty gallery, whose items ``run`` embeds if it is known."""
+    from surefind.gallery.gallery import Gallery
+
+    engine = "milvus" if _on_milvus(place) else "faiss"
+    model = None if run is None else open_run(run).fingerprint
+    return Gallery(engine, place, model=model, normalize=normalize)
+
+
+def check_model(gallery: "Gallery", run: Path | None) -> None:
+    """Require that a gallery's items were embedded by the same run, as far as both are known."""
+    model = None if run is None else open_run(run).fingerprint
+    if None not in (model, gallery.model) and model != gallery.model:
+        raise InputError(
+            f"the gallery was made with another run ({gallery.model}, this one is {model}), and vectors "
+            "of two models cannot be compared. Give that run, or index everything into a new gallery.",
+            field="run",
+        )
+
+
+def labels_like(gallery: "Gallery", labels: Sequence[str | None]) -> list[Any]:
+    """Convert labels to integers if those of the gallery are."""
+    first = next(
+        (label for label in (gallery.get(i).label for i in gallery) if label is not None), ""
+    )
+    if isinstance(first, str):
+        return list(labels)
+    return [int(x) if x is not None and x.removeprefix("-").isdecimal() else x for x in labels]
+
+
+def _on_milvus(place: str) -> bool:
+    return "://" in place or place.endswith(".db")

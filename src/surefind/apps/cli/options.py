@@ -86,7 +86,7 @@ def complete_run(incomplete: str) -> list[str]:
 
 
 def is_run(folder: Path) -> bool:
-    """Say whether a folder looks like a run."""
+    """Return whether a folder looks like a run."""
     return (folder / "config.toml").is_file() or (folder / "model.safetensors").is_file()
 
 
@@ -124,7 +124,7 @@ RunArgument = Annotated[
 SourceArgument = Annotated[str, typer.Argument(help=SOURCE_HELP, autocompletion=complete_source)]
 Out = Annotated[Path, typer.Option(help="Folder of the run; everything is written there.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with a run that was cut off, or with more epochs.")
+    bool, typer.Option("--resume", help="Resume an interrupted run, or train for more epochs.")
 ]
 OnBad = Annotated[
     Literal["refuse", "skip"], typer.Option(help="What to do with unreadable images.")

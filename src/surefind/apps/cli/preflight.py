@@ -1,12 +1,10 @@
-"""Where a command writes: looked at before anything long, and never left half written.
-
-How long, and how much memory: measured on the first few steps, extrapolated, said before the rest.
+"""Preflight: before anything long, check where it writes, and estimate its time and memory.
 
 Training is tried on a copy for a few steps; the first of them is left out, because it pays for what happens
 once. So the estimate is of the steps of the first stage alone: loading libraries and data, later stages, a
-posterior after the steps, saving and drawing come on top, and are most of it where training is short.
-Memory is the most that the process has held so far, on the GPU if there is one in use. Both are rough:
-another program on the same machine changes the first, a larger last batch the second.
+posterior after the steps, saving and drawing come on top, and dominate where training is short. Memory is
+the peak of the process so far, on the GPU if one is in use. Both are rough: another program on the same
+machine changes the first, a larger last batch the second.
 """
 
 import copy
@@ -20,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefind.errors import InputError
+from surefind.errors import CommandInterruptedError, InputError
 
 if TYPE_CHECKING:
     from surefind.data.dataset import Dataset
@@ -35,12 +33,7 @@ LEAST = 512
 
 @dataclass(frozen=True)
 class Estimate:
-    """What something will take.
-
-    Attributes:
-        seconds: Time.
-        memory: Bytes; None where the system does not say.
-    """
+    """Time in seconds, and memory in bytes, or None where the system does not report it."""
 
     seconds: float
     memory: int | None
@@ -50,16 +43,8 @@ class Estimate:
         return f"about {duration_text(self.seconds)}{room}"
 
 
-class _EnoughError(Exception):
-    """Enough steps were timed."""
-
-
 def training_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate | None:
-    """Try a few steps of training and extrapolate; nothing is changed or written.
-
-    Args:
-        learner: What will be trained.
-        dataset: The training data.
+    """Time a few training steps and extrapolate; nothing is changed or written.
 
     Returns:
         The estimate for all steps of the first stage, times the members of an ensemble; None if there is no
@@ -75,10 +60,10 @@ def training_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate 
         times.append(time.perf_counter())
         total = at.epochs * at.steps
         if len(times) > WARM_UP or len(times) == total:
-            raise _EnoughError
+            raise CommandInterruptedError("enough steps were timed.")
 
     start = time.perf_counter()
-    with suppress(_EnoughError):
+    with suppress(CommandInterruptedError):
         learner.fit(dataset, report=watch)
     if not times:
         return None
@@ -87,13 +72,11 @@ def training_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate 
     return Estimate(step * total * getattr(method, "members", 1), peak_memory())
 
 
-def passing_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate | None:
-    """Fit two small parts of the data, one twice the other, and extrapolate with a line and a square.
+def posterior_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate | None:
+    """Time fits without training steps on two small parts of the data, and extrapolate.
 
-    Args:
-        learner: What will be fitted without training steps: a pass over the data, and over its pairs. The
-            choice of the posterior's width, which does not grow with the data, is not timed.
-        dataset: The data.
+    A pass over the data grows linearly, one over its pairs with the square. Tuning the posterior, which
+    does not grow with the data, is not timed.
 
     Returns:
         The estimate; None if there are so few data that it would take as long as the fit, or a part has
@@ -129,7 +112,7 @@ def passing_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate |
 
 
 def peak_memory() -> int | None:
-    """Give the most memory that this process has held, in bytes; None where the system does not say."""
+    """Return the peak memory of this process in bytes; None where the system does not report it."""
     import torch
 
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
@@ -143,7 +126,7 @@ def peak_memory() -> int | None:
 
 
 def duration_text(seconds: int | float) -> str:
-    """Write a duration as a person would say it."""
+    """Format a duration for people."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     if seconds < 90 * 60:
@@ -152,50 +135,37 @@ def duration_text(seconds: int | float) -> str:
 
 
 def size_text(size: int | float) -> str:
-    """Write a number of bytes as a person would say it."""
+    """Format a number of bytes for people."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"
 
 
-def check_place(folder: Path, needed: int) -> None:
-    """Require a folder that can be written to, with room on its disk, before anything long.
-
-    Args:
-        folder: Where it will be written; it need not exist yet.
-        needed: Bytes.
-
-    Raises:
-        InputError: If it cannot be written, or there is less room.
-    """
+def check_place(folder: Path, needed: int, *, field: str = "out") -> None:
+    """Require a folder, perhaps yet to be made, that can be written and has room for ``needed`` bytes."""
     there = folder.absolute()
     while not there.exists():
         there = there.parent
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InputError(
             f"cannot write to {folder}: {there} is {'read-only' if there.is_dir() else 'a file'}. Give "
-            "another folder."
+            "another folder.",
+            field=field,
         )
     free = shutil.disk_usage(there).free
     if free < needed:
         raise InputError(
             f"{folder} needs about {size_text(needed)} and the disk has {size_text(free)} left. Free some "
-            "space, or write elsewhere."
+            "space, or write elsewhere.",
+            field=field,
         )
 
 
 def check_file(file: Path, suffixes: Sequence[str]) -> None:
-    """Require a name that a file can be written under, before anything long.
-
-    Args:
-        file: The file; one that is there is replaced.
-        suffixes: What it may end in.
-
-    Raises:
-        InputError: If it ends otherwise, or is a folder.
-    """
+    """Require a name with one of these suffixes that a file can be written under."""
     if file.suffix.lower() not in suffixes:
         raise InputError(
-            f"{file} must end in {' or '.join(suffixes)}, which decides what is written."
+            f"{file} must end in {' or '.join(suffixes)}, which decides what is written.",
+            field="out",
         )
     if file.is_dir():
-        raise InputError(f"{file} is a folder; give the name of a file.")
+        raise InputError(f"{file} is a folder; give the name of a file.", field="out")
     check_place(file.parent, 0)

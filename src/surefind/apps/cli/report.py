@@ -13,7 +13,7 @@ from surefind.apps.cli.evaluate import MEANINGS
 from surefind.apps.cli.options import complete_run, is_run
 from surefind.apps.cli.run_folder import RunFolder, open_run
 from surefind.errors import InputError
-from surefind.files import write_whole
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from surefind.evaluation.report import Results
@@ -57,17 +57,18 @@ def report(
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise InputError(
-            f"{folder} {what}; give a run, or the folder of results that `surefind bench` wrote."
+            f"{folder} {what}; give a run, or the folder of results that `surefind bench` wrote.",
+            field="folder",
         )
     page = out or folder / "report.html"
     if page.suffix != ".html":
-        raise InputError(f"--out must end in .html; got {page}.")
+        raise InputError(f"--out must end in .html; got {page}.", field="out")
     if is_run(folder):
         run = open_run(folder)
         if not run.trained:
             warn(run.unfinished)
         page.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(page, run_page(run))
+        write_atomically(page, run_page(run))
         run.explain()
     else:
         from surefind.evaluation.report import PAPER, read_results, write_report
@@ -81,7 +82,8 @@ def report(
         if tables.exists() and not tables.read_text("utf-8", "replace").startswith(MARKS):
             raise InputError(
                 f"{tables} is there and was not written by surefind report: the tables would overwrite it. "
-                "Give the page another name with --out."
+                "Give the page another name with --out.",
+                field="out",
             )
         write_report(results, page, tables, pictures=pictures, published=PAPER)
         say(f"The tables as Markdown: {tables.resolve()}")

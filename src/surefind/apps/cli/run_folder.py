@@ -5,19 +5,13 @@
     history.json        loss and seconds of each epoch
     metrics.json        numbers and curves of the last evaluation
     log.txt             what was done when
-    plots/              pictures of both
-    stages/             training as it was kept; needed to go on
+    plots/              figures of both
+    stages/             checkpoints of the training; needed to resume it
     gallery/            items that were indexed, if they were indexed there
     gallery.service/    what `surefind serve` keeps beside it
     README.md           this list, for that run
 
 A folder that `MetricLearner.save` wrote, with a model and nothing else, is a run too.
-
-What was asked for when a run was made, in its config.toml: a flat table of settings.
-
-A number, a text, a truth value and a list of them are written in TOML as in JSON.
-
-The README.md of a run: how it was made, what each of its files is, and what to do with it.
 """
 
 import hashlib
@@ -30,13 +24,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomli_w
+
 import surefind
 from surefind.apps.cli.interrupts import this_command
 from surefind.apps.cli.plots import LOSS
 from surefind.apps.cli.preflight import check_place
 from surefind.apps.cli.sources import split_part
 from surefind.errors import InputError
-from surefind.files import write_whole
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from surefind.estimators.learner import MetricLearner
@@ -47,43 +43,27 @@ CONFIG = "config.toml"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read a run's config.toml.
-
-    Args:
-        folder: The run.
-
-    Returns:
-        Its settings.
-
-    Raises:
-        InputError: If it is damaged, or of another format.
-    """
+    """Read a run's config.toml; refuse one that is damaged or of another format."""
     file = folder / CONFIG
     try:
         config = tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{file} is damaged ({error}). Take the run from a backup.") from error
+        raise InputError(
+            f"{file} is damaged ({error}). Take the run from a backup.", field="run"
+        ) from error
     if config.get("format") != FORMAT:
         raise InputError(
             f"the run in {folder} is of format {config.get('format')!r}; this version of surefind reads "
-            f"{FORMAT}. Use the version that wrote it: {config.get('surefind', 'unknown')}."
+            f"{FORMAT}. Use the version that wrote it: {config.get('surefind', 'unknown')}.",
+            field="run",
         )
     return config
 
 
 def write_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a run's config.toml.
-
-    Args:
-        folder: The run.
-        settings: Numbers, texts, truth values, and lists of them.
-
-    Returns:
-        What is written: the settings, after the format.
-    """
+    """Write a run's config.toml, and return what it holds: the settings, after the format."""
     config = {"format": FORMAT, **settings}
-    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in config.items()]
-    write_whole(folder / CONFIG, "".join(lines))
+    write_atomically(folder / CONFIG, tomli_w.dumps(config))
     return config
 
 
@@ -97,9 +77,9 @@ EXPLAINED = {
     "metrics.json": ("numbers and curves of the last evaluation", "`report`"),
     "log.txt": ("what was done when", "you"),
     "plots": ("loss, uncertainty, ROC and other curves", "`report`"),
-    "stages": ("training as it was kept; delete it when the run is finished", "`train … --resume`"),
+    "stages": ("checkpoints; delete them when the run is finished", "`train … --resume`"),
     "gallery": ("items that can be searched", "`search`, `calibrate`, `serve`"),
-    "gallery.service": ("reviews and small pictures", "`serve`"),
+    "gallery.service": ("reviews and thumbnails", "`serve`"),
     "report.html": ("all of this on one page", "a browser"),
 }
 """What each file is, and what uses it."""
@@ -154,18 +134,11 @@ class RunFolder:
     config: Mapping[str, Any]
 
     def learner(self) -> "MetricLearner":
-        """Load the fitted model.
-
-        Returns:
-            The learner.
-
-        Raises:
-            InputError: If there is none yet, or it cannot be read.
-        """
+        """Load the fitted model; refuse a run that has none yet, or whose model cannot be read."""
         from surefind.estimators.learner import load
 
         if not self.trained:
-            raise InputError(self.unfinished)
+            raise InputError(self.unfinished, field="run")
         return load(self.path)
 
     @property
@@ -175,13 +148,13 @@ class RunFolder:
 
     @property
     def unfinished(self) -> str:
-        """What to say if there is none."""
-        hint = f" Go on: {self.again}" if self.again else ""
+        """Why there is none, and how to resume its training."""
+        hint = f" Resume it: {self.again}" if self.again else ""
         return f"{self.path} has no {MODEL}: its training did not end.{hint}"
 
     @property
     def again(self) -> str:
-        """The command that goes on with it, wherever its folder is by now; empty if that is not known."""
+        """The command that resumes it, wherever its folder is by now; empty if that is not known."""
         words = shlex.split(self.config.get("command", ""))
         if "--out" in words:
             words[words.index("--out") + 1] = str(self.path)
@@ -194,31 +167,31 @@ class RunFolder:
         return Path(self.config["data"]) if self.config.get("data") else None
 
     def own_source(self, otherwise: str) -> str:
-        """Name what it was trained on.
+        """Return what it was trained on.
 
         Args:
-            otherwise: What to do if that is not there.
-
-        Returns:
-            The source.
+            otherwise: What to do if that is not known or not there, for the error.
 
         Raises:
-            InputError: If the run does not say, or what it says is not to be found from here.
+            InputError: If it is not known, or not to be found from here.
         """
         source: str | None = self.config.get("source")
         if source is None:
-            raise InputError(f"{self.path} does not say what it was trained on; {otherwise}.")
+            raise InputError(
+                f"{self.path} does not say what it was trained on; {otherwise}.", field="source"
+            )
         try:
             split_part(source)
         except InputError as error:
             raise InputError(
-                f"{self.path} was trained on {source}, which is not to be found from here; {otherwise}."
+                f"{self.path} was trained on {source}, which is not to be found from here; {otherwise}.",
+                field="source",
             ) from error
         return source
 
     @property
     def fingerprint(self) -> str | None:
-        """What tells its model from others, by its content; None if there is none."""
+        """The digest of its model; None if there is none."""
         if not self.trained:
             return None
         with (self.path / MODEL).open("rb") as file:
@@ -231,47 +204,34 @@ class RunFolder:
         for file in (*measured, *drawn):
             file.unlink(missing_ok=True)
 
-    def note(self, sentence: str) -> None:
+    def log(self, sentence: str) -> None:
         """Add a line to the log."""
         with (self.path / LOG).open("a", encoding="utf-8") as log:
             log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {sentence}\n")
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a file of the run, whole or not at all."""
-        write_whole(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
+        write_atomically(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Any:
-        """Read a file of the run.
-
-        Args:
-            name: The file.
-
-        Returns:
-            What it holds; None if it is not there.
-
-        Raises:
-            InputError: If it is damaged.
-        """
+        """Read a file of the run; None if it is not there, and refused if it is damaged."""
         file = self.path / name
         if not file.exists():
             return None
         try:
             return json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise InputError(f"{file} is damaged ({error}). Delete it and make it anew.") from error
+            raise InputError(
+                f"{file} is damaged ({error}). Delete it and make it anew.", field="run"
+            ) from error
 
     def explain(self) -> None:
-        """Write the README.md that says what is in the folder."""
-        write_whole(self.path / "README.md", readme_text(self.path, self.config))
+        """Write the README.md that explains the folder."""
+        write_atomically(self.path / "README.md", readme_text(self.path, self.config))
 
 
 def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
-    """Check that a folder is free for a run, or holds one that can be gone on with.
-
-    Args:
-        folder: Where.
-        settings: What was asked for.
-        resume: Whether a run that is there may be gone on with.
+    """Check that a folder is free for a run, or holds one with the same settings that can be resumed.
 
     Raises:
         InputError: If it cannot be written, there is a run already, or one with other settings.
@@ -281,7 +241,8 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
         return
     if not resume:
         raise InputError(
-            f"there is a run in {folder} already; add --resume, or give another folder."
+            f"there is a run in {folder} already; add --resume, or give another folder.",
+            field="resume",
         )
     there = read_config(folder)
     longer = settings["epochs"] >= there.get("epochs", 0)
@@ -290,46 +251,30 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
     if changed:
         said = ", ".join(f"{k} was {there.get(k)!r}" for k in sorted(changed))
         raise InputError(
-            f"the run in {folder} has other settings: {said}. Give the same ones; only epochs may be more."
+            f"the run in {folder} has other settings: {said}. Give the same ones; only epochs may be more.",
+            field=min(changed),
         )
 
 
 def create_run(folder: Path, settings: Mapping[str, Any]) -> RunFolder:
-    """Make a run's folder, or go on with the one that `check_run` allowed.
-
-    Args:
-        folder: Where.
-        settings: What was asked for, and found out: numbers, texts, truth values, and lists of them.
-
-    Returns:
-        The run.
-    """
+    """Make a run's folder, or resume the one that `check_run` allowed, with settings that TOML can hold."""
     made = {"surefind": surefind.__version__, "command": this_command()}
     folder.mkdir(parents=True, exist_ok=True)
     config = write_config(folder, {**made, **settings})
     run = RunFolder(folder, config)
-    run.note(f"started: {config['command']}")
+    run.log(f"started: {config['command']}")
     run.explain()
     return run
 
 
 def open_run(folder: Path) -> RunFolder:
-    """Open a run that is there.
-
-    Args:
-        folder: Where.
-
-    Returns:
-        The run.
-
-    Raises:
-        InputError: If there is none, or another version wrote it.
-    """
+    """Open a run; refuse a folder that holds none, or one that another version wrote."""
     if not (folder / CONFIG).is_file():
         if (folder / MODEL).is_file():
             return RunFolder(folder, {})
         what = "holds no run" if folder.is_dir() else "does not exist"
         raise InputError(
-            f"{folder} {what}: a run is a folder that `surefind train` or `surefind fit` wrote."
+            f"{folder} {what}: a run is a folder that `surefind train` or `surefind fit` wrote.",
+            field="run",
         )
     return RunFolder(folder, read_config(folder))

@@ -1,4 +1,4 @@
-"""`surefind search`: the nearest items of each query, and whether the nearest may be believed.
+"""`surefind search`: the nearest items of each query, and a decision about the nearest.
 
     JSON    a list of {query, decision, probability, reasons, stale, neighbours}; a neighbour is
             {id, label, score, kappa}
@@ -10,7 +10,6 @@ Without a calibration there is no decision: null in JSON, empty in CSV. κ = ∞
 import csv
 import io
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +19,7 @@ import typer
 
 from surefind.apps.cli.calibrate import GROUPS, GroupsOption
 from surefind.apps.cli.console import console, say, spelled, to_stderr
-from surefind.apps.cli.galleries import check_model
-from surefind.apps.cli.items import read_items
+from surefind.apps.cli.items import check_model, read_items
 from surefind.apps.cli.options import (
     SOURCE_HELP,
     DataFolder,
@@ -32,7 +30,7 @@ from surefind.apps.cli.options import (
     complete_source,
 )
 from surefind.apps.cli.preflight import check_file
-from surefind.files import write_whole
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,7 +40,8 @@ if TYPE_CHECKING:
 SHOWN, NEIGHBOURS = 20, 3
 """Queries, and neighbours of each, in the table; files have all of them."""
 SUFFIXES = (".json", ".csv")
-HEADER = ["query", "decision", "probability", "reasons", "rank", "id", "label", "score", "kappa"]
+COLUMNS = ("id", "label", "score", "kappa")
+HEADER = ("query", "decision", "probability", "reasons", "rank", *COLUMNS)
 STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
 
 
@@ -59,7 +58,7 @@ def search(
     ] = None,
     stale: Annotated[
         Literal["refuse", "mark", "ignore"],
-        typer.Option(help="If the gallery has changed since: no answer, marked, or no decisions."),
+        typer.Option(help="If the calibration is out of date: no answer, marked, or no decisions."),
     ] = "refuse",
     groups: GroupsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -95,18 +94,12 @@ def search(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         text = csv_text if out.suffix.lower() == ".csv" else json_text
-        write_whole(out, text(items.ids, answers))
+        write_atomically(out, text(items.ids, answers))
         aside(f"Wrote the answers of {len(answers)} queries to {out}.")
 
 
 def show(ids: Sequence[str], answers: "Answers", calibrating: str) -> None:
-    """Print a table of the first answers, and a count of the decisions.
-
-    Args:
-        ids: What the queries are called.
-        answers: Theirs.
-        calibrating: The command that makes a calibration.
-    """
+    """Print a table of the first answers, and a count of the decisions, or how to calibrate."""
     console.print(answer_table(ids, answers))
     if len(answers) > SHOWN:
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
@@ -114,15 +107,15 @@ def show(ids: Sequence[str], answers: "Answers", calibrating: str) -> None:
         say(f"No decisions without a calibration; make one with labelled queries: {calibrating}")
         return
     counts = Counter(answers.decision.tolist())
-    told = ", ".join(f"{counts[d]} {d}" for d in STYLES)
+    counted = ", ".join(f"{counts[d]} {d}" for d in STYLES)
     old = (
         " They are stale: the gallery has changed since it was calibrated." if answers.stale else ""
     )
-    say(f"Decisions: {told}.{old}")
+    say(f"Decisions: {counted}.{old}")
 
 
 def answer_table(ids: Sequence[str], answers: "Answers") -> "Table":
-    """Put the first answers in a table."""
+    """Return the first answers as a table."""
     from rich.table import Table
     from rich.text import Text
 
@@ -143,34 +136,19 @@ def answer_table(ids: Sequence[str], answers: "Answers") -> "Table":
 
 
 def plain_answers(ids: Sequence[str], answers: "Answers") -> list[dict[str, Any]]:
-    """Give answers as what JSON can hold.
+    """Return answers as JSON can hold them, an object for each query; ``ids`` name the first, or all."""
+    from surefind.gallery.answers import answer_records
 
-    Args:
-        ids: What the queries are called; the first of them, or all.
-        answers: Theirs.
-
-    Returns:
-        An object for each query.
-    """
-    decision, probability = answers.decision, answers.probability
     return [
         {
             "query": name,
-            "decision": None if decision is None else str(decision[q]),
-            "probability": None if probability is None else float(probability[q]),
-            "reasons": [] if decision is None else list(answers.reasons[q]),
+            "decision": record["decision"],
+            "probability": record["probability"],
+            "reasons": record["reasons"],
             "stale": answers.stale,
-            "neighbours": [
-                {
-                    "id": answers.ids[q, n],
-                    "label": answers.labels[q, n],
-                    "score": float(answers.scores[q, n]),
-                    "kappa": _finite(answers.kappa[q, n]),
-                }
-                for n in range(answers.k)
-            ],
+            "neighbours": [{key: found[key] for key in COLUMNS} for found in record["neighbours"]],
         }
-        for q, name in enumerate(ids)
+        for name, record in zip(ids, answer_records(answers), strict=False)
     ]
 
 
@@ -194,7 +172,3 @@ def csv_text(ids: Sequence[str], answers: "Answers") -> str:
 def _neighbour_text(near: dict[str, Any]) -> str:
     label = "" if near["label"] is None else f"{near['label']}, "
     return f"{near['id']} ({label}{near['score']:.3f})"
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -1,10 +1,10 @@
-"""`surefind serve`: a gallery behind an HTTP door, with a page for people.
+"""`surefind serve`: a gallery over HTTP, with a page for people.
 
     RUN         its model embeds images; its gallery is RUN/gallery, made empty if it is not there yet
     GALLERY     a gallery's folder or a Milvus address; ``--model`` names the run that embeds images, by
-                default the one that the gallery remembers, if it is there
+                default the one that the gallery was indexed with, if it is there
 
-Reviews and small pictures are kept beside the gallery, in GALLERY.service. ``--check`` makes nothing.
+Reviews and thumbnails are kept beside the gallery, in GALLERY.service. ``--check`` makes nothing.
 """
 
 import os
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from surefind.apps.cli.console import say, spelled
-from surefind.apps.cli.galleries import check_model
+from surefind.apps.cli.items import check_model
 from surefind.apps.cli.options import complete_run
 from surefind.apps.cli.run_folder import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
@@ -65,7 +65,7 @@ def serve(
     ] = 200.0,
     max_mb: Annotated[int, typer.Option(min=1, help="Largest request in MB.")] = 10,
     check: Annotated[
-        bool, typer.Option("--check", help="Only see whether everything is ready.")
+        bool, typer.Option("--check", help="Only check whether everything is ready.")
     ] = False,
 ) -> None:
     """Serve a gallery over HTTP, with a page to search, browse and review.
@@ -91,7 +91,7 @@ def serve(
     try:
         check_listening(host, settings)
     except InputError as error:
-        raise typer.BadParameter(str(error), param_hint="--host") from error
+        raise typer.BadParameter(error.text_for("cli"), param_hint="--host") from error
     with open_gallery(place, run, check=check) as gallery:
         learner = learner_for(gallery, model or run)
         settings = replace(settings, images=images or remembered_images(gallery))
@@ -111,17 +111,7 @@ def serve(
 
 
 def gallery_and_run(target: str) -> tuple[str, Path | None]:
-    """Say where the gallery is, and which run the target is, if it is one.
-
-    Args:
-        target: As the user typed it.
-
-    Returns:
-        The gallery's place, and the run or None.
-
-    Raises:
-        InputError: If it is neither.
-    """
+    """Return where the gallery is, and the run if the target is one; refuse what is neither."""
     from surefind.gallery.store import holds_gallery
 
     path = Path(target)
@@ -132,21 +122,13 @@ def gallery_and_run(target: str) -> tuple[str, Path | None]:
     what = "is neither a run nor a gallery" if path.exists() else "does not exist"
     raise InputError(
         f"{target} {what}. A run is what `surefind train` or `surefind fit` wrote, a gallery what "
-        "`surefind index` did."
+        "`surefind index` did.",
+        field="target",
     )
 
 
 def open_gallery(place: str, run: Path | None, *, check: bool) -> "Gallery":
-    """Open the gallery, or make an empty one for a run that has none.
-
-    Args:
-        place: The gallery.
-        run: The run that it belongs to, if the target was one.
-        check: Whether nothing may be made or changed: what is not there is taken as empty.
-
-    Returns:
-        The gallery.
-    """
+    """Open the gallery, or make an empty one for a run that has none; with ``check``, only in memory."""
     from surefind.gallery.gallery import Gallery
     from surefind.gallery.store import holds_gallery
 
@@ -160,15 +142,7 @@ def open_gallery(place: str, run: Path | None, *, check: bool) -> "Gallery":
 
 
 def learner_for(gallery: "Gallery", run: Path | None) -> "MetricLearner | None":
-    """Load the model that embeds images.
-
-    Args:
-        gallery: It may remember the model's place, or the content of the run that it was indexed with.
-        run: The run, if it is known.
-
-    Returns:
-        The learner; None if there is none, and only vectors can be searched.
-    """
+    """Load the model that embeds images; None if there is none, and only vectors can be searched."""
     if run is None and gallery.model is not None and (Path(gallery.model) / MODEL).is_file():
         run = Path(gallery.model)
     run = run or remembered_run(gallery)
@@ -178,50 +152,40 @@ def learner_for(gallery: "Gallery", run: Path | None) -> "MetricLearner | None":
 
 
 def remembered_images(gallery: "Gallery") -> Path | None:
-    """Give the folder of the images that were indexed, if it is there."""
+    """Return the folder of the images that were indexed, if it is there."""
     folder = gallery.about.get("images")
     return Path(folder) if folder is not None and Path(folder).is_dir() else None
 
 
 def remembered_run(gallery: "Gallery") -> Path | None:
-    """Give the run that embedded the items, if it is there and still the same."""
+    """Return the run that embedded the items, if it is there and unchanged."""
     run = Path(gallery.about.get("run", ""))
     there = (run / MODEL).is_file() and open_run(run).fingerprint == gallery.model
     return run if there else None
 
 
 def described(place: str, gallery: "Gallery", learner: "MetricLearner | None") -> str:
-    """Say what will be served."""
+    """Describe what will be served."""
     images = "images and vectors" if learner is not None else "vectors only: no model is known"
     made = "calibrated" if gallery.calibration is not None else "not calibrated: no decisions"
     return f"Serving {place}: {len(gallery):,} items, {made}; searched with {images}."
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take a port.
-
-    Args:
-        host: The address.
-        port: Its number; 0 for a free one.
-
-    Returns:
-        The socket.
-
-    Raises:
-        InputError: If it is taken or not ours to take.
-    """
+    """Return a socket on a port, 0 for a free one; refuse one that is taken or not allowed."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose another with "
-            "--port; 0 takes a free one."
+            "--port; 0 takes a free one.",
+            field="port",
         ) from error
 
 
 def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
-    """Serve until a signal asks to stop, and finish what was begun."""
+    """Serve until a signal arrives, and finish the requests that have begun."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     from surefind.apps.service.telemetry import write_to_stderr

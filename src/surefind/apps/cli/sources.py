@@ -1,123 +1,50 @@
 """What a command reads: a set by its name, a folder, a list of images, or vectors.
 
 `NAME:PART` picks a part. Without it each command says which part it prefers; one that prefers none takes
-the only part there is.
-
-Vectors in a file, with labels and names if they are known.
-
-    .npy        the vectors (n, d), or images as `Dataset` takes them
-    .npz        the same under "features", "mean", "embeddings" or "inputs", or as the only array;
-                "labels" and "ids" beside them if there are any
-    .parquet    a column of lists called so, and columns "label" and "id"
-
-What `surefind embed` writes can be read. Nothing is unpickled.
+the only part there is. What `surefind embed` writes can be read again.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from surefind.apps.cli.console import say
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from surefind.data.dataset import Dataset
     from surefind.data.splits import Splits
     from surefind.estimators.learner import MetricLearner
     from surefind.models.encoder import Encoder
 
 
-VECTORS = ("features", "mean", "embeddings", "embedding", "inputs", "array")
-LABELS = ("labels", "label")
-IDS = ("ids", "id", "name")
-
-
 def holds_vectors(path: Path) -> bool:
-    """Say whether a file holds vectors: NumPy's do, a Parquet file does if it lists no paths."""
+    """Return whether a file holds vectors: NumPy's do, a Parquet file does if it lists no paths."""
+    from surefind.data.formats import NUMPY, parquet_names
+
     suffix = path.suffix.lower()
-    if suffix in (".npy", ".npz"):
-        return True
-    return suffix in (".parquet", ".pq") and "path" not in _parquet_columns(path)
+    return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
 
 
 def read_vectors(path: Path, labels: Path | None = None) -> "Dataset":
-    """Read vectors.
+    """Read vectors as a data set.
 
     Args:
-        path: The file.
-        labels: Where their labels are, if elsewhere: .npy, .npz, or a table with a column "label".
-
-    Returns:
-        A data set.
+        path: As `surefind.data.formats.read_vector_file` takes it.
+        labels: A file with their labels, if these are not beside them.
 
     Raises:
-        InputError: If the file holds no vectors.
+        InputError: If the file holds no vectors, or a label is missing.
     """
     from surefind.data.dataset import Dataset
+    from surefind.data.formats import LABELS, read_column, read_vector_file
 
-    columns = _columns(path)
-    name = next((n for n in VECTORS if n in columns), None)
-    if name is None and len(columns) == 1:
-        name = next(iter(columns))
-    if name is None:
-        raise InputError(
-            f"{path} holds {', '.join(map(repr, columns))} and none is called 'features'. Name the "
-            "vectors so, and their labels 'labels'."
-        )
-    known = _column(columns, LABELS) if labels is None else _read_labels(labels)
-    return Dataset(columns[name], known, names=_column(columns, IDS), name=path.stem)
-
-
-def _columns(path: Path) -> "dict[str, Any]":
-    from surefind.data.formats import read_arrays
-
-    if path.suffix.lower() in (".npy", ".npz"):
-        return read_arrays(path)
-    return {name: _parquet_column(path, name) for name in _parquet_columns(path)}
-
-
-def _column(columns: dict[str, Any], names: tuple[str, ...]) -> Any:
-    return next((columns[n] for n in names if n in columns), None)
-
-
-def _read_labels(path: Path) -> Any:
-    from surefind.data.formats import read_arrays
-    from surefind.data.tables import read_table
-
-    if path.suffix.lower() not in (".npy", ".npz"):
-        return read_table(path).filled("label")
-    arrays = read_arrays(path)
-    found = _column(arrays, (*LABELS, "array"))
-    if found is None:
-        raise InputError(f"{path} holds {', '.join(map(repr, arrays))}; name the labels 'labels'.")
-    return found
-
-
-def _parquet_columns(path: Path) -> list[str]:
-    from surefind.dependencies import require
-
-    parquet = require("pyarrow.parquet", "read Parquet files")
-    arrow = require("pyarrow", "read Parquet files")
-    try:
-        return list(parquet.read_schema(path).names)
-    except (arrow.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a Parquet file: {error}. Write it again.") from error
-
-
-def _parquet_column(path: Path, name: str) -> "np.ndarray":
-    import numpy as np
-
-    from surefind.dependencies import require
-
-    cells = require("pyarrow.parquet", "read Parquet files").read_table(path, columns=[name])
-    values = cells.column(0).to_pylist()
-    try:
-        array = np.array(values)
-    except ValueError as error:
-        raise InputError(f"{path}: the lists of {name!r} differ in length.") from error
-    return array.astype(np.float32) if array.ndim == 2 and array.dtype.kind == "f" else array
+    found = read_vector_file(path)
+    known = found.labels if labels is None else read_column(labels, LABELS)
+    if labels is not None and known is not None and known.dtype.kind in "US" and not all(known):
+        empty = next(row for row, label in enumerate(known) if not label)
+        raise InputError(f"{labels}: the label of row {empty} is empty. Fill it.", field="labels")
+    return Dataset(found.vectors, known, names=found.ids, name=path.stem)
 
 
 NAMED = 10
@@ -147,12 +74,13 @@ def read_source(
         part = prefer
     if part is None and len(parts) > 1:
         named = ", ".join(f"{where}:{p}" for p in parts)
-        raise InputError(f"{where} has {len(parts)} parts; name one: {named}.")
+        raise InputError(f"{where} has {len(parts)} parts; name one: {named}.", field="source")
     part = part or next(iter(parts))
     if part not in parts.parts:
         raise InputError(
             f"{where} has no part {part!r}; it has {', '.join(map(repr, parts))}. Name one of them as "
-            f"{where}:PART, or other data."
+            f"{where}:PART, or other data.",
+            field="source",
         )
     return parts[part]
 
@@ -160,15 +88,12 @@ def read_source(
 def readable(
     dataset: "Dataset", on_bad: str, *, announce: Callable[[str], None] = say
 ) -> "Dataset":
-    """Decode every image in files once, before anything long; say which ones are left out.
+    """Decode every image in files once, before anything long, and return the examples that can be read.
 
     Args:
         dataset: What was read.
         on_bad: "refuse" or "skip" what cannot be decoded.
         announce: Called with each line about what is left out.
-
-    Returns:
-        The examples that can be read.
 
     Raises:
         InputError: If images cannot be read and are not to be left out, or none is left.
@@ -180,21 +105,15 @@ def readable(
     for name, reason in report.bad[:NAMED]:
         announce(f"  {name}: {reason}")
     if not len(good):
-        raise InputError(f"no image of {dataset.name} can be read; give others.")
+        raise InputError(f"no image of {dataset.name} can be read; give others.", field="source")
     return good
 
 
 def split_part(source: str) -> tuple[str, str | None]:
-    """Divide ``NAME:PART``, and require that the name leads somewhere.
-
-    Args:
-        source: As the user typed it.
-
-    Returns:
-        The name, and the part if one is named.
+    """Split ``NAME:PART`` into the name and the part, or None.
 
     Raises:
-        InputError: If it is no set, no folder and no file.
+        InputError: If the name is no set, no folder and no file.
     """
     from surefind.data.catalogue import set_names
 
@@ -204,7 +123,8 @@ def split_part(source: str) -> tuple[str, str | None]:
     if colon and (where in set_names() or Path(where).exists()):
         return where, part
     raise InputError(
-        f"{source!r} is neither a known set ({', '.join(set_names())}) nor a folder nor a file."
+        f"{source!r} is neither a known set ({', '.join(set_names())}) nor a folder nor a file.",
+        field="source",
     )
 
 

@@ -1,8 +1,6 @@
-"""`surefind train`: learn an encoder and its uncertainty, kept as it goes on.
+"""`surefind train`: train an encoder with uncertainty, with checkpoints; under ``torchrun``, distributed.
 
-Which network `surefind train` builds: one by name, or a backbone from a folder under a new head.
-
-Several processes under ``torchrun``: become one of them, and leave together.
+The network is one by name, or a backbone from a folder with a new head.
 """
 
 import os
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from surefind.apps.cli.console import console, say, spelled, stage_progress
-from surefind.apps.cli.interrupts import StoppedError, this_command, whole_steps
+from surefind.apps.cli.interrupts import this_command, whole_steps
 from surefind.apps.cli.options import (
     DataFolder,
     OnBad,
@@ -22,10 +20,10 @@ from surefind.apps.cli.options import (
     complete_method,
 )
 from surefind.apps.cli.plots import NO_PICTURES, can_draw, draw_history
-from surefind.apps.cli.preflight import check_place, passing_estimate, training_estimate
+from surefind.apps.cli.preflight import check_place, posterior_estimate, training_estimate
 from surefind.apps.cli.run_folder import RunFolder, check_run, create_run
 from surefind.apps.cli.sources import check_fits, part_names, read_source, readable, split_part
-from surefind.errors import InputError, NumericalError
+from surefind.errors import CommandInterruptedError, InputError, NumericalError
 
 if TYPE_CHECKING:
     from surefind.data.dataset import Dataset
@@ -79,13 +77,15 @@ def chosen_encoder(
         shape = dataset.read(slice(0, 1), preprocessing=resized).shape
         if len(shape) != 4:
             raise InputError(
-                f"--encoder small is for images; {dataset.name} holds vectors. Use `surefind fit`."
+                f"--encoder small is for images; {dataset.name} holds vectors. Use `surefind fit`.",
+                field="encoder",
             )
         return small_net(shape[1], shape[2], dim or 8, generator=generator), resized
     if not kind:
         raise InputError(
             "no encoder fits this set by itself; name one: --encoder FOLDER, with a backbone's "
-            "config.json and safetensors weights, or fashion-mnist, cifar10, small."
+            "config.json and safetensors weights, or fashion-mnist, cifar10, small.",
+            field="encoder",
         )
     tower = load_backbone(kind)
     wanted = None if tower.preprocessing is None else Preprocessing.from_dict(tower.preprocessing)
@@ -93,11 +93,7 @@ def chosen_encoder(
 
 
 def join_processes() -> bool:
-    """Under torchrun, become one of its processes, of which only the first speaks.
-
-    Returns:
-        Whether this process is the one that speaks and writes.
-    """
+    """Join the process group under torchrun; return whether this process prints and writes."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True
     import torch
@@ -109,7 +105,7 @@ def join_processes() -> bool:
 
 
 def leave_processes() -> None:
-    """Wait for all processes before any of them goes: one that is still busy must not lose its peers."""
+    """Leave the process group together: one that is still busy must not lose its peers."""
     from torch import distributed
 
     if distributed.is_initialized():
@@ -126,7 +122,7 @@ def train(
     out: Out,
     method: Annotated[
         str,
-        typer.Option(help="How to learn, and to say how sure.", autocompletion=complete_method),
+        typer.Option(help="The method, with its uncertainty.", autocompletion=complete_method),
     ] = "laplace-online",
     encoder: Annotated[
         str,
@@ -135,12 +131,17 @@ def train(
     embedding_dim: Annotated[int | None, typer.Option(help="Dimension of the embedding.")] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 20,
     batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 64,
-    margin: Annotated[float, typer.Option(help="Squared distance up to which others repel.")] = 0.7,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="Squared distance up to which negative pairs repel; the learner's default."
+        ),
+    ] = None,
     learning_rate: Annotated[float, typer.Option(help="Of RMSprop.")] = 1e-3,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
     examples_per_class: Annotated[
         int | None,
-        typer.Option(help="K of batches with K examples of each class or place; random otherwise."),
+        typer.Option(help="K for batches of K examples per class or place; random otherwise."),
     ] = None,
     mining: Annotated[
         Literal["none", "all", "hard", "semi-hard"],
@@ -150,10 +151,10 @@ def train(
     data: DataFolder = None,
     resume: Resume = False,
 ) -> None:
-    """Train an encoder that says how sure it is.
+    """Train an encoder with uncertainty.
 
-    Says first how long it will take. Ctrl-C stops it and loses nothing: the same command with `--resume`
-    goes on.
+    First estimates how long it will take. Ctrl-C interrupts it and loses nothing: the same command with
+    `--resume` resumes it.
 
     Example: `surefind train digits --out runs/digits --epochs 2`
     """
@@ -161,9 +162,10 @@ def train(
     from surefind.data.preprocessing import Preprocessing
     from surefind.estimators.learner import MetricLearner
     from surefind.learning.methods import METHODS
-    from surefind.pairs.objectives import Contrastive
+    from surefind.pairs.objectives import MARGIN, Contrastive
     from surefind.validation import check_choice, check_int, check_positive
 
+    margin = MARGIN if margin is None else margin
     check_choice("method", method, METHODS)
     check_positive("margin", margin)
     check_positive("learning_rate", learning_rate)
@@ -220,18 +222,18 @@ def fit_and_save(
     resume: bool,
     speaks: bool = True,
 ) -> None:
-    """Fit a learner in a run's folder, and leave everything there.
+    """Fit a learner in a run's folder, and save it there.
 
     Args:
         learner: What to fit.
         dataset: The training data.
         out: The run's folder.
-        settings: What was asked for, and found out, for config.toml; `check_run` has allowed it.
-        resume: Whether a run that is there is gone on with.
-        speaks: Whether this process writes the run's files.
+        settings: For config.toml; `check_run` has allowed them.
+        resume: Whether an existing run is resumed.
+        speaks: Whether this process prints and writes the run's files.
 
     Raises:
-        StoppedError: If the user stopped it; what was learnt is kept.
+        CommandInterruptedError: If the user interrupted it; there is a checkpoint.
         NumericalError: If the training diverged.
     """
     weights = sum(p.numel() * p.element_size() for p in learner.encoder.parameters())
@@ -245,12 +247,13 @@ def fit_and_save(
             learner.fit(dataset, folder=out / "stages", report=report)
     except KeyboardInterrupt as stop:
         if run is not None:
-            run.note("stopped by the user; training is kept up to here")
-        raise StoppedError(
-            f"training is kept in {out}. Go on with: {this_command('--resume')}"
+            run.log("interrupted by the user; there is a checkpoint")
+        raise CommandInterruptedError(
+            f"there is a checkpoint in {out}. Resume with: {this_command('--resume')}"
         ) from stop
     except NumericalError as error:
-        raise NumericalError(f"{error} Start again in another folder than {out}.") from error
+        again = f"{error.message} Start again in another folder than {out}."
+        raise NumericalError(again, field=error.field, hint=error.hint) from error
     learner.save(out)
     if run is not None:
         if run.fingerprint != before:
@@ -261,8 +264,8 @@ def fit_and_save(
 
 
 def say_how_long(learner: "MetricLearner", dataset: "Dataset", *, resume: bool) -> None:
-    """Say how long a fit takes, as far as that can be measured, and what is not in it."""
-    kept = " What is kept is not done again." if resume else ""
+    """Print how long a fit takes, as far as that can be measured, and what is not included."""
+    kept = " What a checkpoint holds is not done again." if resume else ""
     steps = training_estimate(learner, dataset)
     if steps is not None:
         say(
@@ -270,22 +273,13 @@ def say_how_long(learner: "MetricLearner", dataset: "Dataset", *, resume: bool) 
             f"top.{kept}"
         )
         return
-    passes = passing_estimate(learner, dataset)
-    if passes is not None:
-        say(f"This takes {passes}; choosing the posterior's width comes on top.{kept}")
+    whole = posterior_estimate(learner, dataset)
+    if whole is not None:
+        say(f"This takes {whole}; tuning the posterior comes on top.{kept}")
 
 
 def next_command(out: Path, settings: dict[str, Any]) -> str:
-    """Spell a command that works on a run that has just been made: measure it, or make a gallery with it.
-
-    Args:
-        out: The run.
-        settings: Its settings: what it was trained on, where that and its labels are, and what was
-            done with bad images.
-
-    Returns:
-        The command.
-    """
+    """Return a command for a run that has just been made: evaluate it, or index a gallery with it."""
     source, data, on_bad = (settings[name] for name in ("source", "data", "on_bad"))
     where, part = split_part(source)
     parts = part_names(where, Path(data) if data else None)
@@ -298,14 +292,14 @@ def next_command(out: Path, settings: dict[str, Any]) -> str:
 
 
 def finish_run(run: RunFolder, learner: "MetricLearner") -> None:
-    """Leave history, picture and explanation beside a saved model."""
+    """Write history, figure and README beside a saved model."""
     history = {stage: [vars(e) for e in epochs] for stage, epochs in learner.history_.items()}
     run.write_json("history.json", history)
     trained = {stage: epochs for stage, epochs in history.items() if epochs}
     if not can_draw():
-        run.note(NO_PICTURES)
+        run.log(NO_PICTURES)
     elif trained:
         draw_history(trained, run.path / "plots")
     last = "; ".join(f"{stage}: loss {e[-1]['loss']:.4f}" for stage, e in trained.items())
-    run.note(f"saved the model{f' ({last})' if last else ''}")
+    run.log(f"saved the model{f' ({last})' if last else ''}")
     run.explain()

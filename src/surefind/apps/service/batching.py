@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from surefind.apps.service.problems import RefusedError
+from surefind.errors import RefusedError
 
 T = TypeVar("T")
 R = TypeVar("R")

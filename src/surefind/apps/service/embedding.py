@@ -14,10 +14,9 @@ import torch
 from torch import nn
 
 from surefind.apps.service.images import decode
-from surefind.apps.service.problems import RefusedError
 from surefind.data.images import Frame, whole
 from surefind.embeddings import Embeddings
-from surefind.errors import InputError
+from surefind.errors import InputError, RefusedError
 from surefind.learning.inference import like_network
 
 SIDES = (8, 16, 28, 32, 48, 64, 96, 128, 160, 192, 224, 256, 384)

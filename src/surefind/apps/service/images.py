@@ -28,9 +28,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from surefind.apps.service.problems import RefusedError
 from surefind.data.images import Frame, Framing, decode_image
-from surefind.errors import InputError
+from surefind.errors import InputError, RefusedError
 from surefind.gallery.engine import Id
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")

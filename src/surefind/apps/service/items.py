@@ -25,11 +25,12 @@ from surefind.apps.service.messages import (
     Payload,
     finite,
 )
-from surefind.apps.service.problems import RefusedError, described
+from surefind.apps.service.problems import described
 from surefind.apps.service.querying import concentrations
 from surefind.apps.service.settings import allowed, may_write
 from surefind.apps.service.state import AtDesk, Desk
 from surefind.embeddings import Embeddings
+from surefind.errors import RefusedError
 from surefind.gallery.answers import Item
 from surefind.gallery.engine import Id
 

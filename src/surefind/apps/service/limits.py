@@ -14,10 +14,12 @@ from collections import OrderedDict
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from surefind.apps.service.problems import RefusedError, problem
+from surefind.apps.service.problems import problem
 from surefind.apps.service.settings import LOCAL_NAMES, Settings
+from surefind.errors import RefusedError
 
 MOST_CLIENTS = 10_000
 """Clients whose rate is remembered; the one that was away longest is forgotten first."""
@@ -67,7 +69,7 @@ class Limits:
         try:
             self._check(scope)
         except RefusedError as refused:
-            answer = problem(refused.status_code, refused.detail, refused.headers)
+            answer = problem(refused.status, refused.message, refused.headers)
             await answer(scope, receive, send)
             return
         await self._app(scope, self._bounded(receive), send)
@@ -86,6 +88,7 @@ class Limits:
             raise _too_large(self._settings)
 
     def _bounded(self, receive: Receive) -> Receive:
+        # Raised below while a body is read, where FastAPI passes on nothing but an HTTPException.
         seen, deadline, complete = 0, time.monotonic() + self._settings.seconds, False
 
         async def bounded() -> Message:
@@ -96,11 +99,12 @@ class Limits:
                 async with asyncio.timeout(deadline - time.monotonic()):
                     message = await receive()
             except TimeoutError as error:
-                raise RefusedError(408, "the request took too long to arrive.") from error
+                raise HTTPException(408, "the request took too long to arrive.") from error
             seen += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if seen > self._settings.max_bytes:
-                raise _too_large(self._settings)
+                refused = _too_large(self._settings)
+                raise HTTPException(refused.status, refused.message, refused.headers)
             return message
 
         return bounded

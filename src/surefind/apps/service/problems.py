@@ -15,20 +15,13 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from surefind.errors import InputError, StaleError, StorageError, SurefindError
+from surefind.errors import InputError, RefusedError, StaleError, StorageError, SurefindError
 
 
 class Problem(BaseModel):
     """Why a request was not answered."""
 
     error: str
-
-
-class RefusedError(HTTPException):
-    """A request that is not answered, with the reason as a sentence."""
-
-    def __init__(self, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(status, sentence, headers)
 
 
 def problem(status: int, sentence: str, headers: Any = None) -> JSONResponse:
@@ -79,12 +72,14 @@ def answer_to(error: Exception) -> JSONResponse:
             return problem(error.status_code, str(error.detail), error.headers)
         case RequestValidationError():
             return problem(422, invalid_sentence(error.errors()))
+        case RefusedError():
+            return problem(error.status, error.text_for("http"), error.headers)
         case StaleError():
-            return problem(409, str(error))
+            return problem(409, error.text_for("http"))
         case StorageError():
             return problem(503, "what was asked could not be stored; nothing was changed.")
         case InputError():
-            return problem(422, str(error))
+            return problem(422, error.text_for("http"))
         case SurefindError():
-            return problem(500, str(error))
+            return problem(500, error.text_for("http"))
     raise error

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from surefind.apps.service.items import picture_response
 from surefind.apps.service.messages import DecidedView, ReviewList, ReviewView, Verdicts
-from surefind.apps.service.problems import RefusedError, described
+from surefind.apps.service.problems import described
 from surefind.apps.service.settings import allowed, may_write
 from surefind.apps.service.state import AtDesk
-from surefind.errors import InputError
+from surefind.errors import InputError, RefusedError
 
 router = APIRouter(
     prefix="/v1/reviews",

@@ -9,9 +9,10 @@ from pydantic_core import to_json
 
 from surefind.apps.service import querying
 from surefind.apps.service.messages import SearchAnswer, VectorSearch
-from surefind.apps.service.problems import RefusedError, described, invalid_sentence
+from surefind.apps.service.problems import described, invalid_sentence
 from surefind.apps.service.settings import WRITE, Allowed, allowed
 from surefind.apps.service.state import AtDesk, Desk, desk_of
+from surefind.errors import RefusedError
 
 router = APIRouter(
     prefix="/v1/search",

@@ -22,8 +22,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from surefind.apps.service.problems import RefusedError
-from surefind.errors import InputError
+from surefind.errors import InputError, RefusedError
 from surefind.validation import check_int, check_positive
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")

@@ -17,12 +17,12 @@ from surefind.apps.service.batching import Batcher
 from surefind.apps.service.embedding import ImageEmbedder, Learner
 from surefind.apps.service.images import Thumbnails, checked_file, small_picture
 from surefind.apps.service.listing import Catalogues
-from surefind.apps.service.problems import RefusedError
 from surefind.apps.service.querying import Query, Reply, search_together
 from surefind.apps.service.reviews import FILE, Reviews
 from surefind.apps.service.settings import Settings
 from surefind.apps.service.telemetry import Metrics
 from surefind.embeddings import Embeddings
+from surefind.errors import RefusedError
 from surefind.gallery.gallery import Gallery
 
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""What is printed as "Next" works when it is copied."""
+"""Hints printed as "Next" work when they are copied; progress is shown to people and to logs."""
 
 import re
 import shlex
@@ -10,9 +10,12 @@ from io import StringIO
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
+from surefind.apps.cli import console as progress
 from surefind.apps.cli import main
 from surefind.apps.cli.console import spelled
+from surefind.learning.train import Progress
 
 WIDTH = ("--scale", 200.0, "--prior-precision", 1000.0)
 """Given, because choosing it takes longer than all the rest."""
@@ -27,7 +30,7 @@ def test_commands_are_spelled_for_a_shell():
     assert spelled("index", normalize=False, embedding_dim=3) == "surefind index --embedding-dim 3"
 
 
-def advised(*arguments):
+def hinted(*arguments):
     """Run a command; give the commands of its "Next" lines."""
     out = StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
@@ -40,14 +43,14 @@ def advised(*arguments):
 
 
 def follow(*arguments):
-    """Run a command and, one after the other, what it and its followers advise; give their names."""
+    """Run a command and, one after the other, what it and its followers hint at; give their names."""
     followed, waiting = [], [list(map(str, arguments))]
     while waiting:
         line = waiting.pop(0)
         followed.append(line[0])
         if "serve" in line:
             line.append("--check")
-        waiting += [shlex.split(next_)[1:] for next_ in advised(*line)]
+        waiting += [shlex.split(next_)[1:] for next_ in hinted(*line)]
     return followed
 
 
@@ -68,8 +71,8 @@ def test_a_set_with_a_test_part_is_measured(surefind):
 def test_a_run_without_an_uncertainty_is_told_how_to_get_one(surefind, run):
     code, out, _ = surefind("evaluate", "plain")
     assert code == 0
-    advice = re.search(r"Give it an uncertainty: (surefind fit \S+ --out \S+)", out)[1]
-    assert follow(*shlex.split(advice)[1:]) == ["fit", "evaluate"]
+    hint = re.search(r"Give it an uncertainty: (surefind fit \S+ --out \S+)", out)[1]
+    assert follow(*shlex.split(hint)[1:]) == ["fit", "evaluate"]
 
 
 def test_vectors_with_a_run_lead_to_a_gallery_that_answers(vectors):
@@ -111,7 +114,7 @@ def test_images_with_parts_but_no_test_name_the_part(surefind, tmp_path):
                 pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(folder / f"{i}.png")
     small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic")
-    (line,) = advised("train", "photos", "--out", "run", *small)
+    (line,) = hinted("train", "photos", "--out", "run", *small)
     assert line in (
         "surefind index photos:train --run run --out run/gallery",
         "surefind index photos --run run --out run/gallery",
@@ -122,7 +125,7 @@ def test_images_with_parts_but_no_test_name_the_part(surefind, tmp_path):
 def test_a_benchmark_leads_to_its_report(surefind, quick):
     bench = ("bench", "digits", "--methods", "margin", "--out", "my results")
     assert follow(*bench) == ["bench", "report"]
-    assert advised(*bench, "--work", "elsewhere") == [
+    assert hinted(*bench, "--work", "elsewhere") == [
         "surefind report 'my results' --work elsewhere"
     ]
 
@@ -131,7 +134,60 @@ def test_the_demo_leads_to_commands_that_exist(surefind, monkeypatch):
     """The story itself is told elsewhere."""
     monkeypatch.setattr("surefind.apps.demo.tell", lambda *_, **__: None)
     monkeypatch.setattr("surefind.apps.demo.write_page", lambda *_: None)
-    lines = advised("demo", "--out", "shown")
+    lines = hinted("demo", "--out", "shown")
     assert lines[-1] == "surefind serve shown/gallery --model shown/run --images shown/images"
     for line in lines[:-1]:
         assert surefind(*shlex.split(line)[1:])[0] == 0
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """A console on paper; a terminal if asked for."""
+
+    def make(*, terminal):
+        paper = StringIO()
+        console = Console(file=paper, force_terminal=terminal, width=100)
+        monkeypatch.setattr(progress, "console", console)
+        monkeypatch.setattr(progress, "say", console.print)
+        return paper
+
+    return make
+
+
+def steps():
+    return [Progress(epoch, 2, step, 3, 0.25) for epoch in range(2) for step in range(1, 4)]
+
+
+def test_a_terminal_gets_a_bar(screen):
+    paper = screen(terminal=True)
+    with progress.stage_progress() as report:
+        for at in steps():
+            report("encoder", at)
+    assert "loss 0.2500" in paper.getvalue()
+    assert "\x1b" in paper.getvalue()
+
+
+def test_a_log_gets_a_line_at_the_end_of_a_stage(screen):
+    paper = screen(terminal=False)
+    with progress.stage_progress() as report:
+        for at in steps():
+            report("encoder", at)
+    assert paper.getvalue() == "  encoder: epoch 2 of 2, step 3 of 3, loss 0.2500\n"
+
+
+def test_a_log_of_something_long_gets_lines_within_it(screen, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)
+    paper = screen(terminal=False)
+    with progress.stage_progress() as report:
+        for at in steps():
+            report("encoder", at)
+    assert len(paper.getvalue().splitlines()) == 6
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_counting_shows_on_a_terminal_only(screen, terminal):
+    paper = screen(terminal=terminal)
+    with progress.count_progress("embedding", 10) as done:
+        done(10)
+    assert ("10 of 10" in paper.getvalue()) == terminal
+    assert bool(paper.getvalue()) == terminal
