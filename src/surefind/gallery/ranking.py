@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Engine, Id
 from surefind.posterior.vmf import match_score, vmf_log_normalizer
 
