@@ -4,7 +4,7 @@ import pytest
 
 import surefind as sf
 from surefind.apps.cli.preflight import check_file, check_place
-from surefind.files import write_whole
+from surefind.files import write_atomically
 
 
 def test_a_place_that_cannot_be_written_is_noticed_first(tmp_path, monkeypatch):
@@ -24,7 +24,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", broken)
     with pytest.raises(OSError, match="gone"):
-        write_whole(tmp_path / "a", "new")
+        write_atomically(tmp_path / "a", "new")
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_text() == "old"
 

@@ -36,7 +36,7 @@ from surefind.data.images import (
 )
 from surefind.data.preprocessing import Preprocessing, example_rng
 from surefind.errors import InputError
-from surefind.pairs.relations import Positions
+from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, Positions
 from surefind.validation import check_int
 
 
@@ -231,18 +231,15 @@ class Dataset:
         self,
         rows: Any = slice(None),
         *,
-        same_within: float = 25.0,
-        different_beyond: float = 50.0,
+        positive_radius: float = POSITIVE_RADIUS,
+        negative_radius: float = NEGATIVE_RADIUS,
     ) -> Tensor | Positions:
-        """Say which examples belong together.
+        """Return the labels if there are labels, otherwise the relation of the positions.
 
         Args:
             rows: Slice, integers or boolean mask; everything by default.
-            same_within: Distance up to which two positions are the same place.
-            different_beyond: Distance from which they are different places.
-
-        Returns:
-            The labels if there are labels, otherwise a relation of the positions.
+            positive_radius: Distance up to which two positions are a positive pair.
+            negative_radius: Distance beyond which they are a negative one.
 
         Raises:
             InputError: If there are neither.
@@ -253,10 +250,10 @@ class Dataset:
             return labels
         if self.positions is None:
             raise InputError(
-                f"{self.name} has neither labels nor positions, so no pair is the same or "
-                "different. Give one of them to Dataset."
+                f"{self.name} has neither labels nor positions, so no pair is positive or "
+                "negative. Give one of them to Dataset."
             )
-        return Positions(self.positions[picked], same_within, different_beyond)
+        return Positions(self.positions[picked], positive_radius, negative_radius)
 
     def verify(
         self, *, on_bad: str = "refuse", workers: int = 2

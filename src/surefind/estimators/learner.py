@@ -31,7 +31,8 @@ from surefind.learning.train import Epoch, Optimizer, TrainConfig
 from surefind.models.architecture import build, describe
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.models.encoder import Encoder
-from surefind.pairs.objectives import Contrastive, Objective
+from surefind.pairs.objectives import MARGIN, Contrastive, Objective
+from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS
 from surefind.validation import check_choice, check_int, check_positive
 
 FORMAT = 1
@@ -55,8 +56,8 @@ class MetricLearner:
         optimizer: Makes another torch optimiser from a list of parameters.
         objective: Another loss, such as ``surefind.pairs.objectives.External(loss, miner)``.
         examples_per_class: K, for batches of K examples of each of batch_size/K classes or places.
-        radii: Where the data have positions: same up to the first distance, different beyond the
-            second.
+        radii: Where the data have positions: pairs are positive within the first distance, negative
+            beyond the second.
         preprocessing: How images are cut, resized and normalised; saved with the model.
         workers: Threads that read images ahead.
 
@@ -73,13 +74,13 @@ class MetricLearner:
         epochs: int = 20,
         seed: int = 0,
         batch_size: int = 64,
-        margin: float = 0.7,
+        margin: float = MARGIN,
         learning_rate: float = 1e-3,
         decay: float = float(np.exp(-0.1)),
         optimizer: Optimizer | None = None,
         objective: Objective | None = None,
         examples_per_class: int | None = None,
-        radii: tuple[float, float] = (25.0, 50.0),
+        radii: tuple[float, float] = (POSITIVE_RADIUS, NEGATIVE_RADIUS),
         preprocessing: Preprocessing | None = None,
         workers: int = 2,
     ) -> None:

@@ -14,7 +14,7 @@ from surefind.data.batches import read_batches
 from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.data.preprocessing import Preprocessing
-from surefind.pairs.relations import blocks
+from surefind.pairs.blocks import blocks
 
 BATCH = 512
 

@@ -13,7 +13,7 @@ from surefind.apps.cli.evaluate import MEANINGS
 from surefind.apps.cli.options import complete_run, is_run
 from surefind.apps.cli.run_folder import RunFolder, open_run
 from surefind.errors import InputError
-from surefind.files import write_whole
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from surefind.evaluation.report import Results
@@ -67,7 +67,7 @@ def report(
         if not run.trained:
             warn(run.unfinished)
         page.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(page, run_page(run))
+        write_atomically(page, run_page(run))
         run.explain()
     else:
         from surefind.evaluation.report import PAPER, read_results, write_report

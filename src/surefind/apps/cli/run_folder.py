@@ -36,7 +36,7 @@ from surefind.apps.cli.plots import LOSS
 from surefind.apps.cli.preflight import check_place
 from surefind.apps.cli.sources import split_part
 from surefind.errors import InputError
-from surefind.files import write_whole
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from surefind.estimators.learner import MetricLearner
@@ -83,7 +83,7 @@ def write_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     config = {"format": FORMAT, **settings}
     lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in config.items()]
-    write_whole(folder / CONFIG, "".join(lines))
+    write_atomically(folder / CONFIG, "".join(lines))
     return config
 
 
@@ -238,7 +238,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a file of the run, whole or not at all."""
-        write_whole(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
+        write_atomically(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Any:
         """Read a file of the run.
@@ -262,7 +262,7 @@ class RunFolder:
 
     def explain(self) -> None:
         """Write the README.md that says what is in the folder."""
-        write_whole(self.path / "README.md", readme_text(self.path, self.config))
+        write_atomically(self.path / "README.md", readme_text(self.path, self.config))
 
 
 def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:

@@ -32,7 +32,7 @@ from surefind.apps.cli.options import (
     complete_source,
 )
 from surefind.apps.cli.preflight import check_file
-from surefind.files import write_whole
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,7 +95,7 @@ def search(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         text = csv_text if out.suffix.lower() == ".csv" else json_text
-        write_whole(out, text(items.ids, answers))
+        write_atomically(out, text(items.ids, answers))
         aside(f"Wrote the answers of {len(answers)} queries to {out}.")
 
 
