@@ -32,8 +32,9 @@ def write_atomically(
         if durable:
             flush(beside)
         os.replace(beside, path)
-    finally:
+    except BaseException:
         beside.unlink(missing_ok=True)
+        raise
     if durable:
         flush(path.parent)
 

@@ -70,10 +70,14 @@ def test_bad_images_are_refused_or_left_out(surefind, sure, broken):
         (
             "big.npy",
             "a.npz",
-            "big has images (channels, height, width) of shape (1, 16, 16); the encoder was trained on "
-            "images (channels, height, width) of shape (1, 8, 8).",
+            "cannot take big: inputs have images (channels, height, width) of shape (1, 16, 16); the "
+            "model was trained on images (channels, height, width) of shape (1, 8, 8).",
         ),
-        ("flat.npy", "a.npz", "flat has vectors of shape (5,); the encoder was trained on images"),
+        (
+            "flat.npy",
+            "a.npz",
+            "cannot take flat: inputs have vectors of shape (5,); the model was trained on images",
+        ),
         ("digits:test", "folder.npz", "folder.npz is a folder; give the name of a file"),
         ("none.npy", "a.npz", "none.npy holds nothing to embed"),
         ("broken.npz", "a.npz", "broken.npz is damaged"),

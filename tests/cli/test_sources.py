@@ -2,11 +2,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from torch import nn
 
 import surefind as sf
 from surefind.apps.cli.sources import (
-    image_mode,
     part_names,
     read_source,
     read_vectors,
@@ -101,14 +99,6 @@ def test_if_no_image_can_be_read_that_is_an_error(broken):
         file.unlink()
     with pytest.raises(sf.InputError, match="no image of cat can be read; give others"):
         readable(read_source("pets/cat", None), "skip")
-
-
-def test_images_are_read_in_the_colours_that_a_network_takes():
-    head = nn.Linear(4, 2)
-    for channels, mode in ((1, "L"), (3, "RGB")):
-        network = sf.Encoder(nn.Sequential(nn.Conv2d(channels, 4, 1), nn.Flatten()), head)
-        assert image_mode(network) == mode
-    assert image_mode(sf.Encoder(nn.Identity(), head)) == "RGB"
 
 
 @pytest.mark.parametrize(

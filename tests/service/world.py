@@ -67,10 +67,7 @@ def world(dim: int = 3) -> World:
     gallery.close()
     small = Thumbnails(folder / "gallery.service" / "thumbnails", None, 10**6)
     for i in range(ITEMS):
-        path = folder / "one.png"
-        path.write_bytes(png(images[i]))
-        small.keep(f"digit-{i}", small_picture(path, 10**6))
-    (folder / "one.png").unlink()
+        small.keep(f"digit-{i}", small_picture(png(images[i]), 10**6))
     first = slice(0, half)
     ours = ~held[1][first]
     return World(learner, folder, test[0][first][ours], test[1][first][ours], test[0][first][~ours])

@@ -31,6 +31,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.data.inputs import AugmentSeed, InputSpec
 from surefind.data.preprocessing import Preprocessing
 from surefind.errors import DegenerateError, InputError
 from surefind.validation import check_choice, check_int
@@ -169,8 +170,8 @@ def read_batches(
     dataset: Dataset,
     batches: Iterable[Any],
     *,
-    preprocessing: Preprocessing | None = None,
-    augment_seed: int | tuple[int, ...] | None = None,
+    preprocessing: Preprocessing | InputSpec | None = None,
+    augment_seed: AugmentSeed = None,
     workers: int = 2,
     ahead: int = 2,
 ) -> Iterator[tuple[Any, Tensor]]:
@@ -179,7 +180,7 @@ def read_batches(
     Args:
         dataset: Where to read.
         batches: The rows of each batch, for example from `random_batches`.
-        preprocessing: How to cut, resize and normalise images.
+        preprocessing: How to cut, resize and normalise images; or what a fitted model takes.
         augment_seed: The seed, or (seed, epoch), of random training frames; None for evaluation.
         workers: Threads that read; 0 reads in the caller's thread, when a batch is asked for.
         ahead: Finished batches that may wait, beyond one in the hands of each worker.

@@ -4,7 +4,7 @@ It stores its arguments and delegates. The caller's encoder is never changed: a 
 its own.
 
 A saved learner is a folder with one file, ``model.safetensors``: the tensors, and as JSON in its
-header the architecture, the method and its options, the preprocessing and the history. There is no
+header the architecture, the method and its options, what inputs it takes and the history. There is no
 pickle in it, and opening it runs no code that it brings.
 """
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.data.inputs import InputSpec
 from surefind.data.preprocessing import Preprocessing
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
@@ -35,7 +36,7 @@ from surefind.pairs.objectives import MARGIN, Contrastive, Objective
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS
 from surefind.validation import check_choice, check_int, check_positive
 
-FORMAT = 1
+FORMAT = 2
 FILE = "model.safetensors"
 
 
@@ -63,6 +64,7 @@ class MetricLearner:
 
     Attributes:
         embedder_: The fitted method.
+        input_spec_: What inputs it takes, determined from the training data and saved with the model.
         history_: Mean loss and seconds of each epoch, by stage.
     """
 
@@ -146,6 +148,7 @@ class MetricLearner:
         where = None if folder is None else Path(folder)
         run = TrainingSession(config, objective, margin, where, report, self._training_settings())
         self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
+        self.input_spec_ = InputSpec.of(dataset.inputs, self.preprocessing)
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
         return self
 
@@ -153,13 +156,15 @@ class MetricLearner:
         """Embed inputs, each with its concentration.
 
         Args:
-            inputs: A data set, or a tensor or array of what a data set takes.
+            inputs: A data set, or a tensor or array of what a data set takes. Image files of any size are
+                prepared as `InputSpec.prepare` says; arrays must have the shape that the model takes.
             batch_size: Inputs at a time.
 
         Returns:
             The embeddings; NumPy arrays if the inputs are one.
         """
-        parts = [self.fitted.embed(x) for x in self._batches(inputs, batch_size)]
+        embedder = self.fitted
+        parts = [embedder.embed(x) for x in self._batches(inputs, batch_size)]
         together = Embeddings(
             torch.cat([p.mean for p in parts]), torch.cat([p.kappa for p in parts])
         )
@@ -214,7 +219,7 @@ class MetricLearner:
             "method": name,
             "options": asdict(method) if is_dataclass(method) else {},
             "architecture": describe(self.encoder),
-            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
+            "inputs": self.input_spec_.to_dict(),
             "history": {k: [asdict(e) for e in v] for k, v in self.history_.items()},
             "settings": {
                 "epochs": self.epochs,
@@ -246,13 +251,13 @@ class MetricLearner:
         return batches(
             dataset,
             self.encoder,
-            preprocessing=self.preprocessing,
+            preprocessing=self.input_spec_,
             size=batch_size,
             workers=self.workers,
         )
 
     def _training_settings(self) -> dict[str, Any]:
-        """Give what decides the training and is not in the plan as a number."""
+        """Return what decides the training beyond the numbers of its config."""
         return {
             "learning_rate": None if self.optimizer else self.learning_rate,
             "decay": self.decay,
@@ -287,14 +292,15 @@ def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
                 "network and pass it: load(path, encoder=...)."
             )
         encoder = build(metadata["architecture"])
-    preprocessing = metadata["preprocessing"]
+    spec = InputSpec.from_dict(metadata["inputs"])
     learner = MetricLearner(
         encoder,
         method=METHODS[metadata["method"]](**metadata["options"]),
-        preprocessing=None if preprocessing is None else Preprocessing.from_dict(preprocessing),
+        preprocessing=spec.preprocessing,
         **metadata["settings"],
     )
     learner.embedder_ = _method(learner.method).restore(encoder, tensors)
+    learner.input_spec_ = spec
     learner.history_ = {
         stage: tuple(Epoch(**e) for e in epochs) for stage, epochs in metadata["history"].items()
     }
