@@ -102,7 +102,7 @@ def test_a_run_whose_test_data_are_not_known_says_so(surefind, run, source, mess
 
 
 def test_image_files_of_another_size_are_resized_and_arrays_refused(surefind, run, pets):
-    code, _, err = surefind("evaluate", "plain", "pets", "--samples", 0)
+    code, _, err = surefind("embed", "plain", "pets", "--out", "pets.npz")
     assert code == 0, err
     np.savez("big.npz", inputs=np.zeros((4, 16, 16), np.uint8), labels=[0, 0, 1, 1])
     code, _, err = surefind("evaluate", "plain", "big.npz")
