@@ -1,8 +1,6 @@
-"""Arrays that NumPy saved, read without unpickling anything.
+"""Files of arrays: NumPy's, read without unpickling anything; MATLAB's; and sheets of tiles.
 
-Variables of MATLAB files, read by SciPy.
-
-Sheets: many small images of one size in one large image, row by row.
+A sheet is many small images of one size in one large image, row by row.
 """
 
 from pathlib import Path

@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from surefind.data.batches import class_batches, places, random_batches, read_batches
+from surefind.data.batches import class_batches, grid_cells, random_batches, read_batches
 from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.data.preprocessing import Preprocessing
@@ -245,7 +245,7 @@ def epoch_batches(dataset: Dataset, config: TrainConfig, epoch: int) -> list[Ten
     check_int("examples_per_class", config.examples_per_class, least=2)
     labels = dataset.labels
     if labels is None:
-        labels = places(dataset.positions, config.radii[0], generator)
+        labels = grid_cells(dataset.positions, config.radii[0], generator)
     classes = max(2, config.batch_size // config.examples_per_class)
     return class_batches(labels, classes, config.examples_per_class, generator)
 
