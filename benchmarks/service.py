@@ -32,7 +32,7 @@ from measure import environment
 from PIL import Image
 
 import surefind as sf
-from surefind.data.digits import load_digits
+from surefind.data.small_images import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net

@@ -88,11 +88,14 @@ def test_a_run_whose_test_data_are_not_known_says_so(refused, run, source):
     assert f"plain was trained on {source}" in error.message
 
 
-def test_images_of_another_size_are_told_what_size_was_expected(surefind, run, pets):
-    code, _, err = surefind("evaluate", "plain", "pets")
+def test_image_files_of_another_size_are_resized_and_arrays_refused(surefind, run, pets):
+    code, _, err = surefind("embed", "plain", "pets", "--out", "pets.npz")
+    assert code == 0, err
+    np.savez("big.npz", inputs=np.zeros((4, 16, 16), np.uint8), labels=[0, 0, 1, 1])
+    code, _, err = surefind("evaluate", "plain", "big.npz")
     assert code == 1
-    assert "pets has images (channels, height, width) of shape (1, 16, 16); the encoder" in err
-    assert "was trained on images (channels, height, width) of shape (1, 8, 8)." in err
+    assert "of shape (1, 16, 16); the model was trained on images" in err
+    assert "of shape (1, 8, 8)." in err
 
 
 def test_bad_images_are_refused_or_left_out(surefind, refused, run, broken):

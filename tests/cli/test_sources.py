@@ -2,12 +2,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from torch import nn
 
 import surefind as sf
 from surefind.apps.cli.items import read_items
 from surefind.apps.cli.sources import (
-    image_mode,
     part_names,
     read_source,
     read_vectors,
@@ -128,14 +126,6 @@ def test_if_no_image_can_be_read_that_is_an_error(broken):
     with pytest.raises(sf.InputError) as caught:
         readable(read_source("pets/cat", None), "skip")
     assert caught.value.field == "source"
-
-
-def test_images_are_read_in_the_colours_that_a_network_takes():
-    head = nn.Linear(4, 2)
-    for channels, mode in ((1, "L"), (3, "RGB")):
-        network = sf.Encoder(nn.Sequential(nn.Conv2d(channels, 4, 1), nn.Flatten()), head)
-        assert image_mode(network) == mode
-    assert image_mode(sf.Encoder(nn.Identity(), head)) == "RGB"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@ import dataclasses
 import gzip
 import hashlib
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -112,3 +114,11 @@ def test_the_digits_need_no_folder():
 def test_checksums_are_sha256():
     for entry in ENTRIES.values():
         assert all(len(s) == 64 and int(s, 16) for s in entry.checksums.values())
+
+
+def test_the_list_of_names_needs_no_pytorch():
+    code = (
+        "import sys; from surefind.data.catalogue import ENTRIES, set_names\n"
+        "assert set_names() == tuple(ENTRIES) and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

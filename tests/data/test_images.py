@@ -3,7 +3,14 @@ import pytest
 from PIL import Image, ImageDraw
 
 import surefind as sf
-from surefind.data.images import Frame, ImageFiles, check_exist, decode_image, verify_images, whole
+from surefind.data.images import (
+    Frame,
+    ImageFiles,
+    check_exist,
+    decode_image,
+    full_frame,
+    verify_images,
+)
 
 
 def test_pixels_come_back_as_stored(save_image):
@@ -200,4 +207,4 @@ def test_missing_files_are_named(tmp_path, save_image):
 
 
 def test_the_whole_frame_leaves_an_image_alone():
-    assert whole(5, 7) == Frame((0.0, 0.0, 1.0, 1.0), (5, 7))
+    assert full_frame(5, 7) == Frame((0.0, 0.0, 1.0, 1.0), (5, 7))

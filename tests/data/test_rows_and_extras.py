@@ -78,5 +78,13 @@ def test_no_module_imports_an_optional_library_when_imported(monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", guarded)
-    for module in ("frame", "images", "table", "matlab", "digits", "catalogue", "cifar"):
+    for module in (
+        "images",
+        "inputs",
+        "tables",
+        "formats",
+        "photographs",
+        "catalogue",
+        "small_images",
+    ):
         importlib.import_module(f"surefind.data.{module}")

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.data.batches import class_batches, places, random_batches, rows_by_class
+from surefind.data.batches import class_batches, grid_cells, random_batches, rows_by_class
 
 
 @pytest.mark.parametrize(("n", "size"), [(2, 2), (3, 2), (10, 3), (9, 3), (11, 5), (7, 100)])
@@ -129,7 +129,7 @@ def test_examples_of_a_place_are_near_and_near_ones_meet_in_some_grid(generator)
     distance = torch.cdist(positions, positions, compute_mode="donot_use_mm_for_euclid_dist")
     together = torch.zeros(60, 60, dtype=torch.bool)
     for _ in range(200):
-        place = places(positions, 25.0, generator)
+        place = grid_cells(positions, 25.0, generator)
         same = place[:, None] == place
         assert float(distance[same].max()) <= 25
         together |= same

@@ -31,7 +31,7 @@ def test_labels_of_any_kind(y):
 def test_positions_are_metres():
     relation = resolve(np.array([[0, 0], [0, 1], [0, 5], [0, 6.5]], dtype=np.float32))
     assert isinstance(relation, sf.Positions)
-    assert (relation.same_within, relation.different_beyond) == (1.0, 2.0)
+    assert (relation.positive_radius, relation.negative_radius) == (1.0, 2.0)
 
 
 def test_a_relation_is_taken_as_it_is():

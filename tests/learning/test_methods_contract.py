@@ -10,6 +10,7 @@ import torch
 from stored import npz
 
 import surefind as sf
+from surefind.learning import METHOD_NAMES
 from surefind.learning.methods import METHODS
 
 QUICK = {
@@ -154,3 +155,11 @@ def test_same_seed_same_model_other_seed_another(name):
     one, two, other = tensors(1), tensors(1), tensors(2)
     assert small_learners.tensors_equal(one, two)
     assert not small_learners.tensors_equal(one, other)
+
+
+def test_the_names_of_methods_are_listed_once_and_need_no_pytorch():
+    assert tuple(METHODS) == METHOD_NAMES
+    code = (
+        "import sys, surefind.learning as l; assert l.METHOD_NAMES and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import surefind as sf
-from surefind.models import checkpoint
+from surefind import files
 from surefind.models.checkpoint import load_state, load_tensors, save_tensors
 from surefind.models.convnets import small_net
 
@@ -119,7 +119,9 @@ def test_dtypes_that_safetensors_does_not_know_are_refused(path):
     assert list(path.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("moment", ["save_file", "_flush", "os.replace"])
+@pytest.mark.parametrize(
+    "moment", ["models.checkpoint.save_file", "files.flush", "files.os.replace"]
+)
 def test_an_error_on_the_way_leaves_the_old_file(path, monkeypatch, moment):
     save_tensors(path, {"a": torch.ones(2)}, {"step": 1})
 
@@ -127,7 +129,7 @@ def test_an_error_on_the_way_leaves_the_old_file(path, monkeypatch, moment):
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"{checkpoint.__name__}.{moment}", fail)
+        patch.setattr(f"surefind.{moment}", fail)
         with pytest.raises(OSError, match="disk full"):
             save_tensors(path, {"a": torch.zeros(2)}, {"step": 2})
     tensors, metadata = load_tensors(path)
@@ -156,8 +158,8 @@ def test_a_process_killed_before_the_rename_leaves_the_old_file(path):
 
 def test_the_file_is_on_the_disk_before_it_gets_its_name(path, monkeypatch):
     events = []
-    flush, replace = checkpoint._flush, os.replace
-    monkeypatch.setattr(checkpoint, "_flush", lambda p: (events.append(p.name), flush(p)))
+    flush, replace = files.flush, os.replace
+    monkeypatch.setattr(files, "flush", lambda p: (events.append(p.name), flush(p)))
     monkeypatch.setattr(os, "replace", lambda a, b: (events.append("rename"), replace(a, b)))
     save_tensors(path, {}, {})
     assert events == [".model.safetensors.tmp", "rename", path.parent.name]

@@ -14,7 +14,7 @@ def mine(u, generator, **options):
 def as_set(pairs):
     return {
         (*sorted((int(i), int(j))), bool(s))
-        for i, j, s in zip(pairs.left, pairs.right, pairs.same, strict=True)
+        for i, j, s in zip(pairs.left, pairs.right, pairs.positive, strict=True)
     }
 
 

@@ -24,7 +24,7 @@ def test_losses_with_weights_of_their_own_are_trained_and_kept(tmp_path):
     history = small_learners.learner(**options).fit(train, folder=tmp_path).history_["encoder"]
     assert history[-1].loss < history[0].loss
     kept = load_tensors(tmp_path / "encoder.safetensors")[0]
-    assert not torch.equal(kept["trainee.objective.proxies"], before)
+    assert not torch.equal(kept["task.objective.proxies"], before)
     assert torch.equal(loss.proxies, before)  # the caller's own stays as it is
 
 

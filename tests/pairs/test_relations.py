@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.pairs import relations as module
+from surefind.pairs import blocks as module
 from surefind.pairs.relations import as_relation
 
 LISTED = [(0, 1, True), (3, 2, True), (0, 4, False), (1, 6, False), (5, 2, False), (6, 5, True)]
@@ -50,9 +50,9 @@ def test_counts_and_blocks_agree(relation):
     labels, kind = relation
     r = as_relation(labels)
     assert (r.n_positive, r.n_negative) == (int((kind == 1).sum()), int((kind == -1).sum()))
-    same, different = r.block(slice(1, 5), slice(2, 7))
-    assert torch.equal(same, kind[1:5, 2:7] == 1)
-    assert torch.equal(different, kind[1:5, 2:7] == -1)
+    positive, negative = r.block(slice(1, 5), slice(2, 7))
+    assert torch.equal(positive, kind[1:5, 2:7] == 1)
+    assert torch.equal(negative, kind[1:5, 2:7] == -1)
 
 
 @pytest.mark.parametrize("blocks", [(512, 4096), (3, 2)])
@@ -153,9 +153,9 @@ def test_embeddings_that_cannot_be_used_are_refused(directions, change, message)
 
 
 def test_positions_want_two_radii_in_order(normal):
-    with pytest.raises(sf.InputError, match=r"different_beyond \(10.0\) must not be smaller"):
+    with pytest.raises(sf.InputError, match="negative_radius"):
         sf.Positions(normal(3, 2), 25.0, 10.0)
-    with pytest.raises(sf.InputError, match="same_within must be a finite number above 0"):
+    with pytest.raises(sf.InputError, match="positive_radius"):
         sf.Positions(normal(3, 2), 0.0, 10.0)
 
 
@@ -166,7 +166,7 @@ def test_positions_want_two_radii_in_order(normal):
         ([0, 1], [1, 1], "cannot be paired with itself"),
         ([0, 1], [1, 0], "listed twice"),
         ([0], [1, 2], "one entry per pair; got 1, 2 and 2"),
-        ([0.0, 1.0], [1, 2], "left and right must be int64 tensors and same a boolean one"),
+        ([0.0, 1.0], [1, 2], "left and right must be int64 tensors and positive a boolean one"),
     ],
 )
 def test_pair_lists_that_are_no_sets_are_refused(left, right, message):

@@ -84,7 +84,7 @@ def test_pair_loss_by_loops(classes):
     score = sf.vmf_match_score(e, e)
     area = -sf.vmf_log_normalizer(torch.zeros(1).double(), 5)
     same, different = [], []
-    for i, j, s in zip(pairs.left, pairs.right, pairs.same, strict=True):
+    for i, j, s in zip(pairs.left, pairs.right, pairs.positive, strict=True):
         ratio = float(score[i, j] + area)
         (same if s else different).append(math.log1p(math.exp(-ratio if s else ratio)))
     expected = (sum(same) / len(same) + sum(different) / len(different)) / 2
@@ -113,7 +113,10 @@ def test_tuning_on_pairs_finds_a_width_between_the_extremes(classes):
 def test_pairs_of_one_kind_cannot_tune(classes):
     features, _, pairs = classes
     same = sf.PairList(
-        pairs.left[pairs.same], pairs.right[pairs.same], pairs.same[pairs.same], n=80
+        pairs.left[pairs.positive],
+        pairs.right[pairs.positive],
+        pairs.positive[pairs.positive],
+        n=80,
     )
     e = sf.Embeddings(oracles.normalize(features), torch.ones(80).double())
     with pytest.raises(sf.DegenerateError, match="same and negative pairs, both kinds"):

@@ -18,7 +18,7 @@ from PIL import Image
 
 import surefind as sf
 from surefind.apps.service.images import Thumbnails, small_picture
-from surefind.data.digits import load_digits
+from surefind.data.small_images import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
@@ -67,10 +67,7 @@ def world(dim: int = 3) -> World:
     gallery.close()
     small = Thumbnails(folder / "gallery.service" / "thumbnails", None, 10**6)
     for i in range(ITEMS):
-        path = folder / "one.png"
-        path.write_bytes(png(images[i]))
-        small.keep(f"digit-{i}", small_picture(path, 10**6))
-    (folder / "one.png").unlink()
+        small.keep(f"digit-{i}", small_picture(png(images[i]), 10**6))
     first = slice(0, half)
     ours = ~held[1][first]
     return World(learner, folder, test[0][first][ours], test[1][first][ours], test[0][first][~ours])

@@ -28,8 +28,9 @@ from torch import Tensor
 from surefind.curvature.outputs import DISTANCES, Distance, OutputHessians, output_hessians
 from surefind.curvature.structured import KroneckerCurvature, kronecker_of_blocks
 from surefind.errors import DegenerateError, InputError
+from surefind.pairs.blocks import blocks
 from surefind.pairs.losses import pair_weights
-from surefind.pairs.relations import Labels, Relation, as_relation, blocks
+from surefind.pairs.relations import Labels, Relation, as_relation
 from surefind.validation import check_choice, check_directed, check_matrix, check_positive
 
 FEATURE_ELEMENTS = 1 << 22

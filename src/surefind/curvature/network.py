@@ -23,7 +23,8 @@ from torch.func import functional_call, vjp, vmap
 from surefind.curvature.dataset import dataset_output_hessians
 from surefind.curvature.outputs import Distance
 from surefind.errors import InputError
-from surefind.pairs.relations import Labels, blocks
+from surefind.pairs.blocks import blocks
+from surefind.pairs.relations import Labels
 from surefind.validation import check_matrix
 
 CHUNK_ELEMENTS = 1 << 24

@@ -60,8 +60,9 @@ from surefind.curvature.dataset import check_informative, dataset_curvature
 from surefind.curvature.outputs import Distance, output_hessians
 from surefind.curvature.rows import Source
 from surefind.errors import DegenerateError, InputError
+from surefind.pairs.blocks import blocks, inside_margin
 from surefind.pairs.losses import pair_weights
-from surefind.pairs.relations import Classes, Relation, blocks, class_sums, inside_margin
+from surefind.pairs.relations import Classes, Relation, class_sums
 from surefind.validation import check_directed
 
 GROUP = 16

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from surefind.pairs.relations import blocks
+from surefind.pairs.blocks import blocks
 
 BLOCK_ELEMENTS = 1 << 21
 """Numbers of a block: 8 MB in float32."""

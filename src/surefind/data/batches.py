@@ -1,4 +1,4 @@
-"""The batches of one epoch, as rows of a data set.
+"""The batches of one epoch, as rows of a data set, and reading them ahead by threads.
 
 Policies, so that every batch holds a pair:
 
@@ -7,14 +7,12 @@ Policies, so that every batch holds a pair:
 - Class batches take ``examples_per_class`` images of each of ``classes_per_batch`` classes. A class
   is cut into groups of that size; a last, incomplete group is filled with other images of the class,
   repeated only when the class has too few.
-- Positions are cut into `places`, which then are the classes of a batch.
-- A class with a single image has no same pair. ``singles="drop"`` leaves it out, ``"repeat"`` fills
+- Positions are cut into `grid_cells`, which then are the classes of a batch.
+- A class with a single image has no positive pair. ``singles="drop"`` leaves it out, ``"repeat"`` fills
   its group with the image itself (worth something with augmentation only), ``"keep"`` takes it once,
   as a partner for negative pairs.
 - When the groups of all classes but one are used up, the epoch ends: what is left of that class would
-  meet nothing different. The fullest classes go first, so that little is left.
-
-Batches of a data set, read ahead by threads.
+  have no negative pair. The fullest classes go first, so that little is left.
 
 Pillow and torch release the interpreter while they decode, resize and convert, so threads keep the
 cores busy without the start-up time and the copies of worker processes. Each batch is read by one
@@ -31,6 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.data.inputs import AugmentSeed, InputSpec
 from surefind.data.preprocessing import Preprocessing
 from surefind.errors import DegenerateError, InputError
 from surefind.validation import check_choice, check_int
@@ -125,27 +124,27 @@ def class_batches(
     return batches
 
 
-def places(
+def grid_cells(
     positions: Float[Tensor, "n axes"], radius: float, generator: torch.Generator
 ) -> Int[Tensor, " n"]:
-    """Cut the ground into places, whose examples are all within a radius of each other.
+    """Cut the ground into cells, whose examples are all within a radius of each other.
 
     They are squares with that diagonal. Where the grid lies is drawn anew with every call, so that
     neighbours whom one grid parts meet in another.
 
     Args:
         positions: Metric coordinates.
-        radius: Distance up to which two positions are the same place.
+        radius: Distance up to which two positions are a positive pair.
         generator: Where the grid lies.
 
     Returns:
-        The number of each example's place.
+        The number of each example's cell.
     """
     axes = positions.shape[1]
     offset = torch.rand(axes, generator=generator, dtype=torch.float64)
     squares = (positions.double() * (axes**0.5 / radius) + offset).floor().long()
-    place: Tensor = torch.unique(squares, dim=0, return_inverse=True)[1]
-    return place
+    cells: Tensor = torch.unique(squares, dim=0, return_inverse=True)[1]
+    return cells
 
 
 def rows_by_class(labels: Tensor) -> list[Tensor]:
@@ -170,8 +169,8 @@ def read_batches(
     dataset: Dataset,
     batches: Iterable[Any],
     *,
-    preprocessing: Preprocessing | None = None,
-    augment_seed: int | tuple[int, ...] | None = None,
+    preprocessing: Preprocessing | InputSpec | None = None,
+    augment_seed: AugmentSeed = None,
     workers: int = 2,
     ahead: int = 2,
 ) -> Iterator[tuple[Any, Tensor]]:
@@ -180,7 +179,7 @@ def read_batches(
     Args:
         dataset: Where to read.
         batches: The rows of each batch, for example from `random_batches`.
-        preprocessing: How to cut, resize and normalise images.
+        preprocessing: How to cut, resize and normalise images; or what a fitted model takes.
         augment_seed: The seed, or (seed, epoch), of random training frames; None for evaluation.
         workers: Threads that read; 0 reads in the caller's thread, when a batch is asked for.
         ahead: Finished batches that may wait, beyond one in the hands of each worker.

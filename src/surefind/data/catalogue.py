@@ -4,40 +4,24 @@ Nothing is downloaded. A set that is not there is answered by one sentence: what
 put it. `check` compares what is there with what the publisher announces: examples and classes of each
 part, and SHA-256 sums of those files whose bytes are fixed and were seen by the authors.
 
-What the publishers announce: how to load each set, what it must hold, where to get it.
-
-Counts are those of the publishers' files under the retrieval protocol of the loader. Checksums are
-given for files whose bytes are fixed and were seen by the authors; a missing one is not known.
+`ENTRIES` is the one list of the sets' names; it needs no PyTorch until a set is loaded. Counts are those of
+the publishers' files under the retrieval protocol of the loader; a checksum that is missing is not known.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from surefind.data.digits import load_digits
-from surefind.data.features import CARS_FILE, CUB_FILE, load_cars_features, load_cub_features
-from surefind.data.fine_grained import load_cars, load_cub
-from surefind.data.lfw import load_lfw
-from surefind.data.msls import load_msls
-from surefind.data.omniglot import load_omniglot
-from surefind.data.small_images import load_cifar10, load_idx, load_svhn
-from surefind.data.splits import Splits
 from surefind.errors import Hint, InputError
-from surefind.validation import check_choice
 
-FASHION_CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+if TYPE_CHECKING:
+    from surefind.data.splits import Splits
+
+CUB_FILE, CARS_FILE = "cub200_effnetlite0.npz", "cars196_test_effnetlite0.npz"
+"""Frozen features of the two sets, see `surefind.data.photographs`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +30,8 @@ class Entry:
 
     Attributes:
         title: Its name as its publisher writes it.
-        loader: Loads it from a folder.
+        short: Its name in tables and figures.
+        loader: The function that loads it from a folder, below `surefind.data`.
         markers: Patterns of files of which one must be there.
         get: What to get, to complete "get …".
         counts: Examples of each part as published.
@@ -56,7 +41,8 @@ class Entry:
     """
 
     title: str
-    loader: Callable[[Path], Splits]
+    short: str
+    loader: str
     markers: tuple[str, ...]
     get: str
     counts: Mapping[str, int]
@@ -65,22 +51,11 @@ class Entry:
     system: tuple[str, ...] = ()
 
 
-def _load_mnist(folder: Path) -> Splits:
-    return load_idx(folder, name="MNIST", classes=tuple("0123456789"))
-
-
-def _load_fashion_mnist(folder: Path) -> Splits:
-    return load_idx(folder, name="FashionMNIST", classes=FASHION_CLASSES)
-
-
-def _load_digits(_folder: Path) -> Splits:
-    return load_digits()
-
-
 ENTRIES: Mapping[str, Entry] = {
     "fashion-mnist": Entry(
         "FashionMNIST",
-        _load_fashion_mnist,
+        "FashionMNIST",
+        "small_images.load_fashion_mnist",
         ("*-images-idx3-ubyte*",),
         "the four idx .gz files (Debian: apt-get install dataset-fashion-mnist; otherwise "
         "github.com/zalandoresearch/fashion-mnist)",
@@ -100,7 +75,8 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "mnist": Entry(
         "MNIST",
-        _load_mnist,
+        "MNIST",
+        "small_images.load_mnist",
         ("*-images-idx3-ubyte*",),
         "the four idx .gz files of yann.lecun.com/exdb/mnist",
         {"train": 60000, "test": 10000},
@@ -114,7 +90,8 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "cifar10": Entry(
         "CIFAR-10",
-        load_cifar10,
+        "CIFAR10",
+        "small_images.load_cifar10",
         ("cifar-10-batches-py", "test_batch", "labels.npz"),
         "cifar-10-python.tar.gz of www.cs.toronto.edu/~kriz/cifar.html, unpack it",
         {"train": 50000, "test": 10000},
@@ -122,7 +99,8 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "svhn": Entry(
         "SVHN",
-        load_svhn,
+        "SVHN",
+        "small_images.load_svhn",
         ("*_32x32.mat", "svhn_test*.webp"),
         "train_32x32.mat and test_32x32.mat of ufldl.stanford.edu/housenumbers",
         {"train": 73257, "test": 26032},
@@ -130,7 +108,8 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "cub200": Entry(
         "CUB-200-2011",
-        load_cub,
+        "CUB200",
+        "photographs.load_cub",
         ("images.txt", "CUB_200_2011/images.txt"),
         "CUB_200_2011.tgz of www.vision.caltech.edu/datasets/cub_200_2011, unpack it",
         {"train": 5864, "test": 5924},
@@ -138,7 +117,8 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "cars196": Entry(
         "Cars196",
-        load_cars,
+        "Cars196",
+        "photographs.load_cars",
         ("cars_annos.mat", "devkit/cars_train_annos.mat"),
         "the Stanford Cars images with cars_annos.mat (or the devkit and "
         "cars_test_annos_withlabels.mat)",
@@ -147,7 +127,8 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "lfw": Entry(
         "LFW",
-        load_lfw,
+        "LFW",
+        "photographs.load_lfw",
         ("lfw*", "labels.csv", "people*.txt"),
         "lfw.tgz with peopleDevTrain.txt and peopleDevTest.txt of vis-www.cs.umass.edu/lfw, "
         "unpack it",
@@ -156,14 +137,16 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "msls": Entry(
         "MSLS",
-        load_msls,
+        "MSLS",
+        "photographs.load_msls",
         ("train_val", "*/database/postprocessed.csv"),
         "Mapillary Street-level Sequences of www.mapillary.com/dataset/places, unpack it",
         {},
     ),
     "omniglot": Entry(
         "Omniglot",
-        load_omniglot,
+        "Omniglot",
+        "small_images.load_omniglot",
         ("omniglot.npz", "images_background", "images_evaluation"),
         "images_background.zip and images_evaluation.zip of github.com/brendenlake/omniglot, "
         "unpack them",
@@ -172,25 +155,28 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "cub200-features": Entry(
         "CUB-200-2011 features",
-        load_cub_features,
+        "CUB200, frozen features",
+        "photographs.load_cub_features",
         (CUB_FILE, f"embeddings/{CUB_FILE}"),
-        f"features of all images from a network of your choice, written as surefind.data.features says "
+        f"features of all images from a network of your choice, written as surefind.data.photographs says "
         f"to {CUB_FILE},",
         {"train": 5864, "test": 5924},
         {"train": 100, "test": 100},
     ),
     "cars196-features": Entry(
         "Cars196 features",
-        load_cars_features,
+        "Cars196, frozen features",
+        "photographs.load_cars_features",
         (CARS_FILE, f"embeddings/{CARS_FILE}"),
-        f"features of the test images from the same network, written as surefind.data.features says "
+        f"features of the test images from the same network, written as surefind.data.photographs says "
         f"to {CARS_FILE},",
         {},
         {"test": 98},
     ),
     "digits": Entry(
         "digits",
-        _load_digits,
+        "Digits",
+        "small_images.load_digits",
         (),
         "scikit-learn",
         {"train": 1198, "test": 599, "ood": 500},
@@ -231,8 +217,8 @@ def set_names() -> tuple[str, ...]:
     return tuple(ENTRIES)
 
 
-def load(name: str, folder: str | Path | None = None) -> Splits:
-    """Load a set by name.
+def load(name: str, folder: str | Path | None = None) -> "Splits":
+    """Load a set by its name.
 
     Args:
         name: One of `set_names`.
@@ -240,7 +226,7 @@ def load(name: str, folder: str | Path | None = None) -> Splits:
             a package manager may have put it.
 
     Returns:
-        Its parts.
+        The parts.
     """
     return _load(_entry(name), find(name, folder))
 
@@ -287,18 +273,7 @@ def check(name: str, folder: str | Path | None = None) -> CheckReport:
 
 
 def find(name: str, folder: str | Path | None = None) -> Path | None:
-    """Say where a set is.
-
-    Args:
-        name: One of `set_names`.
-        folder: As for `load`.
-
-    Returns:
-        Its folder; None for a set that comes with a library.
-
-    Raises:
-        InputError: If it is in none of the places.
-    """
+    """Return the folder of a set, found as `load` finds it; None for a set that comes with a library."""
     entry = _entry(name)
     if not entry.markers:
         return None
@@ -316,12 +291,17 @@ def find(name: str, folder: str | Path | None = None) -> Path | None:
 
 
 def _entry(name: str) -> Entry:
+    from surefind.validation import check_choice
+
     check_choice("name", name, ENTRIES)
     return ENTRIES[name]
 
 
-def _load(entry: Entry, place: Path | None) -> Splits:
-    return entry.loader(place if place is not None else Path())
+def _load(entry: Entry, place: Path | None) -> "Splits":
+    module, _, name = entry.loader.rpartition(".")
+    loader = getattr(import_module(f"surefind.data.{module}"), name)
+    loaded: Splits = loader() if place is None else loader(place)
+    return loaded
 
 
 def _checked_sums(entry: Entry, place: Path | None) -> tuple[dict[str, str], list[str]]:

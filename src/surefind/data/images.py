@@ -1,4 +1,4 @@
-"""Image files, decoded when they are read.
+"""Images: files that are decoded when they are read, and frames, which say what is cut out of them.
 
 Whatever a file holds, the result is 8-bit RGB or grey, upright:
 
@@ -13,27 +13,21 @@ Whatever a file holds, the result is 8-bit RGB or grey, upright:
 A JPEG that will be shrunk is decoded at a half, a quarter or an eighth of its size where that still
 covers the output. `verify_images` decodes everything once, before hours of training.
 
-A frame: which part of an image becomes the output, and of what size.
+A frame is the part of an image that becomes the output, and the output's size. Its box is given in
+fractions of width and height, so that it means the same for an image and for the same image decoded at
+half its size. One frame stands for crop and resize together: the pixels outside are never resized.
 
-The box is given in fractions of width and height, so that it means the same for an image and for the
-same image decoded at half its size. One frame stands for crop and resize together: the pixels
-outside the box are never resized.
-
-Both kinds of image are resized with antialiasing. Pillow keeps the box exactly and at its border lets
-the pixels just outside have their share, as if it had cut after resizing; tensors round the box to
-whole pixels and are cut first.
-
-Row numbers: what may stand in square brackets, resolved to non-negative integers.
-
-A slice, a tensor, an array, a list, a boolean mask or one integer. One integer gives one row and
-keeps the axis, so that every consumer sees a batch.
+Images are resized with antialiasing: 8-bit ones, in files or in memory, by Pillow, which keeps the box
+exactly and at its border lets the pixels just outside have their share, as if it had cut after resizing;
+floating-point tensors by PyTorch, which rounds the box to pixels and cuts first.
 """
 
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -71,37 +65,20 @@ Framing = Callable[[int, int], Frame]
 """Chooses the frame when an image's width and height are known."""
 
 
-def whole(width: int, height: int) -> Frame:
-    """Frame an image as it is."""
+def full_frame(width: int, height: int) -> Frame:
+    """Frame an image as it is, or, for another size, the whole image resized to it."""
     return Frame((0.0, 0.0, 1.0, 1.0), (width, height))
 
 
 def decoder_scale(frame: Frame, width: int, height: int) -> int:
-    """Say how much a decoder may shrink an image so that its box still covers the output size.
-
-    Args:
-        frame: What is wanted of the image.
-        width: The image's width.
-        height: The image's height.
-
-    Returns:
-        The largest of the decoder's factors after which nothing need be enlarged; 1 if none.
-    """
+    """Return the largest factor by which a decoder may shrink an image whose box must cover the output."""
     left, top, right, bottom = frame.box
     room = min((right - left) * width / frame.size[0], (bottom - top) * height / frame.size[1])
     return next((s for s in DECODER_SCALES if s <= room), 1)
 
 
 def frame_image(image: Any, frame: Frame) -> Any:
-    """Cut and resize a Pillow image.
-
-    Args:
-        image: The image, of mode RGB or L.
-        frame: What to cut and its size.
-
-    Returns:
-        A Pillow image of the frame's size.
-    """
+    """Cut and resize a Pillow image of mode RGB or L."""
     pil = require("PIL.Image", "resize images")
     left, top, right, bottom = frame.box
     box = (left * image.width, top * image.height, right * image.width, bottom * image.height)
@@ -111,15 +88,18 @@ def frame_image(image: Any, frame: Frame) -> Any:
 
 
 def frame_tensor(images: Tensor, frame: Frame) -> Tensor:
-    """Cut and resize a batch of images in the range [0, 1].
+    """Cut and resize a batch of images.
 
     Args:
-        images: Floating-point images (n, c, h, w).
+        images: Images (n, c, h, w): 8 bits, which are resized as those of files are, or floating-point
+            numbers in the range [0, 1].
         frame: What to cut and its size, the same for all.
 
     Returns:
         Images (n, c, height, width) of the frame's size.
     """
+    if images.dtype == torch.uint8:
+        return _frame_pixels(images, frame)
     x0, x1 = _pixels(frame.box[0], frame.box[2], images.shape[3])
     y0, y1 = _pixels(frame.box[1], frame.box[3], images.shape[2])
     out = images[:, :, y0:y1, x0:x1]
@@ -133,6 +113,18 @@ def frame_tensor(images: Tensor, frame: Frame) -> Tensor:
     return out.flip(3) if frame.flip else out
 
 
+def _frame_pixels(images: Tensor, frame: Frame) -> Tensor:
+    n, c, h, w = images.shape
+    upright = replace(frame, flip=False)
+    if upright != replace(full_frame(w, h), interpolation=frame.interpolation):
+        pil = require("PIL.Image", "resize images")
+        # Channel by channel, which is how Pillow resizes an image of several.
+        planes = images.cpu().reshape(n * c, h, w).numpy()
+        framed = [np.asarray(frame_image(pil.fromarray(plane), upright)) for plane in planes]
+        images = torch.from_numpy(np.stack(framed)).view(n, c, *framed[0].shape).to(images.device)
+    return images.flip(3) if frame.flip else images
+
+
 def _pixels(low: float, high: float, n: int) -> tuple[int, int]:
     # At least one pixel, also for a sliver of a box; and as many pixels wherever the box lies.
     count = min(max(round((high - low) * n), 1), n)
@@ -144,7 +136,8 @@ def row_numbers(index: Any, n: int) -> np.ndarray:
     """Resolve an index into ``n`` rows.
 
     Args:
-        index: Slice, integer, integers (negative ones count from the end) or boolean mask.
+        index: Slice, integer (which keeps the axis), integers (negative ones count from the end) or boolean
+            mask.
         n: Number of rows.
 
     Returns:
@@ -226,7 +219,7 @@ class ImageFiles:
         return len(self.paths)
 
     def fingerprint(self) -> str:
-        """Give a short text that other files have another of: from their names and sizes."""
+        """Return a short digest of the files' names and sizes."""
         total = hashlib.sha256()
         for path in self.paths:
             size = os.path.getsize(path) if os.path.exists(path) else -1
@@ -240,16 +233,8 @@ class ImageFiles:
     def __iter__(self) -> Iterator["ImageFiles"]:
         return (self[i] for i in range(len(self)))
 
-    def decode(self, row: int, framing: Framing = whole) -> np.ndarray:
-        """Decode one image.
-
-        Args:
-            row: Which file.
-            framing: Which part to take and of what size, chosen from width and height.
-
-        Returns:
-            Pixels, uint8: (h, w, 3) for RGB, (h, w) for grey.
-        """
+    def decode(self, row: int, framing: Framing = full_frame) -> np.ndarray:
+        """Decode one image, as `decode_image` does."""
         return decode_image(
             self.paths[row], mode=self.mode, max_pixels=self.max_pixels, framing=framing
         )
@@ -270,17 +255,21 @@ class ImageReport:
     bad: tuple[tuple[str, str], ...]
 
 
+Encoded = str | os.PathLike[str] | bytes
+"""An image file: its path, or what it holds."""
+
+
 def decode_image(
-    path: str | os.PathLike[str],
+    source: Encoded,
     *,
     mode: str = "RGB",
     max_pixels: int = MAX_PIXELS,
-    framing: Framing = whole,
+    framing: Framing = full_frame,
 ) -> np.ndarray:
     """Decode an image file.
 
     Args:
-        path: The file.
+        source: The file's path, or its bytes.
         mode: ``"RGB"`` or ``"L"`` (grey).
         max_pixels: Width times height above which it is refused.
         framing: Which part to take and of what size, chosen from width and height.
@@ -292,27 +281,28 @@ def decode_image(
         InputError: If the file is no image that can be decoded.
     """
     pil = require("PIL.Image", "read images")
+    name = "the image" if isinstance(source, bytes) else os.fspath(source)
     try:
-        with pil.open(path) as image:
+        with pil.open(BytesIO(source) if isinstance(source, bytes) else source) as image:
             if image.width * image.height > max_pixels:
                 raise InputError(
-                    f"{path} has {image.width} × {image.height} pixels, more than max_pixels = "
+                    f"{name} has {image.width} × {image.height} pixels, more than max_pixels = "
                     f"{max_pixels}.",
                     field="max_pixels",
                     hint=Hint(
                         "Shrink the file, or raise max_pixels if you trust it.", "Shrink the file."
                     ),
                 )
-            return np.array(_framed(pil, image, mode, framing))
+            return np.array(_framed(pil, image, name, mode, framing))
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist. Restore the file or drop its row.") from error
+        raise InputError(f"{name} does not exist. Restore the file or drop its row.") from error
     except Exception as error:  # decoders of broken files raise whatever their parsing trips over
         unknown = isinstance(error, pil.UnidentifiedImageError)
         reason = "not an image of a known format" if unknown else str(error) or repr(error)
         raise InputError(
-            f"{path} cannot be decoded: {reason}. Replace the file or drop its row.",
+            f"{name} cannot be decoded: {reason}. Replace the file or drop its row.",
             field="path",
             hint=Hint(
                 'verify(on_bad="skip") leaves it out.',
@@ -322,7 +312,7 @@ def decode_image(
 
 
 def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2) -> ImageReport:
-    """Decode every file once and say which ones cannot be used.
+    """Decode every file once, to find those that cannot be used.
 
     Args:
         files: The files.
@@ -365,15 +355,7 @@ def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2
 
 
 def check_exist(paths: Sequence[str | Path], listed_in: str | Path) -> None:
-    """Require that listed files are there.
-
-    Args:
-        paths: The files.
-        listed_in: What lists them, for the message.
-
-    Raises:
-        InputError: If some are missing; the first are named.
-    """
+    """Require that listed files exist; ``listed_in`` is what lists them, for the message."""
     missing = [p for p in paths if not os.path.isfile(p)]
     if missing:
         more = f" … and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
@@ -388,7 +370,7 @@ def _thumbnail(width: int, height: int) -> Frame:
     return Frame((0.0, 0.0, 1.0, 1.0), (max(1, width // 8), max(1, height // 8)))
 
 
-def _framed(pil: Any, image: Any, mode: str, framing: Framing) -> Any:
+def _framed(pil: Any, image: Any, name: str, mode: str, framing: Framing) -> Any:
     if image.format != "JPEG":
         image.load()
     orientation = _orientation(image)
@@ -396,7 +378,7 @@ def _framed(pil: Any, image: Any, mode: str, framing: Framing) -> Any:
     frame = framing(width, height)
     if image.format == "JPEG" and (scale := decoder_scale(frame, width, height)) > 1:
         image.draft(None, (max(1, image.width // scale), max(1, image.height // scale)))
-    image = _to_mode(pil, image, mode)
+    image = _to_mode(pil, image, name, mode)
     if orientation in UPRIGHT:
         image = image.transpose(pil.Transpose[UPRIGHT[orientation]])
     return frame_image(image, frame)
@@ -409,12 +391,12 @@ def _orientation(image: Any) -> int:
         return 1
 
 
-def _to_mode(pil: Any, image: Any, mode: str) -> Any:
+def _to_mode(pil: Any, image: Any, name: str, mode: str) -> Any:
     if image.mode == mode:
         return image
     if image.mode == "F":
         raise InputError(
-            f"{image.filename} holds floating-point pixels, whose scale is not known. "
+            f"{name} holds floating-point pixels, whose scale is not known. "
             "Export it with 8 bits per channel."
         )
     if image.mode.startswith("I"):

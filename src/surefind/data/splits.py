@@ -9,10 +9,9 @@ Three cuts, each from a generator:
 
 A class with a single image cannot stand on both sides. A named policy says where it goes.
 
-Two ways to divide a fine-grained set: by its publisher's lists, or by class.
-
-Image retrieval on CUB-200-2011 and Cars196 trains on the first half of the classes and tests on the
-second (``"zero-shot"``); classification divides the images of every class (``"published"``).
+A fine-grained set is divided by its publisher's lists, or by class. Image retrieval on CUB-200-2011 and
+Cars196 trains on the first half of the classes and tests on the second (``"zero-shot"``); classification
+divides the images of every class (``"published"``).
 """
 
 from collections.abc import Iterator, Mapping

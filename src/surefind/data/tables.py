@@ -1,12 +1,12 @@
-"""Tables of text: CSV and Parquet files as columns of strings.
+"""Tables of text, CSV and Parquet files as columns of strings; and manifests, which list images.
 
 A cell that is empty or null is the empty string. Messages name the file and the line, counted as an
 editor counts them (the header is line 1); for Parquet the row of that number.
 
-A manifest: a CSV or Parquet file with a row per image.
+A manifest has a row per image:
 
     path        the file, relative to the manifest's folder or absolute
-    label       its class; or, for places:
+    label       its class; or, for place recognition:
     easting     metric coordinates, for example UTM,
     northing    in the same zone for all rows
     split       optional: the part it belongs to

@@ -397,7 +397,7 @@ def is_same(relation: Classes | Positions, found: Int[Tensor, " n"]) -> Bool[Ten
     gap: Tensor = torch.linalg.vector_norm(
         relation.coordinates - relation.coordinates[found], dim=1
     )
-    return gap <= relation.same_within
+    return gap <= relation.positive_radius
 
 
 EXAMPLES_PER_CLASS = 4

@@ -4,7 +4,7 @@ It stores its arguments and delegates. The caller's encoder is never changed: a 
 its own.
 
 A saved learner is a folder with one file, ``model.safetensors``: the tensors, and as JSON in its
-header the architecture, the method and its options, the preprocessing and the history. There is no
+header the architecture, the method and its options, what inputs it takes and the history. There is no
 pickle in it, and opening it runs no code that it brings.
 """
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.data.inputs import InputSpec
 from surefind.data.preprocessing import Preprocessing
 from surefind.embeddings import Embeddings
 from surefind.errors import Hint, InputError
@@ -31,10 +32,11 @@ from surefind.learning.train import Epoch, Optimizer, TrainConfig
 from surefind.models.architecture import build, describe
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.models.encoder import Encoder
-from surefind.pairs.objectives import Contrastive, Objective
+from surefind.pairs.objectives import MARGIN, Contrastive, Objective
+from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS
 from surefind.validation import check_choice, check_int, check_positive
 
-FORMAT = 1
+FORMAT = 2
 FILE = "model.safetensors"
 
 
@@ -55,13 +57,14 @@ class MetricLearner:
         optimizer: Makes another torch optimiser from a list of parameters.
         objective: Another loss, such as ``surefind.pairs.objectives.External(loss, miner)``.
         examples_per_class: K, for batches of K examples of each of batch_size/K classes or places.
-        radii: Where the data have positions: same up to the first distance, different beyond the
-            second.
+        radii: Where the data have positions: pairs are positive within the first distance, negative
+            beyond the second.
         preprocessing: How images are cut, resized and normalised; saved with the model.
         workers: Threads that read images ahead.
 
     Attributes:
         embedder_: The fitted method.
+        input_spec_: What inputs it takes, determined from the training data and saved with the model.
         history_: Mean loss and seconds of each epoch, by stage.
     """
 
@@ -73,13 +76,13 @@ class MetricLearner:
         epochs: int = 20,
         seed: int = 0,
         batch_size: int = 64,
-        margin: float = 0.7,
+        margin: float = MARGIN,
         learning_rate: float = 1e-3,
         decay: float = float(np.exp(-0.1)),
         optimizer: Optimizer | None = None,
         objective: Objective | None = None,
         examples_per_class: int | None = None,
-        radii: tuple[float, float] = (25.0, 50.0),
+        radii: tuple[float, float] = (POSITIVE_RADIUS, NEGATIVE_RADIUS),
         preprocessing: Preprocessing | None = None,
         workers: int = 2,
     ) -> None:
@@ -146,6 +149,7 @@ class MetricLearner:
         where = None if folder is None else Path(folder)
         run = TrainingSession(config, objective, margin, where, report, self._training_settings())
         self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
+        self.input_spec_ = InputSpec.of(dataset.inputs, self.preprocessing)
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
         return self
 
@@ -153,13 +157,15 @@ class MetricLearner:
         """Embed inputs, each with its concentration.
 
         Args:
-            inputs: A data set, or a tensor or array of what a data set takes.
+            inputs: A data set, or a tensor or array of what a data set takes. Image files of any size are
+                prepared as `InputSpec.prepare` says; arrays must have the shape that the model takes.
             batch_size: Inputs at a time.
 
         Returns:
             The embeddings; NumPy arrays if the inputs are one.
         """
-        parts = [self.fitted.embed(x) for x in self._batches(inputs, batch_size)]
+        embedder = self.fitted
+        parts = [embedder.embed(x) for x in self._batches(inputs, batch_size)]
         together = Embeddings(
             torch.cat([p.mean for p in parts]), torch.cat([p.kappa for p in parts])
         )
@@ -214,7 +220,7 @@ class MetricLearner:
             "method": name,
             "options": asdict(method) if is_dataclass(method) else {},
             "architecture": describe(self.encoder),
-            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
+            "inputs": self.input_spec_.to_dict(),
             "history": {k: [asdict(e) for e in v] for k, v in self.history_.items()},
             "settings": {
                 "epochs": self.epochs,
@@ -246,13 +252,13 @@ class MetricLearner:
         return batches(
             dataset,
             self.encoder,
-            preprocessing=self.preprocessing,
+            preprocessing=self.input_spec_,
             size=batch_size,
             workers=self.workers,
         )
 
     def _training_settings(self) -> dict[str, Any]:
-        """Give what decides the training and is not in the plan as a number."""
+        """Return what decides the training beyond the numbers of its config."""
         return {
             "learning_rate": None if self.optimizer else self.learning_rate,
             "decay": self.decay,
@@ -291,14 +297,15 @@ def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
                 ),
             )
         encoder = build(metadata["architecture"])
-    preprocessing = metadata["preprocessing"]
+    spec = InputSpec.from_dict(metadata["inputs"])
     learner = MetricLearner(
         encoder,
         method=METHODS[metadata["method"]](**metadata["options"]),
-        preprocessing=None if preprocessing is None else Preprocessing.from_dict(preprocessing),
+        preprocessing=spec.preprocessing,
         **metadata["settings"],
     )
     learner.embedder_ = _method(learner.method).restore(encoder, tensors)
+    learner.input_spec_ = spec
     learner.history_ = {
         stage: tuple(Epoch(**e) for e in epochs) for stage, epochs in metadata["history"].items()
     }

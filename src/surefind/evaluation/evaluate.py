@@ -98,7 +98,7 @@ def _drawn(
     inputs = batches(
         part,
         learner.encoder,
-        preprocessing=learner.preprocessing,
+        preprocessing=learner.input_spec_,
         size=BATCH,
         workers=learner.workers,
     )

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from surefind.data.batches import read_batches
 from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
+from surefind.data.inputs import InputSpec
 from surefind.data.preprocessing import Preprocessing
-from surefind.pairs.relations import blocks
+from surefind.pairs.blocks import blocks
 
 BATCH = 512
 
@@ -30,7 +31,7 @@ def batches(
     network: nn.Module,
     *,
     rows: slice | None = None,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Preprocessing | InputSpec | None = None,
     size: int = BATCH,
     workers: int = 2,
 ) -> Iterator[Tensor]:
@@ -40,7 +41,7 @@ def batches(
         dataset: What to read.
         network: Where the batches go: its device and dtype are theirs.
         rows: A range of examples; all of them by default.
-        preprocessing: How images are cut, resized and normalised.
+        preprocessing: How images are cut, resized and normalised; or what a fitted model takes.
         size: Examples a batch.
         workers: Threads that decode image files ahead.
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from surefind.data.batches import class_batches, places, random_batches, read_batches
+from surefind.data.batches import class_batches, grid_cells, random_batches, read_batches
 from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.data.preprocessing import Preprocessing
@@ -29,7 +29,7 @@ from surefind.errors import InputError, NumericalError
 from surefind.learning.distributed import part, sum_gradients, world
 from surefind.learning.seeds import seeded
 from surefind.models.initialization import borrowed_rng
-from surefind.pairs.relations import Relation, as_relation
+from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, Relation, as_relation
 from surefind.validation import check_int
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -80,7 +80,8 @@ class TrainConfig:
         seed: Decides order, augmentation and noise.
         examples_per_class: K of batches with K examples of each of batch_size/K classes; None for
             batches at random.
-        radii: Where labels are positions: same up to the first, different beyond the second.
+        radii: Where the data have positions: pairs are positive within the first, negative beyond the
+            second.
         preprocessing: How images are cut, resized and normalised.
         workers: Threads that read ahead.
     """
@@ -91,7 +92,7 @@ class TrainConfig:
     decay: float = math.exp(-0.1)
     seed: int = 0
     examples_per_class: int | None = None
-    radii: tuple[float, float] = (25.0, 50.0)
+    radii: tuple[float, float] = (POSITIVE_RADIUS, NEGATIVE_RADIUS)
     preprocessing: Preprocessing | None = None
     workers: int = 2
 
@@ -244,7 +245,7 @@ def epoch_batches(dataset: Dataset, config: TrainConfig, epoch: int) -> list[Ten
     check_int("examples_per_class", config.examples_per_class, least=2)
     labels = dataset.labels
     if labels is None:
-        labels = places(dataset.positions, config.radii[0], generator)
+        labels = grid_cells(dataset.positions, config.radii[0], generator)
     classes = max(2, config.batch_size // config.examples_per_class)
     return class_batches(labels, classes, config.examples_per_class, generator)
 
@@ -260,8 +261,9 @@ def relation_of(dataset: Dataset, config: TrainConfig, rows: Any = slice(None)) 
     Returns:
         The relation.
     """
-    inner, outer = config.radii
-    return as_relation(dataset.relation(rows, same_within=inner, different_beyond=outer))
+    positive, negative = config.radii
+    found = dataset.relation(rows, positive_radius=positive, negative_radius=negative)
+    return as_relation(found)
 
 
 _DIVERGED = (

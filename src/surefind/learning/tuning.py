@@ -40,7 +40,7 @@ from surefind.learning.inference import BATCH, like_network
 from surefind.learning.seeds import seeded
 from surefind.learning.session import TrainingSession
 from surefind.models.encoder import Encoder
-from surefind.pairs.relations import blocks
+from surefind.pairs.blocks import blocks
 from surefind.posterior.diagonal import HeadPosterior
 from surefind.retrieval.search import sampled_nearest_labels
 

@@ -1,15 +1,13 @@
 """Tensors in a file that is either the old one or the new one, whatever happens meanwhile.
 
 A checkpoint is a safetensors file with a JSON text in its header: no pickle, so opening a file that
-somebody sent runs nothing. It is written beside its place as ``.NAME.tmp``, flushed to the disk, and
-renamed over the old one; a process killed at any moment leaves the old file whole (and perhaps the
-``.tmp``, which the next save overwrites). One process at a time may write a path.
+somebody sent runs nothing. It is written by `surefind.files`, durably: a process killed at any moment
+leaves the old file whole.
 
 Values, dtypes and shapes come back bit for bit, on the CPU and contiguous.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from surefind.errors import InputError
+from surefind.files import write_atomically
 
 HEADER = "surefind"
 """The header's key; a safetensors file without it was written by something else."""
@@ -52,20 +51,14 @@ def save_tensors(
         raise InputError(
             f"metadata must be what JSON can hold: {error}. Turn it into numbers, texts, lists, dicts."
         ) from error
-    beside = path.with_name(f".{path.name}.tmp")
     try:
-        save_file(copies, beside, metadata=header)
-        _flush(beside)
-        os.replace(beside, path)
+        write_atomically(path, lambda p: save_file(copies, p, metadata=header), durable=True)
     except (SafetensorError, KeyError, ValueError) as error:
         dtypes = sorted({str(t.dtype) for t in copies.values()})
         raise InputError(
             f"cannot save {path.name}: {error}. Its dtypes are {', '.join(dtypes)}; "
             "convert those that safetensors does not know."
         ) from error
-    finally:
-        beside.unlink(missing_ok=True)
-    _flush(path.parent)
 
 
 def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -133,14 +126,3 @@ def load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def _kind(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-
-
-def _flush(path: Path) -> None:
-    """Wait until a file, or the list of files of a folder, is on the disk."""
-    if path.is_dir() and os.name != "posix":  # elsewhere a folder cannot be opened
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,32 +1,29 @@
-"""The contrastive loss of unit embeddings.
+"""The contrastive loss of unit embeddings, and the targets that write it as a sum over pairs.
 
-    L = (1 - w) mean_same |u_i - u_j|²  +  w mean_different max(0, m - |u_i - u_j|²)
+    L = (1 - w) mean_pos |u_i - u_j|²  +  w mean_neg max(0, m - |u_i - u_j|²)
 
 With w = 1/2 this is the expectation of the paper's eq. `contrastive`; it is a mean over pairs, not a
-sum over examples. Up to the constant ``w m |neg inside| / |neg|`` it equals ``Σ_ij y_ij ½|u_i - u_j|²``
-with the targets of `surefind.pairs.losses`. Training *descends* its gradient (the paper prints ``+λ∇L``).
+sum over examples. Training *descends* its gradient (the paper prints ``+λ∇L``).
 
 Training takes the second mean over the negative pairs *inside the margin* alone (``negatives="inside"``;
 pytorch-metric-learning averages so too). Most negative pairs soon lie outside and add nothing but their
 number: over all of them, the few that still confuse the network hardly count. It is the same loss with
 another w for each batch, w / (1 - w) = |neg| / |neg inside|.
 
-Policy: a batch without same (or different) pairs has no such term; with neither, the loss is zero.
+Up to the constant ``w m |neg inside| / |neg|``, L equals ``Σ_ij y_ij ½|u_i - u_j|²``. With a relation over
+``n`` examples (`surefind.pairs.relations`), the target of the ordered pair (i, j) is
 
-Pairs of examples: what each weighs.
-
-With a relation over ``n`` examples (`surefind.pairs.relations`), the target of the ordered pair (i, j) is
-
-    y_ij =  2 (1 - w) / |pos|   same
-    y_ij = -2 w / |neg|         different, inside the margin: |u_i - u_j|² <= m
+    y_ij =  2 (1 - w) / |pos|   positive
+    y_ij = -2 w / |neg|         negative, inside the margin: |u_i - u_j|² <= m
     y_ij =  0                   everything else, the diagonal included
 
 (the paper's eq. `target_definition`, with the weight w = w_n of eq. `minibatching_logic` for mined
-pairs; w = 1/2 leaves both as they are). ``|pos|`` and ``|neg|`` count *all* ordered same and
+pairs; w = 1/2 leaves both as they are). ``|pos|`` and ``|neg|`` count *all* ordered positive and
 negative pairs of the relation, self-pairs left out. The margin compares the squared distance, as the
 loss ``max(0, m - |·|²)`` does; the paper's appendix prints the distance itself.
 
-Policy: a relation without same (or different) pairs gives targets without those terms.
+Policy: a relation without positive (or negative) pairs has no such term, in the loss and in the targets;
+with neither, the loss is zero.
 
 Axes: ``n`` examples, ``z`` embedding.
 """
@@ -37,7 +34,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from surefind.pairs.relations import Labels, Relation, as_relation, inside_margin
+from surefind.pairs.blocks import inside_margin
+from surefind.pairs.relations import Labels, Relation, as_relation
 from surefind.validation import check_fraction, check_matrix, check_positive, check_unit_rows
 
 
@@ -57,16 +55,18 @@ def pair_targets(
     """
     relation = checked_pairs(labels, embeddings, margin, negative_weight)
     everything = slice(0, len(relation))
-    same, different = relation.block(everything, everything)
+    positive, negative = relation.block(everything, everything)
     inside = inside_margin(embeddings @ embeddings.T, margin)
     # The product's rounding may differ between (i, j) and (j, i); the pair is one pair.
     inside = inside.triu() | inside.triu().T
     attract, repel = pair_weights(relation, negative_weight)
-    return attract * same.to(embeddings.dtype) - repel * (different & inside).to(embeddings.dtype)
+    return attract * positive.to(embeddings.dtype) - repel * (negative & inside).to(
+        embeddings.dtype
+    )
 
 
 def pair_weights(relation: Relation, negative_weight: float) -> tuple[float, float]:
-    """Give the size of a same pair's target and of a different pair's, zero where there are none."""
+    """Return the size of a positive and of a negative pair's target, zero where there are none."""
     attract = 2 * (1 - negative_weight) / relation.n_positive if relation.n_positive else 0.0
     repel = 2 * negative_weight / relation.n_negative if relation.n_negative else 0.0
     return attract, repel
@@ -75,17 +75,7 @@ def pair_weights(relation: Relation, negative_weight: float) -> tuple[float, flo
 def checked_pairs(
     labels: Labels, embeddings: Tensor, margin: float, negative_weight: float
 ) -> Relation:
-    """Check what `pair_targets` and the loss take, and resolve the labels.
-
-    Args:
-        labels: A class per example, or a relation over them.
-        embeddings: Unit vectors (n, z).
-        margin: Squared distance, above 0.
-        negative_weight: Between 0 and 1.
-
-    Returns:
-        The relation over the embeddings' rows.
-    """
+    """Check what `pair_targets` and the loss take, and return the relation over the embeddings' rows."""
     relation = as_relation(labels).to(embeddings.device)
     check_matrix("embeddings", embeddings, rows=len(relation))
     check_unit_rows("embeddings", embeddings)
@@ -95,6 +85,7 @@ def checked_pairs(
 
 
 Negatives = Literal["all", "inside"]
+"""Over which negative pairs the mean is taken: all, or those inside the margin."""
 
 
 def contrastive_loss(
@@ -123,24 +114,13 @@ def relation_loss(
     negative_weight: float,
     negatives: Negatives = "all",
 ) -> Float[Tensor, ""]:
-    """Compute the same as `contrastive_loss`, trusting its arguments: for the training loop.
-
-    Args:
-        embeddings: Unit vectors (n, z).
-        relation: Over them.
-        margin: Squared distance up to which negative pairs repel.
-        negative_weight: The weight w of negative pairs.
-        negatives: Over which negative pairs the mean is taken.
-
-    Returns:
-        The scalar loss.
-    """
+    """Compute `contrastive_loss`, trusting its arguments; ``negatives`` are those that the mean is over."""
     everything = slice(0, len(relation))
-    same, different = relation.block(everything, everything)
+    positive, negative = relation.block(everything, everything)
     squared_distance = 2 - 2 * embeddings @ embeddings.T
     attract, repel = pair_weights(relation, negative_weight)
-    pull = torch.where(same, squared_distance, 0).sum()
-    push = torch.where(different, margin - squared_distance, 0).clamp(min=0)
-    counted = push > 0 if negatives == "inside" else different
+    pull = torch.where(positive, squared_distance, 0).sum()
+    push = torch.where(negative, margin - squared_distance, 0).clamp(min=0)
+    counted = push > 0 if negatives == "inside" else negative
     repelled = push.sum() * relation.n_negative / counted.sum().clamp(min=1)
     return (attract * pull + repel * repelled) / 2

@@ -3,7 +3,7 @@
 - "all": any pairs.
 - "hard": the positive pairs that are farthest apart, and the negative pairs that are closest.
 - "semi-hard": any positive pairs, and negative pairs inside the margin that are farther apart than one
-  of the two is from its nearest same example (Schroff et al. 2015, FaceNet, for pairs).
+  of the two is from its nearest positive partner (Schroff et al. 2015, FaceNet, for pairs).
 
 Mined negative pairs lie inside the margin more often than those of the whole set, so a curvature over
 them is biased. If a share f of all negative pairs is inside the margin and a share g of the mined
@@ -22,8 +22,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from surefind.pairs.blocks import inside_margin
 from surefind.pairs.losses import checked_pairs
-from surefind.pairs.relations import Labels, PairList, inside_margin
+from surefind.pairs.relations import Labels, PairList
 from surefind.validation import check_choice, check_int
 
 Mining = Literal["all", "hard", "semi-hard"]
@@ -38,7 +39,7 @@ def mine_pairs(
     margin: float,
     generator: torch.Generator,
 ) -> PairList:
-    """Choose at most ``max_pairs`` pairs of a batch, half of them same where there are so many.
+    """Choose at most ``max_pairs`` pairs of a batch, half of them positive where there are so many.
 
     Args:
         labels: A class per example, or a relation over them.
@@ -55,20 +56,20 @@ def mine_pairs(
     relation = checked_pairs(labels, embeddings, margin, 0.5)
     check_int("max_pairs", max_pairs, least=1)
     everything = slice(0, len(relation))
-    same, different = relation.block(everything, everything)
+    positive, negative = relation.block(everything, everything)
     cosine = embeddings.detach() @ embeddings.detach().T
     if kind != "all":
-        different &= inside_margin(cosine, margin)
+        negative &= inside_margin(cosine, margin)
     if kind == "semi-hard":
-        nearest_same = cosine.masked_fill(~same, -torch.inf).amax(1)
-        farther = cosine < nearest_same[:, None]
-        different &= farther | farther.T
-    attracting = _ranked(same, cosine if kind == "hard" else None, generator)
-    repelling = _ranked(different, -cosine if kind == "hard" else None, generator)
+        nearest_positive = cosine.masked_fill(~positive, -torch.inf).amax(1)
+        farther = cosine < nearest_positive[:, None]
+        negative &= farther | farther.T
+    attracting = _ranked(positive, cosine if kind == "hard" else None, generator)
+    repelling = _ranked(negative, -cosine if kind == "hard" else None, generator)
     n_positive = min(len(attracting), max(max_pairs - max_pairs // 2, max_pairs - len(repelling)))
     chosen = torch.cat([attracting[:n_positive], repelling[: max_pairs - n_positive]])
-    is_same = torch.arange(len(chosen), device=chosen.device) < n_positive
-    return PairList(chosen[:, 0], chosen[:, 1], is_same, n=len(relation))
+    attracted = torch.arange(len(chosen), device=chosen.device) < n_positive
+    return PairList(chosen[:, 0], chosen[:, 1], attracted, n=len(relation))
 
 
 def mined_negative_weight(
@@ -83,7 +84,7 @@ def mined_negative_weight(
         margin: Squared distance inside which negative pairs repel.
 
     Returns:
-        w_n in [0, 1]; 0.5 where no mined different pair is inside the margin, so that it has no say.
+        w_n in [0, 1]; 0.5 where no mined negative pair is inside the margin, so that it has no say.
     """
     relation = checked_pairs(labels, embeddings, margin, 0.5)
     one = embeddings.new_ones(len(relation), 1)

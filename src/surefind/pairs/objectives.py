@@ -17,6 +17,9 @@ from surefind.pairs.mining import Mining, mine_pairs
 from surefind.pairs.relations import Classes, Relation
 from surefind.validation import check_choice, check_fraction, check_positive
 
+MARGIN = 0.7
+"""Squared distance up to which negative pairs repel, unless another is given."""
+
 
 @runtime_checkable
 class Objective(Protocol):
@@ -44,7 +47,7 @@ class Contrastive:
         InputError: If an option is out of range.
     """
 
-    margin: float = 0.7
+    margin: float = MARGIN
     negative_weight: float = 0.5
     negatives: Negatives = "inside"
     mining: Mining | None = None
@@ -58,16 +61,7 @@ class Contrastive:
     def __call__(
         self, embeddings: Tensor, relation: Relation, generator: torch.Generator
     ) -> Tensor:
-        """Compute the loss of a batch.
-
-        Args:
-            embeddings: Unit vectors (n, z).
-            relation: Over the batch.
-            generator: Decides between equally good pairs.
-
-        Returns:
-            The loss.
-        """
+        """Compute the loss of a batch; the generator decides between equally good pairs."""
         if self.mining is not None:
             relation = mine_pairs(
                 relation,
@@ -101,19 +95,7 @@ class External:
     def __call__(
         self, embeddings: Tensor, relation: Relation, generator: torch.Generator
     ) -> Tensor:
-        """Compute the loss of a batch.
-
-        Args:
-            embeddings: Unit vectors (n, z).
-            relation: Over the batch; from class labels.
-            generator: Not used: such losses have their own randomness, if any.
-
-        Returns:
-            The loss.
-
-        Raises:
-            InputError: If the relation has no labels.
-        """
+        """Compute the loss of a batch of class labels; such losses have their own randomness, if any."""
         if not isinstance(relation, Classes):
             raise InputError("an external loss needs class labels; this data set has positions.")
         labels = relation.labels

@@ -1,36 +1,14 @@
-"""Relations: which examples belong together, which do not, and which are neither.
+"""Relations: which pairs of examples are positive, which negative, and which neither.
 
-A relation over ``n`` examples calls each pair same, different or neither. It comes from class labels, from
-positions with two radii (place recognition: same within one, different beyond the other, neither between),
-or from a list of judged pairs. Self-pairs are neither.
+A relation over ``n`` examples calls each pair positive (the two belong together), negative (they do not) or
+neither. It comes from class labels, from positions with two radii (place recognition: positive within one,
+negative beyond the other, neither between), or from a list of judged pairs. Self-pairs are neither.
 
 Beside single blocks of pairs, a relation can add up vectors over an example's partners without ever
-storing n × n: over the same ones, and over the different ones inside a margin, |u_i - u_j|² <= m.
+storing n × n: over the positive ones, and over the negative ones inside a margin, |u_i - u_j|² <= m.
 
 Axes: ``n`` examples, ``z`` embedding, ``v`` summed vectors, ``k`` classes, ``r`` rows and ``c`` columns of
 a block, ``m`` listed pairs.
-
-What every relation can say of its pairs.
-
-Axes as in `surefind.pairs.relations`.
-
-All pairs, block by block, never storing n × n.
-
-Axes: ``n`` examples, ``z`` embedding, ``v`` summed vectors, ``r`` rows and ``c`` columns of a block.
-
-Classes: two examples are the same if their labels are equal, and different otherwise.
-
-Axes: ``n`` examples, ``k`` classes, ``z`` embedding, ``v`` summed vectors, ``r`` rows, ``c`` columns.
-
-What the doors take for a relation: labels of any kind, or the relation itself.
-
-Positions: examples taken near each other are the same, far from each other different.
-
-Axes: ``n`` examples, ``z`` embedding, ``v`` summed vectors, ``r`` rows, ``c`` columns.
-
-A list of pairs that somebody judged.
-
-Axes: ``n`` examples, ``m`` listed pairs, ``z`` embedding, ``v`` summed vectors, ``r`` rows, ``c`` columns.
 """
 
 from dataclasses import dataclass, replace
@@ -43,12 +21,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from surefind.errors import DegenerateError, InputError
+from surefind.pairs.blocks import column_blocks, inside_margin, row_blocks, without_self
 from surefind.validation import check_matrix, check_positive
+
+POSITIVE_RADIUS, NEGATIVE_RADIUS = 25.0, 50.0
+"""Metres within which two positions are one place, and beyond which they are two: those of MSLS."""
 
 
 @runtime_checkable
 class Relation(Protocol):
-    """Which pairs of ``len(relation)`` examples are the same, and which are different.
+    """Which pairs of ``len(relation)`` examples are positive, and which are negative.
 
     `n_positive` and `n_negative` count ordered pairs, so each unordered pair counts twice.
     """
@@ -56,7 +38,7 @@ class Relation(Protocol):
     def __len__(self) -> int: ...
 
     def to(self, device: torch.device) -> "Relation":
-        """Give the same relation on a device."""
+        """Return the relation on a device."""
         ...
 
     @property
@@ -70,11 +52,11 @@ class Relation(Protocol):
         ...
 
     def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
-        """Say of each pair in a block whether it is same, and whether it is different."""
+        """Return the masks of a block's positive pairs and of its negative pairs."""
         ...
 
     def positive_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
-        """Add up, for each row, the vectors of the examples that are the same as it."""
+        """Add up, for each row, the vectors of its positive partners."""
         ...
 
     def negative_sums(
@@ -84,32 +66,8 @@ class Relation(Protocol):
         margin: float,
         rows: slice,
     ) -> Float[Tensor, "r v"]:
-        """Add up, for each row, the vectors of the different examples inside the margin."""
+        """Add up, for each row, the vectors of its negative partners inside the margin."""
         ...
-
-
-BLOCK_ROWS, BLOCK_COLUMNS = 512, 4096
-"""A block of similarities is 8 MB in float32: large enough for the matrix product, small for memory."""
-
-
-def inside_margin(cosine: Tensor, margin: float) -> Tensor:
-    """Say whether unit vectors of this cosine have a squared distance of at most the margin."""
-    return cosine >= 1 - margin / 2
-
-
-def blocks(span: slice, size: int) -> list[slice]:
-    """Cut a span into consecutive slices of at most ``size``."""
-    return [slice(i, min(i + size, span.stop)) for i in range(span.start, span.stop, size)]
-
-
-def row_blocks(span: slice) -> list[slice]:
-    """Cut rows into blocks."""
-    return blocks(span, BLOCK_ROWS)
-
-
-def column_blocks(n: int) -> list[slice]:
-    """Cut all ``n`` columns into blocks."""
-    return blocks(slice(0, n), BLOCK_COLUMNS)
 
 
 def inside_sums(
@@ -119,7 +77,7 @@ def inside_sums(
     margin: float,
     rows: slice,
 ) -> Float[Tensor, "r v"]:
-    """Add up the vectors of different examples inside the margin, never storing n × n."""
+    """Add up the vectors of negative partners inside the margin, never storing n × n."""
     sums = vectors.new_zeros(rows.stop - rows.start, vectors.shape[1], dtype=torch.float64)
     for r in row_blocks(rows):
         here = sums[r.start - rows.start : r.stop - rows.start]
@@ -130,17 +88,9 @@ def inside_sums(
     return sums
 
 
-def without_self(mask: Bool[Tensor, "r c"], rows: slice, columns: slice) -> Bool[Tensor, "r c"]:
-    """Make the pairs of an example with itself false, in place."""
-    first = max(rows.start, columns.start)
-    own = torch.arange(first, max(first, min(rows.stop, columns.stop)), device=mask.device)
-    mask[own - rows.start, own - columns.start] = False
-    return mask
-
-
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """Same means: equal label.
+    """Pairs of equal label are positive, all others negative.
 
     Attributes:
         labels: One integer per example.
@@ -152,7 +102,7 @@ class Classes:
         return len(self.labels)
 
     def to(self, device: torch.device) -> "Classes":
-        """Give the same relation on a device."""
+        """Return the relation on a device."""
         return self if self.labels.device == device else Classes(self.labels.to(device))
 
     @cached_property
@@ -173,8 +123,8 @@ class Classes:
 
     def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
         """Compare labels; self-pairs are neither."""
-        different = self.labels[rows, None] != self.labels[None, columns]
-        return without_self(~different, rows, columns), different
+        negative = self.labels[rows, None] != self.labels[None, columns]
+        return without_self(~negative, rows, columns), negative
 
     def positive_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
         """Take the class's sum less the example itself: O(n v)."""
@@ -239,17 +189,17 @@ def as_relation(labels: Labels) -> Relation:
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Same means near, different means far, and between the two radii a pair is neither.
+    """Near pairs are positive, far ones negative, and those between the two radii neither.
 
     Attributes:
         coordinates: Metric coordinates, for example UTM easting and northing.
-        same_within: Pairs at most this far apart are the same.
-        different_beyond: Pairs farther apart than this are different.
+        positive_radius: Pairs at most this far apart are positive.
+        negative_radius: Pairs farther apart than this are negative.
     """
 
     coordinates: Float[Tensor, "n axes"]
-    same_within: float
-    different_beyond: float
+    positive_radius: float = POSITIVE_RADIUS
+    negative_radius: float = NEGATIVE_RADIUS
 
     def __post_init__(self) -> None:
         """Check the radii.
@@ -258,31 +208,30 @@ class Positions:
             InputError: If a radius is not positive or they are in the wrong order.
         """
         check_matrix("coordinates", self.coordinates)
-        check_positive("same_within", self.same_within)
-        if not self.same_within <= self.different_beyond:
+        check_positive("positive_radius", self.positive_radius)
+        if not self.positive_radius <= self.negative_radius:
             raise InputError(
-                f"different_beyond ({self.different_beyond}) must not be smaller than "
-                f"same_within ({self.same_within})."
+                f"negative_radius ({self.negative_radius}) must not be smaller than "
+                f"positive_radius ({self.positive_radius})."
             )
 
     def __len__(self) -> int:
         return len(self.coordinates)
 
     def to(self, device: torch.device) -> "Positions":
-        """Give the same relation on a device."""
+        """Return the relation on a device."""
         if self.coordinates.device == device:
             return self
         return replace(self, coordinates=self.coordinates.to(device))
 
     @cached_property
     def _counts(self) -> tuple[int, int]:
-        same = different = 0
-        everything = slice(0, len(self))
-        for rows in row_blocks(everything):
+        positive = negative = 0
+        for rows in row_blocks(slice(0, len(self))):
             for columns in column_blocks(len(self)):
-                s, d = self.block(rows, columns)
-                same, different = same + int(s.sum()), different + int(d.sum())
-        return same, different
+                p, n = self.block(rows, columns)
+                positive, negative = positive + int(p.sum()), negative + int(n.sum())
+        return positive, negative
 
     @property
     def n_positive(self) -> int:
@@ -302,8 +251,8 @@ class Positions:
             self.coordinates[columns],
             compute_mode="donot_use_mm_for_euclid_dist",
         )
-        same = without_self(distance <= self.same_within, rows, columns)
-        return same, distance > self.different_beyond
+        positive = without_self(distance <= self.positive_radius, rows, columns)
+        return positive, distance > self.negative_radius
 
     def positive_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
         """Scan the distances block by block."""
@@ -329,20 +278,20 @@ class Positions:
 
 @dataclass(frozen=True, eq=False)
 class PairList:
-    """Same and different as somebody said of each listed pair; all other pairs are neither.
+    """Listed pairs that somebody judged positive or negative; all other pairs are neither.
 
     Pairs are unordered: (i, j) stands for (j, i) too and may be listed once only.
 
     Attributes:
         left: Index of each pair's first example (m).
         right: Index of its second example (m).
-        same: Whether the two belong together (m), boolean.
+        positive: Whether the two belong together (m), boolean.
         n: Number of examples that the indices point into.
     """
 
     left: Tensor
     right: Tensor
-    same: Tensor
+    positive: Tensor
     n: int
 
     def __post_init__(self) -> None:
@@ -351,17 +300,19 @@ class PairList:
         Raises:
             InputError: If the list is not a set of distinct pairs of distinct examples.
         """
-        kinds = [getattr(x, "dtype", type(x).__name__) for x in (self.left, self.right, self.same)]
+        kinds = [
+            getattr(x, "dtype", type(x).__name__) for x in (self.left, self.right, self.positive)
+        ]
         if kinds != [torch.int64, torch.int64, torch.bool]:
             raise InputError(
-                "left and right must be int64 tensors and same a boolean one; got "
+                "left and right must be int64 tensors and positive a boolean one; got "
                 + ", ".join(map(str, kinds))
                 + "."
             )
-        if not len(self.left) == len(self.right) == len(self.same):
+        if not len(self.left) == len(self.right) == len(self.positive):
             raise InputError(
-                f"left, right and same must have one entry per pair; got {len(self.left)}, "
-                f"{len(self.right)} and {len(self.same)}."
+                f"left, right and positive must have one entry per pair; got {len(self.left)}, "
+                f"{len(self.right)} and {len(self.positive)}."
             )
         if len(self.left) == 0:
             return
@@ -379,35 +330,37 @@ class PairList:
         return self.n
 
     def to(self, device: torch.device) -> "PairList":
-        """Give the same relation on a device."""
+        """Return the relation on a device."""
         if self.left.device == device:
             return self
-        left, right, same = (x.to(device) for x in (self.left, self.right, self.same))
-        return PairList(left, right, same, self.n)
+        left, right, positive = (x.to(device) for x in (self.left, self.right, self.positive))
+        return PairList(left, right, positive, self.n)
 
     @property
     def n_positive(self) -> int:
-        """Number of ordered pairs said to be the same."""
-        return 2 * int(self.same.sum())
+        """Number of ordered pairs judged positive."""
+        return 2 * int(self.positive.sum())
 
     @property
     def n_negative(self) -> int:
-        """Number of ordered pairs said to be different."""
-        return 2 * int((~self.same).sum())
+        """Number of ordered pairs judged negative."""
+        return 2 * int((~self.positive).sum())
 
     def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
         """Look the listed pairs up."""
         r0, r1, _ = rows.indices(self.n)
         c0, c1, _ = columns.indices(self.n)
-        said = self.left.new_zeros(r1 - r0, c1 - c0, dtype=torch.int8)
+        judged = self.left.new_zeros(r1 - r0, c1 - c0, dtype=torch.int8)
         for i, j in ((self.left, self.right), (self.right, self.left)):
             here = (i >= r0) & (i < r1) & (j >= c0) & (j < c1)
-            said[i[here] - r0, j[here] - c0] = torch.where(self.same[here], 1, -1).to(torch.int8)
-        return said > 0, said < 0
+            judged[i[here] - r0, j[here] - c0] = torch.where(self.positive[here], 1, -1).to(
+                torch.int8
+            )
+        return judged > 0, judged < 0
 
     def positive_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
         """Add over the list: O(m v)."""
-        return self._listed_sums(vectors, self.same, rows)
+        return self._listed_sums(vectors, self.positive, rows)
 
     def negative_sums(
         self,
@@ -418,7 +371,7 @@ class PairList:
     ) -> Float[Tensor, "r v"]:
         """Add over the list: O(m (v + z))."""
         cosine = (embeddings[self.left] * embeddings[self.right]).sum(1)
-        return self._listed_sums(vectors, ~self.same & inside_margin(cosine, margin), rows)
+        return self._listed_sums(vectors, ~self.positive & inside_margin(cosine, margin), rows)
 
     def _listed_sums(
         self, vectors: Float[Tensor, "n v"], chosen: Bool[Tensor, " m"], rows: slice

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.pairs.relations import blocks
+from surefind.pairs.blocks import blocks
 from surefind.posterior.contract import check_features
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
 from surefind.posterior.precision import check_precision, laplace_precision

@@ -180,6 +180,6 @@ def pair_loss(embeddings: Embeddings, pairs: PairList) -> float:
     gap = paired_gap(a.mean, b.mean)
     uniform = vmf_log_normalizer(torch.zeros_like(gap[:1]), dim)
     ratio = match_score(gap, a.kappa, b.kappa, dim) - uniform
-    same = torch.nn.functional.softplus(-ratio[pairs.same]).mean()
-    different = torch.nn.functional.softplus(ratio[~pairs.same]).mean()
+    same = torch.nn.functional.softplus(-ratio[pairs.positive]).mean()
+    different = torch.nn.functional.softplus(ratio[~pairs.positive]).mean()
     return float(same + different) / 2

@@ -19,7 +19,7 @@ from surefind.apps.cli.console import count_progress, say
 from surefind.apps.cli.options import DataFolder, OnBad, RunArgument, SourceArgument
 from surefind.apps.cli.preflight import Estimate, check_file, check_place, peak_memory
 from surefind.apps.cli.run_folder import open_run
-from surefind.apps.cli.sources import check_fits, image_mode, read_source, readable
+from surefind.apps.cli.sources import check_fits, read_source, readable
 from surefind.errors import InputError
 from surefind.files import write_atomically
 
@@ -51,10 +51,10 @@ def embed(
     check_file(out, SUFFIXES)
     folder = open_run(run)
     learner = folder.learner()
-    dataset = readable(read_source(source, data, mode=image_mode(learner.encoder)), on_bad)
+    dataset = readable(read_source(source, data, mode=learner.input_spec_.mode), on_bad)
     if len(dataset) == 0:
         raise InputError(f"{source} holds nothing to embed.", field="source")
-    check_fits(learner, dataset, folder.config.get("inputs"))
+    check_fits(learner, dataset)
     check_place(out.parent, 2 * len(dataset) * (4 * learner.encoder.embedding_dim + 64))
     found = embed_in_blocks(learner, dataset, batch_size, announce=say)
     write_embeddings(out, found, dataset)

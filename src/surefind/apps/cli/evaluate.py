@@ -12,7 +12,7 @@ from surefind.apps.cli.options import SOURCE_HELP, DataFolder, OnBad, RunArgumen
 from surefind.apps.cli.plots import NO_PICTURES, can_draw, draw_curves, draw_uncertainty
 from surefind.apps.cli.preflight import Estimate, check_place, peak_memory
 from surefind.apps.cli.run_folder import RunFolder, open_run
-from surefind.apps.cli.sources import check_fits, image_mode, read_source, readable, split_part
+from surefind.apps.cli.sources import check_fits, read_source, readable, split_part
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -90,11 +90,12 @@ def evaluate(
     learner = folder.learner()
     place = data or folder.data
     source = source or own_test(folder)
-    mode = image_mode(learner.encoder)
 
     def read(name: str, prefer: str) -> "Dataset":
-        dataset = readable(read_source(name, place, prefer=prefer, mode=mode), on_bad)
-        check_fits(learner, dataset, folder.config.get("inputs"))
+        dataset = readable(
+            read_source(name, place, prefer=prefer, mode=learner.input_spec_.mode), on_bad
+        )
+        check_fits(learner, dataset)
         return dataset
 
     test = read(source, "test")

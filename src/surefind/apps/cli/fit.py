@@ -22,7 +22,6 @@ from surefind.apps.cli.run_folder import check_run, open_run
 from surefind.apps.cli.sources import (
     check_fits,
     holds_vectors,
-    image_mode,
     read_source,
     read_vectors,
     readable,
@@ -124,7 +123,7 @@ def fit(
             raise InputError("vectors are fitted on themselves; leave --on out.")
         dataset, trained_on = _vectors(model, labels, data), model
         network = vector_encoder(dataset, embedding_dim, epochs=epochs, seed=seed)
-        known, on_bad = None, "refuse"
+        on_bad = "refuse"
         learner = MetricLearner(network, margin=margin or 0.7, **options)
     else:
         if labels is not None or epochs or embedding_dim is not None:
@@ -136,9 +135,9 @@ def fit(
         trained_on = on or run.own_source("name it with --on")
         place = data or run.data  # kept, so that the new run finds its data too
         settings["data"] = "" if place is None else str(place)
-        mode, on_bad = image_mode(trained.encoder), run.config.get("on_bad", "refuse")
+        mode, on_bad = trained.input_spec_.mode, run.config.get("on_bad", "refuse")
         dataset = readable(read_source(trained_on, place, prefer="train", mode=mode), on_bad)
-        known = run.config.get("inputs")
+        check_fits(trained, dataset)
         learner = MetricLearner(
             point_estimate(trained),
             margin=margin or trained.margin,
@@ -151,8 +150,8 @@ def fit(
             f"{dataset.name} has no labels, and the curvature is one of pairs that belong together or "
             "not. Give --labels."
         )
-    inputs = list(check_fits(learner, dataset, known))
-    found = {"source": trained_on, "on_bad": on_bad, "inputs": inputs}
+    check_fits(learner, dataset)
+    found = {"source": trained_on, "on_bad": on_bad}
     say(
         f"Fitting a posterior of {learner.encoder.embedding_dim} outputs to {len(dataset)} examples."
     )

@@ -19,7 +19,6 @@ from surefind.apps.cli.run_folder import open_run
 from surefind.apps.cli.sources import (
     check_fits,
     holds_vectors,
-    image_mode,
     read_source,
     readable,
 )
@@ -100,11 +99,11 @@ def read_items(
     else:
         folder = open_run(run)
         learner = folder.learner()
-        dataset = read_source(source, data, mode=image_mode(learner.encoder))
+        dataset = read_source(source, data, mode=learner.input_spec_.mode)
         good = readable(dataset, on_bad, announce=announce)
         found = _of_dataset(good, source)
         if len(good):
-            check_fits(learner, good, folder.config.get("inputs"))
+            check_fits(learner, good)
             embeddings = embed_in_blocks(learner, good, BATCH, announce=announce)
             found = replace(found, embeddings=embeddings, kept=_kept(dataset, found.files))
     if not len(found):

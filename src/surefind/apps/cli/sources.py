@@ -4,7 +4,7 @@
 the only part there is. What `surefind embed` writes can be read again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from surefind.data.dataset import Dataset
     from surefind.data.splits import Splits
     from surefind.estimators.learner import MetricLearner
-    from surefind.models.encoder import Encoder
 
 
 def holds_vectors(path: Path) -> bool:
@@ -52,7 +51,7 @@ NAMED = 10
 
 
 def read_source(
-    source: str, data: Path | None, *, prefer: str | None = None, mode: str = "RGB"
+    source: str, data: Path | None, *, prefer: str | None = None, mode: str | None = None
 ) -> "Dataset":
     """Read one part of what a user named.
 
@@ -60,7 +59,7 @@ def read_source(
         source: A set's name, a folder or a file, perhaps with ``:PART``.
         data: Folder that holds the data sets.
         prefer: The part to take if none is named.
-        mode: How images in files are read: "RGB" or "L" (grey).
+        mode: How images in files are read: "L" (grey) or "RGB", which is the default.
 
     Returns:
         The data.
@@ -69,7 +68,7 @@ def read_source(
         InputError: If there is no such thing, or it is not clear which part is meant.
     """
     where, part = split_part(source)
-    parts = _parts(where, data, mode)
+    parts = _parts(where, data, mode or "RGB")
     if part is None and prefer in parts.parts:
         part = prefer
     if part is None and len(parts) > 1:
@@ -139,56 +138,29 @@ def part_names(where: str, data: Path | None) -> tuple[str, ...]:
     return tuple(_parts(where, data, "RGB"))
 
 
-def image_mode(network: "Encoder") -> str:
-    """Give the mode in which a network takes images: grey if its first convolution has one channel."""
-    from torch import nn
-
-    convolutions = (m for m in network.modules() if isinstance(m, nn.Conv2d))
-    first = next(convolutions, None)
-    return "L" if first is not None and first.in_channels == 1 else "RGB"
-
-
-def check_fits(
-    learner: "MetricLearner", dataset: "Dataset", trained_on: Sequence[int] | None = None
-) -> tuple[int, ...]:
+def check_fits(learner: "MetricLearner", dataset: "Dataset") -> None:
     """Embed two examples before anything long, to see that the network takes them.
 
     Args:
-        learner: Its network is left as it is.
+        learner: Its network is left as it is; if it is fitted, it knows what inputs it takes.
         dataset: What will be embedded.
-        trained_on: The shape of an input that it is known to take; None if none is known.
-
-    Returns:
-        The shape of an input, as the network gets it.
 
     Raises:
-        InputError: If the network refuses them.
+        InputError: If it refuses them.
     """
     from surefind.learning.inference import like_network
 
-    network = learner.encoder
-    rows = dataset.read(slice(0, 2), preprocessing=learner.preprocessing)
-    inputs = like_network(rows, network)
-    training = network.training
+    network, training = learner.encoder, learner.encoder.training
+    wanted = getattr(learner, "input_spec_", learner.preprocessing)
     try:
-        network.eval()(inputs)
+        network.eval()(like_network(dataset.read(slice(0, 2), preprocessing=wanted), network))
     except (RuntimeError, InputError) as error:
-        given = f"{dataset.name} has {_described(inputs.shape[1:])}"
-        if trained_on is None:
-            why = f"{given}, which the encoder cannot take: {str(error).rstrip('.')}"
-        else:
-            why = f"{given}; the encoder was trained on {_described(trained_on)}"
         raise InputError(
-            f"{why}. Give it what it was made for, or train another with --encoder."
+            f"the encoder cannot take {dataset.name}: {str(error).rstrip('.')}. Give other data, or train "
+            "another with --encoder."
         ) from error
     finally:
         network.train(training)
-    return tuple(inputs.shape[1:])
-
-
-def _described(shape: Sequence[int]) -> str:
-    kind = "images (channels, height, width)" if len(shape) == 3 else "vectors"
-    return f"{kind} of shape {tuple(shape)}"
 
 
 def _parts(where: str, data: Path | None, mode: str) -> "Splits":

@@ -207,9 +207,9 @@ def train(
         objective=Contrastive(margin, mining=None if mining == "none" else mining),
         preprocessing=preprocessing,
     )
-    found = {"inputs": list(check_fits(learner, dataset))}
+    check_fits(learner, dataset)
     say(f"Training {method} on {len(dataset)} examples of {dataset.name}.")
-    fit_and_save(learner, dataset, out, settings | found, resume=resume, speaks=speaks)
+    fit_and_save(learner, dataset, out, settings, resume=resume, speaks=speaks)
     leave_processes()
 
 

@@ -1,35 +1,29 @@
-"""Images from strangers, decoded within bounds.
+"""Untrusted images, decoded within bounds, and small pictures of items and queries beside the gallery.
 
 What a file is decides its content, not its name: PNG, JPEG, WebP, GIF or BMP. Anything else is no image
 here; SVG and HTML can hold programs and are never decoded. Width times height is read from the header and
 refused before a pixel is decoded. The rest (upright, alpha over white, CMYK, 16 bits, first frame) is done
 as for training, by `surefind.data.images`.
 
-Small pictures of items and queries, beside the gallery.
-
-A picture's name is a hash, so that an id can be any text. A picture is written beside its place and moved
-there. It is a comfort, not a record: nothing depends on it.
-
-Where a payload has a ``"path"``, the picture can also come from a folder that the service was given; a path
-that leads out of that folder leads nowhere.
+A small picture's name is a hash, so that an id can be any text. It is a comfort, not a record: nothing
+depends on it. Where a payload has a ``"path"``, the picture can also come from a folder that the service
+was given; a path that leads out of that folder leads nowhere.
 """
 
 import functools
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
-from surefind.data.images import Frame, Framing, decode_image
+from surefind.data.images import Frame, decode_image, full_frame
 from surefind.errors import InputError, RefusedError
+from surefind.files import write_atomically
 from surefind.gallery.engine import Id
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -39,37 +33,8 @@ LOSSLESS = 64
 """Longest side up to which a small picture is kept exactly: in tiny images every pixel counts."""
 
 
-@contextmanager
-def checked_file(data: bytes, max_pixels: int) -> Iterator[Path]:
-    """Look at an upload's header, and give it as a file for as long as it is needed.
-
-    Args:
-        data: The upload.
-        max_pixels: Width times height above which it is refused.
-
-    Yields:
-        The path of a file of one of `FORMATS`.
-    """
-    check_header(data, max_pixels)
-    handle, name = tempfile.mkstemp(prefix="surefind-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        yield Path(name)
-    finally:
-        os.unlink(name)
-
-
 def check_header(data: bytes, max_pixels: int) -> None:
-    """Require an image of a known format that is not too large.
-
-    Args:
-        data: The upload.
-        max_pixels: Width times height above which it is refused.
-
-    Raises:
-        RefusedError: If it is no image, or too large.
-    """
+    """Require an image of a known format, of at most ``max_pixels`` pixels."""
     if not data:
         raise RefusedError(422, "the file is empty; send an image.")
     try:
@@ -85,41 +50,22 @@ def check_header(data: bytes, max_pixels: int) -> None:
         raise RefusedError(413, f"an image may have {max_pixels:,} pixels at most; shrink it.")
 
 
-def decode(path: Path, mode: str, max_pixels: int, framing: Framing) -> np.ndarray:
-    """Decode a checked file.
-
-    Args:
-        path: The file.
-        mode: ``"RGB"`` or ``"L"``.
-        max_pixels: As for `check_header`.
-        framing: Which part to take and of what size.
-
-    Returns:
-        Pixels, uint8: (h, w, 3) for RGB, (h, w) for grey.
-
-    Raises:
-        RefusedError: If it is truncated or broken.
-    """
+@contextmanager
+def refusing_broken() -> Iterator[None]:
+    """Refuse what cannot be decoded with a sentence for whoever sent it."""
     try:
-        return decode_image(path, mode=mode, max_pixels=max_pixels, framing=framing)
+        yield
     except InputError as error:
-        # The library's sentence names the file, which here is a temporary one.
         raise RefusedError(
             422, "the image cannot be decoded: it is damaged, cut off or of an unusual kind."
         ) from error
 
 
-def small_picture(path: Path, max_pixels: int) -> bytes:
-    """Make a small picture for the page.
-
-    Args:
-        path: A checked file.
-        max_pixels: As for `check_header`.
-
-    Returns:
-        A WebP file.
-    """
-    pixels = decode(path, "RGB", max_pixels, _fitted)
+def small_picture(data: bytes, max_pixels: int) -> bytes:
+    """Make a small picture of an upload, a WebP file, for the page."""
+    check_header(data, max_pixels)
+    with refusing_broken():
+        pixels = decode_image(data, max_pixels=max_pixels, framing=_fitted)
     out, exact = BytesIO(), max(pixels.shape[:2]) <= LOSSLESS
     Image.fromarray(pixels).save(out, "WEBP", lossless=exact, quality=85)
     return out.getvalue()
@@ -127,8 +73,7 @@ def small_picture(path: Path, max_pixels: int) -> bytes:
 
 def _fitted(width: int, height: int) -> Frame:
     scale = min(1.0, THUMBNAIL / max(width, height))
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return Frame((0.0, 0.0, 1.0, 1.0), size)
+    return full_frame(max(1, round(width * scale)), max(1, round(height * scale)))
 
 
 class Thumbnails:
@@ -150,7 +95,7 @@ class Thumbnails:
         self._known = {path.stem for path in folder.glob("*.webp")}
 
     def has(self, id_: Id, payload: Any = None) -> bool:
-        """Tell whether there is a picture of an item."""
+        """Return whether there is a picture of an item."""
         # Every neighbour of every search is asked for, so what is cheap comes first.
         if self._known and _name(id_) in self._known:
             return True
@@ -164,9 +109,7 @@ class Thumbnails:
     def keep(self, id_: Id, picture: bytes) -> None:
         """Keep the picture of an item or a query."""
         name = _name(id_)
-        beside = self._folder / f".{name}.tmp"
-        beside.write_bytes(picture)
-        os.replace(beside, self._path(name))
+        write_atomically(self._path(name), picture)
         self._known.add(name)
 
     def drop(self, id_: Id) -> None:
@@ -175,25 +118,13 @@ class Thumbnails:
         self._path(_name(id_)).unlink(missing_ok=True)
 
     def read(self, id_: Id, payload: Any = None) -> bytes:
-        """Read the picture of an item.
-
-        Args:
-            id_: The item's id.
-            payload: Its payload, which may name a file.
-
-        Returns:
-            A WebP file.
-
-        Raises:
-            RefusedError: If there is none.
-        """
+        """Read the picture of an item, a WebP file; its payload may name the image."""
         name, source = _name(id_), self._source(payload)
         try:
             if name in self._known:
                 return self._path(name).read_bytes()
             if source is not None:
-                check_header(source.read_bytes(), self._max_pixels)
-                return small_picture(source, self._max_pixels)
+                return small_picture(source.read_bytes(), self._max_pixels)
         except OSError:
             pass
         raise RefusedError(404, "there is no picture of this.")

@@ -15,7 +15,7 @@ from fastapi import Depends, Request
 
 from surefind.apps.service.batching import Batcher
 from surefind.apps.service.embedding import ImageEmbedder, Learner
-from surefind.apps.service.images import Thumbnails, checked_file, small_picture
+from surefind.apps.service.images import Thumbnails, small_picture
 from surefind.apps.service.listing import Catalogues
 from surefind.apps.service.querying import Query, Reply, search_together
 from surefind.apps.service.reviews import FILE, Reviews
@@ -92,17 +92,12 @@ class Desk:
             raise RefusedError(
                 409, "this service has no model, so it cannot embed images; send vectors."
             )
-
-        def read() -> np.ndarray:
-            with checked_file(data, self.settings.max_pixels) as path:
-                return embedder.read(path)
-
-        return await self._in_time(images.ask(await self.work(read)))
+        prepared = await self.work(lambda: embedder.read(data))
+        return await self._in_time(images.ask(prepared))
 
     def picture(self, data: bytes) -> bytes:
         """Make a small picture of an upload that was embedded; to be called in a thread."""
-        with checked_file(data, self.settings.max_pixels) as path:
-            return small_picture(path, self.settings.max_pixels)
+        return small_picture(data, self.settings.max_pixels)
 
     async def work(self, call: Callable[[], R]) -> R:
         """Do something slow in a thread.

@@ -101,7 +101,7 @@ class PointEstimate:
     def rows_of(self, run: Callable[[Tensor], Tensor], part: Dataset) -> Tensor:
         """Apply a function of batches to a part, without a second copy of the answers."""
         out, at = torch.empty(0), 0
-        for x in batches(part, self.encoder, preprocessing=self.learner.preprocessing):
+        for x in batches(part, self.encoder, preprocessing=self.learner.input_spec_):
             rows = run(x)
             if not at:
                 out = rows.new_empty(len(part), *rows.shape[1:])

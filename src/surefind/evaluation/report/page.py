@@ -33,7 +33,7 @@ from surefind.evaluation.report.paper import Published, beside_published
 from surefind.evaluation.report.tables import ablation_table, methods_table
 from surefind.evaluation.report.vocabulary import METRICS, PARTS, row_title, set_title
 from surefind.evaluation.results import Cell, Results, ResultSet
-from surefind.files import write_whole
+from surefind.files import write_atomically
 
 TALLEST = 64
 """Images of strips are shrunk to this many pixels."""
@@ -164,10 +164,10 @@ def write_report(
         published=published,
     )
     html.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(html, text)
+    write_atomically(html, text)
     if markdown is not None:
         markdown.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(markdown, markdown_tables(results, published, remarks))
+        write_atomically(markdown, markdown_tables(results, published, remarks))
 
 
 def _set(

@@ -5,7 +5,7 @@ retrieval takes place, and a pair matches with probability
 
     p = mean over K² sample pairs of sigmoid(b - a |z_1 - z_2|),    a > 0 and b learnt.
 
-The soft contrastive loss is -log p for same and -log(1 - p) for negative pairs, each averaged, and
+The soft contrastive loss is -log p for positive and -log(1 - p) for negative pairs, each averaged, and
 both weigh half. The information bottleneck *adds* β KL(N(μ, σ²) | N(0, 1)) per example (the authors
 of LAM had the sign wrong).
 """
@@ -120,8 +120,8 @@ class HedgedTask:
         log_variance = gather_rows(self.net(features), n)
         noise = normal((self.options.n_samples, *mean.shape), mean, generator)
         samples = unit(mean + (log_variance / 2).exp() * noise)
-        same, different = relation.block(slice(0, n), slice(0, n))
-        match = soft_contrastive_loss(samples, same, different, self.match)
+        positive, negative = relation.block(slice(0, n), slice(0, n))
+        match = soft_contrastive_loss(samples, positive, negative, self.match)
         divergence = (mean**2 + log_variance.exp() - 1 - log_variance).sum(1).mean() / 2
         return match + self.options.bottleneck * divergence
 
@@ -149,14 +149,14 @@ class HedgedTask:
 
 
 def soft_contrastive_loss(
-    samples: Tensor, same: Tensor, different: Tensor, match: MatchScale
+    samples: Tensor, positive: Tensor, negative: Tensor, match: MatchScale
 ) -> Tensor:
-    """Compute -log p of same and -log(1 - p) of negative pairs, both kinds weighing half.
+    """Compute -log p of positive and -log(1 - p) of negative pairs, both kinds weighing half.
 
     Args:
         samples: Unit samples (s, n, z).
-        same: Which pairs (n, n) are the same.
-        different: Which pairs are different.
+        positive: Which pairs (n, n) are positive.
+        negative: Which are negative.
         match: Maps distances to logits.
 
     Returns:
@@ -170,10 +170,10 @@ def soft_contrastive_loss(
     log_match = nn.functional.logsigmoid(logits).logsumexp(dim=(0, 2)) - 2 * _log(s)
     log_differ = nn.functional.logsigmoid(-logits).logsumexp(dim=(0, 2)) - 2 * _log(s)
     total = log_match.sum() * 0
-    if bool(same.any()):
-        total = total - log_match[same].mean() / 2
-    if bool(different.any()):
-        total = total - log_differ[different].mean() / 2
+    if bool(positive.any()):
+        total = total - log_match[positive].mean() / 2
+    if bool(negative.any()):
+        total = total - log_differ[negative].mean() / 2
     return total
 
 

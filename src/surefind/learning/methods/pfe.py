@@ -103,14 +103,14 @@ class VarianceTask:
             generator: Not used.
 
         Returns:
-            The loss; zero if there is no same pair.
+            The loss; zero if there is no positive pair.
         """
         self.net.train()
         n = len(relation)
         mean = gather_rows(unit(self.encoder.outputs_of(inputs)), n)
         variance = gather_rows(self.net(inputs).exp(), n)
-        same, _ = relation.block(slice(0, n), slice(0, n))
-        return mutual_likelihood_loss(mean, variance, same.triu())
+        positive, _ = relation.block(slice(0, n), slice(0, n))
+        return mutual_likelihood_loss(mean, variance, positive.triu())
 
     def after_step(self) -> None:
         """Do nothing more."""
