@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from surefind.gallery import faiss_engine, graph, graph_file
-from surefind.gallery.exact import nearest_rows
+from surefind.retrieval.search import nearest_rows
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.graph import Graph
 from surefind.gallery.graph_file import GraphState

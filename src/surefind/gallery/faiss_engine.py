@@ -17,12 +17,12 @@ from jaxtyping import Float
 
 from surefind.errors import InputError
 from surefind.gallery.engine import Hits, Id, Label, Note, Records
-from surefind.gallery.exact import nearest_rows
 from surefind.gallery.faults import StorageError
 from surefind.gallery.graph import Graph
 from surefind.gallery.journal import Change
 from surefind.gallery.storage import Storage, create_storage, open_storage, read_storage
 from surefind.gallery.table import Table
+from surefind.retrieval.search import nearest_rows
 
 LARGE = 1_000_000
 """Records beyond which ``"auto"`` means a graph. Up to here a full scan of 128 dimensions takes some

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from surefind.gallery.exact import nearest_rows
 from surefind.gallery.graph_file import GraphState
+from surefind.retrieval.search import nearest_rows
 
 faiss: Any = import_module("faiss")
 """Untyped on purpose: what it says about its types leaves out what its Python layer adds."""
