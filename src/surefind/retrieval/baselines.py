@@ -28,8 +28,8 @@ come from block power iteration started at evenly spaced residuals, which needs 
 is exact when there are no more examples than directions. Up to ``EXACT_DIM`` features all directions
 are kept and nothing is approximated. Work is O(n d rank), memory O(d rank) beside the features.
 
-Axes: ``n`` training examples, ``q`` queries, ``z`` embedding, ``k`` neighbours, ``d`` features, ``c`` classes,
-``p`` principal directions.
+Axes: ``n`` training examples, ``q`` queries, ``z`` embedding, ``k`` neighbours, ``d`` features, ``c``
+classes, ``p`` principal directions.
 """
 
 from dataclasses import dataclass
