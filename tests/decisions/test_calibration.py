@@ -48,7 +48,7 @@ def test_decisions_follow_the_probability(calibration):
     assert set(found.decision) == {"match", "review", "no_match"}
 
 
-def test_fresh_queries_keep_what_was_promised(calibration):
+def test_the_guarantee_holds_for_fresh_queries(calibration):
     signals, right, _ = faces(20000, np.random.default_rng(2))
     found = calibration.decide(signals)
     match, thrown = found.decision == "match", found.decision == "no_match"
@@ -59,9 +59,9 @@ def test_fresh_queries_keep_what_was_promised(calibration):
 
 
 @pytest.mark.parametrize("world", [everything_useful, two_ways_to_be_wrong])
-def test_the_promise_is_kept_in_simulated_calibrations(world):
-    found = simulate_calibrations(world, runs=40, queries=900, max_wrong=0.05)
-    assert found.exceeded <= 0.15  # 5 % in truth gives more than this once in 300 times
+def test_the_guarantee_holds_in_simulated_calibrations(world):
+    found = simulate_calibrations(world, runs=24, queries=900, max_wrong=0.05)
+    assert found.exceeded <= 0.15  # 5 % in truth gives more than this once in 30 times
     assert found.reached > 0.8
     assert found.coverage > 0.5
     assert 0.01 < found.wrong_rate < 0.05
