@@ -19,7 +19,7 @@ from torch import Tensor
 from surefind.errors import InputError
 from surefind.validation import check_matrix, check_unit_rows
 
-_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +40,13 @@ class Embeddings:
     def __post_init__(self) -> None:
         if isinstance(self.mean, Tensor) != isinstance(self.kappa, Tensor):
             # What is neither a tensor nor an array is refused as such.
-            _tensor("mean", self.mean), _tensor("kappa", self.kappa)
+            as_tensor("mean", self.mean), as_tensor("kappa", self.kappa)
             raise InputError(
                 f"mean and kappa must both be tensors or both NumPy arrays; got "
                 f"{type(self.mean).__name__} and {type(self.kappa).__name__}. "
                 "Convert one: torch.from_numpy(array), or tensor.numpy()."
             )
-        mean, kappa = _tensor("mean", self.mean), _tensor("kappa", self.kappa)
+        mean, kappa = as_tensor("mean", self.mean), as_tensor("kappa", self.kappa)
         if mean.dtype in (torch.float16, torch.bfloat16):
             mean = mean.float()
         if mean.ndim == 2 and len(mean):
@@ -91,7 +91,7 @@ class Embeddings:
 
     def tensors(self) -> "Embeddings":
         """Return the same embeddings as tensors."""
-        return Embeddings(_tensor("mean", self.mean), _tensor("kappa", self.kappa))
+        return Embeddings(as_tensor("mean", self.mean), as_tensor("kappa", self.kappa))
 
 
 def kappa_to_json(kappa: float) -> float | None:
@@ -104,18 +104,21 @@ def kappa_from_json(kappa: float | None) -> float:
     return math.inf if kappa is None else float(kappa)
 
 
-def _is_single(index: Any) -> bool:
-    """Tell whether an index picks one row: a whole number of Python, NumPy or PyTorch."""
-    if isinstance(index, Tensor | np.ndarray):
-        whole = index.dtype in _WHOLE if isinstance(index, Tensor) else index.dtype.kind in "iu"
-        return index.ndim == 0 and whole
-    return isinstance(index, Integral) and not isinstance(index, bool)
-
-
-def _tensor(name: str, value: Any) -> Tensor:
+def as_tensor(name: str, value: Any) -> Tensor:
+    """Return a tensor as it is, or an array as a tensor: its own memory, a copy if that is read-only."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray):
         # PyTorch warns of memory that it must not write to, such as a file mapped read-only.
         return torch.from_numpy(value if value.flags.writeable else value.copy())
     raise InputError(f"{name} must be a tensor or a NumPy array; got {type(value).__name__}.")
+
+
+def _is_single(index: Any) -> bool:
+    """Return whether an index picks one row: an integer of Python, NumPy or PyTorch."""
+    if isinstance(index, Tensor | np.ndarray):
+        integer = (
+            index.dtype in _INTEGERS if isinstance(index, Tensor) else index.dtype.kind in "iu"
+        )
+        return index.ndim == 0 and integer
+    return isinstance(index, Integral) and not isinstance(index, bool)

@@ -1,15 +1,21 @@
 import numpy as np
 import pytest
-from decisions.worlds import WORLDS, everything_useful, faces, kappa_useless, step
+from decisions.worlds import WORLDS, everything_useful, faces, kappa_useless, only_kappa, step
+from scipy.optimize import minimize
 from scipy.stats import norm, rankdata
-from sklearn.metrics import roc_auc_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, roc_auc_score
 
-from surefind.decisions import Signals
+from surefind.decisions import Signals, probability
 from surefind.decisions.probability import (
+    LOWEST_BIAS,
     choose_strength,
     cross_fitted,
+    fit_logistic,
     fit_probability,
+    measure_contributions,
     normal_scale,
+    sigmoid,
 )
 from surefind.metrics import ece, r_auroc
 
@@ -140,3 +146,97 @@ def test_penalties_give_way_where_one_signal_decides_and_stay_where_there_is_noi
 def test_without_two_outcomes_there_is_nothing_to_choose():
     signals, _ = kappa_useless(50, np.random.default_rng(8))
     assert choose_strength(signals, np.ones(50, dtype=bool), np.arange(50) % 5)[0] == 1
+
+
+def draw(rng, n, weights):
+    features = rng.normal(size=(n, len(weights)))
+    return features, rng.random(n) < sigmoid(features @ np.array(weights) + 0.7)
+
+
+@pytest.mark.parametrize("ridge", [0.1, 1.0, 30.0])
+def test_it_is_plain_logistic_regression_where_signs_are_right(ridge):
+    features, right = draw(np.random.default_rng(1), 400, [2.0, 1.0, 0.5])
+    expected = LogisticRegression(C=1 / ridge, tol=1e-10, max_iter=1000).fit(features, right)
+    bias, weights = fit_logistic(features, right, ridge=np.full(3, ridge))
+    np.testing.assert_allclose(weights, expected.coef_[0], rtol=1e-5)
+    np.testing.assert_allclose(bias, expected.intercept_[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("lasso", [0.0, 10.0])
+def test_it_finds_the_constrained_minimum(lasso):
+    rng = np.random.default_rng(2)
+    features, right = draw(rng, 300, [1.5, -1.0, 0.3, 0.0, -0.2])
+    ridge = np.array([0.3, 1.0, 1.0, 0.5, 2.0])
+
+    def loss(w):
+        logit = w[0] + features @ w[1:]
+        fit = np.logaddexp(0, np.where(right, -logit, logit)).sum()
+        return fit + (ridge * w[1:] ** 2).sum() / 2 + lasso * w[1:].sum()
+
+    bounds = [(None, None)] + [(0, None)] * 5
+    slow = minimize(loss, np.zeros(6), bounds=bounds, options={"ftol": 1e-14, "gtol": 1e-9})
+    bias, weights = fit_logistic(features, right, ridge=ridge, lasso=lasso)
+    found = np.append(bias, weights)
+    assert loss(found) <= loss(slow.x) + 1e-6
+    np.testing.assert_allclose(found, slow.x, atol=2e-3)
+    assert (weights >= 0).all()
+    assert weights[1] == 0
+
+
+def test_separable_answers_stay_finite():
+    features = np.linspace(-1, 1, 40)[:, None]
+    bias, weights = fit_logistic(features, features[:, 0] > 0, ridge=np.ones(1))
+    assert np.isfinite([bias, *weights]).all()
+    assert LOWEST_BIAS < bias < 1
+
+
+def test_sigmoid_does_not_overflow():
+    np.testing.assert_allclose(sigmoid(np.array([-1e4, 0.0, 1e4])), [0, 0.5, 1])
+
+
+def test_figures_are_those_of_scikit_learn():
+    signals, right = everything_useful(300, np.random.default_rng(0))
+    found = measure_contributions(signals, right, rng=np.random.default_rng(1))
+    order = np.random.default_rng(1).permutation(300)
+    chance = cross_fitted(signals[order], right[order], np.arange(300) % 5)
+    assert found.auroc == pytest.approx(roc_auc_score(right[order], chance))
+    assert found.log_loss == pytest.approx(log_loss(right[order], chance))
+    margin = found.signals[2]
+    assert margin.name == "margin"
+    assert margin.alone_auroc == pytest.approx(roc_auc_score(right, signals.margin))
+    assert margin.gain == pytest.approx(margin.without_log_loss - found.log_loss)
+    assert margin.without_auroc < found.auroc
+    assert margin.alone_log_loss > found.log_loss
+
+
+def test_useful_signals_are_named():
+    rng = np.random.default_rng(2)
+    found = measure_contributions(*everything_useful(600, rng), rng=rng)
+    assert all(signal.adds for signal in found.signals)
+    assert "log_kappa, distance, margin, density add." in found.sentence
+    assert "nothing" not in found.sentence
+
+
+def test_it_says_so_if_kappa_adds_nothing():
+    rng = np.random.default_rng(3)
+    found = measure_contributions(*kappa_useless(600, rng), rng=rng)
+    assert not found.signals[0].adds
+    assert "κ adds nothing" in found.sentence
+
+
+def test_one_useful_signal():
+    rng = np.random.default_rng(4)
+    found = measure_contributions(*only_kappa(600, rng), rng=rng)
+    assert [signal.adds for signal in found.signals] == [True, False, False, False]
+    assert "log_kappa adds." in found.sentence
+
+
+def test_many_queries_are_sampled(monkeypatch):
+    monkeypatch.setattr(probability, "MOST_QUERIES", 60)
+    signals, right = everything_useful(500, np.random.default_rng(5))
+    rng = np.random.default_rng(6)
+    measure_contributions(signals, right, rng=rng)
+    # A sample of one outcome says nothing; all queries are used then.
+    rare = np.arange(500) > 0
+    found = measure_contributions(signals, rare, rng=rng)
+    assert 0 <= found.auroc <= 1

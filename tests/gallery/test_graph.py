@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from surefind.gallery import faiss_engine, graph
-from surefind.gallery.exact import nearest_rows
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.graph import Graph
+from surefind.retrieval.search import nearest_rows
 
 
 def unit(rng, n, z=16):

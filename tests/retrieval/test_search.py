@@ -7,6 +7,7 @@ from surefind.retrieval import search as module
 from surefind.retrieval.search import (
     Neighbours,
     nearest,
+    nearest_rows,
     sampled_nearest,
     sampled_nearest_labels,
 )
@@ -24,11 +25,10 @@ def slow(queries, gallery, k, own=False):
     return torch.tensor(rows)
 
 
-@pytest.fixture(params=[(512, 16384), (7, 11)], ids=["one block", "small blocks"])
+@pytest.fixture(params=[(256, 2**22), (7, 77)], ids=["one block", "small blocks"])
 def block(request, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_ROWS", request.param[0])
-    monkeypatch.setattr(module, "BLOCK_COLUMNS", request.param[1])
-    monkeypatch.setattr(module, "EXACT_BLOCK", request.param[1] * 8)
+    monkeypatch.setattr(module, "ROWS", request.param[0])
+    monkeypatch.setattr(module, "CELLS", request.param[1])
 
 
 @pytest.mark.parametrize("z", [2, 3, 40])
@@ -46,14 +46,13 @@ def test_neighbours_equal_a_full_sort(directions, z, k, dtype):
 
 
 @pytest.mark.parametrize("k", [1, 5, 12])
-@pytest.mark.parametrize("columns", [16384, 301])
-def test_wide_galleries_are_looked_at_in_groups(directions, monkeypatch, k, columns):
-    monkeypatch.setattr(module, "BLOCK_COLUMNS", columns)
-    assert 4 * (k + module.SPARE) <= 700 // module.GROUP
-    assert 700 % module.GROUP
-    x = directions(700, 5).float()
-    x[600:] = x[:100]
-    assert torch.equal(nearest(x, x, k, exclude_self=True).indices, slow(x, x, k, own=True))
+@pytest.mark.parametrize("cells", [2**22, 60 * 1000])
+def test_wide_galleries_are_looked_at_in_groups(directions, monkeypatch, k, cells):
+    monkeypatch.setattr(module, "CELLS", cells)
+    x = directions(3001, 5).float()
+    x[2900:] = x[:101]
+    found = nearest(x[:50], x, k).indices
+    assert torch.equal(found, slow(x[:50], x, k))
 
 
 @pytest.mark.parametrize("k", [1, 10, 49])
@@ -89,9 +88,13 @@ def test_equal_vectors_are_ordered_by_index(directions, z):
 
 def test_lower_matrix_precision_is_not_trusted(directions, monkeypatch):
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
-    monkeypatch.setattr(module, "_propose", lambda *_: pytest.fail("float32 was used"))
+    used, propose = [], module._propose
+    monkeypatch.setattr(
+        module, "_propose", lambda q, *rest: used.append(q.dtype) or propose(q, *rest)
+    )
     queries, gallery = directions(9, 4), directions(20, 4)
     assert torch.equal(nearest(queries, gallery, 3).indices, slow(queries, gallery, 3))
+    assert used == [torch.float64]
 
 
 def test_the_answer_is_the_same_again_and_in_another_order(directions):
@@ -112,6 +115,44 @@ def test_arrays_are_taken_read_only_ones_too(directions):
 def test_gradients_are_not_followed(directions):
     x = directions(5, 3).requires_grad_()
     assert not nearest(x, x, 2).similarities.requires_grad
+
+
+# One row; fewer rows than groups; rows beyond the last full group; as many as there are rows.
+@pytest.mark.parametrize(
+    ("n", "count"), [(1, 1), (40, 5), (64, 1), (1000, 9), (6463, 16), (300, 300)]
+)
+@pytest.mark.parametrize("q", [1, 7])
+def test_rows_of_arrays_are_found_nearest_first(directions, n, count, q):
+    x, queries = directions(n, 16).float(), directions(q, 16).float()
+    array = x.numpy()
+    array.flags.writeable = False
+    found = nearest_rows(array, queries.numpy(), count)
+    assert found.tolist() == slow(queries, x, count).tolist()
+
+
+@pytest.mark.parametrize("count", [1, 10, 150])
+def test_many_blocks_give_what_one_gives(directions, monkeypatch, count):
+    x, queries = directions(5000, 8).float().numpy(), directions(3, 8).float().numpy()
+    whole = nearest_rows(x, queries, count).tolist()
+    for cells in (1000, 3 * 1000, 3 * 4999):
+        monkeypatch.setattr(module, "CELLS", cells)
+        assert nearest_rows(x, queries, count).tolist() == whole
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rows_in_the_order_of_their_nearness_are_found(sign):
+    """All of the best share a few groups, or a few places in them."""
+    angle = sign * np.linspace(0, 3, 10_000)
+    x = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    assert nearest_rows(x, x[:1], 20)[0].tolist() == list(range(20))
+    backwards = np.ascontiguousarray(x[::-1])
+    assert nearest_rows(backwards, x[:1], 20)[0].tolist() == list(range(9999, 9979, -1))
+
+
+def test_equal_rows_are_found_in_their_order():
+    rows = np.tile(np.eye(2, dtype=np.float32), (500, 1))
+    (found,) = nearest_rows(rows, rows[:1], 300)
+    assert found.tolist() == list(range(0, 600, 2))
 
 
 @pytest.mark.parametrize("kind", ["tensor", "iterator", "array"])
@@ -159,11 +200,11 @@ def test_vectors_that_cannot_be_compared_are_refused(directions):
 
 def test_sampled_queries_meet_the_gallery_of_their_own_sample(directions):
     queries = directions(12, 3).reshape(3, 4, 3)
-    shelves = directions(18, 3).reshape(3, 6, 3)
-    found = sampled_nearest(queries, shelves)
+    galleries = directions(18, 3).reshape(3, 6, 3)
+    found = sampled_nearest(queries, galleries)
     for s in range(3):
         for i in range(4):
-            distances = [float((queries[s, i] - item).norm()) for item in shelves[s]]
+            distances = [float((queries[s, i] - item).norm()) for item in galleries[s]]
             assert int(found[s, i]) == int(np.argmin(distances))
 
 

@@ -9,8 +9,8 @@ compressed with gzip, as they are published.
 
 CIFAR-10: the published python batches, or sheets of tiles. The published files are pickles. A pickle can
 run any code, so they are read by an unpickler that rebuilds arrays, strings, numbers, lists and
-dictionaries and refuses everything else. Sheets: ``data_batch_1.webp`` … and ``test_batch.webp``, 32 × 32 tiles row by
-row, with ``labels.npz`` (``y_train``, ``y_test``, ``classes``).
+dictionaries and refuses everything else. Sheets: ``data_batch_1.webp`` … and ``test_batch.webp``,
+32 × 32 tiles row by row, with ``labels.npz`` (``y_train``, ``y_test``, ``classes``).
 
 SVHN, cropped digits: the published .mat files, or a sheet of tiles. In the .mat files images are
 (32, 32, 3, n) and the digit 0 has the label 10; here it has 0. The sheet form is ``svhn_test*.webp``,

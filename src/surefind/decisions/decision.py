@@ -1,26 +1,24 @@
-"""Match, review or no match: one answer a query, with the reasons for it.
+"""Match, review or no match: one decision a query, with reasons that a person can act on.
 
     match      probability >= threshold
     no_match   probability <  floor, and < threshold
     review     what lies between
 
-A threshold of infinity stands for none: nothing is a match.
-
-Axes: ``q`` queries.
-
-Why an answer is no match, in words that a person can act on.
+A threshold of infinity stands for none: nothing is a match. Reasons why an answer is no match:
 
     unclear input           log κ is below that of 95 % of right answers: take a better picture
     unlike anything seen    distance *and* density beyond 99 % of all queries: another kind of thing
     crowded neighbourhood   margin below that of 95 % of right answers: two labels compete, look at both
     not enrolled            clear and of a known kind, but farther than 95 % of right answers: add it
-    target not reached      nothing is wrong with this query; the calibration could not promise its rate
+    target not reached      nothing is wrong with this query; the calibration could not guarantee its rate
 
 Limits are quantiles of the calibration queries that were answered right (of all calibration queries for
 "unlike anything seen": what lies among the unknown ones is of a known kind, just not enrolled). They are
 stored with the calibration. Each answer that is no match has at least one reason. If no limit is passed,
 it is "not enrolled" for a no_match; for a review it is that of the signal that costs the most log-odds
 against a typical right answer, unless there was no threshold to miss.
+
+Axes: ``q`` queries.
 """
 
 from dataclasses import dataclass
@@ -70,12 +68,12 @@ def measure_limits(
     right: Bool[np.ndarray, " q"],
     used: tuple[bool, ...],
 ) -> ReasonLimits:
-    """Read the limits off the calibration queries.
+    """Compute the limits from the calibration queries; if none was answered right, all count.
 
     Args:
         signals: Their signals.
         parts: What each signal adds to their log-odds.
-        right: Which were answered right; if none was, all count.
+        right: Which were answered right.
         used: Which signals the probability uses.
 
     Returns:
@@ -95,52 +93,9 @@ def measure_limits(
     )
 
 
-def give_reasons(
-    limits: ReasonLimits,
-    signals: Signals,
-    parts: Float[np.ndarray, "q 4"],
-    decision: np.ndarray,
-    reachable: Bool[np.ndarray, " q"],
-) -> list[tuple[str, ...]]:
-    """Give the reasons of each query.
-
-    Args:
-        limits: Limits of the calibration.
-        signals: Signals of the queries.
-        parts: What each signal adds to their log-odds.
-        decision: "match", "review" or "no_match" for each.
-        reachable: Whether there is a threshold that the query could have reached.
-
-    Returns:
-        No reason for a match, at least one for the others.
-    """
-    unclear = signals.log_kappa < limits.low_log_kappa
-    unlike = (signals.distance > limits.far_distance) & (signals.density > limits.far_density)
-    crowded = signals.margin < limits.low_margin
-    absent = (signals.distance > limits.high_distance) & ~unlike & ~unclear
-    found = np.stack([unclear, unlike, crowded, absent], axis=1)
-    # A signal that does not count is never to blame.
-    typical = np.array([-np.inf if part is None else part for part in limits.typical_parts])
-    worst = (typical - parts).argmax(axis=1)
-    names = (UNCLEAR, UNLIKE, CROWDED, NOT_ENROLLED)
-    answers: list[tuple[str, ...]] = []
-    for i, answer in enumerate(decision):
-        if answer == "match":
-            answers.append(())
-        elif found[i].any():
-            answers.append(
-                tuple(name for name, holds in zip(names, found[i], strict=True) if holds)
-            )
-        elif answer == "no_match":
-            answers.append((NOT_ENROLLED,))
-        else:
-            answers.append((OF_SIGNAL[worst[i]] if reachable[i] else TARGET_NOT_REACHED,))
-    return answers
-
-
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """What to do with each query.
+    """A decision for each query.
 
     Attributes:
         probability: That the top answer is right (q).
@@ -164,23 +119,44 @@ def decide(
     threshold: Float[np.ndarray, " q"],
     floor: float,
 ) -> Decisions:
-    """Answer each query.
-
-    Args:
-        model: The probability that a top answer is right.
-        limits: Limits of the reasons.
-        signals: Signals of the queries.
-        threshold: Least probability of a match, for each query.
-        floor: Below it there is no match.
-
-    Returns:
-        A decision with reasons for each query.
-    """
+    """Decide each query, by a threshold of its own and a common floor."""
     probability = model(signals)
     decision = np.where(
         probability >= threshold,
         "match",
         np.where(probability < np.minimum(floor, threshold), "no_match", "review"),
     )
-    reasons = give_reasons(limits, signals, model.parts(signals), decision, np.isfinite(threshold))
+    reasons = _reasons(limits, signals, model.parts(signals), decision, np.isfinite(threshold))
     return Decisions(probability, decision, reasons)
+
+
+def _reasons(
+    limits: ReasonLimits,
+    signals: Signals,
+    parts: Float[np.ndarray, "q 4"],
+    decision: np.ndarray,
+    reachable: Bool[np.ndarray, " q"],
+) -> list[tuple[str, ...]]:
+    """Return no reason for a match, at least one for every other answer."""
+    unclear = signals.log_kappa < limits.low_log_kappa
+    unlike = (signals.distance > limits.far_distance) & (signals.density > limits.far_density)
+    crowded = signals.margin < limits.low_margin
+    absent = (signals.distance > limits.high_distance) & ~unlike & ~unclear
+    found = np.stack([unclear, unlike, crowded, absent], axis=1)
+    # A signal that does not count is never to blame.
+    typical = np.array([-np.inf if part is None else part for part in limits.typical_parts])
+    worst = (typical - parts).argmax(axis=1)
+    names = (UNCLEAR, UNLIKE, CROWDED, NOT_ENROLLED)
+    answers: list[tuple[str, ...]] = []
+    for i, answer in enumerate(decision):
+        if answer == "match":
+            answers.append(())
+        elif found[i].any():
+            answers.append(
+                tuple(name for name, holds in zip(names, found[i], strict=True) if holds)
+            )
+        elif answer == "no_match":
+            answers.append((NOT_ENROLLED,))
+        else:
+            answers.append((OF_SIGNAL[worst[i]] if reachable[i] else TARGET_NOT_REACHED,))
+    return answers

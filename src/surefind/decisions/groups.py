@@ -1,18 +1,17 @@
-"""Thresholds of groups of queries: their own where a group has data enough.
+"""Calibration queries in two parts, and thresholds for groups of queries.
 
-A group whose own queries pass the fixed-sequence test (`risk`) gets its own threshold, with the same
-promise for that group. A group whose wrong-match rate at the common threshold is above max_wrong beyond
-doubt (exact lower bound at ``confidence``) is *refused*: nothing in it is a match. All others use the
-common threshold, whose promise holds on average over all queries and not for each group. Each promise
+**Split.** A third of the queries, drawn at random, fits the probability and plans the thresholds (`risk`);
+nothing is fitted to the other two thirds, so what they say of a threshold is independent of how it was
+planned. Each query of the fitting part also has a probability by a fit that did not see it, from `FOLDS`
+folds.
+
+**Groups.** A group whose own queries pass the fixed-sequence test gets its own threshold, with the same
+guarantee for that group. A group whose wrong-match rate at the common threshold is significantly above
+max_wrong (exact lower bound at ``confidence``) is *refused*: nothing in it is a match. All others use the
+common threshold, whose guarantee holds on average over all queries and not for each group. Each guarantee
 holds by itself with probability ``confidence``, not all of them together.
 
-Groups are told apart by their text, str(group). None is no group.
-
-Calibration queries in two parts: one to fit and plan, one to test.
-
-A third, drawn at random, fits the probability and plans the thresholds (`risk`); nothing is fitted to the
-other two thirds, so what they say of a threshold is independent of how it was planned. Of the fitting part
-each query also has a probability by a fit that did not see it, from `FOLDS` folds.
+Groups are distinguished by their text, str(group). None is no group.
 
 Axes: ``q`` queries of both parts.
 """
@@ -35,14 +34,14 @@ from surefind.decisions.risk import (
 from surefind.decisions.signals import Signals
 from surefind.errors import InputError
 
-FIT_SHARE = 1 / 3
+FIT_FRACTION = 1 / 3
 """A small fit ranks nearly as well as a large one, while each tested query tightens the bound: with a half
-instead of a third, the accepted share was smaller in every simulated world."""
+instead of a third, the accepted fraction was smaller in every simulated world."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A fitted probability, and what it says of both parts.
+    """A fitted probability and its values on both parts.
 
     Attributes:
         model: Fitted to the fitting part.
@@ -65,16 +64,7 @@ class Split:
     def curve(
         self, members: Bool[np.ndarray, " q"], *, max_wrong: float, confidence: float
     ) -> RiskCurve:
-        """Plan thresholds on the fitting part and test them on the other.
-
-        Args:
-            members: Which queries count.
-            max_wrong: Highest wrong-match rate allowed.
-            confidence: With what probability.
-
-        Returns:
-            The curve with the chosen threshold.
-        """
+        """Plan thresholds on the fitting part and test them on the other, of the members only."""
         target = {"max_wrong": max_wrong, "confidence": confidence}
         own, test = self.fit[members[self.fit]], self.held[members[self.held]]
         plan = plan_thresholds(
@@ -86,17 +76,8 @@ class Split:
 def fit_split(
     signals: Signals, right: Bool[np.ndarray, " q"], *, rng: np.random.Generator
 ) -> Split:
-    """Draw the parts and fit the probability.
-
-    Args:
-        signals: Signals of the calibration queries.
-        right: Which answers are right.
-        rng: Draws the parts.
-
-    Returns:
-        The split.
-    """
-    fit, held = np.array_split(rng.permutation(len(signals)), [int(FIT_SHARE * len(signals))])
+    """Draw the parts and fit the probability."""
+    fit, held = np.array_split(rng.permutation(len(signals)), [int(FIT_FRACTION * len(signals))])
     unseen = np.full(len(signals), np.nan)
     strength, unseen[fit] = choose_strength(signals[fit], right[fit], np.arange(len(fit)) % FOLDS)
     model = fit_probability(signals[fit], right[fit], strength=strength)
@@ -127,18 +108,7 @@ class GroupThreshold:
 def group_thresholds(
     names: np.ndarray, split: Split, common: float | None, *, max_wrong: float, confidence: float
 ) -> list[GroupThreshold]:
-    """Give every group its threshold.
-
-    Args:
-        names: The group of each query, from `group_names`.
-        split: The queries in two parts.
-        common: The threshold of all queries together.
-        max_wrong: Highest wrong-match rate allowed.
-        confidence: With what probability.
-
-    Returns:
-        One entry a group, by name.
-    """
+    """Return the threshold of every group, sorted by name; ``names`` are those of `group_names`."""
     target = {"max_wrong": max_wrong, "confidence": confidence}
     thresholds = []
     for name in sorted({name for name in names if name is not None}):
@@ -147,14 +117,12 @@ def group_thresholds(
         enough = len(test) >= least_accepted(**target) and members[split.fit].any()
         own = split.curve(members, **target) if enough else None
         thresholds.append(
-            choose_group_threshold(
-                name, own, common, split.chance[test], split.right[test], **target
-            )
+            _group_threshold(name, own, common, split.chance[test], split.right[test], **target)
         )
     return thresholds
 
 
-def choose_group_threshold(
+def _group_threshold(
     name: str,
     own: RiskCurve | None,
     common: float | None,
@@ -164,20 +132,7 @@ def choose_group_threshold(
     max_wrong: float,
     confidence: float,
 ) -> GroupThreshold:
-    """Decide which threshold a group uses.
-
-    Args:
-        name: The group.
-        own: What its own test gave; None if it has too few queries for one.
-        common: The threshold of all queries together.
-        chance: Probabilities of its queries in the testing part.
-        right: Which of their answers are right.
-        max_wrong: Highest wrong-match rate allowed.
-        confidence: With what probability.
-
-    Returns:
-        The group's threshold and what it rests on.
-    """
+    """Choose between a group's own threshold, the common one and none; ``own`` None: too few queries."""
     if own is not None and own.chosen is not None:
         i = own.chosen
         return GroupThreshold(
@@ -191,18 +146,7 @@ def choose_group_threshold(
 
 
 def group_names(groups: Sequence[Any] | None, length: int) -> np.ndarray:
-    """Read groups as text, None staying None.
-
-    Args:
-        groups: The group of each query; None: no query has one.
-        length: Number of queries.
-
-    Returns:
-        An array of str and None.
-
-    Raises:
-        InputError: If there is not one entry a query.
-    """
+    """Return the group of each query as text, None staying None; ``groups`` None: no query has one."""
     if groups is None:
         return np.full(length, None, dtype=object)
     if len(groups) != length:
@@ -213,5 +157,5 @@ def group_names(groups: Sequence[Any] | None, length: int) -> np.ndarray:
 
 
 def as_number(threshold: float | None) -> float:
-    """Give a threshold as a number: infinity where nothing is a match."""
+    """Return a threshold as a number: infinity where nothing is a match."""
     return float("inf") if threshold is None else threshold

@@ -4,16 +4,24 @@ A query is answered "match" if its probability is at least a threshold t. The ra
 
     R(t) = P(answer is wrong | answered "match")
 
-for queries drawn like the calibration queries: the share of wrong ones among the matches given, not among
-all queries. Of a sample that was not used to fit the probability, N(t) queries reach t and W(t) of those
-are wrong. Given N(t) = n, the n queries are independent draws from the accepted ones, so W(t) is binomial
-(n, R(t)), exactly. The Clopper-Pearson bound U(t) is the largest rate r for which P(Binomial(n, r) <= W)
-is at least 1 - confidence; hence P(U(t) < R(t)) <= 1 - confidence for every n.
+for queries drawn like the calibration queries: the fraction of wrong ones among the matches given, not
+among all queries. In the terms of selective prediction R(t) is the selective risk at the coverage
+P(answered "match"), and choosing t so that R(t) <= max_wrong is selection with guaranteed risk (Geifman
+and El-Yaniv 2017). They search t by bisection and pay for it with a union bound over the steps; here the
+same Clopper-Pearson bound is used in a fixed-sequence test, which pays nothing.
 
-**Fixed sequence.** Thresholds t_1 > t_2 > ... and the first one to test come from the fitting part
+**Bound.** Of a sample that was not used to fit the probability, N(t) queries reach t and W(t) of those are
+wrong. Given N(t) = n, the n queries are independent draws from the accepted ones, so W(t) is binomial
+(n, R(t)), exactly. The Clopper-Pearson (1934) bound U(t) is the largest rate r for which
+P(Binomial(n, r) <= W) is at least 1 - confidence; hence P(U(t) < R(t)) <= 1 - confidence for every n.
+U(t) <= max_wrong is the same as an exact binomial test that rejects R(t) > max_wrong, at this level.
+
+**Fixed-sequence testing.** Thresholds t_1 > t_2 > ... and the first one to test come from the fitting part
 alone. They are tested in that order, each at full level (pass: U(t) <= max_wrong), up to the first
-failure; the last that passed is used. This needs no correction for many tests: let t* be the first
-threshold, from the start on, with R(t*) > max_wrong; it is fixed, though unknown. A threshold of too
+failure; the last that passed is used. This is Learn-then-Test (Angelopoulos, Bates, Candès, Jordan and Lei
+2021) with binomial p-values and fixed-sequence testing as the procedure that controls the family-wise
+error; the split chooses where the sequence starts. It needs no correction for many tests: let t* be the
+first threshold, from the start on, with R(t*) > max_wrong; it is fixed, though unknown. A threshold of too
 high a rate can be chosen only if t* itself passed, and that has a probability of at most 1 - confidence.
 
 So P(R(chosen) > max_wrong) <= 1 - confidence, for any signals, any fit and any number of queries, as long
@@ -23,13 +31,21 @@ for each kind of query separately.
 **Where to start.** With n accepted queries and no error U = 1 - (1 - confidence)^(1/n), so fewer than
 n_0 = ⌈log(1 - confidence) / log(1 - max_wrong)⌉ never pass (299 for 1 % at 95 %). The strictest thresholds
 would therefore always fail. The test starts where the fitting part, by probabilities of fits that did not
-see the query, predicts the highest chance to pass; the testing part has no say in it.
+see the query, predicts the highest chance to pass; the testing part has no influence on it.
+
+**Floor.** `safe_floor` bounds a quantile by an order statistic (a one-sided tolerance limit, Wilks 1941).
+
+**More queries.** For a target that was not reached, `more_queries` estimates how many more would do at the
+observed error rates; it guarantees nothing.
 
 Ties: queries of equal probability are accepted together; equal thresholds are one.
 
-How many more calibration queries a target needs that was not reached.
-
-An estimate to plan by, at the error rates that were seen; it promises nothing.
+    Angelopoulos, Bates, Candès, Jordan, Lei: Learn then Test: Calibrating Predictive Algorithms to Achieve
+        Risk Control. arXiv:2110.01052, 2021.
+    Geifman, El-Yaniv: Selective Classification for Deep Neural Networks. NeurIPS 2017.
+    Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial.
+        Biometrika 26, 1934.
+    Wilks: Determination of Sample Sizes for Setting Tolerance Limits. Ann. Math. Stat. 12, 1941.
 """
 
 from dataclasses import dataclass
@@ -53,8 +69,8 @@ class RiskCurve:
         thresholds: Least probability of a match, falling.
         accepted: Queries at or above it.
         wrong: Wrong answers among them.
-        coverage: Share of the testing part accepted.
-        wrong_rate: Share of wrong answers among the accepted; 0 where there is none.
+        coverage: Fraction of the testing part accepted.
+        wrong_rate: Fraction of wrong answers among the accepted; 0 where there is none.
         upper_bound: Clopper-Pearson bound of the true rate, each by itself.
         first: Index of the first threshold tested.
         chosen: Index of the last that passed before a failure; None if the first failed.
@@ -75,7 +91,7 @@ class RiskCurve:
         return None if self.chosen is None else self.thresholds[self.chosen]
 
     @property
-    def telling(self) -> tuple[int, ...]:
+    def informative(self) -> tuple[int, ...]:
         """Indices of thresholds that accepted 30 queries or more, or else as many as any did."""
         least = max(1, min(LEAST_SEEN, max(self.accepted)))
         return tuple(i for i, accepted in enumerate(self.accepted) if accepted >= least)
@@ -95,16 +111,7 @@ class ThresholdPlan:
 
 
 def upper_bound(wrong: Any, trials: Any, confidence: float) -> np.ndarray:
-    """Give the exact (Clopper-Pearson) upper confidence bound of a rate.
-
-    Args:
-        wrong: Errors counted, a number or an array.
-        trials: Among how many.
-        confidence: One-sided confidence.
-
-    Returns:
-        The bound; 1 without a trial.
-    """
+    """Return the exact (Clopper-Pearson) one-sided upper confidence bound of a rate; 1 without a trial."""
     from scipy.special import betaincinv  # type: ignore[import-untyped]
 
     w, n = np.broadcast_arrays(np.asarray(wrong, float), np.asarray(trials, float))
@@ -113,16 +120,7 @@ def upper_bound(wrong: Any, trials: Any, confidence: float) -> np.ndarray:
 
 
 def lower_bound(wrong: Any, trials: Any, confidence: float) -> np.ndarray:
-    """Give the exact lower confidence bound of a rate.
-
-    Args:
-        wrong: Errors counted, a number or an array.
-        trials: Among how many.
-        confidence: One-sided confidence.
-
-    Returns:
-        The bound; 0 without an error.
-    """
+    """Return the exact one-sided lower confidence bound of a rate; 0 without an error."""
     from scipy.special import betaincinv
 
     w, n = np.broadcast_arrays(np.asarray(wrong, float), np.asarray(trials, float))
@@ -131,7 +129,7 @@ def lower_bound(wrong: Any, trials: Any, confidence: float) -> np.ndarray:
 
 
 def least_accepted(max_wrong: float, confidence: float) -> int:
-    """Give n_0: how many accepted queries without an error are needed to pass."""
+    """Return n_0: how many accepted queries without an error are needed to pass."""
     return int(np.ceil(np.log1p(-confidence) / np.log1p(-max_wrong)))
 
 
@@ -155,7 +153,7 @@ def plan_thresholds(
         confidence: With what probability.
 
     Returns:
-        The plan.
+        The sequence to test.
     """
     from scipy.special import bdtr, bdtrik
 
@@ -163,7 +161,7 @@ def plan_thresholds(
     counts = np.unique(np.ceil(np.arange(1, GRID + 1) * n / GRID).astype(int))
     thresholds = np.unique(np.sort(probability)[::-1][counts - 1])[::-1]
     taken, _ = _counts(thresholds, probability, right)
-    # The fits that did not see a query have scales of their own: the same share is compared.
+    # The fits that did not see a query have scales of their own: the same fraction is compared.
     accepted, wrong = _counts(np.sort(unseen)[::-1][taken - 1], unseen, right)
     # Half an error more than seen: no rate is known to be 0.
     rate = (wrong + 0.5) / (accepted + 1)
@@ -184,18 +182,7 @@ def walk_thresholds(
     max_wrong: float,
     confidence: float,
 ) -> RiskCurve:
-    """Test the planned thresholds in order on queries that nothing was fitted to.
-
-    Args:
-        plan: Thresholds and where to start.
-        probability: Probabilities of the testing part.
-        right: Which of its answers are right.
-        max_wrong: Highest wrong-match rate allowed.
-        confidence: With what probability.
-
-    Returns:
-        The curve with the chosen threshold.
-    """
+    """Test the planned thresholds in order on the testing part, which nothing was fitted to."""
     accepted, wrong = _counts(np.array(plan.thresholds), probability, right)
     bound = upper_bound(wrong, accepted, confidence)
     passed = bound[plan.first :] <= max_wrong
@@ -226,14 +213,14 @@ def _counts(
 def safe_floor(
     right_probability: Float[np.ndarray, " n"], *, max_missed: float, confidence: float
 ) -> float:
-    """Give the highest floor below which at most ``max_missed`` of right answers fall.
+    """Return the highest floor below which at most ``max_missed`` of right answers fall.
 
-    The k-th smallest of n independent values has a share distributed as Beta(k, n + 1 - k) below it; the
-    largest k is taken for which that share is at most ``max_missed`` with probability ``confidence``.
+    The k-th smallest of n independent values has a fraction distributed as Beta(k, n + 1 - k) below it; the
+    largest k is taken for which that fraction is at most ``max_missed`` with probability ``confidence``.
 
     Args:
         right_probability: Probabilities of right answers that nothing was fitted to.
-        max_missed: Highest share of right answers below the floor.
+        max_missed: Highest fraction of right answers below the floor.
         confidence: With what probability.
 
     Returns:
@@ -277,8 +264,8 @@ def queries_needed(curve: RiskCurve, *, max_wrong: float, confidence: float) -> 
 
     For each threshold the smallest n is sought that passes with the expected ⌈rate · n⌉ errors, in steps of
     5 %; then the threshold that needs the fewest queries in all counts. Thresholds that accepted a handful
-    of queries say nothing and are left out. A rate that is too high, but by its exact lower bound may be so
-    by chance, is taken as half of ``max_wrong``. With so many queries the chance to pass is about
+    of queries are uninformative and left out. A rate that is too high, but by its exact lower bound may be
+    so by chance, is taken as half of ``max_wrong``. With so many queries the chance to pass is about
     even.
 
     Args:
@@ -287,7 +274,7 @@ def queries_needed(curve: RiskCurve, *, max_wrong: float, confidence: float) -> 
         confidence: With what probability.
 
     Returns:
-        A number of queries; None if at every threshold the rate is too high beyond doubt.
+        A number of queries; None if at every threshold even the lower bound of the rate is too high.
     """
     from scipy.special import bdtr
 
@@ -295,7 +282,7 @@ def queries_needed(curve: RiskCurve, *, max_wrong: float, confidence: float) -> 
     sizes = np.ceil(least_accepted(max_wrong, confidence) * 1.05 ** np.arange(251)).astype(int)
     lowest = lower_bound(curve.wrong, curve.accepted, confidence)
     best = None
-    for i in curve.telling:
+    for i in curve.informative:
         if lowest[i] > max_wrong:
             continue
         rate = curve.wrong_rate[i] if curve.wrong_rate[i] < max_wrong else max_wrong / 2

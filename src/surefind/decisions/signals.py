@@ -1,4 +1,4 @@
-"""What a search says about its own top answer: four numbers a query.
+"""Signals: what the neighbours of a query say about its top answer, four numbers a query.
 
 With distances d_1 <= ... <= d_k to the k nearest items and labels l_1 ... l_k,
 
@@ -49,11 +49,7 @@ class Signals:
     density: np.ndarray
 
     def __post_init__(self) -> None:
-        """Check the four and keep them in float64.
-
-        Raises:
-            InputError: If lengths differ, or a value is NaN or infinite.
-        """
+        """Check that all are finite and equally long, and keep them in float64."""
         length = None
         for name in self.names:
             values = as_scores(name, getattr(self, name), length=length)
@@ -72,16 +68,16 @@ class Signals:
         return Signals(*(getattr(self, name)[rows] for name in self.names))
 
     def matrix(self) -> Float[np.ndarray, "q 4"]:
-        """Give the signals as columns, in the order of ``names``."""
+        """Return the signals as columns, in the order of ``names``."""
         return np.stack([getattr(self, name) for name in self.names], axis=1)
 
     def oriented(self) -> Float[np.ndarray, "q 4"]:
-        """Give the signals as columns, signed so that larger is better."""
+        """Return the signals as columns, signed so that larger is better."""
         return np.asarray(self.matrix() * np.array(self.signs))
 
 
 def neighbour_signals(kappa: Any, distances: Any, labels: Any) -> Signals:
-    """Read the signals off the neighbours that a search found.
+    """Compute the signals from the neighbours that a search found.
 
     Args:
         kappa: Concentration of each query (q), above 0; infinity for a query without uncertainty.

@@ -20,9 +20,9 @@ from jaxtyping import Float, Int
 
 from surefind.errors import InputError
 from surefind.gallery.engine import Hits, Id, Label, Metadata, Records, as_fingerprint
-from surefind.gallery.exact import nearest_rows
 from surefind.gallery.graph import Graph
 from surefind.gallery.store import GRAPH, Store, Stored, create_store, open_store, read_store
+from surefind.retrieval.search import nearest_rows
 
 LARGE = 1_000_000
 """Records beyond which ``"auto"`` means a graph. Up to here a full scan of 128 dimensions takes some

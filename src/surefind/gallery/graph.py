@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from surefind.gallery.exact import nearest_rows
+from surefind.retrieval.search import nearest_rows
 
 faiss: Any = import_module("faiss")
 """Untyped on purpose: what it says about its types leaves out what its Python layer adds."""

@@ -1,4 +1,4 @@
-"""Uncertainty for free: scores that need only the embeddings one has anyway.
+"""Distance baselines: uncertainty scores that need only the embeddings or features one has anyway.
 
 Each is fitted on *training* vectors and scores queries; **higher means less sure**. With |·| the chord
 between unit vectors, d_1 <= d_2 <= … a query's distances to the training set:
@@ -8,17 +8,15 @@ between unit vectors, d_1 <= d_2 <= … a query's distances to the training set:
     margin              d_1 - d_2                        close to 0 when the runner-up is as near
     labelled margin     d_1 - d_o, o the nearest of another label than the first: who else could it be?
     norm                -|z|, z the head's output before normalisation
+    Mahalanobis         min_c sqrt( (h - μ_c)ᵀ Σ^-1 (h - μ_c) ), h features, μ_c class means
 
-`surefind.retrieval.baselines` holds the one that looks at features instead. Distances are computed
-from differences in float64, so near duplicates do not drown in the rounding of 2 - 2 cos.
+Distances are computed from differences in float64, so near duplicates do not drown in the rounding of
+2 - 2 cos.
 
-Axes: ``n`` training examples, ``q`` queries, ``z`` embedding, ``k`` neighbours.
-
-Mahalanobis distance of features to the nearest class mean, with one shrunk covariance for all.
+**Mahalanobis** distance has one covariance for all classes, shrunk towards a sphere:
 
     S = 1/n Σ_i (h_i - μ_{y_i})(h_i - μ_{y_i})ᵀ              within-class covariance
-    Σ = (1 - a) S + a tr(S)/d · I                           shrunk towards a sphere
-    score(h) = min_c sqrt( (h - μ_c)ᵀ Σ^-1 (h - μ_c) )       higher means less sure
+    Σ = (1 - a) S + a tr(S)/d · I
 
 For wide features S is never formed: it is replaced by its ``rank`` largest principal directions V with
 variances λ, and one variance σ² for all directions left (what of the trace is left, spread evenly),
@@ -30,7 +28,8 @@ come from block power iteration started at evenly spaced residuals, which needs 
 is exact when there are no more examples than directions. Up to ``EXACT_DIM`` features all directions
 are kept and nothing is approximated. Work is O(n d rank), memory O(d rank) beside the features.
 
-Axes: ``n`` examples, ``d`` features, ``c`` classes, ``p`` principal directions, ``q`` queries.
+Axes: ``n`` training examples, ``q`` queries, ``z`` embedding, ``k`` neighbours, ``d`` features, ``c``
+classes, ``p`` principal directions.
 """
 
 from dataclasses import dataclass
@@ -50,10 +49,10 @@ FARTHEST = 2.0
 
 
 class Baseline(Protocol):
-    """Anything that says how unsure it is of vectors."""
+    """Anything that scores the uncertainty of vectors."""
 
     def score(self, queries: Any) -> Tensor:
-        """Give one uncertainty per row; higher means less sure."""
+        """Return one uncertainty per row; higher means less sure."""
         ...
 
 
@@ -70,7 +69,7 @@ class NeighbourDistance:
     k: int
 
     def score(self, queries: Any, *, exclude_self: bool = False) -> Float[Tensor, " q"]:
-        """Give the mean chord to the nearest training vectors.
+        """Return the mean chord to the nearest training vectors.
 
         Args:
             queries: Unit vectors (q, z).
@@ -101,7 +100,7 @@ class Margin:
     order: Int[Tensor, " n"] | None = None
 
     def score(self, queries: Any, *, exclude_self: bool = False) -> Float[Tensor, " q"]:
-        """Give d_1 - d_2, or d_1 - d_o with labels.
+        """Return d_1 - d_2, or d_1 - d_o with labels.
 
         Args:
             queries: Unit vectors (q, z).
@@ -134,7 +133,7 @@ class Margin:
     def _distance_outside(
         self, u: Float[Tensor, "r z"], start: int, stop: int, own: Int[Tensor, " r"] | None
     ) -> Float[Tensor, " r"]:
-        """Give the distance to the nearest vector outside a range, and other than one's own."""
+        """Return the distance to the nearest vector outside a range, and other than one's own."""
         best = u.new_full((len(u),), FARTHEST)
         for first, others in ((0, self.vectors[:start]), (stop, self.vectors[stop:])):
             if len(others):
@@ -154,43 +153,18 @@ class NegativeNorm:
     """Short outputs are unsure; there is nothing to fit."""
 
     def score(self, queries: Any) -> Float[Tensor, " q"]:
-        """Give the negative length of the head's outputs.
-
-        Args:
-            queries: Outputs *before* normalisation (q, z).
-
-        Returns:
-            Uncertainties (q), at most 0.
-        """
+        """Return the negative length of the head's outputs (q, z), those *before* normalisation."""
         norm: Tensor = torch.linalg.vector_norm(as_rows("queries", queries), dim=1)
         return -norm
 
 
 def fit_nearest_distance(embeddings: Any) -> NeighbourDistance:
-    """Keep training vectors to measure the distance to the nearest.
-
-    Args:
-        embeddings: Unit vectors (n, z).
-
-    Returns:
-        The fitted baseline.
-    """
+    """Keep unit vectors (n, z) to measure the distance to the nearest."""
     return fit_knn_density(embeddings, k=1)
 
 
 def fit_knn_density(embeddings: Any, *, k: int = 10) -> NeighbourDistance:
-    """Keep training vectors to measure the mean distance to the ``k`` nearest.
-
-    Args:
-        embeddings: Unit vectors (n, z).
-        k: Number of neighbours.
-
-    Returns:
-        The fitted baseline.
-
-    Raises:
-        InputError: If there are fewer than ``k`` vectors.
-    """
+    """Keep unit vectors (n, z) to measure the mean distance to the ``k`` nearest."""
     rows = as_unit_rows("embeddings", embeddings)
     check_int("k", k, least=1)
     if k > len(rows):
@@ -210,8 +184,7 @@ def fit_margin(embeddings: Any, labels: Any = None) -> Margin:
         The fitted baseline.
 
     Raises:
-        InputError: If there is not one label per vector.
-        DegenerateError: If there is one vector, or one label, only.
+        DegenerateError: If there is only one vector, or one label.
     """
     rows = as_unit_rows("embeddings", embeddings)
     if len(rows) < 2:
@@ -227,18 +200,7 @@ def fit_margin(embeddings: Any, labels: Any = None) -> Margin:
 
 
 def label_codes(labels: Any, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " c"]]:
-    """Number the labels from 0, and count each.
-
-    Args:
-        labels: A label per example, a tensor or an array.
-        n: How many there must be.
-
-    Returns:
-        The numbers (n) and counts (c).
-
-    Raises:
-        InputError: If there is not one label per example.
-    """
+    """Number the labels, one for each of ``n`` examples, from 0, and count each."""
     array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if array.shape != (n,):
         raise InputError(f"labels must be one per example, shape ({n},); got {array.shape}.")
@@ -296,17 +258,7 @@ class Mahalanobis:
     rest: float
 
     def score(self, queries: Any) -> Float[Tensor, " q"]:
-        """Give the distance to the nearest class mean.
-
-        Args:
-            queries: Features (q, d).
-
-        Returns:
-            Uncertainties (q) of the queries' dtype, at least 0.
-
-        Raises:
-            InputError: If the queries have another number of features.
-        """
+        """Return the distance of features (q, d) to the nearest class mean, in their dtype."""
         rows = as_rows("queries", queries)
         if rows.shape[1] != len(self.centre):
             raise InputError(
@@ -333,7 +285,7 @@ def fit_mahalanobis(
         features: Training features (n, d).
         labels: A label per example (n), a tensor or an array.
         rank: Principal directions to keep; None means all up to `EXACT_DIM` features, else 128.
-        shrinkage: The share a of the sphere in the covariance, 0 … 1.
+        shrinkage: The fraction a of the sphere in the covariance, 0 … 1.
 
     Returns:
         The fitted baseline.
@@ -377,7 +329,7 @@ def fit_mahalanobis(
 def _principal(
     x: Float[Tensor, "n d"], means: Float[Tensor, "c d"], codes: Int[Tensor, " n"], keep: int
 ) -> tuple[Float[Tensor, "d p"], Float[Tensor, " p"], float]:
-    """Give principal directions of the residuals, their variances, and the sum of all variances."""
+    """Return principal directions of the residuals, their variances, and the sum of all variances."""
     n, d = x.shape
     near = means.to(x.dtype)
     if d <= EXACT_DIM:
@@ -409,5 +361,5 @@ def _principal(
 
 
 def _gaps(a: Float[Tensor, "r m"], b: Float[Tensor, "c m"]) -> Float[Tensor, "r c"]:
-    """Give squared distances; float64 and centred rows keep the product's cancellation harmless."""
+    """Return squared distances; float64 and centred rows keep the product's cancellation harmless."""
     return (a.square().sum(1)[:, None] - 2 * a @ b.T + b.square().sum(1)).clamp(min=0)

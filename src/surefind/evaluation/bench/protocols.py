@@ -20,8 +20,8 @@ Where FashionMNIST leaves the paper, on validation data: the mean over negative 
 (`surefind.pairs.losses`) took recall@1 of the point estimate from 0.75 to 0.83 after four epochs; batches
 of 64 instead of 256, to 0.85, so all methods have them; and with both, 6 epochs do what 20 did not. On
 CIFAR10 the mean over all negative pairs left recall@1 at 0.32 after 20 epochs, that inside the margin at
-0.58; batches of 64 and channels of mean 0 and variance 1, to 0.66, while it was 0.81 on training data, so images
-are mirrored at random. All methods have the same number of epochs. Online LAM forgets a thousandth of its
+0.58; batches of 64 and channels of mean 0 and variance 1, to 0.66, while it was 0.81 on training data, so
+images are mirrored at random. All methods have the same number of epochs. Online LAM forgets a thousandth of its
 curvature a step on every set; so it does in the paper on these two, on the others from 1e-5 to 5e-3.
 
 A tenth of the training data is left out of training, for choices that need data the model has not seen:
