@@ -17,6 +17,9 @@ from surefind.pairs.mining import Mining, mine_pairs
 from surefind.pairs.relations import Classes, Relation
 from surefind.validation import check_choice, check_fraction, check_positive
 
+MARGIN = 0.7
+"""Squared distance up to which negative pairs repel, unless the caller says otherwise."""
+
 
 @runtime_checkable
 class Objective(Protocol):
@@ -44,7 +47,7 @@ class Contrastive:
         InputError: If an option is out of range.
     """
 
-    margin: float = 0.7
+    margin: float = MARGIN
     negative_weight: float = 0.5
     negatives: Negatives = "inside"
     mining: Mining | None = None

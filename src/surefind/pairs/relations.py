@@ -45,6 +45,9 @@ from torch import Tensor
 from surefind.errors import DegenerateError, InputError
 from surefind.validation import check_matrix, check_positive
 
+POSITIVE_RADIUS, NEGATIVE_RADIUS = 25.0, 50.0
+"""Metres up to which two positions are one place, and beyond which they are two."""
+
 
 @runtime_checkable
 class Relation(Protocol):
@@ -248,8 +251,8 @@ class Positions:
     """
 
     coordinates: Float[Tensor, "n axes"]
-    same_within: float
-    different_beyond: float
+    same_within: float = POSITIVE_RADIUS
+    different_beyond: float = NEGATIVE_RADIUS
 
     def __post_init__(self) -> None:
         """Check the radii.
