@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from surefind.pairs.mining import mine_pairs, mined_negative_weight
     from surefind.pairs.relations import Classes, PairList, Positions
     from surefind.posterior.diagonal import HeadPosterior
-    from surefind.posterior.evidence import pair_loss, tune_on_pairs, tune_prior_precision
+    from surefind.posterior.evidence import tune_prior_precision
     from surefind.posterior.sphere import spherical_moments
     from surefind.posterior.structured import DensePosterior, KroneckerPosterior
+    from surefind.posterior.tuning import pair_loss, tune_on_pairs
     from surefind.posterior.vmf import vmf_concentration, vmf_log_normalizer, vmf_match_score
 
 __version__ = "0.1.0"
@@ -83,10 +84,10 @@ _HOME = {
     "mine_pairs": "pairs.mining",
     "mined_negative_weight": "pairs.mining",
     "network_curvature": "curvature.network",
-    "pair_loss": "posterior.evidence",
+    "pair_loss": "posterior.tuning",
     "pair_targets": "pairs.losses",
     "spherical_moments": "posterior.sphere",
-    "tune_on_pairs": "posterior.evidence",
+    "tune_on_pairs": "posterior.tuning",
     "tune_prior_precision": "posterior.evidence",
     "vmf_concentration": "posterior.vmf",
     "vmf_log_normalizer": "posterior.vmf",

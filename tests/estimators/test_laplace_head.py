@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import surefind as sf
-from surefind.estimators.laplace_head import LaplaceHead
+from surefind.estimators.laplace_head import LaplaceHead, recall_among, relation_of_targets
 from surefind.models.checkpoint import save_tensors
 
 
@@ -34,19 +34,20 @@ def some_pairs(n=7):
     return sf.PairList(torch.tensor(left), torch.tensor(right), torch.tensor(same), n)
 
 
-@parametrize_with_checks([LaplaceHead(), LaplaceHead(2, epochs=1)])
+# Not with all defaults: calibrating the scale takes longer than all the rest, a hundred times.
+@parametrize_with_checks([LaplaceHead(scale=100), LaplaceHead(2, epochs=1, prior_precision=1)])
 def test_is_an_estimator_as_scikit_learn_defines_it(estimator, check):
     check(estimator)
 
 
 def oracle_precision(X, kind, distance, margin, scale):
-    """Fixed curvature of an identity head by autograd, pair by pair, with the default prior."""
+    """Fixed curvature of an identity head by autograd, pair by pair, with δ = 0.5."""
     h = torch.from_numpy(np.c_[X / np.sqrt((X**2).sum(1, keepdims=True)), np.ones(len(X))])
     weights = torch.eye(X.shape[1], X.shape[1] + 1, dtype=torch.float64)
     targets = oracles.pair_targets(kind, oracles.normalize(h @ weights.T), margin)
     matrix = oracles.head_gauss_newton(weights, h, targets, distance, "fixed")
     kept = matrix.diagonal().view_as(weights).clamp(min=0)
-    return scale * kept + scale * kept.mean()
+    return scale * kept + 0.5
 
 
 @pytest.mark.parametrize("distance", ["arccos", "euclidean"])
@@ -62,7 +63,7 @@ def test_posterior_is_exact_over_every_pair(few, distance, y):
             oracles.listed_kind([(0, 1, True), (2, 3, True), (0, 4, False), (5, 1, False)], 7),
         ),
     }[y]
-    head = LaplaceHead(distance=distance, margin=2.0).fit(X, target)
+    head = LaplaceHead(distance=distance, margin=2.0, prior_precision=0.5).fit(X, target)
     expected = oracle_precision(X, kind, distance, 2.0, scale=7.0)
     torch.testing.assert_close(head.posterior_.precision, expected)
     assert torch.equal(head.posterior_.mean, torch.eye(3, 4, dtype=torch.float64))
@@ -75,13 +76,41 @@ def test_prior_and_scale_can_be_given(few):
     X, y = few
     given = LaplaceHead(prior_precision=3, scale=100).fit(X, y)
     assert (given.prior_precision_, given.scale_) == (3.0, 100.0)
-    ruled = LaplaceHead(scale=100).fit(X, y)
-    kept = ruled.posterior_.precision - ruled.prior_precision_
-    assert ruled.prior_precision_ == pytest.approx(float(kept.mean()))
-    torch.testing.assert_close(given.posterior_.precision - 3, kept)
+    kept = given.posterior_.precision - 3
+    tuned = LaplaceHead(scale=100).fit(X, y)
+    assert tuned.scale_ == 100.0
+    torch.testing.assert_close(tuned.posterior_.precision - tuned.prior_precision_, kept)
     best = LaplaceHead(prior_precision="evidence", scale=100).fit(X, y).prior_precision_
-    mean = ruled.posterior_.mean
+    mean = given.posterior_.mean
     assert best == pytest.approx(sf.tune_prior_precision(mean, kept / 100, scale=100.0))
+
+
+def test_scale_and_prior_are_tuned_on_the_fitted_rows(vectors):
+    X, y = vectors
+    head, nominal = LaplaceHead().fit(X, y), LaplaceHead(scale=60).fit(X, y)
+    factor = head.scale_ / 60
+    assert head.prior_precision_ == pytest.approx(factor * nominal.prior_precision_)
+    torch.testing.assert_close(head.posterior_.precision, factor * nominal.posterior_.precision)
+    places = np.random.default_rng(0).uniform(0, 100, (60, 2))
+    assert LaplaceHead().fit(X, places).scale_ == 60  # nothing to calibrate by
+
+
+def test_tuning_does_not_depend_on_the_dtype_of_x(vectors):
+    X, y = vectors
+    one, two = LaplaceHead().fit(X, y), LaplaceHead().fit(X.astype(np.float32), y)
+    assert two.scale_ == pytest.approx(one.scale_, rel=1e-5)
+    np.testing.assert_allclose(one.uncertainty(X), two.uncertainty(X), rtol=1e-4)
+
+
+@pytest.mark.parametrize("structure", ["kronecker", "dense"])
+def test_weights_may_vary_together(vectors, structure, tmp_path):
+    X, y = vectors
+    head = LaplaceHead(4, structure=structure).fit(X, y)
+    assert head.posterior_.structure == structure
+    assert np.isfinite(head.uncertainty(X)).all()
+    head.set_params(structure="diagonal").save(tmp_path / "head")  # what was fitted counts
+    again = LaplaceHead.load(tmp_path / "head")
+    np.testing.assert_array_equal(again.uncertainty(X), head.uncertainty(X))
 
 
 def test_the_length_of_a_vector_does_not_matter(vectors):
@@ -125,7 +154,7 @@ def test_mapped_and_blockwise_input_is_the_same(vectors, tmp_path, monkeypatch):
     X, y = vectors
     expected = LaplaceHead().fit(X, y)
     np.save(tmp_path / "x.npy", X)
-    monkeypatch.setattr("surefind.curvature.rows.BLOCK_ELEMENTS", 50)
+    monkeypatch.setattr("surefind.models.vectors.BLOCK_ELEMENTS", 50)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     found = LaplaceHead().fit(mapped, y)
     torch.testing.assert_close(found.posterior_.precision, expected.posterior_.precision)
@@ -182,7 +211,7 @@ def test_training_changes_the_head_and_repeats(vectors):
 
 def test_works_in_a_pipeline_and_a_grid_search(vectors):
     X, y = vectors
-    pipeline = make_pipeline(StandardScaler(), LaplaceHead())
+    pipeline = make_pipeline(StandardScaler(), LaplaceHead(scale=100))
     grid = {"laplacehead__embedding_dim": [2, 4], "laplacehead__margin": [0.5, 1]}
     search = GridSearchCV(pipeline, grid, cv=GroupKFold(2)).fit(X, y, groups=y)
     assert 0 < search.best_score_ <= 1
@@ -257,7 +286,8 @@ def test_zero_rows_are_left_out_and_known_to_be_unknown(vectors):
     ("options", "message"),
     [
         ({"embedding_dim": 1}, "embedding_dim must be a whole number of at least 2"),
-        ({"embedding_dim": 9}, "embedding_dim is 9, but X has 6 columns"),
+        ({"embedding_dim": 9}, "embedding_dim"),
+        ({"structure": "full"}, "structure must be one of"),
         ({"epochs": -1}, "epochs must be a whole number"),
         ({"distance": "cosine"}, "distance must be one of"),
         ({"margin": 0}, "margin must be a finite number above 0"),
@@ -299,13 +329,13 @@ def test_bad_data_are_refused_in_a_sentence(vectors):
     none = torch.zeros(0, dtype=torch.int64)
     with pytest.raises(sf.DegenerateError, match="no two examples are the same"):
         LaplaceHead().fit(X, sf.PairList(none, none, none.bool(), 60))
-    with pytest.raises(sf.InputError, match="can sample labelled examples only"):
+    with pytest.raises(sf.InputError, match="scan_columns"):
         LaplaceHead(scan_columns=20).fit(X[:7], some_pairs())
 
 
 def test_classes_with_one_example_are_different_from_all_others(few):
     X, y = few
-    head = LaplaceHead(margin=2.0).fit(X, y)
+    head = LaplaceHead(margin=2.0, prior_precision=0.5).fit(X, y)
     assert y.count(2) == 1
     expected = oracle_precision(X, oracles.class_kind(y), "arccos", 2.0, scale=7.0)
     torch.testing.assert_close(head.posterior_.precision, expected)
@@ -318,3 +348,96 @@ def test_nothing_to_score_is_refused(vectors):
         head.score(X[:5], np.arange(5))
     with pytest.raises(sf.InputError, match="score needs labels or positions"):
         head.score(X[:7], some_pairs())
+
+
+@pytest.mark.parametrize("kind", ["labels", "positions"])
+def test_training_lowers_the_loss(vectors, kind):
+    X, y = vectors
+    if kind == "positions":
+        y = np.random.default_rng(2).uniform(0, 100, (60, 2))
+    options = {"embedding_dim": 3, "prior_precision": 1, "learning_rate": 0.01, "batch_size": 16}
+    start, trained = (LaplaceHead(epochs=e, **options).fit(X, y) for e in (0, 3))
+    relation = relation_of_targets(y, 60, positive_radius=25.0, negative_radius=50.0)
+
+    def loss(head):
+        h = torch.from_numpy(np.c_[X / np.linalg.norm(X, axis=1, keepdims=True), np.ones(60)])
+        u = oracles.normalize(h @ head.posterior_.mean.T)
+        return sf.contrastive_loss(u, relation, margin=0.7)
+
+    assert loss(trained) < loss(start)
+
+
+def test_listed_pairs_cannot_be_trained_on(few):
+    with pytest.raises(sf.InputError, match="not on a list of pairs"):
+        LaplaceHead(epochs=1).fit(few[0], some_pairs())
+
+
+def resolve(y, n=4):
+    return relation_of_targets(y, n, positive_radius=1.0, negative_radius=2.0)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        [0, 0, 1, 1],
+        ["a", "a", "b", "b"],
+        np.array([3.0, 3.0, -1.0, -1.0]),
+        np.array([True, True, False, False]),
+        torch.tensor([7, 7, 9, 9]),
+        np.array([[1], [1], [2], [2]]),
+    ],
+    ids=str,
+)
+def test_labels_of_any_kind(y):
+    relation = resolve(y)
+    assert isinstance(relation, sf.Classes)
+    assert (relation.n_positive, relation.n_negative) == (4, 8)
+
+
+def test_positions_are_metres():
+    relation = resolve(np.array([[0, 0], [0, 1], [0, 5], [0, 6.5]], dtype=np.float32))
+    assert isinstance(relation, sf.Positions)
+    assert (relation.positive_radius, relation.negative_radius) == (1.0, 2.0)
+
+
+def test_a_relation_is_taken_as_it_is():
+    pairs = sf.PairList(torch.tensor([0]), torch.tensor([1]), torch.tensor([True]), 4)
+    assert resolve(pairs) is pairs
+
+
+def test_what_cannot_be_labels_is_refused():
+    with pytest.raises(sf.InputError, match="requires y to be passed, but the target y is None"):
+        resolve(None)
+    with pytest.raises(sf.InputError, match="X has 4 rows and y 3"):
+        resolve([0, 1, 1])
+    with pytest.raises(sf.InputError, match=r"positions \(n, 2\); got \(4, 3\)"):
+        resolve(np.zeros((4, 3)))
+    with pytest.raises(sf.InputError, match="fractions, NaN or infinity"):
+        resolve([0.5, 1.0, 1.0, 2.0])
+    with pytest.raises(sf.InputError, match="fractions, NaN or infinity"):
+        resolve([np.nan, 1.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("kind", ["labels", "positions"])
+def test_recall_counts_rows_that_can_be_answered(directions, kind):
+    x = directions(40, 3)
+    labels = torch.tensor([0] * 15 + [1] * 10 + [2] * 14 + [3])
+    relation = sf.Classes(labels)
+    if kind == "positions":
+        relation = sf.Positions(labels[:, None].double() * 100, 25.0, 50.0)
+    right = []
+    for i in range(39):  # the last one has no other of its kind
+        others = [j for j in range(40) if j != i]
+        found = max(others, key=lambda j: float(x[i] @ x[j]))
+        right.append(bool(labels[found] == labels[i]))
+    assert recall_among(x, relation) == pytest.approx(sum(right) / 39)
+
+
+def test_what_cannot_be_judged_is_refused(directions):
+    x = directions(4, 3)
+    one = torch.tensor([0])
+    pairs = sf.PairList(one, one + 1, torch.tensor([True]), 4)
+    with pytest.raises(sf.InputError, match="a PairList does not judge every pair"):
+        recall_among(x, pairs)
+    with pytest.raises(sf.DegenerateError, match="no row has another of its own kind"):
+        recall_among(x, sf.Classes(torch.arange(4)))

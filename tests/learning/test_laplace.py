@@ -10,6 +10,7 @@ from surefind.learning.methods.laplace_posthoc import LaplacePosthoc
 from surefind.learning.train import TrainConfig, epoch_batches
 from surefind.models.encoder import on_sphere
 from surefind.pairs.objectives import Contrastive
+from surefind.posterior.tuning import shuffled
 
 SIX = [(d, a) for d in ("euclidean", "arccos") for a in ("fixed", "positive", "full")]
 
@@ -91,7 +92,7 @@ def test_online_curvature_is_the_discounted_sum_of_the_batches():
     """With no noise and no learning, every step's curvature can be computed afterwards."""
     train, encoder = small_learners.digits()[0][:96], small_learners.encoder()
     method = LaplaceOnline(
-        memory=0.1, scale=2.0, prior_precision=3.0, temperature=0.0, width="trained"
+        memory=0.1, scale=2.0, prior_precision=3.0, temperature=0.0, tuning="trained"
     )
     learner = sf.MetricLearner(
         encoder,
@@ -162,3 +163,52 @@ def test_gradient_is_taken_at_the_sample():
 def test_online_options_out_of_range_are_refused(options, message):
     with pytest.raises(sf.InputError, match=message):
         small_learners.learner(LaplaceOnline(**options)).fit(small_learners.digits()[0])
+
+
+def test_what_is_given_is_kept():
+    train, _ = small_learners.digits()
+    given = sf.methods.LaplacePosthoc(scale=10.0, prior_precision=3.0)
+    posterior = small_learners.learner(given).fit(train).embedder_.posterior
+    assert float(posterior.precision.min()) == pytest.approx(3.0, rel=1e-5)
+    trained = sf.methods.LaplaceOnline(prior_precision=7.0, tuning="trained")
+    posterior = small_learners.learner(trained).fit(train).embedder_.posterior
+    assert float(posterior.precision.min()) == pytest.approx(7.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["laplace-posthoc", "laplace-online"])
+def test_shuffled_digits_are_detected_by_either_method(method, generator):
+    train, test = small_learners.digits()
+    fitted = small_learners.learner(method, epochs=5).fit(train)
+    known = fitted.embed(test).uncertainty
+    shuffled_digits = fitted.embed(shuffled(test.read(), generator)).uncertainty
+    assert sf.metrics.auroc(known, shuffled_digits) > 0.8
+
+
+@pytest.mark.parametrize("approximation", ["fixed", "full"])
+@pytest.mark.parametrize("structure", ["kronecker", "dense"])
+def test_every_structure_is_fitted_saved_and_sampled(structure, approximation, tmp_path):
+    train, test = small_learners.digits()
+    method = LaplacePosthoc(approximation=approximation, structure=structure)
+    fitted = small_learners.learner(method, epochs=1, batch_size=128).fit(train)
+    assert fitted.fitted.posterior.structure == structure
+    fitted.save(tmp_path / "model")
+    again = sf.load(tmp_path / "model")
+    assert again.method.structure == structure
+    e = fitted.embed(test)
+    assert torch.isfinite(e.kappa).all()
+    assert torch.equal(again.embed(test).kappa, e.kappa)
+    draws = fitted.sample(test[:9], 300, joint=True, generator=torch.Generator().manual_seed(2))
+    kappa = sf.vmf_concentration(draws.double().mean(0).norm(dim=1), 3)
+    torch.testing.assert_close(kappa.float(), e.kappa[:9], rtol=0.5, atol=0)
+
+
+def test_the_prior_of_largest_evidence_can_be_asked_for():
+    train = small_learners.digits()[0]
+    method = LaplacePosthoc(prior_precision="evidence")
+    fitted = small_learners.learner(method, epochs=0).fit(train).fitted
+    weights = fitted.encoder.head_weights()
+    n, least = len(train), float(fitted.posterior.precision.min())
+    curvature = (fitted.posterior.precision - least) / n
+    assert least == pytest.approx(
+        sf.tune_prior_precision(weights, curvature, scale=float(n)), rel=1e-2
+    )

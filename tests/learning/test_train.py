@@ -282,7 +282,7 @@ def test_positions_train_like_labels():
     places = torch.stack([100.0 * train.labels, torch.zeros(len(train))], dim=1)
     placed = Dataset(train.inputs, positions=places)
     given = sf.methods.LaplacePosthoc(scale=100.0, prior_precision=1.0)
-    for method in (sf.methods.LaplaceOnline(width="trained"), given):
+    for method in (sf.methods.LaplaceOnline(tuning="trained"), given):
         one = small_learners.learner(method).fit(placed).fitted.tensors()
         two = small_learners.learner(method).fit(train).fitted.tensors()
         for name in one:

@@ -8,6 +8,8 @@ import torch
 from torch.distributions import MultivariateNormal
 
 import surefind as sf
+from surefind.posterior.contract import posterior_tensors, restored_posterior
+from surefind.posterior.fit import POSTERIORS
 
 N, D, Z = 30, 4, 3
 OPTIONS = {"distance": "arccos", "approximation": "fixed"}
@@ -158,26 +160,61 @@ def test_curvature_of_another_dtype_follows_the_weights(build, problem):
     assert posterior.predict(problem[1].float()).mean.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("part", "change", "message"),
-    [
-        ("mean", lambda x: x * torch.nan, "mean holds 12 NaN"),
-        ("mean", lambda x: x[0], "mean must be a matrix"),
-        ("precision", lambda x: x[1:], r"must be .* for weights \(3, 4\); got|same shape"),
-        ("precision", lambda x: x.float(), r"got .* torch\.float32|same shape and dtype"),
-        ("precision", lambda x: x * 0, "every precision must be above 0; the smallest is 0"),
-        ("precision", lambda x: x * torch.nan, "precision holds 12 NaN"),
-        ("left", lambda x: x[1:], r"left must be \(3, 3\).*; got \(2, 3\)"),
-        ("right", lambda x: x[1:], r"right must be \(4, 4\).*; got \(3, 4\)"),
-        ("right", lambda x: x / 0, "right holds 16 NaN"),
-        ("basis", lambda x: x[1:], r"basis must be \(12, 12\).*; got \(11, 12\)"),
+ANY = [
+    ("mean", lambda x: x * torch.nan, "mean"),
+    ("mean", lambda x: x[0], "mean"),
+    ("precision", lambda x: x[1:], "precision"),
+    ("precision", lambda x: x.float(), "precision"),
+    ("precision", lambda x: x * 0, "precision"),
+    ("precision", lambda x: x * torch.nan, "precision"),
+]
+OWN = {
+    "diagonal": [],
+    "kronecker": [
+        ("left", lambda x: x[1:], "left"),
+        ("right", lambda x: x[1:], "right"),
+        ("right", lambda x: x / 0, "right"),
     ],
-)
-def test_parts_that_do_not_fit_are_refused(posterior, part, change, message):
-    if not hasattr(posterior, part):
-        return
-    with pytest.raises(sf.InputError, match=message):
+    "dense": [("basis", lambda x: x[1:], "basis")],
+}
+BROKEN = [(kind, *case) for kind, own in OWN.items() for case in (*ANY, *own)]
+
+
+@pytest.mark.parametrize(("kind", "part", "change", "field"), BROKEN)
+def test_parts_that_do_not_fit_are_refused(problem, kind, part, change, field):
+    posterior = BUILDERS[kind](*problem, **SETTINGS)
+    with pytest.raises(sf.InputError, match=field):
         replace(posterior, **{part: change(getattr(posterior, part))})
+
+
+def test_says_its_structure_and_comes_back_from_its_tensors(posterior, problem):
+    assert POSTERIORS[posterior.structure] is type(posterior)
+    tensors = posterior_tensors(posterior)
+    assert "mean" not in tensors
+    again = restored_posterior(type(posterior), posterior.mean, tensors)
+    assert again.clipped == posterior.clipped
+    one, two = posterior.predict(problem[1]), again.predict(problem[1])
+    assert torch.equal(one.mean, two.mean)
+    assert torch.equal(one.kappa, two.kappa)
+
+
+def test_features_without_the_ones_predict_the_same(build, problem):
+    mean, features, _, targets = problem
+    h = torch.cat([features[:, :-1], torch.ones(N, 1, dtype=torch.float64)], dim=1)
+    posterior = build(mean, h, h @ mean.T, targets, **SETTINGS)
+    expected = posterior.predict(h)
+    for plain in (h[:, :-1], h):
+        found = posterior.predict_plain(plain, h @ mean.T)
+        torch.testing.assert_close(found.kappa, expected.kappa)
+        torch.testing.assert_close(found.mean, expected.mean)
+
+
+def test_relative_variance_is_that_of_the_dense_gaussian(posterior, problem):
+    covariance = torch.linalg.inv(dense_precision(posterior)).view(Z, D, Z, D)
+    h = problem[1]
+    variance = torch.einsum("nq,kqkr,nr->n", h, covariance, h)
+    expected = variance / (h @ posterior.mean.T).square().sum(1)
+    torch.testing.assert_close(posterior.relative_variance(h), expected)
 
 
 def test_nan_in_a_structured_curvature_is_refused(problem):

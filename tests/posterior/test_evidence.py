@@ -1,6 +1,3 @@
-import math
-
-import oracles
 import pytest
 import torch
 
@@ -59,71 +56,3 @@ def test_eigenvalues_may_come_in_any_shape(normal):
     mean, curvature = normal(4, 6), normal(4, 6).abs()
     expected = sf.tune_prior_precision(mean, curvature, scale=3.0)
     assert sf.tune_prior_precision(mean, curvature.flatten(), scale=3.0) == pytest.approx(expected)
-
-
-@pytest.fixture
-def classes(normal, generator):
-    """Four noisy classes on a sphere, an identity head, and pairs of held-out examples."""
-    centres = 3 * normal(4, 5)
-    labels = torch.arange(80) % 4
-    features = centres[labels] + normal(80, 5)
-    pairs = sf.mine_pairs(
-        labels,
-        oracles.normalize(features),
-        kind="all",
-        max_pairs=1000,
-        margin=1.0,
-        generator=generator,
-    )
-    return features, labels, pairs
-
-
-def test_pair_loss_by_loops(classes):
-    features, _, pairs = classes
-    e = sf.Embeddings(oracles.normalize(features), torch.linspace(1, 60, 80).double())
-    score = sf.vmf_match_score(e, e)
-    area = -sf.vmf_log_normalizer(torch.zeros(1).double(), 5)
-    same, different = [], []
-    for i, j, s in zip(pairs.left, pairs.right, pairs.positive, strict=True):
-        ratio = float(score[i, j] + area)
-        (same if s else different).append(math.log1p(math.exp(-ratio if s else ratio)))
-    expected = (sum(same) / len(same) + sum(different) / len(different)) / 2
-    assert sf.pair_loss(e, pairs) == pytest.approx(expected)
-
-
-def test_no_information_costs_a_bit(classes):
-    features, _, pairs = classes
-    e = sf.Embeddings(oracles.normalize(features), torch.zeros(80).double())
-    assert sf.pair_loss(e, pairs) == pytest.approx(math.log(2))
-
-
-def test_tuning_on_pairs_finds_a_width_between_the_extremes(classes):
-    features, _, pairs = classes
-    mean = torch.eye(5, dtype=torch.float64)
-
-    def posterior_at(delta):
-        return sf.HeadPosterior(mean, torch.full_like(mean, delta))
-
-    best = sf.tune_on_pairs(posterior_at, features, pairs)
-    losses = {d: sf.pair_loss(posterior_at(d).predict(features), pairs) for d in (1e-6, best, 1e6)}
-    assert losses[best] < min(losses[1e-6], losses[1e6])
-    assert 1e-3 < best < 1e3
-
-
-def test_pairs_of_one_kind_cannot_tune(classes):
-    features, _, pairs = classes
-    same = sf.PairList(
-        pairs.left[pairs.positive],
-        pairs.right[pairs.positive],
-        pairs.positive[pairs.positive],
-        n=80,
-    )
-    e = sf.Embeddings(oracles.normalize(features), torch.ones(80).double())
-    with pytest.raises(sf.DegenerateError, match="same and negative pairs, both kinds"):
-        sf.pair_loss(e, same)
-
-
-def test_nothing_to_try_is_refused(classes):
-    features, _, pairs = classes
-    with pytest.raises(sf.InputError, match="candidates is empty; give at least one"):
-        sf.tune_on_pairs(lambda delta: None, features, pairs, candidates=[])

@@ -36,6 +36,9 @@ from surefind.validation import check_choice, check_directed, check_matrix, chec
 FEATURE_ELEMENTS = 1 << 22
 """Numbers of features read at a time: 16 MB in float32."""
 
+DENSE_WEIGHTS = 2048
+"""Weights up to which a head's dense curvature is computed: 32 MB in float64, seconds to diagonalise."""
+
 Features = Tensor | np.ndarray | Iterable[Tensor | np.ndarray]
 """A matrix in memory, a memory-mapped array, or batches of rows in order."""
 
@@ -78,25 +81,55 @@ def dataset_kronecker_curvature(
     *,
     distance: Distance,
     margin: float,
+    rows: slice | None = None,
 ) -> KroneckerCurvature:
-    """Compute the partial traces of the same curvature; arguments as `dataset_curvature`.
-
-    Args:
-        features: (n, d), or batches of its rows.
-        outputs: (n, z), before normalisation.
-        labels: A class per example, or a relation over them.
-        distance: "euclidean" or "arccos".
-        margin: Squared distance up to which negative pairs repel.
-
-    Returns:
-        The two factors.
-    """
-    hessians = dataset_output_hessians(outputs, labels, distance=distance, margin=margin)
+    """Compute the partial traces of the same curvature; arguments as `dataset_curvature`."""
+    hessians = dataset_output_hessians(outputs, labels, distance=distance, margin=margin, rows=rows)
     parts = [kronecker_of_blocks(_rows(hessians, at), h) for at, h in _paired(features, hessians)]
     return KroneckerCurvature(
         _add_up(p.left for p in parts).to(outputs.dtype),
         _add_up(p.right for p in parts).to(outputs.dtype),
     )
+
+
+def dataset_dense_curvature(
+    features: Features,
+    outputs: Tensor,
+    labels: Labels,
+    *,
+    distance: Distance,
+    margin: float,
+    rows: slice | None = None,
+) -> Float[Tensor, "p p"]:
+    """Compute the same curvature as a whole matrix; arguments as `dataset_curvature`."""
+    hessians = dataset_output_hessians(outputs, labels, distance=distance, margin=margin, rows=rows)
+    z = outputs.shape[1]
+
+    def parts() -> Iterator[Tensor]:
+        for at, h in _paired(features, hessians):
+            d = h.shape[1]
+            check_dense(z * d)
+            # Empty ranges too, so that the sum knows its shape.
+            for part in blocks(slice(0, len(h)), max(1, FEATURE_ELEMENTS // d**2)) or [slice(0, 0)]:
+                A = _rows(_rows(hessians, at), part).dense().flatten(1)
+                hh = (h[part, :, None] * h[part, None, :]).flatten(1)
+                yield (A.T @ hh).view(z, z, d, d).transpose(1, 2).reshape(z * d, z * d)
+
+    return _add_up(parts()).to(outputs.dtype)
+
+
+def check_dense(weights: int) -> None:
+    """Refuse a dense curvature of more weights than `DENSE_WEIGHTS`.
+
+    Raises:
+        InputError: If there are more.
+    """
+    if weights > DENSE_WEIGHTS:
+        raise InputError(
+            f"a dense posterior of {weights} weights needs a matrix of {weights} x {weights} and its "
+            f"eigenvectors; at most {DENSE_WEIGHTS} weights are taken. Use structure='kronecker' or "
+            "'diagonal', or fewer outputs."
+        )
 
 
 def dataset_output_hessians(

@@ -1,21 +1,11 @@
-"""Which pairs to look at: all of them, or a sample of columns once all would take too long.
+"""Fixed curvature over every pair, or over a sample of columns once all pairs would take too long.
 
-Labels, up to `EXACT_ROWS` examples, and positions and listed pairs always: every pair, exactly
-(`surefind.curvature.pair_scan`, `surefind.curvature.dataset`). Beyond: `COLUMNS` random columns, with the
-error of that (`surefind.curvature.pair_scan`).
+`pair_curvature` is exact, of any structure, for features from anywhere (`surefind.curvature.dataset`).
+`scan_pairs` is for vectors, and decides: positions, listed pairs, and labels of up to `EXACT_ROWS` examples
+exactly; beyond, `COLUMNS` random columns, with the error of that.
 
-Finding the few large entries of a matrix of similarities.
-
-Most pairs of a large set are far apart. A comparison of every entry, and a list of where it held, costs
-as much as the product itself; a maximum over groups of columns is one vectorised pass, and only groups
-whose maximum is large are looked into.
-
-Axes: ``r`` rows, ``c`` columns, ``m`` entries found.
-
-Every pair of a labelled set, exactly, without computing most similarities to the end.
-
-Only pairs with a cosine of at least t = 1 - m/2 repel. Along an orthonormal basis, with p the first r
-coordinates of u and ρ the length of the rest (Cauchy-Schwarz),
+**Pruned.** Only pairs with a cosine of at least t = 1 - m/2 repel. Along an orthonormal basis, with p the
+first r coordinates of u and ρ the length of the rest (Cauchy-Schwarz),
 
     <u_i, u_j>  <=  <p_i, p_j> + ρ_i ρ_j  =  <[p_i ρ_i], [p_j ρ_j]>
 
@@ -25,14 +15,10 @@ full, and only they decide the answer: it is exact whatever r is. r is chosen fr
 many survive that the plain scan is cheaper, the plain scan is done. The cost is at most that of
 `Classes`, and about a sixth of it on 512 dimensions of isotropic noise at m = 0.7.
 
-Axes: ``n`` examples, ``z`` embedding, ``v`` summed vectors, ``r`` rows of a range, ``m`` pairs.
+**Sampled.** Positive pairs are exact through class sums, O(n z). For negative pairs, a random set S of
+columns stands for all n:
 
-All positive pairs, and a random share of the different ones, with the error that this leaves.
-
-For a million examples even a pruned scan of all pairs takes long. Positive pairs are exact through class
-sums, O(n z). For negative pairs, a random set S of columns stands for all n:
-
-    Σ_j∈different [inside] y u_j   ≈   n/|S| Σ_j∈S,different [inside] y u_j
+    Σ_j∈negative [inside] y u_j   ≈   n/|S| Σ_j∈S,negative [inside] y u_j
 
 unbiased for every row, so the curvature, which is linear in these sums, is unbiased too. S is split into
 ``GROUPS`` random groups; each gives its own estimate, and their scatter the standard error of each entry,
@@ -45,21 +31,29 @@ passes over the rows, O(n |S| z) multiply-adds, O(|S| z + classes z + block) mem
 What is not guaranteed: where no sampled pair is inside the margin, the stated error is 0, but rare pairs
 may have been missed; an error from few pairs is itself uncertain.
 
-Axes: ``n`` examples, ``d`` features, ``z`` outputs, ``b`` rows of a block, ``c`` columns of a group.
+Axes: ``n`` examples, ``d`` features, ``z`` outputs, ``v`` summed vectors, ``r`` rows and ``c`` columns of a
+block or group, ``b`` rows read at a time, ``m`` pairs found.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from surefind.curvature.dataset import check_informative, dataset_curvature
+from surefind.curvature.dataset import (
+    Features,
+    check_informative,
+    dataset_curvature,
+    dataset_dense_curvature,
+    dataset_kronecker_curvature,
+)
 from surefind.curvature.outputs import Distance, output_hessians
-from surefind.curvature.rows import Source
+from surefind.curvature.structured import Curvature, Structure
 from surefind.errors import DegenerateError, InputError
+from surefind.models.vectors import Vectors, with_ones
 from surefind.pairs.blocks import blocks, inside_margin
 from surefind.pairs.losses import pair_weights
 from surefind.pairs.relations import Classes, Relation, class_sums
@@ -72,15 +66,9 @@ GROUP = 16
 def entries_above(
     scores: Float[Tensor, "r c"], threshold: float
 ) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
-    """List the entries that are at least a threshold.
-
-    Args:
-        scores: Any matrix.
-        threshold: What to compare with.
-
-    Returns:
-        Their rows and columns, in no particular order.
-    """
+    """List rows and columns of the entries that are at least a threshold, in no particular order."""
+    # Most pairs of a large set are far apart. Comparing every entry costs as much as the product itself;
+    # a maximum over groups of columns is one vectorised pass, and few groups need a closer look.
     c = scores.shape[1]
     groups = c // GROUP
     even = groups * GROUP
@@ -111,7 +99,7 @@ SMALL = 4096
 
 @dataclass(frozen=True, eq=False)
 class PrunedClasses:
-    """`Classes`, with a faster sum over different examples inside the margin.
+    """`Classes`, with a faster sum over negatives inside the margin.
 
     Attributes:
         classes: The labels.
@@ -123,7 +111,7 @@ class PrunedClasses:
         return len(self.classes)
 
     def to(self, device: torch.device) -> "PrunedClasses":
-        """Give the same relation on a device."""
+        """Return the same relation on a device."""
         return PrunedClasses(self.classes.to(device))
 
     @property
@@ -182,9 +170,9 @@ class PrunedClasses:
                 out = scores[: shape[0] * shape[1]].view(shape)
                 i, j = entries_above(torch.matmul(bounds[r], bounds[c].T, out=out), threshold)
                 i, j = i + r.start, j + c.start
-                different = (i < j) & (labels[i] != labels[j])
-                left.append(i[different])
-                right.append(j[different])
+                negative = (i < j) & (labels[i] != labels[j])
+                left.append(i[negative])
+                right.append(j[negative])
             _add_pairs(sums, vectors, embeddings, margin, torch.cat(left), torch.cat(right))
         return sums
 
@@ -207,7 +195,7 @@ def _add_pairs(
 
 
 def _principal(embeddings: Float[Tensor, "n z"]) -> Float[Tensor, "z z"]:
-    """Give the principal basis, largest first."""
+    """Compute the principal basis, largest first."""
     z = embeddings.shape[1]
     second = embeddings.new_zeros(z, z)
     for rows in blocks(slice(0, len(embeddings)), BLOCK_COLUMNS):
@@ -219,7 +207,7 @@ def _principal(embeddings: Float[Tensor, "n z"]) -> Float[Tensor, "z z"]:
 def _bounding(
     embeddings: Float[Tensor, "n z"], basis: Float[Tensor, "z z"], kept: int
 ) -> Float[Tensor, "n k"]:
-    """Give [p ρ]: the first coordinates, and the length of the rest."""
+    """Compute [p ρ]: the first coordinates, and the length of the rest."""
     bounds = embeddings.new_empty(len(embeddings), kept + 1)
     for rows in blocks(slice(0, len(embeddings)), BLOCK_COLUMNS):
         bounds[rows, :kept] = embeddings[rows] @ basis[:, :kept]
@@ -230,7 +218,7 @@ def _bounding(
 
 
 def _threshold(embeddings: Float[Tensor, "n z"], margin: float) -> float:
-    """Give what a bound must reach, lowered by what rounding may have taken from it."""
+    """Return what a bound must reach, lowered by what rounding may have taken from it."""
     return 1 - margin / 2 - 4 * _rounding(embeddings)
 
 
@@ -242,8 +230,6 @@ def _rounding(embeddings: Float[Tensor, "n z"]) -> float:
 def _kept_columns(embeddings: Float[Tensor, "n z"], margin: float, width: int) -> int | None:
     """Choose how many coordinates to keep, from a sample; None if the plain scan costs less."""
     n, z = embeddings.shape
-    if n <= SMALL:
-        return None
     # Evenly spaced, not drawn: any sample will do, and the answer does not depend on it.
     few = embeddings[torch.linspace(0, n - 1, 512, device=embeddings.device).long()]
     many = embeddings[torch.linspace(0, n - 2, 2048, device=embeddings.device).long() + 1]
@@ -284,7 +270,7 @@ class SampledCurvature:
 
 
 def sampled_curvature(
-    source: Source,
+    vectors: Vectors,
     weights: Float[Tensor, "z d"],
     classes: Classes,
     *,
@@ -296,7 +282,7 @@ def sampled_curvature(
     """Estimate the head's "fixed" curvature over every pair of a labelled set.
 
     Args:
-        source: The features, read twice.
+        vectors: Their features are read twice.
         weights: The head.
         classes: A class per row.
         distance: "euclidean" or "arccos".
@@ -311,7 +297,7 @@ def sampled_curvature(
         DegenerateError: If there are fewer columns, or rows, than groups.
     """
     check_informative(classes)
-    n = len(source)
+    n = len(vectors)
     columns = min(columns, n)
     if columns < 2 * GROUPS:
         raise DegenerateError(
@@ -319,14 +305,14 @@ def sampled_curvature(
             f'got {columns}. Take scan_columns="all".'
         )
     labels = torch.unique(classes.labels, return_inverse=True)[1].to(torch.int32)
-    totals = _class_sums(source, weights, labels)
+    totals = _class_sums(vectors, weights, labels)
     drawn = torch.randperm(n, generator=generator)[:columns]
-    groups = [_Group.read(source, weights, labels, part) for part in drawn.chunk(GROUPS)]
+    groups = [_Group.read(vectors, weights, labels, part) for part in drawn.chunk(GROUPS)]
     attract, repel = pair_weights(classes, 0.5)
-    same = weights.new_zeros(weights.shape, dtype=torch.float64)
-    different = same.new_zeros(len(groups), *weights.shape)
-    for rows in source.slices:
-        h = source.features(rows)
+    positive = weights.new_zeros(weights.shape, dtype=torch.float64)
+    negative = positive.new_zeros(len(groups), *weights.shape)
+    for rows in vectors.slices:
+        h = vectors.features(rows)
         outputs = h @ weights.T
         u = _unit(outputs)
         own = labels[rows]
@@ -336,14 +322,14 @@ def sampled_curvature(
             blocks = output_hessians(outputs, sums[:, -1], sums[:, :-1], distance)
             return blocks.diagonal().T @ (h * h)
 
-        same += added(attract * (totals[own] - _counted(u)))
+        positive += added(attract * (totals[own] - with_ones(u)))
         for g, group in enumerate(groups):
-            different[g] += added(repel * n / len(group.labels) * group.inside_sums(u, own, margin))
+            negative[g] += added(repel * n / len(group.labels) * group.inside_sums(u, own, margin))
     # Groups differ in size by one column at most where the number does not divide.
     sizes = torch.tensor([len(g.labels) for g in groups], dtype=torch.float64)
-    mean = torch.einsum("g,gzd->zd", sizes / sizes.sum(), different)
-    error = ((1 - columns / n) * different.var(0) / len(groups)).sqrt()
-    return SampledCurvature((same - mean).to(weights.dtype), error.to(weights.dtype))
+    mean = torch.einsum("g,gzd->zd", sizes / sizes.sum(), negative)
+    error = ((1 - columns / n) * negative.var(0) / len(groups)).sqrt()
+    return SampledCurvature((positive - mean).to(weights.dtype), error.to(weights.dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,47 +341,43 @@ class _Group:
 
     @classmethod
     def read(
-        cls, source: Source, weights: Tensor, labels: Tensor, rows: Int[Tensor, " c"]
+        cls, vectors: Vectors, weights: Tensor, labels: Tensor, rows: Int[Tensor, " c"]
     ) -> "_Group":
         # In the order of the file: a mapped file is read forward.
         rows = rows.sort().values
-        u = _unit(source.features(np.asarray(rows)) @ weights.T)
-        return cls(_counted(u), labels[rows])
+        u = _unit(vectors.features(np.asarray(rows)) @ weights.T)
+        return cls(with_ones(u), labels[rows])
 
     def inside_sums(
         self, u: Float[Tensor, "b z"], labels: Int[Tensor, " b"], margin: float
     ) -> Float[Tensor, "b v"]:
-        """Add up the vectors of different columns inside the margin, for each row."""
+        """Add up the vectors of negative columns inside the margin, for each row."""
         scores = u @ self.vectors[:, :-1].T
         i, j = entries_above(scores, 1 - margin / 2)
         if len(i) > DENSE * scores.numel():
             mask = inside_margin(scores, margin) & (labels[:, None] != self.labels)
             return mask.to(u.dtype) @ self.vectors
-        different = labels[i] != self.labels[j]
+        negative = labels[i] != self.labels[j]
         sums = u.new_zeros(len(u), self.vectors.shape[1])
-        return sums.index_add_(0, i[different], self.vectors[j[different]])
+        return sums.index_add_(0, i[negative], self.vectors[j[negative]])
 
 
 def _class_sums(
-    source: Source, weights: Float[Tensor, "z d"], labels: Int[Tensor, " n"]
+    vectors: Vectors, weights: Float[Tensor, "z d"], labels: Int[Tensor, " n"]
 ) -> Float[Tensor, "classes v"]:
     """Add up directions and ones over each class."""
     count = int(labels.max()) + 1
     totals = weights.new_zeros(count, len(weights) + 1, dtype=torch.float64)
-    for rows in source.slices:
-        outputs = source.features(rows) @ weights.T
+    for rows in vectors.slices:
+        outputs = vectors.features(rows) @ weights.T
         check_directed("outputs", outputs)
-        totals.index_add_(0, labels[rows], _counted(_unit(outputs)).double())
+        totals.index_add_(0, labels[rows], with_ones(_unit(outputs)).double())
     return totals
 
 
 def _unit(outputs: Float[Tensor, "b z"]) -> Float[Tensor, "b z"]:
     length: Tensor = torch.linalg.vector_norm(outputs, dim=1, keepdim=True)
     return outputs / length
-
-
-def _counted(u: Float[Tensor, "b z"]) -> Float[Tensor, "b v"]:
-    return torch.cat([u, u.new_ones(len(u), 1)], dim=1)
 
 
 EXACT_ROWS = 200_000
@@ -405,52 +387,91 @@ COLUMNS = 8192
 """Columns that are sampled beyond, unless the caller says otherwise."""
 
 
+def pair_curvature(
+    features: Features,
+    outputs: Float[Tensor, "n z"],
+    relation: Relation,
+    *,
+    structure: Structure,
+    distance: Distance,
+    margin: float,
+    rows: slice | None = None,
+) -> Curvature:
+    """Compute a head's "fixed" curvature over every pair; arguments as `dataset_curvature`.
+
+    Args:
+        features: What the head sees (r, d), or batches of it.
+        outputs: What it says of all examples, before normalisation.
+        relation: Which of them belong together.
+        structure: "diagonal", "kronecker" or "dense".
+        distance: "euclidean" or "arccos".
+        margin: Squared distance up to which negative pairs repel.
+        rows: The examples to add up; all of them by default.
+
+    Returns:
+        The curvature of that structure, unscaled and unclipped.
+    """
+    options: dict[str, Any] = {"distance": distance, "margin": margin, "rows": rows}
+    if structure == "kronecker":
+        return dataset_kronecker_curvature(features, outputs, relation, **options)
+    if structure == "dense":
+        return dataset_dense_curvature(features, outputs, relation, **options)
+    return dataset_curvature(features, outputs, relation, **options)
+
+
 def scan_pairs(
-    source: Source,
+    vectors: Vectors,
     weights: Tensor,
     relation: Relation,
     *,
+    structure: Structure,
     distance: Distance,
     margin: float,
     columns: int | Literal["auto", "all"],
     generator: torch.Generator,
-) -> tuple[Tensor, float]:
-    """Compute the head's curvature over pairs.
+) -> tuple[Curvature, float]:
+    """Compute the curvature of a head on vectors.
 
     Args:
-        source: The vectors.
+        vectors: What the head sees.
         weights: The head (z, d + 1).
-        relation: Which of them belong together.
+        relation: Which rows belong together.
+        structure: "diagonal", "kronecker" or "dense".
         distance: "euclidean" or "arccos".
         margin: Squared distance up to which negative pairs repel.
         columns: How many columns to sample, "all" for every pair, or "auto".
         generator: Draws the columns.
 
     Returns:
-        The curvature (z, d + 1), unscaled and unclipped, and its relative standard error: 0.0 if every
-        pair was scanned.
+        The curvature, unscaled and unclipped, and its relative standard error: 0.0 if every pair was
+        scanned.
 
     Raises:
-        InputError: If columns are to be sampled without labels.
+        InputError: If columns are to be sampled without labels, or for more than the diagonal.
     """
+    classes = relation if isinstance(relation, Classes) else None
     if columns == "auto":
-        large = isinstance(relation, Classes) and len(source) > EXACT_ROWS
+        large = classes is not None and structure == "diagonal" and len(vectors) > EXACT_ROWS
         columns = COLUMNS if large else "all"
     if columns == "all":
-        scanned = PrunedClasses(relation) if isinstance(relation, Classes) else relation
-        outputs = source.outputs(weights)
-        exact = dataset_curvature(
-            source.batches(), outputs, scanned, distance=distance, margin=margin
+        exact = pair_curvature(
+            vectors.batches(),
+            vectors.outputs(weights),
+            PrunedClasses(classes) if classes is not None and len(vectors) > SMALL else relation,
+            structure=structure,
+            distance=distance,
+            margin=margin,
         )
         return exact, 0.0
-    if not isinstance(relation, Classes):
+    if classes is None or structure != "diagonal":
         raise InputError(
-            'scan_columns can sample labelled examples only; take "all" for positions or pairs.'
+            "scan_columns can sample labelled examples, and their diagonal curvature, only; take "
+            '"all" for positions, pairs and other structures.'
         )
     sampled = sampled_curvature(
-        source,
+        vectors,
         weights,
-        relation,
+        classes,
         distance=distance,
         margin=margin,
         columns=columns,

@@ -12,6 +12,7 @@ Axes: ``n`` examples, ``d`` features, ``z`` outputs, ``p`` = z d weights, row by
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,9 @@ from torch import Tensor
 
 from surefind.curvature.head import Approximation, checked_head
 from surefind.curvature.outputs import Distance, OutputHessians, output_hessians_of_targets
+
+Structure = Literal["diagonal", "kronecker", "dense"]
+STRUCTURES = get_args(Structure)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +39,10 @@ class KroneckerCurvature:
 
     def __add__(self, other: "KroneckerCurvature") -> "KroneckerCurvature":
         return KroneckerCurvature(self.left + other.left, self.right + other.right)
+
+
+Curvature = Tensor | KroneckerCurvature
+"""Of any structure: a diagonal (z, d), a dense matrix (z d, z d), or partial traces."""
 
 
 def kronecker_curvature(

@@ -17,6 +17,7 @@ from surefind.models.encoder import Encoder
 from surefind.models.initialization import untouched_rng
 from surefind.models.pooling import FlattenPositions, GeM
 from surefind.models.towers import Tower, tower_of
+from surefind.models.vectors import UnitRows
 
 LAYERS: tuple[type[nn.Module], ...] = (
     nn.Conv2d,
@@ -35,6 +36,7 @@ LAYERS: tuple[type[nn.Module], ...] = (
     nn.Identity,
     GeM,
     FlattenPositions,
+    UnitRows,
 )
 """Layers that can be described: each keeps its constructor's arguments under their names."""
 

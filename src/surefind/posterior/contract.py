@@ -1,23 +1,40 @@
-"""What every posterior of a head can do."""
+"""What every posterior of a head can do, and how a curvature becomes one.
 
-from typing import Protocol, runtime_checkable
+Whatever its structure, a curvature is diagonal in some basis: the weights themselves, a product basis, or
+the eigenvectors of the whole matrix. Clipping, scale and prior act on the eigenvalues alone
+(`surefind.posterior.precision`), so a `Spectrum` is all that tuning needs to try many of them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind.curvature.structured import Structure
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
+from surefind.posterior.evidence import Evidence
+from surefind.posterior.precision import laplace_precision
 from surefind.validation import check_matrix
 
 
 @runtime_checkable
 class Posterior(Protocol):
-    """A Gaussian over the weights (z, d) of a linear head."""
+    """A Gaussian over the weights (z, d) of a linear head; a frozen dataclass of its parts."""
+
+    structure: ClassVar[Structure]
 
     @property
     def mean(self) -> Tensor:
         """The weights' mean."""
+        ...
+
+    @property
+    def precision(self) -> Tensor:
+        """Eigenvalues of the precision, one for each weight."""
         ...
 
     @property
@@ -26,7 +43,15 @@ class Posterior(Protocol):
         ...
 
     def predict(self, features: Tensor) -> Embeddings:
-        """Give each input its direction and concentration, without sampling."""
+        """Compute each input's direction and concentration, without sampling."""
+        ...
+
+    def predict_plain(self, plain: Tensor, outputs: Tensor) -> Embeddings:
+        """Predict from features that lack the column of ones, and the mean outputs, which are known."""
+        ...
+
+    def relative_variance(self, features: Tensor) -> Float[Tensor, " n"]:
+        """Compute the variance of each output over its squared mean length."""
         ...
 
     def sample(
@@ -36,16 +61,77 @@ class Posterior(Protocol):
         ...
 
     def log_evidence(self) -> float:
-        """Give the Laplace approximation of the log marginal likelihood."""
+        """Compute the Laplace approximation of the log marginal likelihood."""
         ...
 
 
-def check_features(features: Tensor, mean: Float[Tensor, "z d"]) -> None:
-    """Require features that the head can be applied to.
+P = TypeVar("P", bound=Posterior)
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """A curvature in the basis in which it is diagonal.
+
+    Attributes:
+        values: Its eigenvalues, unscaled; not clipped but where the structure has to.
+        basis: The posterior's parts that hold the basis, by name; empty for the weights themselves.
+        clipped: Share of the curvature that was clipped already.
+    """
+
+    values: Tensor
+    basis: Mapping[str, Tensor] = field(default_factory=dict)
+    clipped: float = 0.0
+
+
+def spectral_posterior(
+    kind: Callable[..., P],
+    mean: Tensor,
+    spectrum: Spectrum,
+    *,
+    scale: float,
+    prior_precision: float,
+    loss: float | None = None,
+) -> P:
+    """Clip and scale the eigenvalues, add the prior, and centre the posterior at the weights.
 
     Args:
-        features: (n, d).
-        mean: The head's weights.
+        kind: The posterior's class.
+        mean: The head's weights (z, d).
+        spectrum: Of their curvature.
+        scale: How many observations the averaged loss stands for.
+        prior_precision: δ.
+        loss: The averaged loss at the weights, if the evidence is wanted.
+
+    Returns:
+        The posterior, in the dtype of the weights.
+    """
+    precision, clipped = laplace_precision(
+        spectrum.values, scale=scale, prior_precision=prior_precision
+    )
+    return kind(
+        mean=mean,
+        precision=precision.to(mean.dtype),
+        **{name: part.to(mean.dtype) for name, part in spectrum.basis.items()},
+        clipped=clipped + spectrum.clipped,
+        evidence=None if loss is None else Evidence(scale * loss, prior_precision),
+    )
+
+
+def posterior_tensors(posterior: Posterior) -> dict[str, Tensor]:
+    """Return the parts of a posterior by name, but for mean and evidence."""
+    parts = {f.name: getattr(posterior, f.name) for f in fields(posterior)}  # type: ignore[arg-type]
+    tensors = {k: v for k, v in parts.items() if isinstance(v, Tensor) and k != "mean"}
+    return tensors | {"clipped": torch.tensor(posterior.clipped, dtype=torch.float64)}
+
+
+def restored_posterior(kind: Callable[..., P], mean: Tensor, tensors: Mapping[str, Tensor]) -> P:
+    """Put a posterior together again from what `posterior_tensors` returned."""
+    parts: dict[str, Any] = {k: v.to(mean) for k, v in tensors.items() if k != "clipped"}
+    return kind(mean=mean, **parts, clipped=float(tensors["clipped"]))
+
+
+def check_features(features: Tensor, mean: Float[Tensor, "z d"]) -> None:
+    """Require features (n, d) that the head can be applied to.
 
     Raises:
         InputError: If the number of features or the dtype differs.
@@ -62,3 +148,9 @@ def check_features(features: Tensor, mean: Float[Tensor, "z d"]) -> None:
         raise InputError(
             f"features are {features.dtype} where the head is {mean.dtype}; convert one."
         )
+
+
+def completed(plain: Float[Tensor, "n p"], mean: Float[Tensor, "z d"]) -> Float[Tensor, "n d"]:
+    """Append the column of ones where the head has one more than the features."""
+    ones = plain.new_ones(len(plain), mean.shape[1] - plain.shape[1])
+    return torch.cat([plain, ones], dim=1)

@@ -15,17 +15,19 @@ Axes: ``n`` examples, ``d`` features, ``z`` outputs, ``s`` samples.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind.curvature.structured import Structure
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.pairs.blocks import blocks
-from surefind.posterior.contract import check_features
+from surefind.posterior.contract import Spectrum, check_features, spectral_posterior
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
-from surefind.posterior.precision import check_precision, laplace_precision
+from surefind.posterior.precision import check_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
 from surefind.validation import check_int, check_matrix
 
@@ -47,6 +49,7 @@ class HeadPosterior:
         InputError: If mean and precision do not fit, or a precision is not positive or too small.
     """
 
+    structure: ClassVar[Structure] = "diagonal"
     mean: Tensor
     precision: Tensor
     clipped: float = 0.0
@@ -62,6 +65,16 @@ class HeadPosterior:
                 f"{tuple(self.precision.shape)} {self.precision.dtype}."
             )
         check_precision(self.precision)
+
+    @staticmethod
+    def spectrum(mean: Tensor, curvature: Tensor) -> Spectrum:
+        """Take a curvature (z, d), which is diagonal in the weights themselves."""
+        if curvature.shape != mean.shape:
+            raise InputError(
+                f"curvature must have the weights' shape {tuple(mean.shape)}; "
+                f"got {tuple(curvature.shape)}."
+            )
+        return Spectrum(curvature)
 
     @classmethod
     def from_curvature(
@@ -84,59 +97,45 @@ class HeadPosterior:
 
         Returns:
             The posterior.
-
-        Raises:
-            InputError: If the curvature is not the weights' own.
         """
-        if curvature.shape != mean.shape:
-            raise InputError(
-                f"curvature must have the weights' shape {tuple(mean.shape)}; "
-                f"got {tuple(curvature.shape)}."
-            )
-        precision, clipped = laplace_precision(
-            curvature, scale=scale, prior_precision=prior_precision
-        )
-        evidence = None if loss is None else Evidence(scale * loss, prior_precision)
-        return cls(mean, precision.to(mean.dtype), clipped, evidence)
+        spectrum = cls.spectrum(mean, curvature)
+        options = {"scale": scale, "prior_precision": prior_precision}
+        return spectral_posterior(cls, mean, spectrum, **options, loss=loss)
 
     @cached_property
     def _variance(self) -> Float[Tensor, "z d"]:
         return 1 / self.precision
 
     def predict(self, features: Tensor) -> Embeddings:
-        """Give each input its direction and concentration, without sampling.
+        """Compute the direction and concentration of each row of features (n, d), without sampling."""
+        return gaussian_embeddings(*self.output_moments(features))
+
+    def predict_plain(
+        self, plain: Float[Tensor, "n p"], outputs: Float[Tensor, "n z"]
+    ) -> Embeddings:
+        """Predict from a network's own features, which would have to be copied to append a one.
 
         Args:
-            features: (n, d).
+            plain: (n, d - 1), or (n, d) if the head has no bias.
+            outputs: The mean outputs.
 
         Returns:
             The embeddings.
         """
-        return gaussian_embeddings(*self.output_moments(features))
+        return gaussian_embeddings(outputs, self.output_variance(plain))
+
+    def relative_variance(self, features: Tensor) -> Float[Tensor, " n"]:
+        """Compute the variance of each output over its squared mean length."""
+        outputs, variances = self.output_moments(features)
+        return variances.sum(1) / outputs.square().sum(1)
 
     def output_moments(self, features: Tensor) -> tuple[Float[Tensor, "n z"], Float[Tensor, "n z"]]:
-        """Give mean and variance of the outputs before normalisation.
-
-        Args:
-            features: (n, d).
-
-        Returns:
-            Both, (n, z).
-        """
+        """Compute mean and variance of the outputs (n, z) before normalisation."""
         check_features(features, self.mean)
         return features @ self.mean.T, _quadratic(features, self._variance)
 
     def output_variance(self, plain: Float[Tensor, "n p"]) -> Float[Tensor, "n z"]:
-        """Give the variance of the outputs from features that lack the column of ones.
-
-        For a network's own features, which would have to be copied to append it.
-
-        Args:
-            plain: (n, d - 1), or (n, d) if the head has no bias.
-
-        Returns:
-            (n, z).
-        """
+        """Compute the variance of the outputs from features with or without the column of ones."""
         width = plain.shape[1]
         return _quadratic(plain, self._variance[:, :width]) + self._variance[:, width:].sum(1)
 
@@ -167,7 +166,7 @@ class HeadPosterior:
         return unit(samples)
 
     def log_evidence(self) -> float:
-        """Give the Laplace approximation of the log marginal likelihood."""
+        """Compute the Laplace approximation of the log marginal likelihood."""
         return laplace_log_evidence(
             self.evidence, self.mean, float(self.precision.double().log().sum())
         )

@@ -63,6 +63,26 @@ def clip_negative(curvature: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."]
     return kept, 1 - left / total
 
 
+def add_step(
+    total: Float[Tensor, "..."], curvature: Float[Tensor, "..."], *, scale: float, memory: float
+) -> tuple[float, float]:
+    """Forget a share of a running total, in place, and add a batch's curvature, clipped and scaled.
+
+    Args:
+        total: What online LAM has learnt so far, without the prior.
+        curvature: Of one batch; unlike elsewhere nothing may be left of it.
+        scale: Weight of the batch.
+        memory: The share of the total that is forgotten.
+
+    Returns:
+        The sum of what was kept of the batch's curvature, and the magnitude that was clipped.
+    """
+    positive = curvature.clamp(min=0)
+    kept = float(positive.sum())
+    total.mul_(1 - memory).add_(positive, alpha=scale)
+    return kept, float(curvature.abs().sum()) - kept
+
+
 def check_precision(precision: Float[Tensor, "..."]) -> None:
     """Require precisions that one can be divided by.
 

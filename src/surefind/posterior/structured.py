@@ -1,7 +1,7 @@
 """Posteriors with correlated weights: Kronecker and dense, behind the same contract.
 
-They are for measuring what independence costs. Both predict exactly, without sampling: the sphere does
-not care for a rotation, so a Gaussian output is turned into the eigenbasis of its covariance,
+Both take more memory and time, and say what independence costs. Both predict exactly, without sampling: the
+sphere does not care for a rotation, so a Gaussian output is turned into the eigenbasis of its covariance,
 projected there as in `surefind.posterior.sphere`, and turned back.
 
 - Kronecker: the curvature L ⊗ R / tr has the eigenvectors of L and R whatever the prior, so *one* basis
@@ -13,18 +13,19 @@ Negative eigenvalues are clipped (Kronecker: of each factor). Axes: ``n``, ``d``
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from surefind.curvature.structured import KroneckerCurvature
+from surefind.curvature.structured import KroneckerCurvature, Structure
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.posterior.contract import check_features
+from surefind.posterior.contract import Spectrum, check_features, completed, spectral_posterior
 from surefind.posterior.diagonal import normal
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
-from surefind.posterior.precision import check_precision, clip_negative, laplace_precision
+from surefind.posterior.precision import check_precision, clip_negative
 from surefind.posterior.projection import gaussian_embeddings, unit
 from surefind.validation import check_finite, check_int, check_matrix
 
@@ -45,11 +46,12 @@ class KroneckerPosterior:
         InputError: If the parts do not fit together, or a precision is not positive or too small.
     """
 
+    structure: ClassVar[Structure] = "kronecker"
     mean: Tensor
     precision: Tensor
     left: Tensor
     right: Tensor
-    clipped: float
+    clipped: float = 0.0
     evidence: Evidence | None = None
 
     def __post_init__(self) -> None:
@@ -60,31 +62,9 @@ class KroneckerPosterior:
         _check_part("right", self.right, self.mean, (d, d))
         check_precision(self.precision)
 
-    @classmethod
-    def from_curvature(
-        cls,
-        mean: Tensor,
-        curvature: KroneckerCurvature,
-        *,
-        scale: float,
-        prior_precision: float,
-        loss: float | None = None,
-    ) -> "KroneckerPosterior":
-        """Clip each factor's eigenvalues, scale, and add the prior.
-
-        Args:
-            mean: The head's weights (z, d).
-            curvature: Their Kronecker curvature.
-            scale: How many observations the averaged loss stands for.
-            prior_precision: δ.
-            loss: The averaged loss at the weights, if the evidence is wanted.
-
-        Returns:
-            The posterior.
-
-        Raises:
-            InputError: If the curvature is not the weights' own.
-        """
+    @staticmethod
+    def spectrum(mean: Tensor, curvature: KroneckerCurvature) -> Spectrum:
+        """Diagonalise both factors of a curvature, and clip their eigenvalues."""
         shape = (len(curvature.left), len(curvature.right))
         if shape != mean.shape:
             raise InputError(
@@ -96,39 +76,44 @@ class KroneckerPosterior:
         right_values, right = torch.linalg.eigh(curvature.right)
         (a, lost_left), (b, lost_right) = clip_negative(left_values), clip_negative(right_values)
         # The product's trace is that of either factor; clipping must not change it.
-        product = a[:, None] * b[None, :] / b.sum()
-        precision, _ = laplace_precision(product, scale=scale, prior_precision=prior_precision)
-        evidence = None if loss is None else Evidence(scale * loss, prior_precision)
-        clipped = 1 - (1 - lost_left) * (1 - lost_right)
-        precision, left, right = (x.to(mean.dtype) for x in (precision, left, right))
-        return cls(mean, precision, left, right, clipped, evidence)
+        values = a[:, None] * b[None, :] / b.sum()
+        return Spectrum(
+            values, {"left": left, "right": right}, 1 - (1 - lost_left) * (1 - lost_right)
+        )
+
+    @classmethod
+    def from_curvature(
+        cls,
+        mean: Tensor,
+        curvature: KroneckerCurvature,
+        *,
+        scale: float,
+        prior_precision: float,
+        loss: float | None = None,
+    ) -> "KroneckerPosterior":
+        """Clip each factor's eigenvalues, scale, and add the prior; as `HeadPosterior.from_curvature`."""
+        spectrum = cls.spectrum(mean, curvature)
+        options = {"scale": scale, "prior_precision": prior_precision}
+        return spectral_posterior(cls, mean, spectrum, **options, loss=loss)
 
     def predict(self, features: Tensor) -> Embeddings:
-        """Give each input its direction and concentration, exactly, in the one eigenbasis.
-
-        Args:
-            features: (n, d).
-
-        Returns:
-            The embeddings.
-        """
+        """Compute the direction and concentration of each row (n, d), exactly, in the one eigenbasis."""
         turned = gaussian_embeddings(*self._turned_moments(features))
         return Embeddings(turned.mean @ self.left.T, turned.kappa)
+
+    def predict_plain(self, plain: Tensor, outputs: Tensor) -> Embeddings:
+        """Predict from features that may lack the column of ones."""
+        return self.predict(completed(plain, self.mean))
+
+    def relative_variance(self, features: Tensor) -> Float[Tensor, " n"]:
+        """Compute the variance of each output over its squared mean length; turning changes neither."""
+        outputs, variances = self._turned_moments(features)
+        return variances.sum(1) / outputs.square().sum(1)
 
     def sample(
         self, features: Tensor, n_samples: int, *, joint: bool, generator: torch.Generator
     ) -> Float[Tensor, "s n z"]:
-        """Draw unit embeddings; arguments as `HeadPosterior.sample`.
-
-        Args:
-            features: (n, d).
-            n_samples: How many of each input.
-            joint: True: one sampled head embeds all inputs. False: each input on its own.
-            generator: The source of randomness.
-
-        Returns:
-            Unit vectors (s, n, z).
-        """
+        """Draw unit embeddings (s, n, z); arguments as `HeadPosterior.sample`."""
         check_int("n_samples", n_samples, least=1)
         mean, variance = self._turned_moments(features)
         if not joint:
@@ -139,7 +124,7 @@ class KroneckerPosterior:
         return unit(features @ heads.mT)
 
     def log_evidence(self) -> float:
-        """Give the Laplace approximation of the log marginal likelihood."""
+        """Compute the Laplace approximation of the log marginal likelihood."""
         return laplace_log_evidence(
             self.evidence, self.mean, float(self.precision.double().log().sum())
         )
@@ -167,10 +152,11 @@ class DensePosterior:
         InputError: If the parts do not fit together, or a precision is not positive or too small.
     """
 
+    structure: ClassVar[Structure] = "dense"
     mean: Tensor
     precision: Tensor
     basis: Tensor
-    clipped: float
+    clipped: float = 0.0
     evidence: Evidence | None = None
 
     def __post_init__(self) -> None:
@@ -179,6 +165,18 @@ class DensePosterior:
         _check_part("precision", self.precision, self.mean, (p,))
         _check_part("basis", self.basis, self.mean, (p, p))
         check_precision(self.precision)
+
+    @staticmethod
+    def spectrum(mean: Tensor, curvature: Tensor) -> Spectrum:
+        """Diagonalise a curvature (z d, z d)."""
+        if curvature.shape != (mean.numel(), mean.numel()):
+            raise InputError(
+                f"curvature must be ({mean.numel()}, {mean.numel()}) for these weights; "
+                f"got {tuple(curvature.shape)}."
+            )
+        check_finite("curvature", curvature)
+        values, basis = torch.linalg.eigh(curvature)
+        return Spectrum(values, {"basis": basis})
 
     @classmethod
     def from_curvature(
@@ -190,41 +188,13 @@ class DensePosterior:
         prior_precision: float,
         loss: float | None = None,
     ) -> "DensePosterior":
-        """Clip the eigenvalues, scale, and add the prior.
-
-        Args:
-            mean: The head's weights (z, d).
-            curvature: Their dense curvature (z d, z d).
-            scale: How many observations the averaged loss stands for.
-            prior_precision: δ.
-            loss: The averaged loss at the weights, if the evidence is wanted.
-
-        Returns:
-            The posterior.
-
-        Raises:
-            InputError: If the curvature is not the weights' own.
-        """
-        if curvature.shape != (mean.numel(), mean.numel()):
-            raise InputError(
-                f"curvature must be ({mean.numel()}, {mean.numel()}) for these weights; "
-                f"got {tuple(curvature.shape)}."
-            )
-        check_finite("curvature", curvature)
-        values, basis = torch.linalg.eigh(curvature)
-        precision, clipped = laplace_precision(values, scale=scale, prior_precision=prior_precision)
-        evidence = None if loss is None else Evidence(scale * loss, prior_precision)
-        return cls(mean, precision.to(mean.dtype), basis.to(mean.dtype), clipped, evidence)
+        """Clip the eigenvalues, scale, and add the prior; as `HeadPosterior.from_curvature`."""
+        spectrum = cls.spectrum(mean, curvature)
+        options = {"scale": scale, "prior_precision": prior_precision}
+        return spectral_posterior(cls, mean, spectrum, **options, loss=loss)
 
     def predict(self, features: Tensor) -> Embeddings:
-        """Give each input its direction and concentration, exactly, in its own eigenbasis.
-
-        Args:
-            features: (n, d).
-
-        Returns:
-            The embeddings.
-        """
+        """Compute the direction and concentration of each row (n, d), exactly, in its own eigenbasis."""
         mean, covariance = self._output_moments(features)
         variance, vectors = torch.linalg.eigh(covariance)
         turned = gaussian_embeddings(
@@ -232,20 +202,20 @@ class DensePosterior:
         )
         return Embeddings(torch.einsum("nl,nkl->nk", turned.mean, vectors), turned.kappa)
 
+    def predict_plain(self, plain: Tensor, outputs: Tensor) -> Embeddings:
+        """Predict from features that may lack the column of ones."""
+        return self.predict(completed(plain, self.mean))
+
+    def relative_variance(self, features: Tensor) -> Float[Tensor, " n"]:
+        """Compute the variance of each output over its squared mean length."""
+        outputs, covariances = self._output_moments(features)
+        total = covariances.diagonal(dim1=1, dim2=2).sum(1)
+        return total / outputs.square().sum(1)
+
     def sample(
         self, features: Tensor, n_samples: int, *, joint: bool, generator: torch.Generator
     ) -> Float[Tensor, "s n z"]:
-        """Draw unit embeddings; arguments as `HeadPosterior.sample`.
-
-        Args:
-            features: (n, d).
-            n_samples: How many of each input.
-            joint: True: one sampled head embeds all inputs. False: each input on its own.
-            generator: The source of randomness.
-
-        Returns:
-            Unit vectors (s, n, z).
-        """
+        """Draw unit embeddings (s, n, z); arguments as `HeadPosterior.sample`."""
         check_int("n_samples", n_samples, least=1)
         check_features(features, self.mean)
         if not joint:
@@ -260,7 +230,7 @@ class DensePosterior:
         return unit(features @ heads.mT)
 
     def log_evidence(self) -> float:
-        """Give the Laplace approximation of the log marginal likelihood."""
+        """Compute the Laplace approximation of the log marginal likelihood."""
         return laplace_log_evidence(
             self.evidence, self.mean, float(self.precision.double().log().sum())
         )

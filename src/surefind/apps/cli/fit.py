@@ -1,7 +1,8 @@
 """`surefind fit`: give a trained model, or vectors that are there, an uncertainty.
 
-Post-hoc LAM: a Laplace posterior of the last linear layer. Of vectors from elsewhere that layer is the
-identity, so that they stay what they are and gain a κ; or it is learnt first, if epochs are asked for.
+Post-hoc LAM: a Laplace posterior of the last linear layer. Vectors from elsewhere are prepared, and their
+layer starts, as `LaplaceHead` does it (`surefind.models.vectors`): the identity, so that they stay what they
+are and gain a κ, or a principal projection; it is learnt first if epochs are asked for.
 """
 
 from pathlib import Path
@@ -62,20 +63,30 @@ def fit(
     approximation: Annotated[
         Literal["fixed", "positive", "full"], typer.Option(help="Which pairs curve the loss.")
     ] = "fixed",
+    structure: Annotated[
+        Literal["diagonal", "kronecker", "dense"],
+        typer.Option(help="Which weights the posterior lets vary together."),
+    ] = "diagonal",
     prior_precision: Annotated[
-        float | None, typer.Option(help="δ; chosen on training data if it is not given.")
+        str | None,
+        typer.Option(
+            help="δ: a number, or `evidence` for the largest evidence; tuned on training data otherwise."
+        ),
     ] = None,
     scale: Annotated[
         float | None,
         typer.Option(
-            help="Observations that the loss stands for; chosen on training data otherwise."
+            help="Observations that the loss stands for; tuned on training data otherwise."
         ),
     ] = None,
     epochs: Annotated[
         int, typer.Option(help="Passes to learn a layer on vectors; 0 leaves them as they are.")
     ] = 0,
     embedding_dim: Annotated[
-        int | None, typer.Option(help="Dimension of that layer; the vectors' own otherwise.")
+        int | None,
+        typer.Option(
+            help="Outputs of that layer, at first a principal projection; all by default."
+        ),
     ] = None,
     margin: Annotated[
         float | None, typer.Option(help="Squared distance up to which others repel.")
@@ -94,12 +105,15 @@ def fit(
     """
     from surefind.estimators.learner import MetricLearner
     from surefind.learning.methods import LaplacePosthoc
+    from surefind.pairs.objectives import MARGIN
+    from surefind.posterior.fit import check_posterior_options
     from surefind.validation import check_int, check_positive
 
     check_int("epochs", epochs, least=0)
-    for name, value in (("prior_precision", prior_precision), ("scale", scale), ("margin", margin)):
-        if value is not None:
-            check_positive(name, value)
+    prior = _prior(prior_precision)
+    check_posterior_options(structure, scale, prior)
+    if margin is not None:
+        check_positive("margin", margin)
     settings = {
         "model": model,
         "on": on or "",
@@ -108,7 +122,8 @@ def fit(
         "distance": distance,
         "approximation": approximation,
         "scale": scale or 0.0,
-        "prior_precision": prior_precision or 0.0,
+        "prior_precision": prior or 0.0,
+        "structure": structure,
         "epochs": epochs,
         "embedding_dim": embedding_dim or 0,
         "margin": margin or 0.0,
@@ -116,15 +131,15 @@ def fit(
         "data": "" if data is None else str(data),
     }
     check_run(out, settings, resume=resume)
-    method = LaplacePosthoc(distance, approximation, scale, prior_precision)
+    method = LaplacePosthoc(distance, approximation, scale, prior, structure)
     options: dict[str, Any] = {"method": method, "epochs": epochs, "seed": seed}
     if not Path(model).is_dir():
         if on is not None:
             raise InputError("vectors are fitted on themselves; leave --on out.")
         dataset, trained_on = _vectors(model, labels, data), model
-        network = vector_encoder(dataset, embedding_dim, epochs=epochs, seed=seed)
+        dataset, network = _prepared(dataset, embedding_dim)
         on_bad = "refuse"
-        learner = MetricLearner(network, margin=margin or 0.7, **options)
+        learner = MetricLearner(network, margin=margin or MARGIN, **options)
     else:
         if labels is not None or epochs or embedding_dim is not None:
             raise InputError(
@@ -159,7 +174,7 @@ def fit(
 
 
 def point_estimate(learner: "MetricLearner") -> "Encoder":
-    """Give the one network inside a fitted learner.
+    """Return the one network inside a fitted learner.
 
     Args:
         learner: Of a run.
@@ -171,7 +186,7 @@ def point_estimate(learner: "MetricLearner") -> "Encoder":
         InputError: If its method has none, or several.
     """
     from surefind.learning.methods.deterministic import PointEmbedder
-    from surefind.learning.methods.head_embedder import HeadEmbedder
+    from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 
     fitted = learner.fitted
     if not isinstance(fitted, PointEmbedder | HeadEmbedder):
@@ -182,45 +197,44 @@ def point_estimate(learner: "MetricLearner") -> "Encoder":
     return fitted.encoder
 
 
-def vector_encoder(dataset: "Dataset", dim: int | None, *, epochs: int, seed: int) -> "Encoder":
-    """Build the linear layer that vectors pass through.
+def _prepared(dataset: "Dataset", dim: int | None) -> tuple["Dataset", "Encoder"]:
+    """Build the encoder of vectors, and leave out those without a direction.
 
     Args:
         dataset: The vectors.
         dim: Outputs; None for as many as the vectors have.
-        epochs: How long it will be trained.
-        seed: Decides its weights, if it is not the identity.
 
     Returns:
-        The layer as an encoder.
+        The vectors that have a direction, and the encoder.
 
     Raises:
-        InputError: If the data are no vectors, or a layer of another size would stay random.
+        InputError: If the data are no vectors.
     """
-    import torch
+    import numpy as np
 
-    from surefind.learning.seeds import seeded
-    from surefind.models.encoder import Encoder, empty_head
+    from surefind.models.vectors import Vectors, vector_encoder
 
-    rows = dataset.read(slice(0, 1))
-    if rows.ndim != 2:
+    if dataset.read(slice(0, 1)).ndim != 2:
         raise InputError(
             f"{dataset.name} holds images; `surefind fit` takes vectors, `surefind train` images."
         )
-    d = rows.shape[1]
-    z = dim or d
-    if z != d and epochs == 0:
+    vectors = Vectors(np.asarray(dataset.inputs))
+    zero = vectors.zero_rows()
+    if len(zero):
+        say(f"{len(zero)} vectors are zero, the first at {zero[0]}, and are left out.")
+        dataset = dataset[np.delete(np.arange(len(dataset)), zero)]
+    return dataset, vector_encoder(vectors, dim).float()
+
+
+def _prior(text: str | None) -> Any:
+    if text is None or text == "evidence":
+        return text
+    try:
+        return float(text)
+    except ValueError:
         raise InputError(
-            f"a layer from {d} to {z} dimensions must be learnt: add --epochs 20, or leave "
-            "--embedding-dim out to keep the vectors as they are."
-        )
-    head = empty_head(d, z, bias=False)
-    with torch.no_grad():
-        if z == d:
-            head.weight.copy_(torch.eye(d))
-        else:
-            head.weight.normal_(0, d**-0.5, generator=seeded(seed, "encoder"))
-    return Encoder(torch.nn.Identity(), head)
+            f"prior_precision must be a finite number above 0, or `evidence`; got {text!r}."
+        ) from None
 
 
 def _vectors(source: str, labels: Path | None, data: Path | None) -> "Dataset":

@@ -25,10 +25,10 @@ from surefind.evaluation.bench.showing import (
 )
 from surefind.evaluation.evaluate import evaluate, judge, measure
 from surefind.evaluation.results import read_cell
-from surefind.learning.methods.head_embedder import HeadEmbedder
+from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
-from surefind.posterior.diagonal import HeadPosterior
+from surefind.posterior.contract import Posterior
 
 OnCell = Callable[[str, int, dict[str, float] | None], None]
 """Called with row and seed before a cell, with None, and after it, with its values."""
@@ -179,7 +179,7 @@ def _method_cell(
     return cell
 
 
-def _described(posterior: HeadPosterior) -> dict[str, float]:
+def _described(posterior: Posterior) -> dict[str, float]:
     """Say what the rule for scale and prior came to: from which precision to which the weights have."""
     precision = posterior.precision
     return {

@@ -11,8 +11,8 @@ descends the loss's gradient *at the sample*, which reaches the mean W unchanged
 The paper forgets the prior together with old curvature, H ← (1 - α) H + …; then the precision of a
 weight that no example ever touches falls to zero. Here δ stays.
 
-Training needs noise that it can learn under; afterwards, the posterior is made as wide as training data say
-(`surefind.learning.tuning`), from the mean curvature that is remembered.
+Training needs noise that it can learn under; afterwards, the posterior is fitted as every other
+(`surefind.posterior.fit`), from the mean curvature that is remembered.
 
 α is the paper's memory factor, and 1/α the number of steps that C remembers: its text has 1e-4, its
 experiments on small images 1e-3. The temperature T is 1 for the posterior; T = 0 is deterministic training
@@ -24,14 +24,14 @@ Measured on FashionMNIST's validation data against drawings of letters, one trai
 remembers a network that has long changed, and AUROC is 0.014 to 0.027 below that of the exact curvature of
 the same network; with 1e-3 it is not. With scale 1 the prior is stronger than the curvature, and the noise
 almost the same in all directions. The number of examples as scale gave recall@1 0.863 instead of 0.857
-there, but on the few digits of scikit-learn it told classes that were never shown worse (AUROC 0.85 against
-0.91, three trainings each). More noise costs recall and AUROC on FashionMNIST: 0.826 and 0.906 at T = 1000
-with scale 1e5. AUROC of trainings that differed little in noise lay between 0.93 and 0.97, so differences
-of this size may be chance.
+there, but on the few digits of scikit-learn it detected classes that were never shown worse (AUROC 0.85
+against 0.91, three trainings each). More noise costs recall and AUROC on FashionMNIST: 0.826 and 0.906 at
+T = 1000 with scale 1e5. AUROC of trainings that differed little in noise lay between 0.93 and 0.97, so
+differences of this size may be chance.
 """
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -45,15 +45,19 @@ from surefind.errors import InputError
 from surefind.learning.distributed import average_buffers, gather_rows
 from surefind.learning.methods.contract import prefixed, unprefixed
 from surefind.learning.methods.deterministic import frozen
-from surefind.learning.methods.head_embedder import HeadEmbedder, restore_head_embedder
+from surefind.learning.methods.laplace_posthoc import (
+    HeadEmbedder,
+    head_posterior,
+    restore_head_embedder,
+)
 from surefind.learning.session import TrainingSession
-from surefind.learning.tuning import chosen_posterior
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, on_sphere, plain_features
 from surefind.pairs.losses import pair_targets
 from surefind.pairs.objectives import Objective
 from surefind.pairs.relations import Relation
 from surefind.posterior.diagonal import HeadPosterior, normal
+from surefind.posterior.precision import add_step
 from surefind.validation import check_choice, check_fraction, check_positive
 
 
@@ -69,8 +73,8 @@ class LaplaceOnline:
             drawn from it either: that is deterministic training.
         prior_precision: δ; None for one over the mean square of the head's initial weights.
         temperature: T, factor of the posterior's variance when heads are drawn in training.
-        width: "chosen" sets scale and prior of the final posterior by the rule of
-            `surefind.learning.tuning`, from the curvature that was learnt; "trained" leaves H as it was.
+        tuning: "chosen" sets scale and prior of the final posterior by the rule of
+            `surefind.posterior.tuning`, from the curvature that was learnt; "trained" leaves H as it was.
     """
 
     distance: Distance = "arccos"
@@ -79,8 +83,8 @@ class LaplaceOnline:
     scale: float = 1.0
     prior_precision: float | None = None
     temperature: float = 1.0
-    # Not in the repr, which names the training: the width is set after it.
-    width: Literal["chosen", "trained"] = field(default="chosen", repr=False)
+    # Not in the repr, which names the training: this comes after it.
+    tuning: Literal["chosen", "trained"] = field(default="chosen", repr=False)
 
     def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> HeadEmbedder:
         """Train a copy of the encoder together with its posterior.
@@ -97,7 +101,7 @@ class LaplaceOnline:
             InputError: If an option is out of range.
         """
         check_fraction("memory", self.memory)
-        check_choice("width", self.width, ("chosen", "trained"))
+        check_choice("tuning", self.tuning, ("chosen", "trained"))
         if not (self.scale >= 0 and self.temperature >= 0):
             raise InputError(
                 f"scale and temperature must not be negative; got {self.scale} and {self.temperature}."
@@ -118,11 +122,10 @@ class LaplaceOnline:
         kind = f"{self!r}, prior {prior:.6g}, margin {session.margin}"
         session.stage("encoder", task, dataset, kind=kind)
         trained = frozen(task.encoder)
-        posterior = HeadPosterior(trained.head_weights(), task.precision, task.clipped)
-        if self.width == "chosen" and self.scale > 0:
-            nominal = float(len(dataset))
-            wide = chosen_posterior(trained, task.mean_curvature, dataset, session, scale=nominal)
-            posterior = replace(wide, clipped=task.clipped)
+        precision = task.precision
+        if self.tuning == "chosen" and self.scale > 0:
+            precision = head_posterior(trained, task.mean_curvature, dataset, session).precision
+        posterior = HeadPosterior(trained.head_weights(), precision, task.clipped)
         return HeadEmbedder(trained, posterior)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> HeadEmbedder:
@@ -175,7 +178,7 @@ class OnlineTask:
         return self.removed / total if total else 0.0
 
     def parameters(self) -> list[nn.Parameter]:
-        """Give the parameters that are not frozen."""
+        """Return the parameters that are not frozen."""
         return [p for p in self.encoder.parameters() if p.requires_grad]
 
     def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
@@ -217,26 +220,23 @@ class OnlineTask:
             distance=self.options.distance,
             approximation=self.options.approximation,
         )
-        positive = curvature.clamp(min=0)
-        kept = float(positive.sum())
-        self.kept += kept
-        self.removed += float(curvature.abs().sum()) - kept
-        keep = 1 - self.options.memory
-        self.curvature.mul_(keep).add_(positive, alpha=self.options.scale)
-        self.remembered = keep * self.remembered + 1
+        memory = self.options.memory
+        kept, removed = add_step(self.curvature, curvature, scale=self.options.scale, memory=memory)
+        self.kept, self.removed = self.kept + kept, self.removed + removed
+        self.remembered = (1 - memory) * self.remembered + 1
 
     def after_epoch(self) -> None:
         """Let all processes have the same statistics."""
         average_buffers(self.encoder)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give the encoder's state, the curvature, and the sums over the steps."""
+        """Return the encoder's state, the curvature, and the sums over the steps."""
         sums = torch.tensor([self.kept, self.removed, self.remembered], dtype=torch.float64)
         own = {"curvature": self.curvature, "sums": sums}
         return prefixed("encoder", self.encoder.state_dict()) | prefixed("online", own)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what `tensors` gave."""
+        """Take back what `tensors` returned."""
         load_state(self.encoder, unprefixed("encoder", tensors))
         self.curvature = tensors["online.curvature"].to(self.curvature)
         self.kept, self.removed, self.remembered = tensors["online.sums"].tolist()

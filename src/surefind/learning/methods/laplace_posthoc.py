@@ -1,38 +1,160 @@
 """Post-hoc LAM: train a point estimate, or take one, and fit a posterior of its head.
 
-"Fixed" curvature is exact over every pair of the training data (`surefind.curvature.dataset`).
+"Fixed" curvature is exact over every pair of the training data (`surefind.curvature.pair_scan`).
 "Positive" and "full" need features of both sides of a pair, so they are averaged over random batches.
-
-    precision = scale · max(0, curvature) + δ
-
-Scale and δ are chosen on training data by the rule of `surefind.learning.tuning`, unless they are given;
-the nominal scale is the number of examples. With ``epochs=0`` the encoder is taken as it comes: your own
-trained model.
+The posterior is fitted by `surefind.posterior.fit`. With ``epochs=0`` the encoder is taken as it comes:
+your own trained model.
 
 Several processes: each passes its rows through the network, outputs are gathered, sums are added up.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from surefind.curvature.dataset import dataset_curvature
+from surefind.curvature.dataset import check_dense
 from surefind.curvature.head import Approximation, head_curvature
 from surefind.curvature.outputs import Distance
+from surefind.curvature.pair_scan import pair_curvature
+from surefind.curvature.structured import (
+    Curvature,
+    KroneckerCurvature,
+    Structure,
+    dense_curvature,
+    kronecker_curvature,
+)
 from surefind.data.dataset import Dataset
+from surefind.embeddings import Embeddings
 from surefind.learning.distributed import gather_rows, part, sum_ranks
-from surefind.learning.inference import batches, like_network
-from surefind.learning.methods.deterministic import trained_copy
-from surefind.learning.methods.head_embedder import HeadEmbedder, restore_head_embedder
+from surefind.learning.inference import BATCH, batches, like_network
+from surefind.learning.methods.contract import Sampler, prefixed, unprefixed
+from surefind.learning.methods.deterministic import restored_copy, trained_copy
+from surefind.learning.seeds import seeded
 from surefind.learning.session import TrainingSession
 from surefind.learning.train import epoch_batches, relation_of
-from surefind.learning.tuning import chosen_posterior
-from surefind.models.encoder import Encoder, on_sphere
+from surefind.models.encoder import Encoder, on_sphere, plain_features
+from surefind.pairs.blocks import blocks
 from surefind.pairs.losses import pair_targets
+from surefind.posterior.contract import Posterior, posterior_tensors, restored_posterior
+from surefind.posterior.fit import (
+    POSTERIORS,
+    PriorPrecision,
+    check_posterior_options,
+    fit_posterior,
+)
+from surefind.posterior.tuning import TuningSample, draw_sample
 
 FEATURE_BYTES = 4 << 30
 """Features up to this size are kept in memory; larger ones are computed a second time instead."""
+
+BATCH_CURVATURES: dict[Structure, Callable[..., Curvature]] = {
+    "diagonal": head_curvature,
+    "kronecker": kronecker_curvature,
+    "dense": dense_curvature,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEmbedder:
+    """A frozen backbone under a posterior of its head: what both Laplace methods end in.
+
+    Attributes:
+        encoder: In evaluation mode; its head is the posterior's mean.
+        posterior: Over the head's weights, the bias in the last column; of any structure.
+    """
+
+    encoder: Encoder
+    posterior: Posterior
+
+    @torch.no_grad()
+    def embed(self, inputs: Tensor) -> Embeddings:
+        """Embed a batch, with κ from the posterior, without sampling."""
+        head = self.encoder.head
+        plain = plain_features(self.encoder.backbone, head, inputs)
+        return self.posterior.predict_plain(plain, head(plain))
+
+    def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
+        """Return a function that draws embeddings; jointly, the same heads embed all its batches."""
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+
+        @torch.no_grad()
+        def draw(inputs: Tensor) -> Tensor:
+            # The same heads again for each batch, drawn anew instead of kept: 100 may not fit.
+            source = torch.Generator().manual_seed(seed) if joint else generator
+            features = self.encoder.features(inputs)
+            return self.posterior.sample(features, n_samples, joint=joint, generator=source)
+
+        return draw
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the encoder's state and the posterior's parts."""
+        own = prefixed("posterior", posterior_tensors(self.posterior))
+        return prefixed("encoder", self.encoder.state_dict()) | own
+
+
+def restore_head_embedder(
+    encoder: Encoder, tensors: dict[str, Tensor], structure: Structure = "diagonal"
+) -> HeadEmbedder:
+    """Put a head embedder together again from its tensors."""
+    copied = restored_copy(encoder, tensors)
+    parts = unprefixed("posterior", tensors)
+    posterior = restored_posterior(POSTERIORS[structure], copied.head_weights(), parts)
+    return HeadEmbedder(copied, posterior)
+
+
+def head_posterior(
+    encoder: Encoder,
+    curvature: Curvature,
+    dataset: Dataset,
+    session: TrainingSession,
+    *,
+    structure: Structure = "diagonal",
+    scale: float | None = None,
+    prior_precision: PriorPrecision = None,
+) -> Posterior:
+    """Fit the posterior of a trained encoder's head; options as `fit_posterior`.
+
+    Args:
+        encoder: In evaluation mode; its head is the posterior's mean.
+        curvature: The head's, unscaled and unclipped.
+        dataset: The training data.
+        session: Its seed and preprocessing.
+        structure: "diagonal", "kronecker" or "dense".
+        scale: None to tune it.
+        prior_precision: None to tune it.
+
+    Returns:
+        The posterior.
+    """
+    fitted = fit_posterior(
+        encoder.head_weights(),
+        curvature,
+        lambda: tuning_sample(encoder, dataset, session),
+        examples=len(dataset),
+        generator=seeded(session.config.seed, "width samples"),
+        structure=structure,
+        scale=scale,
+        prior_precision=prior_precision,
+    )
+    return fitted.posterior
+
+
+@torch.no_grad()
+def tuning_sample(encoder: Encoder, dataset: Dataset, session: TrainingSession) -> TuningSample:
+    """Draw training examples and pass them, as they are and corrupted, through the network."""
+
+    def read(rows: Tensor) -> Tensor:
+        return dataset.read(rows, preprocessing=session.config.preprocessing)
+
+    def features(values: Tensor) -> Tensor:
+        span = blocks(slice(0, len(values)), BATCH)
+        return torch.cat([encoder.features(like_network(values[r], encoder)) for r in span])
+
+    generator = seeded(session.config.seed, "width")
+    return draw_sample(len(dataset), read, features, dataset.labels, generator)
 
 
 @dataclass(frozen=True)
@@ -42,15 +164,17 @@ class LaplacePosthoc:
     Attributes:
         distance: "euclidean" or "arccos".
         approximation: "fixed" (exact over all pairs), "positive" or "full".
-        scale: How many observations the loss stands for; None to choose the width on training data.
-        prior_precision: δ at the given scale, or at the number of examples; None to choose the shape on
-            training data.
+        scale: How many observations the loss stands for; None to tune it on training data.
+        prior_precision: δ at the given scale, or at the number of examples; "evidence" for the δ of
+            largest evidence, None to tune it on training data.
+        structure: Of the posterior: "diagonal", "kronecker" or, for small heads, "dense".
     """
 
     distance: Distance = "arccos"
     approximation: Approximation = "fixed"
     scale: float | None = None
-    prior_precision: float | None = None
+    prior_precision: PriorPrecision = None
+    structure: Structure = "diagonal"
 
     def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> HeadEmbedder:
         """Train a copy of the encoder, if there are epochs, and fit the posterior.
@@ -63,35 +187,34 @@ class LaplacePosthoc:
         Returns:
             The encoder with its posterior.
         """
+        check_posterior_options(self.structure, self.scale, self.prior_precision)
         trained = trained_copy(encoder, dataset, session)
-        curvature = self.curvature(trained, dataset, session)
-        scale = float(len(dataset)) if self.scale is None else self.scale
-        posterior = chosen_posterior(
+        posterior = head_posterior(
             trained,
-            curvature,
+            self.curvature(trained, dataset, session),
             dataset,
             session,
-            scale=scale,
+            structure=self.structure,
+            scale=self.scale,
             prior_precision=self.prior_precision,
-            keep_scale=self.scale is not None or self.prior_precision is not None,
         )
         return HeadEmbedder(trained, posterior)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> HeadEmbedder:
         """Put encoder and posterior together again."""
-        return restore_head_embedder(encoder, tensors)
+        return restore_head_embedder(encoder, tensors, self.structure)
 
     @torch.no_grad()
-    def curvature(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> Tensor:
+    def curvature(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> Curvature:
         """Compute the head's curvature over the training data.
 
         Args:
             encoder: In evaluation mode.
             dataset: The training data.
-            session: Its margin; and its plan, where batches are needed.
+            session: Its margin; and its config, where batches are needed.
 
         Returns:
-            The curvature (z, d), unscaled and unclipped.
+            The curvature of the method's structure, unscaled and unclipped.
         """
         if self.approximation != "fixed":
             return self._batch_curvature(encoder, dataset, session)
@@ -107,34 +230,54 @@ class LaplacePosthoc:
         everyone = gather_rows(torch.cat(outputs), len(dataset))
         second = batches(dataset, encoder, rows=own, preprocessing=session.config.preprocessing)
         again = (encoder.features(x) for x in second)
-        curvature = dataset_curvature(
+        curvature = pair_curvature(
             features if small else again,
             everyone,
             relation_of(dataset, session.config),
+            structure=self.structure,
             distance=self.distance,
             margin=session.margin,
             rows=own,
         )
-        return sum_ranks(curvature)
+        return _over_ranks(curvature)
 
     def _batch_curvature(
         self, encoder: Encoder, dataset: Dataset, session: TrainingSession
-    ) -> Tensor:
+    ) -> Curvature:
         """Average over the batches of one epoch; each process does its share of the batches."""
         config = session.config
         groups = epoch_batches(dataset, config, epoch=0)
-        total = torch.zeros_like(encoder.head_weights())
+        total = _no_curvature(encoder.head_weights(), self.structure)
         for rows in groups[part(len(groups))]:
             inputs = dataset.read(rows, preprocessing=config.preprocessing)
             features = encoder.features(like_network(inputs, encoder))
             outputs = encoder.outputs_of(features)
             relation = relation_of(dataset, config, rows)
             targets = pair_targets(relation, on_sphere(outputs), margin=session.margin)
-            total += head_curvature(
+            total = total + BATCH_CURVATURES[self.structure](
                 features,
                 outputs,
                 targets,
                 distance=self.distance,
                 approximation=self.approximation,
             )
-        return sum_ranks(total) / len(groups)
+        return _over_ranks(total, len(groups))
+
+
+def _no_curvature(weights: Tensor, structure: Structure) -> Any:
+    z, d = weights.shape
+    if structure == "kronecker":
+        return KroneckerCurvature(weights.new_zeros(z, z), weights.new_zeros(d, d))
+    if structure == "dense":
+        check_dense(z * d)
+        return weights.new_zeros(z * d, z * d)
+    return torch.zeros_like(weights)
+
+
+def _over_ranks(curvature: Curvature, count: int = 1) -> Curvature:
+    """Add up over the processes, and divide by how many batches there were."""
+    if isinstance(curvature, KroneckerCurvature):
+        return KroneckerCurvature(
+            sum_ranks(curvature.left) / count, sum_ranks(curvature.right) / count
+        )
+    return sum_ranks(curvature) / count

@@ -1,0 +1,140 @@
+"""Vectors that another model made, as inputs of a linear head.
+
+    h_i = [x_i / |x_i|, 1],    z_i = W h_i
+
+The length of an embedding from another model rarely means anything, and the head's output is normalised
+anyway; so rows are rescaled to unit length. The one carries the head's bias. Every door that takes vectors
+prepares them here: `Vectors` reads a matrix block by block, `UnitRows` does the same as a backbone.
+
+The head starts as the identity; with fewer outputs than columns, as the projection on the leading
+eigenvectors of Σ_i x_i x_iᵀ (unit rows), which changes inner products least. The bias starts at zero.
+
+Policy: a zero row has no direction. It stays zero here; who learns leaves it out, and who embeds says that
+nothing is known of it (κ = 0). float16 is read as float32.
+
+Axes: ``n`` examples, ``d`` columns, ``b`` rows of a block, ``z`` outputs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from surefind.errors import InputError
+from surefind.models.encoder import Encoder, empty_head
+from surefind.pairs.blocks import blocks
+
+BLOCK_ELEMENTS = 1 << 21
+"""Numbers of a block: 8 MB in float32."""
+
+
+def unit_rows(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Rescale each row to unit length; a zero row stays zero."""
+    # By its largest entry first: the squares of very large or small numbers leave the range.
+    largest = vectors.abs().amax(1, keepdim=True)
+    vectors = vectors / torch.where(largest > 0, largest, 1)
+    length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return vectors / torch.where(length > 0, length, 1)
+
+
+class UnitRows(nn.Module):
+    """The backbone of vectors: they become directions."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Rescale each row to unit length."""
+        return unit_rows(inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """A finite matrix whose rows become features; no more than a block of it is ever held.
+
+    Attributes:
+        matrix: (n, d), an array in memory or memory-mapped; float16, float32 or float64.
+    """
+
+    matrix: Any
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What features are computed in."""
+        return torch.float64 if self.matrix.dtype == np.float64 else torch.float32
+
+    @property
+    def slices(self) -> list[slice]:
+        """The blocks of rows, in order."""
+        return blocks(slice(0, len(self)), max(1, BLOCK_ELEMENTS // self.matrix.shape[1]))
+
+    def read(self, rows: Any) -> Float[Tensor, "b d"]:
+        """Read a slice, or an array of row numbers, as the rows are stored."""
+        return torch.from_numpy(np.array(self.matrix[rows])).to(self.dtype)
+
+    def features(self, rows: Any) -> Float[Tensor, "b features"]:
+        """Read rows as features: at unit length, with a one appended (b, d + 1)."""
+        return with_ones(unit_rows(self.read(rows)))
+
+    def zero_rows(self) -> np.ndarray:
+        """Return the numbers of the rows that are zero."""
+        found = [rows.start + np.flatnonzero(~self.matrix[rows].any(1)) for rows in self.slices]
+        return np.concatenate(found)
+
+    def batches(self) -> Iterator[Float[Tensor, "b features"]]:
+        """Read the features of all rows, block by block."""
+        return (self.features(rows) for rows in self.slices)
+
+    def outputs(self, weights: Float[Tensor, "z features"]) -> Float[Tensor, "n z"]:
+        """Apply a head, its bias in the last column, to all rows; before normalisation."""
+        outputs = weights.new_empty(len(self), len(weights))
+        for rows in self.slices:
+            torch.matmul(self.features(rows), weights.T, out=outputs[rows])
+        return outputs
+
+
+def with_ones(features: Float[Tensor, "n d"]) -> Float[Tensor, "n features"]:
+    """Append the column of ones that carries a head's bias."""
+    return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+
+
+def vector_encoder(vectors: Vectors, z: int | None = None) -> Encoder:
+    """Build the encoder of vectors: unit rows and a linear head with a bias, not trained yet.
+
+    Args:
+        vectors: What it is for; its dtype is the encoder's.
+        z: Number of outputs; None for as many as there are columns.
+
+    Returns:
+        The encoder: the identity, or the principal projection.
+
+    Raises:
+        InputError: If there are to be more outputs than columns.
+    """
+    d = vectors.matrix.shape[1]
+    z = d if z is None else z
+    if z > d:
+        raise InputError(
+            f"embedding_dim is {z}, but the vectors have {d} columns; a linear head cannot add any. "
+            f"Give at most {d}, or None."
+        )
+    head = empty_head(d, z, bias=True, like=torch.empty(0, dtype=vectors.dtype))
+    with torch.no_grad():
+        head.weight.copy_(torch.eye(d) if z == d else _principal(vectors, z))
+        head.bias.zero_()
+    return Encoder(UnitRows(), head)
+
+
+def _principal(vectors: Vectors, z: int) -> Float[Tensor, "z d"]:
+    """Compute the leading eigenvectors of the rows' second moments, in float64."""
+    d = vectors.matrix.shape[1]
+    second = torch.zeros(d, d, dtype=torch.float64)
+    for h in vectors.batches():
+        second += h[:, :d].T @ h[:, :d]
+    leading: Tensor = torch.linalg.eigh(second).eigenvectors.flip(1)[:, :z].T
+    # A direction's sign is arbitrary; fixed, so that equal data give equal heads.
+    return leading * leading.gather(1, leading.abs().argmax(1, keepdim=True)).sign()

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+import torch
+
+import surefind as sf
+from surefind.models import vectors as module
+from surefind.models.architecture import build, describe
+from surefind.models.vectors import UnitRows, Vectors, vector_encoder
+
+
+def rows(n, d, dtype=np.float64):
+    return np.random.default_rng(0).standard_normal((n, d)).astype(dtype)
+
+
+def test_rows_become_directions_with_a_one():
+    X = rows(5, 3)
+    features = Vectors(X).features(slice(1, 4)).numpy()
+    for row, x in zip(features, X[1:4], strict=True):
+        np.testing.assert_allclose(row, [*(x / np.sqrt((x**2).sum())), 1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_length_does_not_matter_even_where_squares_leave_the_range(size):
+    X = rows(5, 3, np.float32)
+    scaled = Vectors(X * np.float32(size)).features(slice(None))
+    torch.testing.assert_close(scaled, Vectors(X).features(slice(None)))
+
+
+def test_half_precision_is_read_as_single():
+    X = rows(4, 3, np.float16)
+    assert Vectors(X).dtype == torch.float32
+    assert Vectors(X).features(np.array([2, 0])).dtype == torch.float32
+
+
+def test_blocks_cover_all_rows_in_order(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", 7)
+    vectors = Vectors(rows(11, 3))
+    whole = vectors.features(slice(None))
+    assert len(vectors.slices) == 6
+    torch.testing.assert_close(torch.cat(list(vectors.batches())), whole)
+    weights = torch.from_numpy(rows(2, 4))
+    torch.testing.assert_close(vectors.outputs(weights), whole @ weights.T)
+
+
+def test_zero_rows_are_found_and_stay_zero(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", 6)
+    X = rows(9, 3)
+    X[[1, 7]] = 0
+    vectors = Vectors(X)
+    assert vectors.zero_rows().tolist() == [1, 7]
+    assert vectors.features(slice(1, 2)).tolist() == [[0, 0, 0, 1]]
+
+
+def test_a_mapped_file_is_read_and_not_written(tmp_path):
+    X = rows(6, 3)
+    np.save(tmp_path / "x.npy", X)
+    mapped = Vectors(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    torch.testing.assert_close(mapped.features(slice(None)), Vectors(X).features(slice(None)))
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), X)
+
+
+def test_the_backbone_prepares_vectors_as_they_are_read():
+    X = rows(5, 3, np.float32) * np.float32([[1e30], [1e-30], [1], [0], [5]])
+    features = Vectors(X).features(slice(None))
+    assert torch.equal(UnitRows()(torch.from_numpy(X)), features[:, :3])
+    assert torch.equal(vector_encoder(Vectors(X)).features(torch.from_numpy(X)), features)
+
+
+def test_the_head_starts_as_the_identity():
+    encoder = vector_encoder(Vectors(rows(40, 5)))
+    assert encoder.head_weights().tolist() == [[*row, 0.0] for row in np.eye(5).tolist()]
+    assert encoder.head_weights().dtype == torch.float64
+
+
+def test_fewer_outputs_are_the_leading_principal_directions():
+    vectors = Vectors(rows(40, 5) * [3, 1, 2, 0.1, 0.5])
+    head = vector_encoder(vectors, 2).head_weights()
+    leading = torch.linalg.svd(vectors.features(slice(None))[:, :5]).Vh[:2]
+    assert head[:, 5].tolist() == [0, 0]
+    torch.testing.assert_close((head[:, :5] * leading).sum(1).abs(), torch.ones(2).double())
+    assert (head.gather(1, head.abs().argmax(1, keepdim=True)) > 0).all()
+
+
+def test_more_outputs_than_columns_are_refused():
+    with pytest.raises(sf.InputError, match="embedding_dim"):
+        vector_encoder(Vectors(rows(40, 5)), 6)
+
+
+def test_a_file_can_describe_the_encoder():
+    again = build(describe(vector_encoder(Vectors(rows(9, 4, np.float32)), 3)))
+    assert isinstance(again.backbone, UnitRows)
+    assert again.head_weights().shape == (3, 5)
