@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
-from surefind.evaluation.report import PAPER, Results, markdown_tables, read_results
+from surefind.evaluation.report.markdown import markdown_tables
+from surefind.evaluation.report.paper import PAPER
 from surefind.evaluation.report.tables import methods_table
-from surefind.evaluation.report.vocabulary import metric_of, set_title
+from surefind.evaluation.results import Results, read_results
+from surefind.evaluation.vocabulary import dataset_title, metric_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -91,7 +93,7 @@ def summary(results: Results) -> str:
         table = methods_table(part)
         if table is None:
             continue
-        titles = [set_title(part.name), "seeds", *(metric_of(c).title for c in COLUMNS)]
+        titles = [dataset_title(part.name), "seeds", *(metric_of(c).title for c in COLUMNS)]
         lines = [f"| {' | '.join(titles)} |", "| --- |" + " --: |" * (1 + len(COLUMNS))]
         for line in table.lines:
             entries = dict(zip((m.name for m in table.metrics), line.entries, strict=True))

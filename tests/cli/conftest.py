@@ -12,7 +12,7 @@ from PIL import Image
 
 from surefind.apps.cli import main
 from surefind.apps.cli.app import refusal_text
-from surefind.evaluation import bench
+from surefind.evaluation.bench.protocols import PROTOCOLS
 
 
 def command(*arguments):
@@ -112,5 +112,5 @@ def broken(tmp_path):
 @pytest.fixture
 def quick(monkeypatch):
     """Let the benchmark of the digits train for one epoch."""
-    short = replace(bench.PROTOCOLS["digits"], epochs=1, online_epochs=1)
-    monkeypatch.setitem(bench.PROTOCOLS, "digits", short)
+    short = replace(PROTOCOLS["digits"], epochs=1, online_epochs=1)
+    monkeypatch.setitem(PROTOCOLS, "digits", short)

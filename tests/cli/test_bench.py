@@ -2,20 +2,20 @@ import json
 
 import pytest
 
-from surefind.evaluation import bench
+from surefind.evaluation.bench import running
 
 
-def test_a_line_a_cell_and_never_a_cell_twice(surefind, quick, tmp_path):
+def test_a_line_per_result_and_never_a_result_twice(surefind, quick, tmp_path):
     command = ("bench", "digits", "--methods", "deterministic,margin")
     code, out, err = surefind(*command)
     assert code == 0, err
-    assert "2 cells of digits, 0 of them there already." in out
+    assert "2 results of digits, 0 of them there already." in out
     assert "deterministic, seed 0: recall@1" in out
     assert "1 left, about" in out
-    assert "epoch" not in out  # a line a cell, not a line a stage
+    assert "epoch" not in out  # a line per result, not a line a stage
     code, out, err = surefind(*command)
     assert code == 0, err
-    assert "2 cells of digits, 2 of them there already." in out
+    assert "2 results of digits, 2 of them there already." in out
     assert "took" not in out
 
 
@@ -28,8 +28,8 @@ def test_own_images_are_compared_too(surefind, pets, tmp_path):
     command = ("bench", pets, "--ood", pets / "dog", "--methods", "deterministic", "--epochs", 1)
     code, _, err = surefind(*command)
     assert code == 0, err
-    cell = json.loads((tmp_path / "results" / "pets" / "deterministic-seed0.json").read_text())
-    assert cell["protocol"]["epochs"] == 1
+    result = json.loads((tmp_path / "results" / "pets" / "deterministic-seed0.json").read_text())
+    assert result["protocol"]["epochs"] == 1
 
 
 def test_too_few_images_are_noticed_before_training(refused, pets, tmp_path):
@@ -49,10 +49,10 @@ def test_a_stopped_benchmark_names_the_command_that_goes_on(surefind, monkeypatc
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "run_problem", stop)
+    monkeypatch.setattr(running, "run_problem", stop)
     code, _, err = surefind("bench", "digits", "--methods", "pfe")
     assert code == 1
-    assert "finished cells are kept. Go on with: surefind bench digits --methods pfe" in err
+    assert "finished results are kept. Go on with: surefind bench digits --methods pfe" in err
 
 
 @pytest.mark.parametrize(

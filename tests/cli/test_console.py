@@ -132,7 +132,7 @@ def test_a_benchmark_leads_to_its_report(surefind, quick):
 
 def test_the_demo_leads_to_commands_that_exist(surefind, monkeypatch):
     """The story itself is told elsewhere."""
-    monkeypatch.setattr("surefind.apps.demo.tell", lambda *_, **__: None)
+    monkeypatch.setattr("surefind.apps.demo.run_demo", lambda *_, **__: None)
     monkeypatch.setattr("surefind.apps.demo.write_page", lambda *_: None)
     lines = hinted("demo", "--out", "shown")
     assert lines[-1] == "surefind serve shown/gallery --model shown/run --images shown/images"

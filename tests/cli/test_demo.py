@@ -1,17 +1,20 @@
+import re
+
 import pytest
 
 import surefind as sf
 from surefind.apps.cli.demo import clear_place
 
 
-def test_demo_tells_a_story_and_leaves_a_page(surefind, tmp_path):
+def test_the_demo_reports_what_it_found_and_leaves_a_page(surefind, tmp_path):
     code, out, err = surefind("demo", "--out", "shown")
     assert code == 0, err
     assert "median κ" in out
     assert out.endswith(str(tmp_path / "shown" / "report.html"))
     page = (tmp_path / "shown" / "report.html").read_text()
     assert "<svg" in page
-    assert "http" not in page
+    assert not re.search(r"(src|href)=.http", page)
+    assert (tmp_path / "shown" / "kappa.svg").is_file()
 
 
 def test_a_place_that_cannot_be_written_is_noticed_first(refused, tmp_path):

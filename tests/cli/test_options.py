@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from surefind.apps.cli import options as completion
 from surefind.apps.cli.options import (
     complete_benched,
     complete_method,
@@ -13,16 +12,6 @@ from surefind.apps.cli.options import (
     complete_set,
     complete_source,
 )
-from surefind.data.catalogue import set_names
-from surefind.evaluation.bench import FREE, PROTOCOLS
-from surefind.learning.methods import METHODS
-
-
-def test_the_names_are_those_of_the_library():
-    assert tuple(METHODS) == completion.METHODS
-    assert tuple(FREE) == completion.FREE
-    assert set_names() == completion.SETS
-    assert tuple(PROTOCOLS) == completion.BENCHED
 
 
 def test_names_are_completed():

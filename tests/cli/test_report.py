@@ -62,7 +62,7 @@ def test_a_report_overwrites_nothing_but_reports(surefind, refused, tmp_path, qu
         assert surefind("report", "results", "--out", "page.html")[0] == 0
 
 
-def test_cells_that_are_left_out_or_missing_are_named(surefind, tmp_path, quick):
+def test_results_that_are_left_out_or_missing_are_named(surefind, tmp_path, quick):
     assert surefind("bench", "digits", "--methods", "margin,norm", "--seeds", 2)[0] == 0
     folder = tmp_path / "results" / "digits"
     half = folder / "margin-seed1.json"
@@ -70,14 +70,14 @@ def test_cells_that_are_left_out_or_missing_are_named(surefind, tmp_path, quick)
     (folder / "norm-seed0.json").unlink()
     code, _, err = surefind("report", "results")
     assert code == 0, err
-    assert "Warning: left out: results/digits/margin-seed1.json is not a whole result" in err
-    assert "Warning: digits has no margin-seed1, norm-seed0; other rows have these seeds." in err
+    assert "Warning: left out: results/digits/margin-seed1.json" in err
+    assert "Warning: digits has no margin-seed1, norm-seed0" in err
     assert (tmp_path / "results" / "report.html").is_file()
     for file in folder.iterdir():
         file.write_text("{")
     code, _, err = surefind("report", "results")
     assert code == 1
-    assert "none of the 3 cells in results can be used" in err
+    assert "none of the 3 results in results" in err
 
 
 @pytest.mark.parametrize("name", ["nowhere", "file"])

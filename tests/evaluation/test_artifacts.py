@@ -4,8 +4,14 @@ import torch
 
 import surefind as sf
 from surefind.data.dataset import Dataset
-from surefind.evaluation.artifacts import read_pictures
-from surefind.evaluation.report import SpherePoints, extreme_images, sphere_points, write_pictures
+from surefind.evaluation.artifacts import (
+    Artifacts,
+    SpherePoints,
+    extreme_images,
+    read_artifacts,
+    sphere_points,
+    write_artifacts,
+)
 
 
 @pytest.fixture
@@ -44,46 +50,44 @@ def test_points_are_thinned_and_stay_together(directions, generator):
     assert len(sphere_points(mean, kappa, None, generator).mean) == 50
 
 
-def test_pictures_are_written_and_read_back(tmp_path, points):
+def test_artifacts_are_written_and_read_back(tmp_path, points):
     file = tmp_path / "a" / "pfe-seed0.npz"
     strips = {"id-lowest": np.zeros((3, 4, 4), np.uint8)}
-    write_pictures(file, strips=strips, sphere={"id": points(5), "ood": points(2)})
-    found = read_pictures(file)
+    write_artifacts(file, Artifacts(strips, {"id": points(5), "ood": points(2)}))
+    found = read_artifacts(file)
     assert (found.strips["id-lowest"] == strips["id-lowest"]).all()
     assert list(found.sphere) == ["id", "ood"]
     assert (found.sphere["id"].labels == np.arange(5) % 4).all()
     assert [p.name for p in file.parent.iterdir()] == [file.name]
 
 
-def test_there_need_be_no_pictures(tmp_path):
-    assert read_pictures(tmp_path / "nothing.npz") is None
-    write_pictures(tmp_path / "a.npz", strips={})
-    assert read_pictures(tmp_path / "a.npz").sphere == {}
+def test_there_need_be_no_artifacts(tmp_path):
+    assert read_artifacts(tmp_path / "nothing.npz") is None
+    write_artifacts(tmp_path / "a.npz", Artifacts({}, {}))
+    assert read_artifacts(tmp_path / "a.npz").sphere == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"PK nothing", b"\x93NUMPY"])
 def test_a_damaged_file_is_named(tmp_path, content):
     file = tmp_path / "pfe-seed0.npz"
     file.write_bytes(content)
-    with pytest.raises(
-        sf.InputError, match=r"pfe-seed0.npz does not hold whole pictures.*Delete it"
-    ):
-        read_pictures(file)
+    with pytest.raises(sf.InputError, match=r"pfe-seed0\.npz"):
+        read_artifacts(file)
 
 
 def test_a_truncated_file_is_named(tmp_path):
     file = tmp_path / "pfe-seed0.npz"
-    write_pictures(file, strips={"id-lowest": np.zeros((3, 4, 4), np.uint8)})
+    write_artifacts(file, Artifacts({"id-lowest": np.zeros((3, 4, 4), np.uint8)}, {}))
     file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(sf.InputError, match="does not hold whole pictures"):
-        read_pictures(file)
+    with pytest.raises(sf.InputError, match=r"pfe-seed0\.npz"):
+        read_artifacts(file)
 
 
 def test_no_pickle_is_opened(tmp_path):
     file = tmp_path / "pfe-seed0.npz"
     np.savez(file, **{"strip/id-lowest": np.array([{}], dtype=object)})
-    with pytest.raises(sf.InputError, match="does not hold whole pictures"):
-        read_pictures(file)
+    with pytest.raises(sf.InputError, match=r"pfe-seed0\.npz"):
+        read_artifacts(file)
 
 
 @pytest.mark.parametrize(
@@ -96,24 +100,24 @@ def test_no_pickle_is_opened(tmp_path):
     ],
 )
 def test_strips_are_checked_at_both_doors(tmp_path, name, images):
-    with pytest.raises(sf.InputError, match="a strip is one of id-lowest"):
-        write_pictures(tmp_path / "a.npz", strips={name: images})
+    with pytest.raises(sf.InputError, match="strip"):
+        Artifacts({name: images}, {})
     np.savez(tmp_path / "b.npz", **{f"strip/{name}": images})
-    with pytest.raises(sf.InputError, match="a strip is one of id-lowest"):
-        read_pictures(tmp_path / "b.npz")
+    with pytest.raises(sf.InputError, match="strip"):
+        read_artifacts(tmp_path / "b.npz")
 
 
 def test_points_are_checked(directions, points):
-    with pytest.raises(sf.InputError, match=r"directions \(n, 3\)"):
+    with pytest.raises(sf.InputError, match="directions"):
         points(5, 4)
-    with pytest.raises(sf.InputError, match=r"directions \(n, 3\)"):
+    with pytest.raises(sf.InputError, match="directions"):
         SpherePoints(directions(3, 3).numpy(), np.ones(2))
-    with pytest.raises(sf.InputError, match=r"finite κ above 0"):
+    with pytest.raises(sf.InputError, match="κ"):
         SpherePoints(directions(2, 3).numpy(), np.zeros(2))
 
 
 def test_counts_are_checked(generator):
-    with pytest.raises(sf.InputError, match="count must be a whole number"):
+    with pytest.raises(sf.InputError, match="count"):
         extreme_images("id", lambda rows: rows, [1.0], count=0)
-    with pytest.raises(sf.InputError, match="at_most must be a whole number"):
+    with pytest.raises(sf.InputError, match="at_most"):
         sphere_points(np.eye(3), np.ones(3), None, generator, at_most=0)

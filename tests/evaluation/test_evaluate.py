@@ -6,7 +6,13 @@ from sklearn.metrics import roc_auc_score
 
 import surefind as sf
 from surefind.evaluation import evaluate as evaluation
-from surefind.evaluation.evaluate import evaluate, judge, measure, sampled_neighbours
+from surefind.evaluation.evaluate import (
+    evaluate,
+    judge,
+    kappa_histogram,
+    measure,
+    sampled_neighbours,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +34,12 @@ def noise():
 def test_numbers_equal_what_other_libraries_compute(fitted, noise, generator):
     _, test = small_learners.digits()
     result = evaluate(fitted, test, noise, generator=generator, ece_samples=10)
-    known, strange = fitted.embed(test), fitted.embed(noise)
+    known, ood = fitted.embed(test), fitted.embed(noise)
     assert result.values["recall@1"] == pytest.approx(
         small_learners.recall_at_1(known, test.labels)
     )
-    truth = np.r_[np.zeros(len(known)), np.ones(len(strange))]
-    scores = np.r_[known.uncertainty, strange.uncertainty]
+    truth = np.r_[np.zeros(len(known)), np.ones(len(ood))]
+    scores = np.r_[known.uncertainty, ood.uncertainty]
     assert result.values["auroc"] == pytest.approx(roc_auc_score(truth, scores))
     for name in ("auroc", "ausc", "r_auroc"):
         low, high = result.intervals[name]
@@ -56,17 +62,17 @@ def test_agreement_is_the_share_of_samples_that_find_the_most_frequent_class(fit
     evaluation._add_agreement(result, found, judged, test, test, generator)
     generator.set_state(state)
     samples = fitted.sample(test, 7, joint=True, generator=generator)
-    doubt = []
+    disagreement = []
     for i in range(len(test)):
         votes = []
         for sample in samples:
             cosines = sample @ sample[i]
             cosines[i] = -2
             votes.append(int(test.labels[cosines.argmax()]))
-        doubt.append(1 - max(votes.count(v) for v in votes) / 7)
+        disagreement.append(1 - max(votes.count(v) for v in votes) / 7)
     nearest = (mean @ mean.T).fill_diagonal_(-2).argmax(1)
     wrong = (test.labels[nearest] != test.labels).numpy()
-    assert result.values["agreement_r_auroc"] == pytest.approx(roc_auc_score(wrong, doubt))
+    assert result.values["agreement_r_auroc"] == pytest.approx(roc_auc_score(wrong, disagreement))
 
 
 def test_queries_are_looked_up_in_a_gallery(fitted, generator, monkeypatch):
@@ -107,10 +113,10 @@ def test_queries_without_an_answer_are_left_out(fitted, generator):
     odd = sf.Dataset(test.inputs, lone)
     result = evaluate(fitted, odd, generator=generator, ece_samples=5)
     assert result.left_out == 3
-    doubt = fitted.embed(odd).uncertainty.double().numpy()
+    uncertainty = fitted.embed(odd).uncertainty.double().numpy()
     judged = judge(fitted.embed(odd).mean, odd)
     right = judged.hits[3:, 0]
-    assert result.values["r_auroc"] == pytest.approx(roc_auc_score(~right, doubt[3:]))
+    assert result.values["r_auroc"] == pytest.approx(roc_auc_score(~right, uncertainty[3:]))
 
 
 def test_a_point_estimate_has_no_numbers_for_what_needs_uncertainty(noise, generator):
@@ -124,23 +130,74 @@ def test_a_point_estimate_has_no_numbers_for_what_needs_uncertainty(noise, gener
 def test_any_score_can_be_measured(fitted, generator):
     _, test = small_learners.digits()
     judged = judge(fitted.embed(test).mean, test)
-    perfect = measure(judged, generator, doubt=1.0 - judged.hits[:, 0])
+    perfect = measure(judged, generator, uncertainty=1.0 - judged.hits[:, 0])
     assert perfect.values["r_auroc"] == 1
     assert "auroc" not in perfect.values
 
 
+def test_kappa_is_counted_in_common_bins():
+    rng = np.random.default_rng(0)
+    kappa = {"id": 10 ** rng.uniform(1, 2, 5000), "ood": 10 ** rng.uniform(0, 1, 5000)}
+    edges, counts = kappa_histogram({part: 1 / k for part, k in kappa.items()}, bins=20)
+    assert len(edges) == 21
+    assert np.allclose([edges[0], edges[-1]], [0, 2], atol=0.01)
+    for part, k in kappa.items():
+        assert abs(sum(counts[part]) - 5000) <= 10
+        expected = np.histogram(np.log10(k), edges)[0]
+        np.testing.assert_allclose(counts[part], expected, atol=3)
+    edges, counts = kappa_histogram({"id": np.array([0.0, np.inf, 1.0])})
+    assert edges[0] < 0 < edges[-1]
+
+
 def test_test_data_that_cannot_be_searched_are_refused(fitted, noise, generator):
     _, test = small_learners.digits()
-    with pytest.raises(
-        sf.InputError, match="labels or positions, and a gallery with the same; got"
-    ):
+    with pytest.raises(sf.InputError, match="labels or positions"):
         evaluate(fitted, noise, generator=generator)
-    with pytest.raises(sf.InputError, match="got data with labels and data with neither"):
+    with pytest.raises(sf.InputError, match="labels"):
         evaluate(fitted, test, gallery=noise, generator=generator)
-    with pytest.raises(sf.InputError, match="it needs 11 examples to search; got 5, and 5 queries"):
+    with pytest.raises(sf.InputError, match="11 examples"):
         evaluate(fitted, test[:5], generator=generator)
-    with pytest.raises(sf.InputError, match="it needs 10 examples to search; got 9, and 30"):
+    with pytest.raises(sf.InputError, match="10 examples"):
         evaluate(fitted, test[:30], gallery=test[:9], generator=generator)
     singles = sf.Dataset(test.inputs[:12], range(12))
-    with pytest.raises(sf.InputError, match="no query of data has a second example of its class"):
+    with pytest.raises(sf.DegenerateError, match="class"):
         evaluate(fitted, singles, generator=generator)
+
+
+def test_each_sample_is_searched_by_itself(fitted, generator, monkeypatch):
+    monkeypatch.setattr(evaluation, "BATCH", 16)
+    test = small_learners.digits()[1][:40]
+    state = generator.get_state()
+    found = sampled_neighbours(fitted, test, n_samples=5, generator=generator)
+    generator.set_state(state)
+    samples = fitted.sample(test, 5, joint=True, generator=generator)
+    expected = [(s @ s.T).fill_diagonal_(-2).argmax(1).numpy() for s in samples]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_queries_and_gallery_are_embedded_by_the_same_networks(fitted, generator):
+    test = small_learners.digits()[1]
+    queries, gallery = test[:30], test[:60]
+    found = sampled_neighbours(fitted, queries, gallery, n_samples=5, generator=generator)
+    # Each query is in the gallery too, so one network puts both at the same place.
+    np.testing.assert_array_equal(found, np.arange(30)[None].repeat(5, axis=0))
+
+
+def test_passes_are_whole_tens_where_memory_allows(fitted, monkeypatch):
+    test = small_learners.digits()[1][:20]
+    one = 4 * len(test) * fitted.encoder.embedding_dim
+    counts = []
+    sampler = fitted.fitted.sampler
+
+    def counting(count, **options):
+        counts.append(count)
+        return sampler(count, **options)
+
+    monkeypatch.setattr(type(fitted.fitted), "sampler", lambda _, *a, **o: counting(*a, **o))
+    for room, expected in ((25, [20, 13]), (4, [4] * 8 + [1]), (0, [1] * 33)):
+        counts.clear()
+        monkeypatch.setattr(evaluation, "SAMPLE_BYTES", room * one)
+        generator = torch.Generator().manual_seed(0)
+        found = sampled_neighbours(fitted, test, n_samples=33, generator=generator)
+        assert counts == expected
+        assert found.shape == (33, len(test))

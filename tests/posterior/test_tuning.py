@@ -312,7 +312,10 @@ def test_tuning_on_pairs_finds_a_width_between_the_extremes(classes):
 def test_pairs_of_one_kind_cannot_tune(classes):
     features, _, pairs = classes
     same = sf.PairList(
-        pairs.left[pairs.positive], pairs.right[pairs.positive], pairs.positive[pairs.positive], n=80
+        pairs.left[pairs.positive],
+        pairs.right[pairs.positive],
+        pairs.positive[pairs.positive],
+        n=80,
     )
     e = sf.Embeddings(oracles.normalize(features), torch.ones(80).double())
     with pytest.raises(sf.DegenerateError, match="positive and negative pairs, both kinds"):

@@ -1,1 +1,1 @@
-"""Evaluation: what a model is worth on unseen data, benchmarks, and their report."""
+"""Evaluation: metrics on unseen data, benchmarks and their report."""

@@ -1,11 +1,11 @@
-"""Known images made worse step by step: does uncertainty rise with the damage?
+"""Corruptions of increasing strength: does uncertainty rise with them?
 
 Images are float tensors (n, c, h, w) in [0, 1]; a strength lies in [0, 1], where 0 changes nothing.
 
     blur        a Gaussian of σ = strength · min(h, w) / 8 pixels, cut at 4σ, edges continued
     noise       Gaussian noise of standard deviation strength / 2 on every value, cut to [0, 1]
-    occlusion   a grey (½) rectangle of the image's shape over the share ``strength`` of its area,
-                at a place drawn for each image
+    occlusion   a grey (½) rectangle of the image's shape over the fraction ``strength`` of its area,
+                at a position drawn for each image
 
 The curve of a kind is the median and the quartiles of the uncertainty over the same images at each
 strength.
@@ -24,25 +24,17 @@ from surefind.errors import InputError
 from surefind.validation import check_finite, check_float, check_fraction
 
 STRENGTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-BLUR_SHARE = 1 / 8
-"""σ of the strongest blur as a share of the shorter side."""
+BLUR_FRACTION = 1 / 8
+"""σ of the strongest blur as a fraction of the shorter side."""
 BLUR_CUT = 4
 NOISE_SD = 0.5
 GREY = 0.5
 
 
 def blur(images: Tensor, strength: Any) -> Tensor:
-    """Blur images.
-
-    Args:
-        images: In [0, 1] (n, c, h, w).
-        strength: From 0, as they are, to 1, σ of an eighth of the shorter side.
-
-    Returns:
-        The blurred images.
-    """
+    """Return images (n, c, h, w) blurred."""
     _check(images, strength)
-    sigma = strength * BLUR_SHARE * min(images.shape[2:])
+    sigma = strength * BLUR_FRACTION * min(images.shape[2:])
     radius = int(BLUR_CUT * sigma + 0.5)
     if radius == 0:
         return images.clone()
@@ -57,16 +49,7 @@ def blur(images: Tensor, strength: Any) -> Tensor:
 
 
 def noise(images: Tensor, strength: Any, generator: Generator) -> Tensor:
-    """Add noise to images.
-
-    Args:
-        images: In [0, 1] (n, c, h, w).
-        strength: From 0, as they are, to 1, a standard deviation of one half.
-        generator: Draws the noise.
-
-    Returns:
-        The noisy images, cut to [0, 1].
-    """
+    """Return images (n, c, h, w) with noise, clipped to [0, 1]."""
     _check(images, strength)
     drawn = torch.randn(
         images.shape, generator=generator, dtype=images.dtype, device=generator.device
@@ -76,16 +59,7 @@ def noise(images: Tensor, strength: Any, generator: Generator) -> Tensor:
 
 
 def occlude(images: Tensor, strength: Any, generator: Generator) -> Tensor:
-    """Cover a part of each image.
-
-    Args:
-        images: In [0, 1] (n, c, h, w).
-        strength: Share of the area that is covered, up to whole pixels a side.
-        generator: Draws the place, image by image.
-
-    Returns:
-        The covered images.
-    """
+    """Return images (n, c, h, w) with a rectangle covered, its sides rounded to whole pixels."""
     _check(images, strength)
     n, _, h, w = images.shape
     side = strength**0.5
@@ -110,14 +84,13 @@ def corruption_curves(
     """Trace uncertainty against the strength of each corruption.
 
     Args:
-        uncertainty: Gives one number for each image of a batch (n, c, h, w); higher is less sure.
-        images: Known images in [0, 1]; a few hundred suffice.
-        generator: Draws noise and places.
+        uncertainty: Returns one number for each image of a batch (n, c, h, w).
+        images: In-distribution images in [0, 1]; a few hundred suffice.
+        generator: Draws noise and positions.
         strengths: Where to measure, rising from 0, which is the image itself.
 
     Returns:
-        For "blur", "noise" and "occlusion": strength, median, low and high (the quartiles), as a cell
-        of the benchmark holds them.
+        For "blur", "noise" and "occlusion": strength, median, low and high (the quartiles).
 
     Raises:
         InputError: If the strengths do not rise from 0 or an uncertainty is no finite number.

@@ -1,30 +1,25 @@
-"""What a fitted learner is worth on data it has not seen.
+"""Evaluation of a fitted learner on data it has not seen.
 
 *Closed set*: the test data are queries and gallery at once, without the query itself. With a *gallery*,
 they are looked up there. Relevant is what has the query's label; where the data have positions instead of
-labels, what was taken at most ``radius`` away. Queries without a relevant item are left out of every number
-about retrieval, and counted.
+labels, what was taken at most ``radius`` away. Queries without a relevant item are left out of every
+retrieval metric, and counted.
 
-Uncertainty is 1/κ. Beside it stands the *agreement*: under each of several joint samples (one sampled
-network embeds queries and gallery) every query has a nearest neighbour; the doubt is one minus the share
-of samples that agree on the most frequent class of it, or, without classes, on the most frequent item. ECE
-takes the most frequent class as prediction and its share as confidence, so it needs classes.
+Uncertainty is 1/κ. A second uncertainty is the *disagreement* of joint samples: one sampled network embeds
+queries and gallery, and each query has a nearest neighbour under it; the uncertainty is one minus the
+fraction of samples that agree on its most frequent class, or, without classes, on the most frequent item.
+ECE takes the most frequent class as prediction and its fraction as confidence, so it needs classes.
 
-A learner without uncertainty (κ = ∞ everywhere) has no numbers for what needs one: they are left out,
-not set to one half.
+A learner without uncertainty (κ = ∞ everywhere) has no values of the metrics that need one: they are left
+out, not set to chance.
 
 | name | what | better |
 | --- | --- | --- |
 | recall@k, map@k | retrieval | higher |
-| auroc, auprc, fpr95 | telling out-of-distribution inputs by uncertainty | higher, higher, lower |
-| ausc, r_auroc, aurc | predicting wrong retrievals by uncertainty | higher, higher, lower |
+| auroc, auprc, fpr95 | detecting out-of-distribution inputs by uncertainty | higher, higher, lower |
+| ausc, r_auroc, aurc | detecting wrong retrievals by uncertainty | higher, higher, lower |
 | ece | calibration of the sampled neighbours' agreement | lower |
-| agreement_ausc, agreement_r_auroc | predicting wrong retrievals by disagreement | higher |
-
-Nearest neighbours under networks drawn from the posterior.
-
-One sampled network embeds queries and gallery (a joint sample), and each query has a nearest item under it.
-How often the samples agree says how sure the answer is: `surefind.metrics.agreement`.
+| agreement_ausc, agreement_r_auroc | detecting wrong retrievals by disagreement | higher |
 
 Samples (s, n, z) of a large set do not fit into memory. They are drawn in passes over the data, of as many
 networks as `SAMPLE_BYTES` hold, and only the neighbours found are kept.
@@ -32,7 +27,7 @@ networks as `SAMPLE_BYTES` hold, and only the neighbours found are kept.
 Axes: ``s`` samples, ``q`` queries, ``n`` examples of a part, ``z`` embedding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,13 +42,20 @@ from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, Hint, InputError
 from surefind.estimators.learner import MetricLearner
 from surefind.learning.inference import batches
+from surefind.pairs.relations import POSITIVE_RADIUS
 from surefind.retrieval.search import nearest, sampled_nearest
 
 SAMPLE_BYTES = 2 << 30
 """Samples held at once."""
-
 BATCH = 256
 """Inputs that a network sees at once."""
+DEPTHS = (1, 5, 10)
+CURVE_POINTS = 200
+KAPPA_BINS = 60
+LARGEST_UNCERTAINTY = 1e30
+"""Larger uncertainties are clipped: ∞ has no place on a logarithmic scale."""
+RESAMPLES = 200
+"""Bootstrap resamples of metrics that are no mean over queries."""
 
 
 def sampled_neighbours(
@@ -86,8 +88,8 @@ def sampled_neighbours(
         # One sampler for both parts: the same networks must embed what is compared.
         draw = learner.fitted.sampler(count, joint=True, generator=generator)
         samples = _drawn(learner, test, draw, count)
-        shelf = None if gallery is None else _drawn(learner, gallery, draw, count)
-        found.append(sampled_nearest(samples, shelf).numpy())
+        items = None if gallery is None else _drawn(learner, gallery, draw, count)
+        found.append(sampled_nearest(samples, items).numpy())
     return np.concatenate(found)
 
 
@@ -108,22 +110,16 @@ def _drawn(
     return out
 
 
-DEPTHS = (1, 5, 10)
-CURVE_POINTS = 200
-RESAMPLES = 200
-"""Bootstrap resamples of metrics that are no mean over queries."""
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Numbers and curves of one learner on one test set.
+    """Metrics and curves of one learner on one test set.
 
     Attributes:
         values: Each metric by name.
         intervals: Bootstrap intervals over queries, (low, high) by name.
-        curves: Points to draw: x and y by name.
-        left_out: Queries without a relevant item, which no number about retrieval counts.
-        embeddings: Of the test inputs ("id") and the out-of-distribution inputs ("ood"), if there are.
+        curves: x and y by name.
+        left_out: Queries without a relevant item, which no retrieval metric counts.
+        embeddings: Of the test inputs ("id") and the out-of-distribution inputs ("ood"), if any.
     """
 
     values: dict[str, float]
@@ -144,23 +140,23 @@ def evaluate(
     ood: Dataset | None = None,
     *,
     gallery: Dataset | None = None,
-    radius: Any = 25.0,
+    radius: Any = POSITIVE_RADIUS,
     generator: torch.Generator,
     ece_samples: int = 100,
 ) -> Evaluation:
-    """Measure a fitted learner.
+    """Evaluate a fitted learner.
 
     Args:
         learner: A fitted learner.
         test: Data it has not seen, with labels or positions; the queries.
-        ood: Data of another kind.
+        ood: Out-of-distribution data.
         gallery: Where the queries are looked up; None for the test data themselves.
         radius: Distance up to which two positions are the same place.
         generator: Draws samples and bootstrap resamples.
         ece_samples: Joint samples for calibration and agreement; 0 leaves them out.
 
     Returns:
-        The numbers.
+        The metrics, with the embeddings they come from.
     """
     check_parts(test, gallery)
     embeddings = {"id": learner.embed(test)}
@@ -168,20 +164,20 @@ def evaluate(
     if ood is not None:
         embeddings["ood"] = learner.embed(ood)
     judged = judge(embeddings["id"].mean, test, items, gallery, radius=radius)
-    doubt = {part: e.uncertainty.double().numpy() for part, e in embeddings.items()}
-    sure = bool(torch.isinf(embeddings["id"].kappa).all())
+    uncertainty = {part: e.uncertainty.double().numpy() for part, e in embeddings.items()}
+    certain = bool(torch.isinf(embeddings["id"].kappa).all())
     result = measure(
         judged,
         generator,
-        doubt=None if sure else doubt["id"],
-        strange=None if sure or ood is None else (doubt["id"], doubt["ood"]),
+        uncertainty=None if certain else uncertainty["id"],
+        detection=None if certain or ood is None else (uncertainty["id"], uncertainty["ood"]),
     )
-    if ece_samples and not sure:
-        shelf = test if gallery is None else gallery
+    if ece_samples and not certain:
+        searched = test if gallery is None else gallery
         found = sampled_neighbours(
             learner, test, gallery, n_samples=ece_samples, generator=generator
         )
-        _add_agreement(result, found, judged, test, shelf, generator)
+        _add_agreement(result, found, judged, test, searched, generator)
     result.embeddings.update(embeddings)
     return result
 
@@ -197,19 +193,19 @@ def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
         InputError: If labels and positions are missing or differ in kind, or there is too little to search.
         DegenerateError: If no query has anything to find.
     """
-    shelf = test if gallery is None else gallery
-    labelled = test.labels is not None and shelf.labels is not None
-    placed = test.positions is not None and shelf.positions is not None
+    searched = test if gallery is None else gallery
+    labelled = test.labels is not None and searched.labels is not None
+    placed = test.positions is not None and searched.positions is not None
     if not labelled and not placed:
         raise InputError(
             f"evaluation needs test data with labels or positions, and a gallery with the same; got "
-            f"{_kind(test)} and {_kind(shelf)}."
+            f"{_kind(test)} and {_kind(searched)}."
         )
     least = max(DEPTHS) + (gallery is None)
-    if len(shelf) < least or not len(test):
+    if len(searched) < least or not len(test):
         raise InputError(
             f"evaluation looks at {max(DEPTHS)} neighbours of each query, so it needs {least} examples "
-            f"to search; got {len(shelf)}, and {len(test)} queries.",
+            f"to search; got {len(searched)}, and {len(test)} queries.",
             field="test",
             hint=Hint(
                 cli="Give more; of images without a test part, `surefind bench` keeps a third of each "
@@ -224,7 +220,7 @@ def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
 
 
 def _answerable(test: Dataset, gallery: Dataset | None) -> bool:
-    """Say whether some query has another example of its class where it is looked up."""
+    """Return whether some query has another example of its class where it is looked up."""
     assert test.labels is not None
     if gallery is None:
         return bool((test.labels.unique(return_counts=True)[1] > 1).any())
@@ -235,30 +231,31 @@ def _answerable(test: Dataset, gallery: Dataset | None) -> bool:
 def judge(
     queries: Tensor,
     test: Dataset,
-    shelf: Tensor | None = None,
+    items: Tensor | None = None,
     gallery: Dataset | None = None,
     *,
-    radius: Any = 25.0,
+    radius: Any = POSITIVE_RADIUS,
 ) -> metrics.Relevance:
-    """Search each query and say which of its neighbours are right.
+    """Search each query and mark which of its neighbours are relevant.
 
     Args:
         queries: Unit vectors of the test data (q, z).
         test: Their labels or positions.
-        shelf: Unit vectors of the gallery (g, z); None: the queries are the gallery.
+        items: Unit vectors of the gallery (g, z); None: the queries are the gallery.
         gallery: Its labels or positions.
         radius: Distance up to which two positions are the same place.
 
     Returns:
         Hits among the first neighbours, and how many there could be.
     """
-    closed = shelf is None or gallery is None
-    items, known = (queries, test) if shelf is None or gallery is None else (shelf, gallery)
+    closed = items is None or gallery is None
+    if items is None or gallery is None:
+        items, gallery = queries, test
     found = nearest(queries, items, max(DEPTHS), exclude_self=closed).indices
-    if test.labels is not None and known.labels is not None:
-        return metrics.relevance(found, test.labels, known.labels, self_in_gallery=closed)
+    if test.labels is not None and gallery.labels is not None:
+        return metrics.relevance(found, test.labels, gallery.labels, self_in_gallery=closed)
     return metrics.relevance_within(
-        found, test.positions, known.positions, radius, self_in_gallery=closed
+        found, test.positions, gallery.positions, radius, self_in_gallery=closed
     )
 
 
@@ -266,19 +263,19 @@ def measure(
     judged: metrics.Relevance,
     generator: torch.Generator,
     *,
-    doubt: np.ndarray | None = None,
-    strange: tuple[np.ndarray, np.ndarray] | None = None,
+    uncertainty: np.ndarray | None = None,
+    detection: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Evaluation:
-    """Compute all that needs no samples.
+    """Compute all metrics that need no samples.
 
     Args:
         judged: From `judge`.
         generator: Draws bootstrap resamples.
-        doubt: Uncertainty of each query, to predict wrong retrievals; None leaves those numbers out.
-        strange: Uncertainty of known and of out-of-distribution inputs; None leaves those numbers out.
+        uncertainty: Of each query, to detect wrong retrievals; None leaves error detection out.
+        detection: Uncertainty of in-distribution and of OOD inputs; None leaves OOD detection out.
 
     Returns:
-        The numbers, without embeddings.
+        The metrics, without embeddings.
     """
     result = Evaluation({}, {}, {}, judged.unanswerable)
     for k in DEPTHS:
@@ -289,22 +286,42 @@ def measure(
             result.values[name] = float(per_query.mean())
             interval = metrics.bootstrap_interval(per_query, generator=generator)
             result.intervals[name] = (interval.low, interval.high)
-    if doubt is not None:
-        right, doubt = judged.hits[judged.answerable, 0], doubt[judged.answerable]
-        _add(result, "ausc", metrics.ausc, (right, doubt), generator)
-        _add(result, "r_auroc", metrics.r_auroc, (right, doubt), generator)
-        result.values["aurc"] = metrics.aurc(right, doubt)
-        sparse = metrics.sparsification_curve(right, doubt)
+    if uncertainty is not None:
+        scored = judged.hits[judged.answerable, 0], uncertainty[judged.answerable]
+        _add(result, "ausc", metrics.ausc, scored, generator)
+        _add(result, "r_auroc", metrics.r_auroc, scored, generator)
+        result.values["aurc"] = metrics.aurc(*scored)
+        sparse = metrics.sparsification_curve(*scored)
         result.curves["sparsification"] = _points(sparse.dropped, sparse.accuracy)
-    if strange is not None:
-        _add(result, "auroc", metrics.auroc, strange, generator, independent=True)
-        result.values["auprc"] = metrics.auprc(*strange)
-        result.values["fpr95"] = metrics.fpr_at_tpr(*strange)
-        roc = metrics.roc_curve(*strange)
+    if detection is not None:
+        _add(result, "auroc", metrics.auroc, detection, generator, independent=True)
+        result.values["auprc"] = metrics.auprc(*detection)
+        result.values["fpr95"] = metrics.fpr_at_tpr(*detection)
+        roc = metrics.roc_curve(*detection)
         result.curves["roc"] = _points(roc.fpr, roc.tpr)
-        pr = metrics.precision_recall_curve(*strange)
+        pr = metrics.precision_recall_curve(*detection)
         result.curves["precision-recall"] = _points(pr.recall, pr.precision)
     return result
+
+
+def kappa_histogram(
+    uncertainty: Mapping[str, np.ndarray], bins: int = KAPPA_BINS
+) -> tuple[list[float], dict[str, list[int]]]:
+    """Count log10 κ of each group of inputs in common bins.
+
+    Args:
+        uncertainty: 1/κ by group.
+        bins: How many.
+
+    Returns:
+        The bins' edges, and the counts by group.
+    """
+    clip = 1 / LARGEST_UNCERTAINTY, LARGEST_UNCERTAINTY
+    logs = {group: -np.log10(np.clip(values, *clip)) for group, values in uncertainty.items()}
+    low, high = np.quantile(np.concatenate(list(logs.values())), [0.001, 0.999])
+    edges = np.linspace(low, max(high, low + 1e-6), bins + 1)
+    counts = {group: np.histogram(values, edges)[0].tolist() for group, values in logs.items()}
+    return edges.round(4).tolist(), counts
 
 
 def _add_agreement(
@@ -312,13 +329,13 @@ def _add_agreement(
     found: np.ndarray,
     judged: metrics.Relevance,
     test: Dataset,
-    shelf: Dataset,
+    searched: Dataset,
     generator: torch.Generator,
 ) -> None:
-    """Add what the sampled neighbours (s, q) say."""
+    """Add the metrics of the sampled neighbours (s, q)."""
     found, asked = found[:, judged.answerable], judged.answerable
-    if test.labels is not None and shelf.labels is not None:
-        prediction, confidence = metrics.agreement(shelf.labels.numpy()[found])
+    if test.labels is not None and searched.labels is not None:
+        prediction, confidence = metrics.agreement(searched.labels.numpy()[found])
         right = prediction == test.labels.numpy()[asked]
         _add(result, "ece", metrics.ece, (confidence, right), generator)
         curve = metrics.calibration_curve(confidence, right)
@@ -326,10 +343,10 @@ def _add_agreement(
         result.curves["calibration"] = _points(curve.confidence[full], curve.accuracy[full])
     else:
         _, confidence = metrics.agreement(found)
-    correct, doubt = judged.hits[asked, 0], 1 - confidence
-    result.values["agreement_ausc"] = metrics.ausc(correct, doubt)
+    correct, disagreement = judged.hits[asked, 0], 1 - confidence
+    result.values["agreement_ausc"] = metrics.ausc(correct, disagreement)
     if 0 < correct.mean() < 1:
-        result.values["agreement_r_auroc"] = metrics.r_auroc(correct, doubt)
+        result.values["agreement_r_auroc"] = metrics.r_auroc(correct, disagreement)
 
 
 def _add(
@@ -362,7 +379,7 @@ def _kind(part: Dataset) -> str:
 
 
 def _points(x: Any, y: Any) -> dict[str, list[float]]:
-    """Thin a curve out to what a picture can show."""
+    """Thin a curve out to what a figure can show."""
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     keep = np.unique(np.linspace(0, len(x) - 1, min(len(x), CURVE_POINTS)).astype(int))
     return {"x": x[keep].round(6).tolist(), "y": y[keep].round(6).tolist()}

@@ -1,279 +1,274 @@
-"""What a benchmark left behind, read and checked: cells of data set × row × seed.
+"""The results of a benchmark: one schema, one file per data set × method × seed.
 
-A cell is the file ``{folder}/{set}/{row}-seed{seed}.json``. Refused, with the file's name: a cell that is
-no whole JSON, lacks what a table needs, holds NaN or infinity, or says that it is another cell than its
-file name says; and cells of one set that were measured by different protocols or on different data, since
-their numbers do not compare. The former can also be left out, with a sentence about each. Cells of
-different versions are read: the report says so over the table.
+A result is the file ``{folder}/{dataset}/{method}-seed{seed}.json``, written whole or not at all, and never
+twice. Refused, with the names of file and field: a result that does not follow the schema (NaN and infinity
+among them), or whose name says another method, seed or data set than its content; and results of one data
+set that were measured by different protocols or on different data, since their numbers do not compare.
+Results of different versions are read: the report says so over the table.
 """
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from surefind.errors import InputError
-from surefind.evaluation.report.vocabulary import (
-    METRICS,
-    Kind,
-    Metric,
-    kind_of,
-    metric_of,
-    row_order,
-)
+from surefind.evaluation.vocabulary import METRICS, Kind, Metric, kind_of, method_order, metric_of
+from surefind.files import write_atomically
 
-Series = Mapping[str, Sequence[float | int]]
-"""Lists of numbers by name."""
-TABLES = ("values", "protocol", "examples", "versions")
-NEEDED = ("set", "row", "seed", *TABLES)
-MEASURED = ("values", "intervals", "curves", "kappa", "corruptions")
-SAME = {"protocol": "by different protocols", "examples": "on different data"}
-"""What the cells of one set must share, and what it means if they do not."""
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+Numbers = Annotated[list[Number], Field(min_length=1)]
+COMPARABLE = {"protocol": "by different protocols", "examples": "on different data"}
+"""What the results of one data set must share, and what it means if they do not."""
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """One row of one data set with one seed.
+class Schema(BaseModel):
+    """A part of a result."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Curve(Schema):
+    """Points of a curve."""
+
+    x: Numbers
+    y: Numbers
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> "Curve":
+        if len(self.x) != len(self.y):
+            raise ValueError(f"x and y must have one length; got {len(self.x)} and {len(self.y)}")
+        return self
+
+
+class KappaHistogram(Schema):
+    """Counts of in-distribution and OOD inputs in bins of log10 κ."""
+
+    edges: Annotated[list[Number], Field(min_length=2)]
+    id: list[Count]
+    ood: list[Count] | None = None
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> "KappaHistogram":
+        for counts in (self.id, self.ood):
+            if counts is not None and len(counts) != len(self.edges) - 1:
+                raise ValueError(
+                    f"{len(self.edges)} edges bound {len(self.edges) - 1} bins; got {len(counts)}"
+                )
+        return self
+
+
+class CorruptionCurve(Schema):
+    """Median and quartiles of the uncertainty by strength of a corruption."""
+
+    strength: Numbers
+    median: Numbers
+    low: Numbers
+    high: Numbers
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> "CorruptionCurve":
+        if len({len(s) for s in (self.strength, self.median, self.low, self.high)}) > 1:
+            raise ValueError("strength, median, low and high must have one length")
+        return self
+
+
+class Epoch(Schema):
+    """Mean loss and duration of a training epoch."""
+
+    loss: Number
+    seconds: Number
+
+
+class Result(Schema):
+    """What was measured of one method on one data set with one seed.
 
     Attributes:
-        file: Where it was read.
-        row: The method, free baseline or row of the ablation.
+        dataset: The data set's name.
+        method: The method, distance baseline or variant of the ablation.
         seed: The seed.
         values: Each metric by name.
-        intervals: Bootstrap intervals over queries, (low, high) by name.
-        curves: Points to draw, x and y by name.
-        kappa: Histogram of log10 κ: edges, id, ood; None if the row has no κ.
-        corruptions: Uncertainty against strength by kind.
-        protocol: How it was trained.
+        intervals: Bootstrap intervals over queries, (low, high) by metric.
+        curves: ROC and other curves by name.
+        kappa: Histogram of κ; None for a method without κ.
+        corruptions: Uncertainty against strength by corruption.
+        left_out: Queries without a relevant item, which no retrieval metric counts.
+        ece_samples: Joint samples behind ECE and the agreement metrics.
+        posterior: Precision of the weights' posterior, and which fraction of the curvature was clipped.
+        history: Training epochs by stage.
+        seconds: Wall-clock time.
+        settings: Options of the method.
+        protocol: How the data set is benchmarked.
         examples: Sizes of the parts.
+        files: Fingerprints of the parts that are image files.
         versions: Of the libraries.
-        ood: The out-of-distribution set: its name, and which part of it.
-        left_out: Queries that no ranking metric counts.
     """
 
-    file: Path
-    row: str
-    seed: int
-    values: Mapping[str, float]
-    intervals: Mapping[str, tuple[float, float]]
-    curves: Mapping[str, Series]
-    kappa: Series | None
-    corruptions: Mapping[str, Series]
-    protocol: Mapping[str, Any]
-    examples: Mapping[str, int]
-    versions: Mapping[str, str]
-    ood: tuple[str, ...]
-    left_out: int
+    dataset: str
+    method: str
+    seed: Count
+    values: Annotated[dict[str, Number], Field(min_length=1)]
+    intervals: dict[str, tuple[Number, Number]] = {}
+    curves: dict[str, Curve] = {}
+    kappa: KappaHistogram | None = None
+    corruptions: dict[str, CorruptionCurve] = {}
+    left_out: Count = 0
+    ece_samples: Count | None = None
+    posterior: dict[str, Number] | None = None
+    history: dict[str, list[Epoch]] = {}
+    seconds: Number = 0.0
+    settings: dict[str, Any] = {}
+    protocol: dict[str, Any]
+    examples: dict[str, Count]
+    files: dict[str, str] = {}
+    versions: dict[str, str]
+
+    @field_validator("protocol")
+    @classmethod
+    def _check_ood(cls, protocol: dict[str, Any]) -> dict[str, Any]:
+        ood = protocol.get("ood")
+        if ood is not None and not (isinstance(ood, list) and list(map(type, ood)) == [str, str]):
+            raise ValueError(f"ood must be null or the name and part of a data set; got {ood!r}")
+        return protocol
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return f"{self.method}-seed{self.seed}"
+
+    @property
+    def version(self) -> str:
+        """The version of surefind that measured it."""
+        return self.versions.get("surefind", "unknown")
 
 
 @dataclass(frozen=True, eq=False)
 class ResultSet:
-    """All cells of one data set.
-
-    Attributes:
-        name: The data set.
-        cells: Ordered by row, then seed.
-    """
+    """All results of one data set, ordered by method, then seed."""
 
     name: str
-    cells: tuple[Cell, ...]
+    results: tuple[Result, ...]
 
-    def rows(self, *kinds: Kind) -> dict[str, tuple[Cell, ...]]:
-        """Give the cells of each row of some kinds, in the order of the tables."""
+    def by_method(self, *kinds: Kind) -> dict[str, tuple[Result, ...]]:
+        """Return the results of each method of some kinds, in the order of the tables."""
         return {
-            row: tuple(cells)
-            for row, cells in groupby(self.cells, lambda c: c.row)
-            if kind_of(row) in kinds
+            method: tuple(results)
+            for method, results in groupby(self.results, lambda r: r.method)
+            if kind_of(method) in kinds
         }
 
     def metrics(self, *kinds: Kind) -> list[Metric]:
-        """Give the metrics that some cell of these kinds has, known ones first."""
-        present = {m for cells in self.rows(*kinds).values() for c in cells for m in c.values}
+        """Return the metrics that some result of these kinds has, known ones first."""
+        present = {m for rs in self.by_method(*kinds).values() for r in rs for m in r.values}
         known = [m.name for m in METRICS]
         extra = sorted(present - set(known) - {"map@1"})
         return [metric_of(name) for name in [*(k for k in known if k in present), *extra]]
 
-    @property
-    def versions(self) -> dict[str, tuple[str, ...]]:
-        """Give the files of each version of surefind."""
-        found: dict[str, list[str]] = {}
-        for cell in self.cells:
-            found.setdefault(str(cell.versions.get("surefind", "unknown")), []).append(
-                cell.file.name
-            )
-        return {version: tuple(files) for version, files in sorted(found.items())}
-
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Everything in a folder of results.
-
-    Attributes:
-        folder: Where it was read.
-        sets: One entry per data set, ordered by name.
-    """
+    """Everything in a folder of results, one entry per data set."""
 
     folder: Path
     sets: tuple[ResultSet, ...]
 
 
+def result_file(folder: Path, dataset: str, method: str, seed: int) -> Path:
+    """Return where a result is stored."""
+    return folder / dataset / f"{method}-seed{seed}.json"
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """Write a result, whole or not at all; one that is there already stays."""
+    file = result_file(folder, result.dataset, result.method, result.seed)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        write_atomically(file, result.model_dump_json(exclude_unset=True) + "\n")
+
+
+def read_result(file: Path) -> Result:
+    """Read a result.
+
+    Returns:
+        The result.
+
+    Raises:
+        InputError: If it does not follow the schema, or is another result than its name says.
+    """
+    again = "Delete it, and the same surefind bench command measures it again."
+    try:
+        result = Result.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error}). {again}") from error
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in error.errors()[:5]
+        )
+        raise InputError(f"{file} is not a valid result ({wrong}). {again}") from error
+    named = result_file(file.parent.parent, result.dataset, result.method, result.seed)
+    if named != file:
+        raise InputError(
+            f"{file} holds the result {result.dataset}/{named.name}: it was moved or renamed. Put it back, "
+            "or delete it."
+        )
+    return result
+
+
 def read_results(folder: Path, *, on_bad: Callable[[str], None] | None = None) -> Results:
-    """Read and check all cells of a folder.
+    """Read all results of a folder.
 
     Args:
-        folder: Holds ``{set}/{row}-seed{seed}.json``.
-        on_bad: Called with a sentence for each cell that cannot be used and is left out; None refuses it.
+        folder: Holds ``{dataset}/{method}-seed{seed}.json``.
+        on_bad: Called with a sentence for each result that is invalid and left out; None refuses it.
 
     Returns:
         The results.
 
     Raises:
-        InputError: If there is no cell, a cell cannot be used, or cells of one set do not compare.
+        InputError: If there is no result, one is invalid, or those of one data set do not compare.
     """
     files = sorted(p for p in folder.glob("*/*-seed*.json") if not p.name.startswith("."))
     if not files:
         raise InputError(
-            f"{folder} holds no results ({{set}}/{{row}}-seed{{n}}.json). "
+            f"{folder} holds no results ({{dataset}}/{{method}}-seed{{n}}.json). "
             f"Make some: surefind bench digits --out {folder}."
         )
-    read: list[Cell] = []
+    read: list[Result] = []
     for file in files:
         try:
-            read.append(_cell(file))
+            read.append(read_result(file))
         except InputError as error:
             if on_bad is None:
                 raise
             on_bad(f"left out: {error}")
     if not read:
-        raise InputError(f"none of the {len(files)} cells in {folder} can be used.")
+        raise InputError(f"none of the {len(files)} results in {folder} is valid.")
     sets = []
-    for name, group in groupby(read, lambda c: c.file.parent.name):
-        cells = tuple(sorted(group, key=lambda c: (row_order(c.row), c.seed)))
-        for key, how in SAME.items():
-            _check_same(name, cells, key, how)
-        sets.append(ResultSet(name, cells))
+    for name, group in groupby(read, lambda r: r.dataset):
+        results = sorted(group, key=lambda r: (method_order(r.method), r.seed))
+        for field, how in COMPARABLE.items():
+            _check_comparable(name, results, field, how)
+        sets.append(ResultSet(name, tuple(results)))
     return Results(folder, tuple(sets))
 
 
-def _cell(file: Path) -> Cell:
-    raw = read_cell(file)
-    ood = raw["protocol"].get("ood", raw.get("ood", "")) or ""
-    return Cell(
-        file=file,
-        row=raw["row"],
-        seed=raw["seed"],
-        values={k: float(v) for k, v in raw["values"].items()},
-        intervals={
-            k: (float(low), float(high)) for k, (low, high) in (raw.get("intervals") or {}).items()
-        },
-        curves=raw.get("curves") or {},
-        kappa=raw.get("kappa") or None,
-        corruptions=raw.get("corruptions") or {},
-        protocol=raw["protocol"],
-        examples=raw["examples"],
-        versions=raw["versions"],
-        ood=(ood,) if isinstance(ood, str) else tuple(map(str, ood)),
-        left_out=raw.get("left_out") or 0,
-    )
-
-
-def read_cell(file: Path) -> dict[str, Any]:
-    """Read and check a cell.
-
-    Args:
-        file: Its file.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        InputError: If it is damaged, or another cell than its name says.
-    """
-    again = "Delete it, and the same surefind bench command makes it anew."
-    try:
-        raw: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is not a whole result ({error}). {again}") from error
-    missing = [k for k in NEEDED if k not in raw] if isinstance(raw, dict) else list(NEEDED)
-    if missing:
-        raise InputError(f"{file} is not a whole result: it lacks {', '.join(missing)}. {again}")
-    wrong = _misshapen(raw)
-    if wrong:
-        raise InputError(f"{file}: {', '.join(wrong)} has not the form of a result. {again}")
-    for path, value in (pair for key in MEASURED for pair in _leaves(key, raw.get(key))):
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            raise InputError(f"{file}: {path} is {value!r}, which is no finite number. {again}")
-    says = f"{raw['set']}/{raw['row']}-seed{raw['seed']}.json"
-    if says != f"{file.parent.name}/{file.name}":
-        raise InputError(
-            f"{file} says that it is {says}: it was moved or renamed. Put it back, or delete it."
-        )
-    return raw
-
-
-def _misshapen(raw: dict[str, Any]) -> list[str]:
-    """Name the parts of a cell that have another form than the benchmark writes."""
-    kinds = {"row": str, "seed": int} | dict.fromkeys(TABLES, dict)
-    kinds |= {k: dict for k in MEASURED if raw.get(k) is not None}
-    kinds |= {"left_out": int} if "left_out" in raw else {}
-    wrong = [k for k, kind in kinds.items() if type(raw[k]) is not kind]
-    if wrong or not raw["values"]:
-        return wrong or ["values"]
-    kappa = raw.get("kappa") or {"edges": [0, 1], "id": [1]}
-    bins = _lengths(kappa, "id", *(kappa.keys() - {"edges"}))
-    damage = ("strength", "median", "low", "high")
-    fit = {
-        "intervals": all(isinstance(v, list) and len(v) == 2 for v in _inner(raw, "intervals")),
-        "curves": all(_even(_lengths(c, "x", "y")) for c in _inner(raw, "curves")),
-        "kappa": _even(bins) and _lengths(kappa, "edges") == {n + 1 for n in bins},
-        "corruptions": all(_even(_lengths(c, *damage)) for c in _inner(raw, "corruptions")),
-    }
-    return [name for name, fits in fit.items() if not fits]
-
-
-def _even(lengths: set[int]) -> bool:
-    return len(lengths) == 1 and min(lengths) > 0
-
-
-def _inner(raw: dict[str, Any], key: str) -> list[Any]:
-    return list((raw.get(key) or {}).values())
-
-
-def _lengths(series: Any, *names: str) -> set[int]:
-    """Give the lengths of lists; -1 stands for what is no list."""
-    found = (series.get(n) if isinstance(series, dict) else None for n in names)
-    return {len(v) if isinstance(v, list) else -1 for v in found}
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Walk down to the numbers, and say where each one is."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(f"{path}.{key}", inner)
-    elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            yield from _leaves(f"{path}[{i}]", inner)
-    elif value is not None or "." in path:
-        yield path, value
-
-
-def _check_same(name: str, cells: tuple[Cell, ...], key: str, how: str) -> None:
+def _check_comparable(name: str, results: Sequence[Result], field: str, how: str) -> None:
     groups: dict[str, list[str]] = {}
-    for cell in cells:
-        groups.setdefault(json.dumps(getattr(cell, key), sort_keys=True), []).append(cell.file.name)
+    for result in results:
+        groups.setdefault(json.dumps(getattr(result, field), sort_keys=True), []).append(
+            f"{result.name}.json"
+        )
     if len(groups) > 1:
-        # The smaller groups are the likely strangers: name those in full.
+        # The smaller groups are the likely outliers: name those in full.
         most, *others = sorted(groups.items(), key=lambda g: -len(g[1]))
         named = "; ".join(f"{', '.join(files)} {value}" for value, files in others)
         raise InputError(
-            f"the cells of {name} were measured {how}, and do not compare: {named}; "
+            f"the results of {name} were measured {how}, and do not compare: {named}; "
             f"{len(most[1])} others such as {most[1][0]} {most[0]}. "
             "Move one kind to another folder, or delete it and run surefind bench again."
         )

@@ -1,4 +1,4 @@
-"""`surefind bench`: compare methods on a data set, a line a cell."""
+"""`surefind bench`: compare methods on a data set, a line per result."""
 
 import time
 from pathlib import Path
@@ -20,10 +20,10 @@ from surefind.errors import CommandInterruptedError, InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from surefind.evaluation.bench import Problem
+    from surefind.evaluation.bench.protocols import Problem
 
 WORK = Path("runs/bench")
-"""Where training and pictures are kept, if no other place is named."""
+"""Where checkpoints and artifacts are stored, if no other folder is named."""
 SHOWN = ("recall@1", "auroc", "ausc", "ece")
 
 
@@ -31,7 +31,7 @@ def bench(
     source: Annotated[
         str,
         typer.Argument(
-            help="A set that has a benchmark, or your own images: a folder per class, or a CSV/Parquet "
+            help="A data set with a benchmark, or your own images: a folder per class, or a CSV/Parquet "
             "list.",
             autocompletion=complete_benched,
         ),
@@ -39,7 +39,7 @@ def bench(
     ood: Annotated[
         str | None,
         typer.Option(
-            help="With your own images: a folder of images of another kind.",
+            help="With your own images: a folder of out-of-distribution images.",
             autocompletion=complete_source,
         ),
     ] = None,
@@ -49,16 +49,16 @@ def bench(
     ] = "all",
     seeds: Annotated[int, typer.Option(help="How many seeds: 0, 1, …")] = 1,
     ablation: Annotated[
-        bool, typer.Option("--ablation", help="Also the paper's twelve rows.")
+        bool, typer.Option("--ablation", help="Also the paper's twelve ablation variants.")
     ] = False,
     backbone: Annotated[
         Path | None, typer.Option(help="Folder of a pretrained network, where one is needed.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="With your own images: passes over them; 20 by default.")
+        int | None, typer.Option(help="With your own images: training epochs; 20 by default.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Where results are written.")] = Path("results"),
-    work: Annotated[Path, typer.Option(help="Where training is kept.")] = WORK,
+    work: Annotated[Path, typer.Option(help="Folder of checkpoints and artifacts.")] = WORK,
     data: DataFolder = None,
 ) -> None:
     """Compare methods on a data set; killed at any moment, the same command goes on.
@@ -67,8 +67,8 @@ def bench(
 
     Example: `surefind report results`
     """
-    from surefind.evaluation.bench import rows_of, run_problem
-    from surefind.evaluation.bench.cells import cell_file
+    from surefind.evaluation.bench.running import run_problem, select_methods
+    from surefind.evaluation.results import result_file
     from surefind.validation import check_int
 
     check_int("seeds", seeds, least=1)
@@ -76,26 +76,26 @@ def bench(
         check_int("epochs", epochs, least=0)
     check_place(out, 0)
     check_place(work, 0, field="work")
-    rows = rows_of(methods.split(","), with_ablation=ablation)
+    chosen = select_methods(methods.split(","), with_ablation=ablation)
     problem = chosen_problem(source, ood, backbone, epochs, data)
-    cells = [cell_file(out, problem.name, row, s) for s in range(seeds) for row in rows]
-    there = sum(cell.exists() for cell in cells)
-    say(f"{len(cells)} cells of {problem.name}, {there} of them there already.")
+    files = [result_file(out, problem.name, m, s) for s in range(seeds) for m in chosen]
+    there = sum(file.exists() for file in files)
+    say(f"{len(files)} results of {problem.name}, {there} of them there already.")
     try:
         with stage_progress(lines=False) as shown, whole_steps(shown) as report:
             run_problem(
                 problem,
-                rows,
+                chosen,
                 range(seeds),
                 results=out,
                 work=work,
-                on_cell=cell_lines(len(cells) - there),
+                on_result=result_lines(len(files) - there),
                 say=say,
                 report=report,
             )
     except KeyboardInterrupt as stop:
         raise CommandInterruptedError(
-            f"finished cells are kept. Go on with: {this_command()}"
+            f"finished results are kept. Go on with: {this_command()}"
         ) from stop
     say(f"Results are in {out / problem.name}.")
     say(f"Next: {spelled('report', out, work=None if work == WORK else work)}")
@@ -120,19 +120,21 @@ def chosen_problem(
         InputError: If there is no such set and no such folder, a set of its own benchmark is to be run
             otherwise, or the images do not do, such as too few of them.
     """
-    from surefind.evaluation.bench import PROTOCOLS, load_problem, own_problem
+    from surefind.evaluation.bench.custom import custom_problem
+    from surefind.evaluation.bench.protocols import load_problem
+    from surefind.evaluation.vocabulary import BENCHMARKS
 
-    if source not in PROTOCOLS and Path(source).exists():
+    if source not in BENCHMARKS and Path(source).exists():
         passes = 20 if epochs is None else epochs
         try:
-            return own_problem(source, ood, backbone=backbone, epochs=passes)
+            return custom_problem(source, ood, backbone=backbone, epochs=passes)
         except InputError as error:
             why = f"{source} cannot be benchmarked: {error.message}"
             raise InputError(why, field=error.field, hint=error.hint) from error
-    if source not in PROTOCOLS:
+    if source not in BENCHMARKS:
         raise InputError(
-            f"{source!r} is neither a set with a benchmark ({', '.join(PROTOCOLS)}) nor a folder or a list "
-            "of images of your own.",
+            f"{source!r} is neither a data set with a benchmark ({', '.join(BENCHMARKS)}) nor a folder or "
+            "a list of images of your own.",
             field="source",
         )
     if ood is not None or epochs is not None:
@@ -143,19 +145,19 @@ def chosen_problem(
     return load_problem(source, data, backbone=backbone)
 
 
-def cell_lines(left: int) -> "Callable[[str, int, dict[str, float] | None], None]":
-    """Give a function that prints a line when a cell is done, and how long the rest may take.
+def result_lines(left: int) -> "Callable[[str, int, dict[str, float] | None], None]":
+    """Return a function that prints a line per result, and how long the rest may take.
 
     Args:
-        left: Cells that are to be made.
+        left: Results that are missing.
 
     Returns:
-        What a benchmark calls before and after each cell.
+        What a benchmark calls before and after each measurement.
     """
     begun = started = time.monotonic()
     total = left
 
-    def on_cell(row: str, seed: int, values: dict[str, float] | None) -> None:
+    def on_result(method: str, seed: int, values: dict[str, float] | None) -> None:
         nonlocal started, left
         now = time.monotonic()
         if values is None:
@@ -165,6 +167,6 @@ def cell_lines(left: int) -> "Callable[[str, int, dict[str, float] | None], None
         numbers = ", ".join(f"{k} {values[k]:.3f}" for k in SHOWN if k in values)
         rest = duration_text((now - begun) / (total - left) * left)
         more = f"; {left} left, about {rest}" if left > 0 else ""
-        say(f"{row}, seed {seed}: {numbers}; took {duration_text(now - started)}{more}.")
+        say(f"{method}, seed {seed}: {numbers}; took {duration_text(now - started)}{more}.")
 
-    return on_cell
+    return on_result

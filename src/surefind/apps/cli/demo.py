@@ -26,19 +26,19 @@ def demo(
 
     Example: `surefind demo`
     """
-    from surefind.apps.demo import tell, write_page
+    from surefind.apps.demo import run_demo, write_page
 
     check_place(out, SPACE)
     clear_place(out)
     with stage_progress(lines=False) as report:
-        story = tell(out, say=say, report=report)
+        findings = run_demo(out, say=say, report=report)
     page = out / "report.html"
-    write_page(story, page)
+    write_page(findings, page)
     say("Next, with your own images: surefind train --help")
     say("Next, with vectors that you have: surefind fit --help")
     asking = spelled("serve", out / "gallery", model=out / "run", images=out / "images")
     say(f"Next, to ask it yourself in a browser: {asking}")
-    say(f"The report with pictures: {page.resolve()}")
+    say(f"The report with figures: {page.resolve()}")
 
 
 def clear_place(folder: Path) -> None:

@@ -9,11 +9,12 @@ import typer
 
 from surefind.apps.cli.console import console, say, spelled
 from surefind.apps.cli.options import SOURCE_HELP, DataFolder, OnBad, RunArgument, complete_source
-from surefind.apps.cli.plots import NO_PICTURES, can_draw, draw_curves, draw_uncertainty
+from surefind.apps.cli.plots import NO_FIGURES, can_draw, draw_curves, draw_uncertainty
 from surefind.apps.cli.preflight import Estimate, check_place, peak_memory
 from surefind.apps.cli.run_folder import RunFolder, open_run
 from surefind.apps.cli.sources import check_fits, read_source, readable, split_part
 from surefind.errors import InputError
+from surefind.evaluation.vocabulary import METRICS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,22 +27,7 @@ SPACE = 10_000_000
 """Bytes for numbers and pictures."""
 FIRST = 64
 """Inputs that the estimate is made from."""
-MEANINGS = {
-    "recall@1": "the nearest is of the right class",
-    "recall@5": "one of the five nearest is",
-    "recall@10": "one of the ten nearest is",
-    "map@5": "mean average precision among five",
-    "map@10": "mean average precision among ten",
-    "auroc": "strange inputs told by uncertainty; 0.5 is chance",
-    "auprc": "the same as a precision-recall curve",
-    "fpr95": "known inputs refused when 95 % of the strange are; lower is better",
-    "ausc": "accuracy while unsure queries are left out",
-    "aurc": "errors while unsure queries are left out; lower is better",
-    "r_auroc": "wrong answers told by uncertainty; 0.5 is chance",
-    "ece": "distance of confidence from accuracy; lower is better",
-    "agreement_ausc": "as ausc, by disagreement of samples",
-    "agreement_r_auroc": "as r_auroc, by disagreement of samples",
-}
+MEANINGS = {m.name: m.summary for m in METRICS}
 """What each number means, in the order in which they are shown."""
 
 
@@ -130,8 +116,8 @@ def evaluate(
         )
     if found.left_out:
         say(f"{found.left_out} queries have no other example of their class and are not counted.")
-    pictures = f"pictures to {run / 'plots'}" if can_draw() else NO_PICTURES
-    say(f"Wrote numbers to {run / 'metrics.json'}; {pictures}.")
+    figures = f"figures to {run / 'plots'}" if can_draw() else NO_FIGURES
+    say(f"Wrote numbers to {run / 'metrics.json'}; {figures}.")
 
 
 def own_test(run: RunFolder) -> str:

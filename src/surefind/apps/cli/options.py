@@ -2,8 +2,7 @@
 
 What the shell completes: methods, data sets, runs, files.
 
-The shell asks at every press of the tab key, so nothing here may wait for PyTorch: the names stand here
-once more, and a test compares them with the library's.
+The shell asks at every press of the tab key, so nothing here may wait for PyTorch.
 """
 
 from pathlib import Path
@@ -11,40 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-METHODS = (
-    "deterministic",
-    "laplace-posthoc",
-    "laplace-online",
-    "mc-dropout",
-    "deep-ensemble",
-    "pfe",
-    "hib",
-)
-FREE = ("nearest-distance", "margin", "knn-density", "mahalanobis", "norm")
-SETS = (
-    "fashion-mnist",
-    "mnist",
-    "cifar10",
-    "svhn",
-    "cub200",
-    "cars196",
-    "lfw",
-    "msls",
-    "omniglot",
-    "cub200-features",
-    "cars196-features",
-    "digits",
-)
-BENCHED = (
-    "fashion-mnist",
-    "cifar10",
-    "digits",
-    "cub200",
-    "lfw",
-    "msls",
-    "omniglot",
-    "cub200-features",
-)
+from surefind.evaluation.vocabulary import BENCHMARKS, DATASETS, DISTANCE_BASELINES, METHODS
 
 
 def complete_method(incomplete: str) -> list[str]:
@@ -56,18 +22,18 @@ def complete_methods(incomplete: str) -> list[str]:
     """Complete the last of several methods, separated by commas."""
     *before, last = incomplete.split(",")
     done = "".join(f"{name}," for name in before)
-    names = [name for name in ("all", *METHODS, *FREE) if name not in before]
+    names = [name for name in ("all", *METHODS, *DISTANCE_BASELINES) if name not in before]
     return [done + name for name in names if name.startswith(last)]
 
 
 def complete_set(incomplete: str) -> list[str]:
     """Complete a data set's name."""
-    return [name for name in SETS if name.startswith(incomplete)]
+    return [name for name in DATASETS if name.startswith(incomplete)]
 
 
 def complete_benched(incomplete: str) -> list[str]:
     """Complete the name of a set that has a benchmark, or a folder or a file."""
-    names = [name for name in BENCHED if name.startswith(incomplete)]
+    names = [name for name in BENCHMARKS if name.startswith(incomplete)]
     return [*names, *map(_shown, _paths(incomplete))]
 
 

@@ -16,7 +16,7 @@ from surefind.errors import InputError
 from surefind.files import write_atomically
 
 if TYPE_CHECKING:
-    from surefind.evaluation.report import Results
+    from surefind.evaluation.results import Results
 
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -24,7 +24,7 @@ PAGE = """<!doctype html>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
   color: #1a1a1a; background: #fff; }}
-img {{ max-width: 100%; background: #fff; }} table {{ border-collapse: collapse; }}
+img {{ max-width: 100%; }} table {{ border-collapse: collapse; }}
 th, td {{ padding: .2rem .8rem; border-bottom: 1px solid #999; text-align: left; }}
 @media (prefers-color-scheme: dark) {{ body {{ color: #eee; background: #181818; }} }}
 </style>
@@ -47,7 +47,7 @@ def report(
         Path | None, typer.Option(help="The page; report.html in the folder by default.")
     ] = None,
     work: Annotated[
-        Path, typer.Option(help="Where `surefind bench` kept its pictures, if it did.")
+        Path, typer.Option(help="Where `surefind bench` stored its artifacts, if it did.")
     ] = WORK,
 ) -> None:
     """Write a page to look at: of a benchmark's results, or of one run.
@@ -71,12 +71,14 @@ def report(
         write_atomically(page, run_page(run))
         run.explain()
     else:
-        from surefind.evaluation.report import PAPER, read_results, write_report
         from surefind.evaluation.report.markdown import MARKS
+        from surefind.evaluation.report.page import write_report
+        from surefind.evaluation.report.paper import PAPER
+        from surefind.evaluation.results import read_results
 
-        pictures = work if work.is_dir() else None
+        artifacts = work if work.is_dir() else None
         results = read_results(folder, on_bad=warn)
-        for sentence in missing_cells(results):
+        for sentence in missing_results(results):
             warn(sentence)
         tables = page.with_suffix(".md")
         if tables.exists() and not tables.read_text("utf-8", "replace").startswith(MARKS):
@@ -85,28 +87,30 @@ def report(
                 "Give the page another name with --out.",
                 field="out",
             )
-        write_report(results, page, tables, pictures=pictures, published=PAPER)
+        write_report(results, page, tables, artifacts=artifacts, published=PAPER)
         say(f"The tables as Markdown: {tables.resolve()}")
     say(f"The report: {page.resolve()}")
 
 
-def missing_cells(results: "Results") -> list[str]:
-    """Say which rows lack a seed that other rows of the same table have."""
-    said = []
-    for found in results.sets:
+def missing_results(results: "Results") -> list[str]:
+    """Name the methods that lack a seed that others of the same table have, a sentence per data set."""
+    sentences = []
+    for part in results.sets:
         lacking = []
-        for rows in (found.rows("method", "free"), found.rows("ablation")):
-            seeds = {cell.seed for cells in rows.values() for cell in cells}
-            for row, cells in rows.items():
-                there = {cell.seed for cell in cells}
-                lacking += [f"{row}-seed{s}" for s in sorted(seeds - there)]
+        for methods in (part.by_method("method", "baseline"), part.by_method("ablation")):
+            seeds = {result.seed for found in methods.values() for result in found}
+            for method, found in methods.items():
+                there = {result.seed for result in found}
+                lacking += [f"{method}-seed{s}" for s in sorted(seeds - there)]
         if lacking:
-            said.append(f"{found.name} has no {', '.join(lacking)}; other rows have these seeds.")
-    return said
+            sentences.append(
+                f"{part.name} has no {', '.join(lacking)}; other methods have these seeds."
+            )
+    return sentences
 
 
 def run_page(run: RunFolder) -> str:
-    """Compose the page of a run: settings, numbers, pictures; nothing from outside.
+    """Compose the page of a run: settings, numbers, figures; nothing from outside.
 
     Args:
         run: The run; whatever of it is there is shown.
@@ -123,9 +127,9 @@ def run_page(run: RunFolder) -> str:
         parts.append(f"<p>Not evaluated yet: <code>{again}</code></p>")
     else:
         parts += ["<h2>Numbers</h2>", _numbers(measured)]
-    pictures = sorted((run.path / "plots").glob("*.svg"))
-    if pictures:
-        parts += ["<h2>Pictures</h2>", *map(_picture, pictures)]
+    figures = sorted((run.path / "plots").glob("*.svg"))
+    if figures:
+        parts += ["<h2>Figures</h2>", *map(_figure, figures)]
     history = run.read_json("history.json") or {}
     if any(history.values()):
         stages = [
@@ -142,7 +146,7 @@ def run_page(run: RunFolder) -> str:
 
 
 def _numbers(measured: dict[str, Any]) -> str:
-    on = f"On {measured['test']}" + (f", strange: {measured['ood']}" if measured["ood"] else "")
+    on = f"On {measured['test']}" + (f", OOD: {measured['ood']}" if measured["ood"] else "")
     values = measured["values"]
     rows = [(f"{k}: {MEANINGS[k]}", f"{values[k]:.3f}") for k in MEANINGS if k in values]
     return f"<p>{html.escape(on)}, {html.escape(measured['when'])}.</p>\n{_table(rows)}"
@@ -155,6 +159,6 @@ def _table(rows: Any) -> str:
     return f"<table>{''.join(cells)}</table>"
 
 
-def _picture(file: Path) -> str:
+def _figure(file: Path) -> str:
     coded = base64.b64encode(file.read_bytes()).decode()
     return f'<img src="data:image/svg+xml;base64,{coded}" alt="{html.escape(file.stem)}">'

@@ -19,7 +19,7 @@ from surefind.apps.cli.options import (
     SourceArgument,
     complete_method,
 )
-from surefind.apps.cli.plots import NO_PICTURES, can_draw, draw_history
+from surefind.apps.cli.plots import NO_FIGURES, can_draw, draw_history
 from surefind.apps.cli.preflight import check_place, posterior_estimate, training_estimate
 from surefind.apps.cli.run_folder import RunFolder, check_run, create_run
 from surefind.apps.cli.sources import check_fits, part_names, read_source, readable, split_part
@@ -297,7 +297,7 @@ def finish_run(run: RunFolder, learner: "MetricLearner") -> None:
     run.write_json("history.json", history)
     trained = {stage: epochs for stage, epochs in history.items() if epochs}
     if not can_draw():
-        run.log(NO_PICTURES)
+        run.log(NO_FIGURES)
     elif trained:
         draw_history(trained, run.path / "plots")
     last = "; ".join(f"{stage}: loss {e[-1]['loss']:.4f}" for stage, e in trained.items())

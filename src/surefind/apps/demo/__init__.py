@@ -1,6 +1,6 @@
-"""The demo: what κ is for, told as a short story, with a page to look at."""
+"""The demo: what κ is for, shown on small images, with a page to look at."""
 
+from surefind.apps.demo.experiment import Findings, run_demo
 from surefind.apps.demo.page import write_page
-from surefind.apps.demo.story import Story, tell
 
-__all__ = ["Story", "tell", "write_page"]
+__all__ = ["Findings", "run_demo", "write_page"]

@@ -1,4 +1,4 @@
-"""The benchmark on the user's own images, with his own out-of-distribution folder.
+"""The benchmark on custom images, with a custom out-of-distribution folder.
 
 Images come from a folder per class or a manifest. Parts that are there are used: "train" with "test" (or
 else a validation part), or with "query" and "gallery" (or "database"). Where there is no such division it
@@ -32,6 +32,7 @@ from surefind.evaluation.bench.protocols import (
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
 from surefind.models.encoder import Encoder
+from surefind.pairs.objectives import MARGIN
 from surefind.validation import check_int
 
 OPEN_CLASSES = 10
@@ -42,7 +43,7 @@ TEST_PARTS = ("test", "val", "valid", "validation")
 GALLERIES = ("gallery", "database")
 
 
-def own_problem(
+def custom_problem(
     source: str | Path,
     ood: str | Path | None = None,
     *,
@@ -51,15 +52,15 @@ def own_problem(
     side: int = 64,
     epochs: int = 20,
     batch_size: int = 64,
-    margin: float = 0.7,
+    margin: float = MARGIN,
     learning_rate: float | None = None,
 ) -> Problem:
-    """Load the user's own images.
+    """Load custom images as a problem of the benchmark.
 
     Args:
         source: A folder with a folder per class, or a manifest.
-        ood: A folder of images, or a manifest, of another kind; None leaves detection out.
-        name: What cells are kept under; the source's own name by default.
+        ood: A folder of images, or a manifest, of another kind; None leaves OOD detection out.
+        name: The folder of its results; the source's name by default.
         backbone: Folder of a pretrained network; None trains a small one of convolutions.
         side: To which the small network's images are resized.
         epochs: Passes over the data.
@@ -102,7 +103,7 @@ def own_problem(
         training_part(train, cut),
         test,
         gallery,
-        None if ood is None else _strange(Path(ood)),
+        None if ood is None else _ood(Path(ood)),
         preprocessing,
         _notes(test if gallery is None else gallery),
     )
@@ -129,10 +130,10 @@ def _load(source: Path) -> Splits:
 
 def _parts(splits: Splits, source: Path) -> tuple[Dataset, Dataset, Dataset | None]:
     there = set(splits)
-    shelf = next((p for p in GALLERIES if p in there), None)
+    gallery = next((p for p in GALLERIES if p in there), None)
     test = next((p for p in TEST_PARTS if p in there), None)
-    if "train" in there and "query" in there and shelf is not None:
-        return splits.train, splits["query"], splits[shelf]
+    if "train" in there and "query" in there and gallery is not None:
+        return splits.train, splits["query"], splits[gallery]
     if "train" in there and test is not None:
         return splits.train, splits[test], None
     if not there <= {"all", "train"}:
@@ -166,35 +167,35 @@ def _validation(train: Dataset, test: Dataset) -> str:
     return "class" if len(classes) >= OPEN_CLASSES else "none"
 
 
-def _strange(ood: Path) -> Dataset:
-    if ood.is_dir():
-        paths = [str(p) for p in image_paths(ood)]
-    elif ood.is_file():
-        parts = load_manifest(ood)
+def _ood(source: Path) -> Dataset:
+    if source.is_dir():
+        paths = [str(p) for p in image_paths(source)]
+    elif source.is_file():
+        parts = load_manifest(source)
         paths = [p for part in parts for p in parts[part].inputs.paths]
     else:
         raise InputError(
-            f"{ood} does not exist; give a folder of out-of-distribution images, or a manifest."
+            f"{source} does not exist; give a folder of out-of-distribution images, or a manifest."
         )
     if not paths:
         raise InputError(
-            f"{ood} holds no image; out-of-distribution data are files ending in "
+            f"{source} holds no image; out-of-distribution data are files ending in "
             f"{', '.join(sorted(EXTENSIONS))}, at any depth. Fill the folder, or leave it out."
         )
-    strange = Dataset(ImageFiles(paths), name=ood.name)
-    strange.verify()
-    return strange
+    data = Dataset(ImageFiles(paths), name=source.name)
+    data.verify()
+    return data
 
 
 def _named(name: str) -> str:
-    """Keep the cells of own data apart from those of a published set of the same name."""
-    return f"{name}-own" if name in PROTOCOLS else name
+    """Keep results of custom data apart from those of a published data set of the same name."""
+    return f"{name}-custom" if name in PROTOCOLS else name
 
 
-def _notes(shelf: Dataset) -> tuple[str, ...]:
-    if shelf.labels is None:
+def _notes(gallery: Dataset) -> tuple[str, ...]:
+    if gallery.labels is None:
         return ()
-    _, counts = shelf.labels.unique(return_counts=True)
+    _, counts = gallery.labels.unique(return_counts=True)
     singles = int((counts == 1).sum())
     if not singles:
         return ()

@@ -1,9 +1,9 @@
-"""Free baselines: what the point estimate's own embeddings and features say about being sure.
+"""Distance baselines: uncertainties from the point estimate's own embeddings and features.
 
-Each is asked two questions. To tell *strange* inputs, known and out-of-distribution inputs are scored
-against the training set, which is what one has before any gallery. To predict *wrong retrievals*, a query
-is scored against the gallery it is looked up in, without itself in a closed set, which is what a search
-returns anyway. Higher means less sure; d_1 is the chord to the nearest.
+Each is scored against two references. For *OOD detection*, in-distribution and OOD inputs are scored
+against the training set, which is what one has before any gallery. For *error detection*, a query is scored
+against the gallery it is looked up in, without itself in a closed set, which is what a search returns
+anyway. Higher is more uncertain; d_1 is the chord to the nearest.
 
     nearest-distance  d_1: to the nearest training vector; to the nearest in the gallery.
     margin            d_1 - d_o, o the nearest of another label than the first (the second nearest if
@@ -12,7 +12,7 @@ returns anyway. Higher means less sure; d_1 is the chord to the nearest.
     mahalanobis       of the features, to the nearest class of the training set; one score for both.
     norm              minus the length of the head's output; one score for both.
 
-The embeddings of a seed are computed once for all rows; features, which are large, are not kept.
+The embeddings of a seed are computed once for all baselines; features, which are large, are not kept.
 """
 
 from collections.abc import Callable
@@ -44,17 +44,17 @@ NEIGHBOURS = 10
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a free baseline says.
+    """The scores of a distance baseline.
 
     Attributes:
-        doubt: Of each query, against the gallery (q).
-        known: Of each query, against the training set (q).
-        strange: Of each out-of-distribution input, against the training set; None if there are none.
+        retrieval: Of each query, against the gallery (q).
+        id: Of each query, against the training set (q).
+        ood: Of each out-of-distribution input, against the training set; None if there are none.
     """
 
-    doubt: np.ndarray
-    known: np.ndarray
-    strange: np.ndarray | None
+    retrieval: np.ndarray
+    id: np.ndarray
+    ood: np.ndarray | None
 
 
 class PointEstimate:
@@ -73,12 +73,12 @@ class PointEstimate:
     @cached_property
     def train(self) -> Tensor:
         """Unit vectors of the training data."""
-        return on_sphere(self.rows_of(self.encoder.outputs, self.problem.train))
+        return on_sphere(self.apply(self.encoder.outputs, self.problem.train))
 
     @cached_property
     def outputs(self) -> Tensor:
         """Outputs of the test data before normalisation."""
-        return self.rows_of(self.encoder.outputs, self.problem.test)
+        return self.apply(self.encoder.outputs, self.problem.test)
 
     @cached_property
     def test(self) -> Tensor:
@@ -87,47 +87,39 @@ class PointEstimate:
 
     @cached_property
     def gallery(self) -> Tensor | None:
-        """Unit vectors of the gallery, if there is one beside the test data."""
+        """Unit vectors of the gallery; None if the test data are the gallery."""
         part = self.problem.gallery
-        return None if part is None else on_sphere(self.rows_of(self.encoder.outputs, part))
+        return None if part is None else on_sphere(self.apply(self.encoder.outputs, part))
 
     @cached_property
-    def strange(self) -> Tensor | None:
+    def ood(self) -> Tensor | None:
         """Outputs of the out-of-distribution data before normalisation, if there are any."""
         part = self.problem.ood
-        return None if part is None else self.rows_of(self.encoder.outputs, part)
+        return None if part is None else self.apply(self.encoder.outputs, part)
 
     @torch.no_grad()
-    def rows_of(self, run: Callable[[Tensor], Tensor], part: Dataset) -> Tensor:
+    def apply(self, function: Callable[[Tensor], Tensor], part: Dataset) -> Tensor:
         """Apply a function of batches to a part, without a second copy of the answers."""
         out, at = torch.empty(0), 0
         for x in batches(part, self.encoder, preprocessing=self.learner.input_spec_):
-            rows = run(x)
+            batch = function(x)
             if not at:
-                out = rows.new_empty(len(part), *rows.shape[1:])
-            out[at : at + len(rows)] = rows
-            at += len(rows)
+                out = batch.new_empty(len(part), *batch.shape[1:])
+            out[at : at + len(batch)] = batch
+            at += len(batch)
         return out
 
 
-def free_scores(row: str, point: PointEstimate) -> Scores:
-    """Score the test and out-of-distribution data by a free baseline.
-
-    Args:
-        row: One of `FREE`.
-        point: The point estimate.
-
-    Returns:
-        The scores.
-    """
-    if row == "norm":
+def baseline_scores(name: str, point: PointEstimate) -> Scores:
+    """Score the test and out-of-distribution data by one of `DISTANCE_BASELINES`."""
+    if name == "norm":
         return _one_score(
             NegativeNorm().score(point.outputs),
-            None if point.strange is None else NegativeNorm().score(point.strange),
+            None if point.ood is None else NegativeNorm().score(point.ood),
         )
     problem = point.problem
-    if row == "mahalanobis":
-        features = point.rows_of(point.encoder.backbone, problem.train)
+    if name == "mahalanobis":
+        features = point.apply(point.encoder.backbone, problem.train)
         fitted = fit_mahalanobis(features, problem.train.labels)
         del features  # gigabytes
 
@@ -135,31 +127,33 @@ def free_scores(row: str, point: PointEstimate) -> Scores:
             return fitted.score(point.encoder.backbone(inputs))
 
         return _one_score(
-            point.rows_of(score, problem.test),
-            None if problem.ood is None else point.rows_of(score, problem.ood),
+            point.apply(score, problem.test),
+            None if problem.ood is None else point.apply(score, problem.ood),
         )
-    shelf = problem.test if problem.gallery is None else problem.gallery
-    closed = point.gallery is None
-    searched = _neighbours(row, point.test if point.gallery is None else point.gallery, shelf)
-    reference = _neighbours(row, point.train, problem.train)
+    closed = point.gallery is None or problem.gallery is None
+    if point.gallery is None or problem.gallery is None:
+        gallery = _neighbours(name, point.test, problem.test)
+    else:
+        gallery = _neighbours(name, point.gallery, problem.gallery)
+    train = _neighbours(name, point.train, problem.train)
     return Scores(
-        _array(searched.score(point.test, exclude_self=closed)),
-        _array(reference.score(point.test)),
-        None if point.strange is None else _array(reference.score(on_sphere(point.strange))),
+        _array(gallery.score(point.test, exclude_self=closed)),
+        _array(train.score(point.test)),
+        None if point.ood is None else _array(train.score(on_sphere(point.ood))),
     )
 
 
-def _neighbours(row: str, vectors: Tensor, part: Dataset) -> Margin | NeighbourDistance:
-    if row == "margin":
+def _neighbours(name: str, vectors: Tensor, part: Dataset) -> Margin | NeighbourDistance:
+    if name == "margin":
         return fit_margin(vectors, part.labels)
-    if row == "nearest-distance":
+    if name == "nearest-distance":
         return fit_nearest_distance(vectors)
     return fit_knn_density(vectors, k=min(NEIGHBOURS, len(vectors) - 1))
 
 
-def _one_score(known: Tensor, strange: Tensor | None) -> Scores:
+def _one_score(known: Tensor, ood: Tensor | None) -> Scores:
     scores = _array(known)
-    return Scores(scores, scores, None if strange is None else _array(strange))
+    return Scores(scores, scores, None if ood is None else _array(ood))
 
 
 def _array(scores: Any) -> np.ndarray:

@@ -11,27 +11,26 @@
 | cub200-features | frozen features, a linear layer that starts as the identity | cars196-features | yes |
 | digits | a small one, 4 outputs | patches of photographs | no |
 
-The paper's backbone is a ResNet-50 with GeM pooling; the cells say which one was given. LFW's batches hold
-two images of each person, MSLS's two of each place, or there would hardly be a pair in them. Omniglot is
-shrunk to 28 × 28 by area, bright ink on dark ground, as FashionMNIST is, so that the ground does
-not give the unknown away.
+The paper's backbone is a ResNet-50 with GeM pooling; results name the one that was given. LFW's batches
+hold two images of each person, MSLS's two of each place, or there would hardly be a positive pair in them.
+Omniglot is shrunk to 28 × 28 by area, bright ink on dark ground like FashionMNIST, so that the ground does
+not give OOD inputs away.
 
 Where FashionMNIST leaves the paper, on validation data: the mean over negative pairs inside the margin
 (`surefind.pairs.losses`) took recall@1 of the point estimate from 0.75 to 0.83 after four epochs; batches
 of 64 instead of 256, to 0.85, so all methods have them; and with both, 6 epochs do what 20 did not. On
 CIFAR10 the mean over all negative pairs left recall@1 at 0.32 after 20 epochs, that inside the margin at
 0.58; batches of 64 and channels of mean 0 and variance 1, to 0.66, while it was 0.81 on training data, so
-images are mirrored at random. All methods have the same number of epochs. Online LAM forgets a thousandth of its
-curvature a step on every set; so it does in the paper on these two, on the others from 1e-5 to 5e-3.
+images are mirrored at random. All methods have the same number of epochs. Online LAM forgets a thousandth
+of its curvature a step on every set; so it does in the paper on these two, on the others from 1e-5 to 5e-3.
 
 A tenth of the training data is left out of training, for choices that need data the model has not seen:
 of the examples of each class in closed sets, of the classes in open ones, nothing where there are
 positions only. The defaults need none of it.
 
-A problem of the benchmark: a protocol together with its data and its network.
-
-Everything that can be refused is refused here, before hours of training: sets that are not there, training
-data of one class or without a single pair, test data too few to search, an empty out-of-distribution set.
+A problem is a protocol together with its data and its network. Everything that can be refused is refused
+when it is made, before hours of training: data sets that are not there, training data of one class or
+without a positive pair, test data too few to search, an empty out-of-distribution set.
 """
 
 import json
@@ -57,7 +56,7 @@ from surefind.learning.seeds import seeded
 from surefind.models.backbones import load_backbone, with_linear_head
 from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
 from surefind.models.encoder import Encoder, empty_head
-from surefind.pairs.objectives import Contrastive
+from surefind.pairs.objectives import MARGIN, Contrastive
 from surefind.validation import check_choice
 
 Build = Callable[[Dataset, torch.Generator], Encoder]
@@ -113,14 +112,14 @@ class Protocol:
     prepare: Callable[[Dataset], Dataset] | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Give what a cell says of its protocol, as JSON holds it; defaults are not spelt out."""
-        told = {
+        """Return what a result records of its protocol, as JSON holds it; without defaults."""
+        recorded = {
             f.name: getattr(self, f.name)
             for f in fields(self)
             if f.name not in ("build", "prepare")
             and (f.default is MISSING or getattr(self, f.name) != f.default)
         }
-        plain: dict[str, Any] = json.loads(json.dumps(told))
+        plain: dict[str, Any] = json.loads(json.dumps(recorded))
         return {**plain, "loss": repr(Contrastive(self.margin))}
 
 
@@ -166,20 +165,20 @@ PROTOCOLS = {
     "fashion-mnist": Protocol(
         lambda _, g: fashion_mnist_net(3, generator=g),
         ("mnist", "test"),
-        *(0.7, 6, 6, 64, 64, 1e-3),
+        *(MARGIN, 6, 6, 64, 64, 1e-3),
         decay=0.68,
     ),
     "cifar10": Protocol(
         lambda _, g: cifar10_net(16, generator=g),
         ("svhn", "test"),
-        *(0.7, 20, 20, 64, 64, 1e-3),
+        *(MARGIN, 20, 20, 64, 64, 1e-3),
         augment=True,
         channels=((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     ),
     "digits": Protocol(
         lambda _, g: small_net(1, 8, 4, generator=g),
         ("digits", "ood"),
-        *(0.7, 10, 10, 64, 64, 1e-3),
+        *(MARGIN, 10, 10, 64, 64, 1e-3),
     ),
     "cub200": Protocol(
         None,
@@ -208,7 +207,7 @@ PROTOCOLS = {
     "omniglot": Protocol(
         lambda _, g: fashion_mnist_net(64, generator=g),
         ("fashion-mnist", "test"),
-        *(0.7, 10, 10, 256, 256, 1e-3),
+        *(MARGIN, 10, 10, 256, 256, 1e-3),
         validation="class",
         examples_per_class=4,
         prepare=shrunk_ink,
@@ -220,15 +219,15 @@ PROTOCOLS = {
         validation="class",
     ),
 }
-"""Every set by the name that `run_bench` takes."""
+"""Every protocol by the name of its data set, as in `BENCHMARKS`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What rows are compared on.
+    """What methods are compared on.
 
     Attributes:
-        name: What its cells are kept under.
+        name: The folder of its results.
         protocol: How it is benchmarked.
         build: Makes the encoder from a source of weights.
         train: The training data, without what is left out for validation.
@@ -261,7 +260,7 @@ class Problem:
             )
         if self.ood is not None and _same_inputs(self.test, self.ood):
             raise InputError(
-                f"{self.ood.name} holds the test data themselves, so there is nothing strange to tell. "
+                f"{self.ood.name} holds the test data themselves, so there is nothing to detect. "
                 "Give the folder in which each set has a folder of its own name."
             )
 
@@ -271,6 +270,10 @@ class Problem:
         parts = {"train": self.train, "test": self.test, "gallery": self.gallery, "ood": self.ood}
         return {name: part for name, part in parts.items() if part is not None}
 
+    def data(self, part: str) -> Dataset:
+        """Return the inputs of a part of the evaluation, "id" or "ood"."""
+        return self.parts["test" if part == "id" else part]
+
     @property
     def examples(self) -> dict[str, int]:
         """Sizes of the parts."""
@@ -278,7 +281,7 @@ class Problem:
 
     @property
     def files(self) -> dict[str, str]:
-        """What tells the parts' image files from others, for the parts that are files."""
+        """Fingerprints of the parts that are image files."""
         return {
             name: part.inputs.fingerprint()
             for name, part in self.parts.items()
@@ -287,7 +290,7 @@ class Problem:
 
     @property
     def images(self) -> bool:
-        """Whether the inputs are images, to be shown and made worse."""
+        """Whether the inputs are images, to be shown and corrupted."""
         inputs = self.test.inputs
         return isinstance(inputs, ImageFiles) or str(inputs.dtype).endswith("uint8")
 
@@ -344,7 +347,7 @@ def load_problem(
         train,
         prepare(splits[protocol.queries]),
         None if protocol.gallery is None else prepare(splits[protocol.gallery]),
-        _strange(name, protocol, splits, data),
+        _ood(name, protocol, splits, data),
         preprocessing,
     )
 
@@ -386,7 +389,7 @@ def training_part(train: Dataset, validation: str) -> Dataset:
 
 
 def check_trainable(train: Dataset) -> None:
-    """Refuse training data that hold no same or no different pair.
+    """Refuse training data that hold no positive or no negative pair.
 
     Args:
         train: The training data.
@@ -409,7 +412,7 @@ def check_trainable(train: Dataset) -> None:
 
 
 def _same_inputs(one: Dataset, other: Dataset) -> bool:
-    """Say whether two parts hold the same inputs: the same arrays, or files of the same names and sizes."""
+    """Return whether two parts hold the same arrays, or files of the same names and sizes."""
     ours, theirs = one.inputs, other.inputs
     if isinstance(ours, ImageFiles) and isinstance(theirs, ImageFiles):
         return ours.fingerprint() == theirs.fingerprint()
@@ -419,9 +422,7 @@ def _same_inputs(one: Dataset, other: Dataset) -> bool:
     return a.shape == b.shape and torch.equal(a, b)
 
 
-def _strange(
-    name: str, protocol: Protocol, splits: Splits, data: str | Path | None
-) -> Dataset | None:
+def _ood(name: str, protocol: Protocol, splits: Splits, data: str | Path | None) -> Dataset | None:
     if protocol.ood is None:
         return None
     other, part = protocol.ood

@@ -1,157 +1,253 @@
-"""Running the cells that are missing, seed by seed, row by row."""
+"""Train and measure the methods of a benchmark that have no result yet, seed by seed.
 
+A result that is there is kept, never measured twice. It is refused if it is invalid, or was made by another
+protocol, on other data or with other settings of the method: then its numbers do not compare, and the user
+decides which to keep.
+"""
+
+import json
 import math
+import platform
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, is_dataclass
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from surefind.evaluation.bench.cells import (
-    cell_file,
-    check_cell,
-    tell_versions,
-    versions,
-    write_cell,
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefind.embeddings import Embeddings
+from surefind.errors import InputError
+from surefind.estimators.learner import MetricLearner
+from surefind.evaluation.artifacts import (
+    Artifacts,
+    extreme_images,
+    sphere_points,
+    write_artifacts,
 )
-from surefind.evaluation.bench.distance_baselines import PointEstimate, free_scores
-from surefind.evaluation.bench.lineup import FREE, fitted, method_of, samples_of, settings_of
-from surefind.evaluation.bench.protocols import Problem, load_problem
-from surefind.evaluation.bench.showing import (
-    corruptions,
-    kappa_histograms,
-    keep_pictures,
-    picture_file,
+from surefind.evaluation.bench.distance_baselines import PointEstimate, baseline_scores
+from surefind.evaluation.bench.protocols import Problem
+from surefind.evaluation.corruptions import corruption_curves
+from surefind.evaluation.evaluate import (
+    LARGEST_UNCERTAINTY,
+    Evaluation,
+    evaluate,
+    judge,
+    kappa_histogram,
+    measure,
 )
-from surefind.evaluation.evaluate import evaluate, judge, measure
-from surefind.evaluation.results import read_cell
+from surefind.evaluation.results import Result, read_result, result_file, write_result
+from surefind.evaluation.vocabulary import ABLATION, DISTANCE_BASELINES, METHODS
+from surefind.learning.inference import like_network
+from surefind.learning.methods import METHODS as METHOD_CLASSES
+from surefind.learning.methods import DeepEnsemble, LaplaceOnline, LaplacePosthoc
+from surefind.learning.methods.contract import Method
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
 from surefind.posterior.contract import Posterior
+from surefind.validation import check_choice
 
-OnCell = Callable[[str, int, dict[str, float] | None], None]
-"""Called with row and seed before a cell, with None, and after it, with its values."""
+SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", *DISTANCE_BASELINES)
+"""Methods whose first training stage is the point estimate."""
+CORRUPTED = 256
+"""Test images that are corrupted."""
+BATCH = 64
+
+OnResult = Callable[[str, int, dict[str, float] | None], None]
+"""Called with method and seed before a measurement, with None, and after it, with its values."""
 
 
-def run_bench(
-    name: str,
-    rows: Iterable[str],
-    seeds: Iterable[int],
-    *,
-    data: str | Path | None,
-    results: Path,
-    work: Path,
-    backbone: str | Path | None = None,
-    on_cell: OnCell = lambda *_: None,
-    say: Callable[[str], None] = lambda _: None,
-    report: Report = lambda *_: None,
-) -> None:
-    """Run the missing cells of a set that is known by name.
+def select_methods(names: Iterable[str], *, with_ablation: bool) -> list[str]:
+    """Return the methods of these names ("all" for all), in the order in which they are best run."""
+    known = [*METHODS, *DISTANCE_BASELINES]
+    wanted = set(names)
+    for name in wanted - {"all"}:
+        check_choice("method", name, ["all", *known])
+    chosen = [name for name in known if "all" in wanted or name in wanted]
+    return [*chosen, *(ABLATION if with_ablation else ())]
+
+
+def build_method(name: str) -> Method:
+    """Return a method with its options; a distance baseline's is the point estimate."""
+    check_choice("method", name, [*METHODS, *DISTANCE_BASELINES, *ABLATION])
+    if name in ABLATION:
+        _, stage, distance, approximation = name.split("-")
+        variant: Any = LaplacePosthoc if stage == "posthoc" else LaplaceOnline
+        made: Method = variant(distance, approximation)
+        return made
+    return METHOD_CLASSES["deterministic" if name in DISTANCE_BASELINES else name]()
+
+
+def method_settings(name: str) -> dict[str, Any]:
+    """Return the options of a method as JSON holds them."""
+    method = build_method(name)
+    options: dict[str, Any] = asdict(method) if is_dataclass(method) else {}
+    plain: dict[str, Any] = json.loads(json.dumps(options))
+    return {"method": type(method).__name__, **plain}
+
+
+def joint_samples(name: str, problem: Problem) -> int:
+    """Return how many joint samples a method needs; an ensemble has no more than its members."""
+    method, wanted = build_method(name), problem.protocol.ece_samples
+    return min(wanted, method.members) if isinstance(method, DeepEnsemble) else wanted
+
+
+def train_method(
+    name: str, problem: Problem, seed: int, work: Path, report: Report
+) -> MetricLearner:
+    """Train a method, resume its training, or load what was trained.
 
     Args:
-        name: One of `PROTOCOLS`.
-        rows: From `rows_of`.
-        seeds: One cell of each row for each seed.
-        data: Folder that holds the data sets.
-        results: Where cells are written.
-        work: Where training and pictures are kept.
-        backbone: Folder of a pretrained network, for the sets that need one.
-        on_cell: Called before and after each cell.
-        say: Called with sentences that the user should read.
+        name: The method.
+        problem: Data, network and protocol.
+        seed: Decides everything random.
+        work: Folder of the seed's checkpoints.
         report: Called after each training step.
+
+    Returns:
+        The fitted learner.
     """
-    problem = load_problem(name, data, backbone=backbone)
-    run_problem(
-        problem,
-        rows,
-        seeds,
-        results=results,
-        work=work,
-        on_cell=on_cell,
-        say=say,
-        report=report,
+    protocol, method = problem.protocol, build_method(name)
+    online = isinstance(method, LaplaceOnline)
+    learner = MetricLearner(
+        problem.build(seeded(seed, "encoder")),
+        method=method,
+        epochs=protocol.online_epochs if online else protocol.epochs,
+        seed=seed,
+        batch_size=protocol.online_batch_size if online else protocol.batch_size,
+        margin=protocol.margin,
+        learning_rate=protocol.learning_rate,
+        decay=protocol.decay,
+        examples_per_class=protocol.examples_per_class,
+        preprocessing=problem.preprocessing,
     )
+    return learner.fit(problem.train, folder=work / checkpoint_folder(name), report=report)
+
+
+def checkpoint_folder(name: str) -> str:
+    """Return the folder of a method's checkpoints; methods that train alike share one."""
+    if name in SHARED or name.startswith("laplace-posthoc"):
+        return "shared"
+    return "laplace-online" if build_method(name) == LaplaceOnline() else name
 
 
 def run_problem(
     problem: Problem,
-    rows: Iterable[str],
+    methods: Iterable[str],
     seeds: Iterable[int],
     *,
     results: Path,
     work: Path,
-    on_cell: OnCell = lambda *_: None,
+    on_result: OnResult = lambda *_: None,
     say: Callable[[str], None] = lambda _: None,
     report: Report = lambda *_: None,
 ) -> None:
-    """Run the missing cells of a problem; those that are there are checked first, and kept.
+    """Measure what has no result yet; the results that are there are checked first, and kept.
 
     Args:
-        problem: From `load_problem` or `own_problem`.
-        rows: From `rows_of`.
-        seeds: One cell of each row for each seed.
-        results: Where cells are written.
-        work: Where training and pictures are kept.
-        on_cell: Called before and after each cell.
+        problem: From `load_problem` or `custom_problem`.
+        methods: From `select_methods`.
+        seeds: One result of each method for each seed.
+        results: Folder of the results.
+        work: Folder of checkpoints and artifacts.
+        on_result: Called before and after each measurement.
         say: Called with sentences that the user should read.
         report: Called after each training step.
     """
     for note in problem.notes:
         say(note)
-    wanted = list(rows)
-    for row in wanted:
-        method_of(row)
+    wanted = list(methods)
+    for method in wanted:
+        build_method(method)
     if "mahalanobis" in wanted and problem.train.labels is None:
         say(f"mahalanobis is left out: it needs classes, and {problem.train.name} has positions.")
         wanted.remove("mahalanobis")
     files = {
-        (seed, row): cell_file(results, problem.name, row, seed) for seed in seeds for row in wanted
+        (seed, method): result_file(results, problem.name, method, seed)
+        for seed in seeds
+        for method in wanted
     }
-    kept = {file: read_cell(file) for file in files.values() if file.exists()}
-    for file, cell in kept.items():
-        check_cell(file, cell, problem)
-    tell_versions(kept, say)
+    kept = {file: read_result(file) for file in files.values() if file.exists()}
+    for file, result in kept.items():
+        _check_comparable(file, result, problem)
+    _report_versions(kept, say)
     points: dict[int, PointEstimate] = {}
-    for (seed, row), file in files.items():
+    for (seed, method), file in files.items():
         if file in kept:
             continue
-        on_cell(row, seed, None)
+        on_result(method, seed, None)
         start = time.perf_counter()
-        folder = work / problem.name / f"seed{seed}"
-        pictures = picture_file(work, problem.name, row, seed)
-        if row in FREE:
+        checkpoints = work / problem.name / f"seed{seed}"
+        artifacts = work / problem.name / f"{method}-seed{seed}.npz"
+        if method in DISTANCE_BASELINES:
             if seed not in points:
-                points = {seed: PointEstimate(problem, fitted(row, problem, seed, folder, report))}
-            cell = _free_cell(row, points[seed], seed, pictures)
+                learner = train_method(method, problem, seed, checkpoints, report)
+                points = {seed: PointEstimate(problem, learner)}
+            measured = _measure_baseline(method, points[seed], seed, artifacts)
         else:
-            cell = _method_cell(row, problem, seed, folder, report, pictures)
-        cell["seconds"] = time.perf_counter() - start
-        write_cell(file, cell | _identity(row, seed, problem))
-        on_cell(row, seed, cell["values"])
+            learner = train_method(method, problem, seed, checkpoints, report)
+            measured = _measure_method(method, problem, learner, seed, artifacts)
+        measured["seconds"] = time.perf_counter() - start
+        result = Result(**measured, **_identity(method, seed, problem))
+        write_result(results, result)
+        on_result(method, seed, result.values)
 
 
-def _identity(row: str, seed: int, problem: Problem) -> dict[str, Any]:
-    protocol = problem.protocol
+def _identity(method: str, seed: int, problem: Problem) -> dict[str, Any]:
+    libraries = {package: version(package) for package in ("surefind", "torch", "numpy")}
     return {
-        "set": problem.name,
-        "row": row,
+        "dataset": problem.name,
+        "method": method,
         "seed": seed,
-        "ood": None if protocol.ood is None else protocol.ood[0],
-        "settings": settings_of(row),
-        "protocol": protocol.settings(),
+        "settings": method_settings(method),
+        "protocol": problem.protocol.settings(),
         "examples": problem.examples,
         "files": problem.files,
-        "versions": versions(),
+        "versions": libraries | {"python": platform.python_version()},
     }
 
 
-def _method_cell(
-    row: str, problem: Problem, seed: int, folder: Path, report: Report, pictures: Path
+def _check_comparable(file: Path, result: Result, problem: Problem) -> None:
+    for field, how, now in (
+        ("protocol", "by another protocol", problem.protocol.settings()),
+        ("examples", "on other data", problem.examples),
+        ("files", "on other files", problem.files),
+        ("settings", "with other settings of the method", method_settings(result.method)),
+    ):
+        then = getattr(result, field)
+        if then != now:
+            changed = [k for k in {**now, **then} if then.get(k) != now.get(k)]
+            said = ", ".join(f"{k} was {then.get(k)!r}, is {now.get(k)!r}" for k in changed)
+            raise InputError(
+                f"{file} was measured {how}: {said}. Write to another folder of results, or move this one "
+                "away to measure it again."
+            )
+
+
+def _report_versions(results: Mapping[Path, Result], say: Callable[[str], None]) -> None:
+    """Say which results another version of surefind made."""
+    here = version("surefind")
+    others: dict[str, list[str]] = {}
+    for file, result in results.items():
+        if result.version != here:
+            others.setdefault(result.version, []).append(file.name)
+    for there, files in sorted(others.items()):
+        say(
+            f"{len(files)} results by surefind {there} are kept, this is {here}: {', '.join(files)}. "
+            "Delete them to measure them again."
+        )
+
+
+def _measure_method(
+    name: str, problem: Problem, learner: MetricLearner, seed: int, artifacts: Path
 ) -> dict[str, Any]:
-    learner = fitted(row, problem, seed, folder, report)
-    samples = samples_of(row, problem)
-    result = evaluate(
+    samples = joint_samples(name, problem)
+    found = evaluate(
         learner,
         problem.test,
         problem.ood,
@@ -159,28 +255,52 @@ def _method_cell(
         generator=seeded(seed, "evaluation"),
         ece_samples=samples,
     )
-    cell = {
-        "values": _finite(result.values),
-        "intervals": result.intervals,
-        "curves": result.curves,
-        "left_out": result.left_out,
-        "history": {k: [asdict(e) for e in v] for k, v in learner.history_.items()},
+    measured = _measured(found) | {
+        "history": {stage: [asdict(e) for e in v] for stage, v in learner.history_.items()}
     }
-    if "ausc" in result.values:
-        cell |= {
-            "kappa": kappa_histograms(result.uncertainty),
-            "corruptions": corruptions(problem, learner, seeded(seed, "corruptions")),
+    if "ausc" in found.values:
+        edges, counts = kappa_histogram(found.uncertainty)
+        measured |= {
+            "kappa": {"edges": edges, **counts},
+            "corruptions": _corruptions(problem, learner, seeded(seed, "corruptions")),
             "ece_samples": samples,
         }
-        generator = seeded(seed, "pictures")
-        keep_pictures(pictures, problem, result.uncertainty, result.embeddings, generator)
+        _save_artifacts(
+            artifacts, problem, found.uncertainty, found.embeddings, seeded(seed, "artifacts")
+        )
     if isinstance(learner.fitted, HeadEmbedder):
-        cell["posterior"] = _described(learner.fitted.posterior)
-    return cell
+        measured["posterior"] = _described(learner.fitted.posterior)
+    return measured
+
+
+def _measure_baseline(
+    name: str, point: PointEstimate, seed: int, artifacts: Path
+) -> dict[str, Any]:
+    problem, scores = point.problem, baseline_scores(name, point)
+    judged = judge(point.test, problem.test, point.gallery, problem.gallery)
+    uncertainty = {"id": scores.id} | ({} if scores.ood is None else {"ood": scores.ood})
+    found = measure(
+        judged,
+        seeded(seed, "evaluation"),
+        uncertainty=scores.retrieval,
+        detection=None if scores.ood is None else (scores.id, scores.ood),
+    )
+    _save_artifacts(artifacts, problem, uncertainty, {}, seeded(seed, "artifacts"))
+    return _measured(found)
+
+
+def _measured(found: Evaluation) -> dict[str, Any]:
+    return {
+        # JSON has no word for NaN and infinity, and no table should.
+        "values": {name: v for name, v in found.values.items() if math.isfinite(v)},
+        "intervals": found.intervals,
+        "curves": found.curves,
+        "left_out": found.left_out,
+    }
 
 
 def _described(posterior: Posterior) -> dict[str, float]:
-    """Say what the rule for scale and prior came to: from which precision to which the weights have."""
+    """Return the range of precisions that the rule for scale and prior led to."""
     precision = posterior.precision
     return {
         "clipped": posterior.clipped,
@@ -190,23 +310,42 @@ def _described(posterior: Posterior) -> dict[str, float]:
     }
 
 
-def _free_cell(row: str, point: PointEstimate, seed: int, pictures: Path) -> dict[str, Any]:
-    problem, scores = point.problem, free_scores(row, point)
-    judged = judge(point.test, problem.test, point.gallery, problem.gallery)
-    strange = None if scores.strange is None else (scores.known, scores.strange)
-    result = measure(judged, seeded(seed, "evaluation"), doubt=scores.doubt, strange=strange)
-    uncertainty = {"id": scores.known}
-    if scores.strange is not None:
-        uncertainty["ood"] = scores.strange
-    keep_pictures(pictures, problem, uncertainty, {}, seeded(seed, "pictures"))
-    return {
-        "values": _finite(result.values),
-        "intervals": result.intervals,
-        "curves": result.curves,
-        "left_out": result.left_out,
+def _corruptions(
+    problem: Problem, learner: MetricLearner, generator: torch.Generator
+) -> dict[str, Any]:
+    """Trace uncertainty against blur, noise and occlusion of test images, if the data are images."""
+    if not problem.images:
+        return {}
+    chosen = torch.randperm(len(problem.test), generator=generator)[:CORRUPTED].sort().values
+    images = problem.test.read(chosen, preprocessing=problem.shown)
+
+    def uncertainty(batch: Tensor) -> np.ndarray:
+        wanted = problem.preprocessing
+        inputs = batch if wanted is None else wanted.normalise(batch)
+        parts = like_network(inputs, learner.encoder).split(BATCH)  # type: ignore[no-untyped-call]
+        found = torch.cat([learner.fitted.embed(x).uncertainty for x in parts])
+        return np.asarray(found.double().clamp(max=LARGEST_UNCERTAINTY))
+
+    return dict(corruption_curves(uncertainty, images, generator))
+
+
+def _save_artifacts(
+    file: Path,
+    problem: Problem,
+    uncertainty: Mapping[str, np.ndarray],
+    embeddings: Mapping[str, Embeddings],
+    generator: torch.Generator,
+) -> None:
+    """Save the least and the most uncertain images, and three-dimensional embeddings, if there are any."""
+    strips: dict[str, np.ndarray] = {}
+    for part, values in uncertainty.items():
+        if problem.images:
+            read = partial(problem.data(part).read, preprocessing=problem.shown)
+            strips |= extreme_images(part, read, values)
+    sphere = {
+        part: sphere_points(e.mean.numpy(), e.kappa.numpy(), problem.data(part).labels, generator)
+        for part, e in embeddings.items()
+        if e.mean.shape[1] == 3
     }
-
-
-def _finite(values: dict[str, float]) -> dict[str, float]:
-    """Leave out what is no number: JSON has none for it, and no table should."""
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+    if strips or sphere:
+        write_artifacts(file, Artifacts(strips, sphere))

@@ -1,12 +1,19 @@
-"""The tables of a report in Markdown: for a repository's documentation, made from result files."""
+"""The tables of a report in Markdown, for a repository's documentation."""
 
 from collections.abc import Iterable, Mapping
 
-from surefind.evaluation.report.notes import data_note, table_notes, version_warning
-from surefind.evaluation.report.paper import Beside, Published, beside_published
-from surefind.evaluation.report.tables import Entry, Line, Table, ablation_table, methods_table
-from surefind.evaluation.report.vocabulary import set_title
+from surefind.evaluation.report.paper import PaperComparison, Published, compare_published
+from surefind.evaluation.report.tables import (
+    Entry,
+    Table,
+    ablation_table,
+    data_note,
+    methods_table,
+    table_notes,
+    version_warning,
+)
 from surefind.evaluation.results import Results, ResultSet
+from surefind.evaluation.vocabulary import dataset_title
 
 MARKS = "**Bold**: best. _Italic_: second best. ↑ higher is better, ↓ lower is better."
 
@@ -19,9 +26,9 @@ def markdown_tables(
     """Write all tables as Markdown.
 
     Args:
-        results: What `read_results` gave.
-        published: Numbers to set beside ours.
-        remarks: Why a row differs from what was published, by "set/row", in whole sentences.
+        results: From `read_results`.
+        published: Numbers to compare ours with.
+        remarks: Why a method differs from what was published, by "dataset/method", in whole sentences.
 
     Returns:
         One section for each data set, without a title over them.
@@ -31,25 +38,25 @@ def markdown_tables(
 
 
 def _section(results: ResultSet, published: Published | None, remarks: Mapping[str, str]) -> str:
-    parts = [f"## {set_title(results.name)}", data_note(results)]
+    parts = [f"## {dataset_title(results.name)}", data_note(results)]
     warning = version_warning(results)
     if warning:
         parts.append(f"**Mixed versions.** {warning}")
     for heading, table in (
         ("", methods_table(results)),
-        ("### Ablation: when × distance × approximation", ablation_table(results)),
+        ("### Ablation: stage × distance × approximation", ablation_table(results)),
     ):
         if table is not None:
             parts += [p for p in (heading, _table(table), " ".join(table_notes(table))) if p]
     if published is not None:
-        for part in beside_published(results, published, remarks):
-            parts += _beside(part, published.source)
+        for part in compare_published(results, published, remarks):
+            parts += _comparison(part, published.source)
     return "\n\n".join(parts)
 
 
-def _beside(part: Beside, source: str) -> list[str]:
-    said = "\n".join(f"- {line}" for line in part.said)
-    parts = [f"### {part.title}", f"Ours / {source}.", _table(part.table), part.caveat, said]
+def _comparison(part: PaperComparison, source: str) -> list[str]:
+    gaps = "\n".join(f"- {line}" for line in part.gaps)
+    parts = [f"### {part.title}", f"Ours / {source}.", _table(part.table), part.caveat, gaps]
     return [p for p in parts if p]
 
 
@@ -59,15 +66,11 @@ def _table(table: Table) -> str:
     lines = [_line(heads), _line(rule)]
     block = table.lines[0].kind
     for line in table.lines:
-        if line.kind == "free" != block:
-            lines.append(_line(["_free baselines_", *[""] * (len(heads) - 1)]))
+        if line.kind == "baseline" != block:
+            lines.append(_line(["_distance baselines_", *[""] * (len(heads) - 1)]))
         block = line.kind
-        lines.append(_line(_cells(line)))
+        lines.append(_line([*line.heads, line.seeds, *map(_entry, line.entries)]))
     return "\n".join(lines)
-
-
-def _cells(line: Line) -> list[str]:
-    return [*line.heads, line.seeds, *(map(_entry, line.entries))]
 
 
 def _entry(entry: Entry | None) -> str:
@@ -78,9 +81,9 @@ def _entry(entry: Entry | None) -> str:
     text += f" ({entry.interval})" if entry.interval else ""
     text = f"≈ {text}" if entry.alike else text
     text += "?" if entry.untested else ""
-    return f"{text} / {entry.beside}" if entry.beside else text
+    return f"{text} / {entry.published}" if entry.published else text
 
 
-def _line(cells: Iterable[str]) -> str:
-    # A bar in a user's own row name would start a new column.
-    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+def _line(columns: Iterable[str]) -> str:
+    # A bar in the name of a user's method would start a new column.
+    return "| " + " | ".join(c.replace("|", "\\|") for c in columns) + " |"

@@ -1,11 +1,11 @@
-"""The numbers of the LAM paper, to stand beside ours.
+"""The numbers of the LAM paper, and the comparison of ours with published ones.
 
 | the paper's table | sets |
 | --- | --- |
 | Closed-set results (`tab:ooddetection`) | fashion-mnist, cifar10 |
 | Open-set results (`tab:cub200`) | cub200, lfw |
 | Results on MSLS (`tab:msls`) | msls (its validation set), msls-challenge |
-| Ablation on Hessian approximation (`tab:ablation_ood`) | rows of lfw |
+| Ablation on Hessian approximation (`tab:ablation_ood`) | variants on lfw |
 
 Its names and ours: mAP@1 and R@1 are recall@1 (the two are the same), R@k is recall@k, mAP@k and M@k are
 map@k, AUROC, AUPRC, AUSC and ECE are auroc, auprc, ausc and ece. Numbers are means over five runs, ± one
@@ -13,18 +13,34 @@ standard deviation where the paper gives it. They do not measure quite what ours
 queries of confidence 1, its AUSC adds the neighbour's uncertainty and cannot pass 0.99, its uncertainty is
 a sum of standard deviations and not 1/κ, on LFW a query without a match counts as recall 0 and precision 1,
 and the checkpoint was chosen on the test set.
-
-Published numbers beside ours, as values: tables, what to know before comparing, where rows differ.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from surefind.evaluation.report.tables import Table, gaps, published_set, published_table
-from surefind.evaluation.report.vocabulary import row_title, set_title
+from surefind.evaluation.report.tables import (
+    Entry,
+    Line,
+    Score,
+    Table,
+    compare,
+    number_text,
+    seeds_text,
+)
 from surefind.evaluation.results import ResultSet
+from surefind.evaluation.vocabulary import (
+    Kind,
+    ablation_parts,
+    dataset_title,
+    kind_of,
+    method_title,
+)
 
+LEAST_GAP = 0.01
+"""Gaps to published numbers up to this are rounding: they come with two digits. Larger ones count from two
+standard deviations of both together on."""
 Number = tuple[float, float | None]
 """Mean, and standard deviation if it was given."""
 
@@ -35,17 +51,17 @@ class Published:
 
     Attributes:
         source: What to call them in a heading.
-        values: Number by metric by row by set, under our names.
-        ablation_set: The set on which the ablation was run.
+        values: Number by metric by method by data set, under our names.
+        ablation_dataset: The data set of the ablation.
         caveat: What must be known before the numbers are compared.
-        strange: How many strange inputs there were, by set: AUPRC depends on their share.
+        ood_examples: How many OOD inputs there were, by data set: AUPRC depends on their fraction.
     """
 
     source: str
     values: Mapping[str, Mapping[str, Mapping[str, Number]]]
-    ablation_set: str = ""
+    ablation_dataset: str = ""
     caveat: str = ""
-    strange: Mapping[str, int] = field(default_factory=dict)
+    ood_examples: Mapping[str, int] = field(default_factory=dict)
 
 
 _CLOSED = "recall@1 map@5 map@10 auroc auprc ausc ece"
@@ -129,73 +145,125 @@ def _parsed() -> dict[str, Mapping[str, Mapping[str, Number]]]:
     sets: dict[str, dict[str, Mapping[str, Number]]] = {}
     for (name, header), body in _TABLES.items():
         for line in body.strip().splitlines():
-            row, *numbers = line.split()
+            method, *numbers = line.split()
             named = zip(header.split(), numbers, strict=True)
             found = {metric: _number(text) for metric, text in named if text != "-"}
-            sets.setdefault(name, {})[row] = MappingProxyType(found)
-    return {name: MappingProxyType(rows) for name, rows in sets.items()}
+            sets.setdefault(name, {})[method] = MappingProxyType(found)
+    return {name: MappingProxyType(methods) for name, methods in sets.items()}
 
 
 PAPER = Published(
     source="the paper",
     values=MappingProxyType(_parsed()),
-    ablation_set="lfw",
+    ablation_dataset="lfw",
     caveat=(
         "The paper's definitions differ from ours in places: its uncertainty is a sum of standard "
         "deviations and not 1/κ, its ECE leaves out queries of confidence 1, its AUSC adds the "
         "neighbour's uncertainty and cannot pass 0.99, and its checkpoints were chosen on the test set. "
-        "AUPRC depends on the share of strange inputs, and compares only where that is the same."
+        "AUPRC depends on the fraction of OOD inputs, and is comparable only where that is the same."
     ),
-    strange=MappingProxyType({"fashion-mnist": 10_000, "cifar10": 26_032}),
+    ood_examples=MappingProxyType({"fashion-mnist": 10_000, "cifar10": 26_032}),
 )
 """The numbers of the paper's four tables."""
 
 
 @dataclass(frozen=True)
-class Beside:
+class PaperComparison:
     """One comparison with what was published.
 
     Attributes:
         title: Its heading.
-        table: Our numbers, each with the published one beside it.
+        table: Our numbers, each with the published one.
         caveat: What must be known before they are compared; may be empty.
-        said: A sentence or more for each row that differs.
+        gaps: A sentence or more for each method that differs.
     """
 
     title: str
     table: Table
     caveat: str
-    said: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
 
 
-def beside_published(
+def compare_published(
     results: ResultSet, published: Published, remarks: Mapping[str, str]
-) -> list[Beside]:
-    """Compare methods, and the rows of the ablation, with published ones.
+) -> list[PaperComparison]:
+    """Compare methods, and the variants of the ablation, with published numbers.
 
     Args:
-        results: All cells of a data set.
+        results: All results of a data set.
         published: The numbers.
-        remarks: Why a row differs, by "set/row", in whole sentences.
+        remarks: Why a method differs, by "dataset/method", in whole sentences.
 
     Returns:
         The comparisons that there are numbers for.
     """
     found = []
-    methods = published_table(results, published, "method")
+    methods = _table(results, published, results.name, "method")
     if methods is not None:
-        said = tuple(
-            f"{row_title(row)}: {phrase}. {remarks.get(f'{results.name}/{row}', '')}".rstrip()
-            for row, phrase in gaps(results, published).items()
+        gaps = tuple(
+            f"{method_title(method)}: {phrase}. {remarks.get(f'{results.name}/{method}', '')}".rstrip()
+            for method, phrase in _gaps(results, published).items()
         )
-        found.append(Beside(f"Beside {published.source}", methods, published.caveat, said))
-    ablation = published_table(results, published, "ablation")
+        title = f"Comparison with {published.source}"
+        found.append(PaperComparison(title, methods, published.caveat, gaps))
+    where = published.ablation_dataset
+    ablation = _table(results, published, where, "ablation")
     if ablation is not None:
-        where, caveat = published_set(results, published, "ablation"), ""
+        caveat = ""
         if where != results.name:
             caveat = (
-                f"Ours is on {set_title(results.name)}, {published.source}'s on {set_title(where)}: "
-                "compare the order of the rows, not the levels."
+                f"Ours is on {dataset_title(results.name)}, {published.source}'s on "
+                f"{dataset_title(where)}: compare the order of the variants, not the levels."
             )
-        found.append(Beside(f"The ablation beside {published.source}", ablation, caveat))
+        title = f"Comparison of the ablation with {published.source}"
+        found.append(PaperComparison(title, ablation, caveat))
     return found
+
+
+def _table(results: ResultSet, published: Published, dataset: str, kind: Kind) -> Table | None:
+    """Return the methods and metrics that both have, or None if there are none."""
+    values = published.values.get(dataset, {})
+    methods = {m: found for m, found in results.by_method(kind).items() if m in values}
+    metrics = [x for x in results.metrics(kind) if any(x.name in values[m] for m in methods)]
+    if not methods or not metrics:
+        return None
+    scores = {x.name: compare(methods, x) for x in metrics}
+    lines = []
+    for method, found in methods.items():
+        entries = []
+        for x in metrics:
+            score, theirs = scores[x.name].get(method), values[method].get(x.name)
+            known = score is not None or theirs is not None
+            ours = number_text(score.mean, score.sd) if score else ("–", "")
+            text = " ".join(number_text(*theirs, digits=2)).strip() if theirs else "–"
+            entries.append(Entry(*ours, published=text) if known else None)
+        ablation = kind_of(method) == "ablation"
+        title = ", ".join(ablation_parts(method)) if ablation else method_title(method)
+        lines.append(Line(method, (title,), seeds_text(found), tuple(entries), kind))
+    return Table(("Method",), tuple(metrics), tuple(lines))
+
+
+def _gaps(results: ResultSet, published: Published) -> dict[str, str]:
+    """Describe by method where it differs from what was published."""
+    values, methods = published.values.get(results.name, {}), results.by_method("method")
+    theirs_ood = published.ood_examples.get(results.name)
+    ood_differs = theirs_ood not in (None, results.results[0].examples.get("ood"))
+    found: dict[str, list[str]] = {}
+    for metric in results.metrics("method"):
+        if metric.name == "auprc" and ood_differs:  # it depends on the fraction of OOD inputs
+            continue
+        for method, score in compare(methods, metric).items():
+            theirs = values.get(method, {}).get(metric.name)
+            if theirs is not None and _differs(score, theirs):
+                higher = score.mean > theirs[0]
+                better = higher == (metric.better == "higher")
+                found.setdefault(method, []).append(
+                    f"{metric.title} {score.mean:.3f} against {theirs[0]:.2f} "
+                    f"({'better' if better else 'worse'})"
+                )
+    return {method: ", ".join(found[method]) for method in methods if method in found}
+
+
+def _differs(score: Score, theirs: Number) -> bool:
+    spread = math.hypot(score.sd or 0, theirs[1] or 0)
+    return abs(score.mean - theirs[0]) > max(LEAST_GAP, 2 * spread)

@@ -1,31 +1,28 @@
-"""The tables of a report as values, before they are HTML or Markdown.
+"""The tables of a report as values, before they are HTML or Markdown, and the notes under them.
 
-One table compares methods, with the free baselines in a block of their own; one compares the rows of the
-ablation, when × distance × approximation; one sets published numbers beside ours.
+One table compares methods, with the distance baselines in a block of their own; one compares the variants
+of the ablation, stage × distance × approximation.
 
-A free baseline is an uncertainty only: it retrieves with the deterministic row's embeddings. Its retrieval
-numbers are shown and take no rank.
+A distance baseline is an uncertainty only: it retrieves with the embeddings of the deterministic method.
+Its retrieval metrics are shown and not ranked.
 
-Means over seeds, which row is best, and whether the others really differ from it.
-
-For each metric, over the rows of one table:
+For each metric, over the methods of one table:
 
     mean, sd     over seeds; sd with n - 1, from two seeds on
-    best         the best mean to three digits, shared by rows that read alike;  second: the next one;
-                 over the seeds that all ranked rows have, so that no row wins by lucky seeds. A row that
-                 shares none with the row of most seeds is not ranked; nor is that one, if none does
-    ≈ best       not told apart from the best row, decided by the first of these that can be:
+    best         the best mean to three digits, shared by methods that read alike;  second: the next one;
+                 over the seeds that all ranked methods have, so that none wins by lucky seeds. A method
+                 that shares none with the method of most seeds is not ranked; nor is that one, if none does
+    ≈ best       not significantly different from the best, decided by the first of these that applies:
                  1. three or more common seeds: paired t-test over them, two-sided, p ≥ 0.05
                  2. bootstrap intervals (over queries) overlap in every common seed
                  3. otherwise nothing is claimed: untested
 
-Seeds pair because one seed gives all rows the same data order and the same first weights. Overlap of two
-95 % intervals is the blunter rule: it calls more rows alike than a test of the difference would. Three to
-five seeds show large gaps only: "alike" means that the seeds at hand do not tell them apart. No correction
-is made for the number of comparisons.
+Seeds pair because one seed gives all methods the same data order and the same initial weights. Overlap of
+two 95 % intervals is the less powerful rule: it calls more methods alike than a test of the difference
+would. Three to five seeds show large gaps only: "alike" means that the seeds at hand do not separate them.
+There is no correction for multiple comparisons.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -34,30 +31,43 @@ from typing import Literal
 import numpy as np
 
 from surefind.dependencies import require
-from surefind.evaluation.report.paper import Number, Published
-from surefind.evaluation.report.vocabulary import (
+from surefind.evaluation.results import Result, ResultSet
+from surefind.evaluation.vocabulary import (
     RETRIEVAL,
     Kind,
     Metric,
     ablation_parts,
+    dataset_title,
     kind_of,
-    row_title,
+    method_title,
 )
-from surefind.evaluation.results import Cell, ResultSet
 
 SEEDS_TO_TEST = 3
 LEVEL = 0.05
 DIGITS = 3
 """Means that read alike rank alike."""
+KAPPA = (
+    "κ (kappa) is the certainty of an embedding: the concentration of its distribution on the sphere. "
+    "High: the input belongs where it was embedded. Low: it could be almost anywhere. The uncertainty of "
+    "an input is 1/κ."
+)
+DISTRIBUTIONS = (
+    "In-distribution (ID) inputs are new examples of the kind the model was trained on. "
+    "Out-of-distribution (OOD) inputs come from another data set: a good uncertainty is high for them."
+)
+INTERVAL = (
+    "the small range is the 95 % bootstrap interval over queries, which does not cover the variation "
+    "between training runs."
+)
 
 Rank = Literal["best", "second", ""]
 Verdict = Literal["alike", "different", "untested", ""]
-Rows = Mapping[str, Sequence[Cell]]
+ByMethod = Mapping[str, Sequence[Result]]
 
 
 @dataclass(frozen=True)
 class Score:
-    """A row's metric.
+    """A method's mean of a metric.
 
     Attributes:
         mean: Over seeds.
@@ -65,7 +75,7 @@ class Score:
         seeds: How many have the metric.
         interval: Bootstrap interval over queries; only for one seed.
         rank: Whether it is best or second best.
-        verdict: Against the best row; empty for the best itself.
+        verdict: Against the best method; empty for the best itself.
         basis: What decided the verdict: "seeds", "intervals" or "".
     """
 
@@ -78,69 +88,71 @@ class Score:
     basis: Literal["seeds", "intervals", ""] = ""
 
 
-def compare(rows: Rows, metric: Metric, unranked: frozenset[str] = frozenset()) -> dict[str, Score]:
-    """Score the rows of one table by one metric.
+def compare(
+    methods: ByMethod, metric: Metric, unranked: frozenset[str] = frozenset()
+) -> dict[str, Score]:
+    """Score the methods of one table by one metric.
 
     Args:
-        rows: The cells of each row.
+        methods: The results of each method.
         metric: The metric.
-        unranked: Rows whose number is shown and takes no part: it is another row's.
+        unranked: Methods whose number is shown and not ranked, since it is another method's.
 
     Returns:
-        A score for each row that has the metric.
+        A score for each method that has the metric.
     """
-    scores = {row: _score(cells, metric.name) for row, cells in rows.items()}
-    present = {row: s for row, s in scores.items() if s is not None}
-    judged = [row for row in present if row not in unranked]
+    scores = {method: _score(results, metric.name) for method, results in methods.items()}
+    present = {method: s for method, s in scores.items() if s is not None}
+    judged = [method for method in present if method not in unranked]
     if not metric.better or not judged:
         return present
-    means = _common_means({row: rows[row] for row in judged}, metric.name)
+    means = _common_means({method: methods[method] for method in judged}, metric.name)
     if not means:
         return present
     sign = 1 if metric.better == "higher" else -1
-    ordered = sorted(means, key=lambda row: -sign * means[row])
+    ordered = sorted(means, key=lambda method: -sign * means[method])
     best = ordered[0]
-    shown = {row: round(means[row], DIGITS) for row in ordered}
+    shown = {method: round(means[method], DIGITS) for method in ordered}
     levels = list(dict.fromkeys(shown.values()))
-    for row in judged:
-        if shown.get(row) == levels[0]:
-            present[row] = replace(present[row], rank="best")
+    for method in judged:
+        if shown.get(method) == levels[0]:
+            present[method] = replace(present[method], rank="best")
             continue
-        verdict, basis = _verdict(rows[row], rows[best], metric.name)
-        rank: Rank = "second" if row in shown and shown[row] == levels[1] else ""
-        present[row] = replace(present[row], rank=rank, verdict=verdict, basis=basis)
+        verdict, basis = _verdict(methods[method], methods[best], metric.name)
+        rank: Rank = "second" if method in shown and shown[method] == levels[1] else ""
+        present[method] = replace(present[method], rank=rank, verdict=verdict, basis=basis)
     return present
 
 
-def _common_means(rows: Rows, name: str) -> dict[str, float]:
-    """Average each row over the seeds that all have; rows that share none with the fullest have no mean."""
+def _common_means(methods: ByMethod, name: str) -> dict[str, float]:
+    """Average over the seeds that all have; a method that shares none with the fullest has no mean."""
     values = {
-        row: {c.seed: c.values[name] for c in cells if name in c.values}
-        for row, cells in rows.items()
+        method: {r.seed: r.values[name] for r in results if name in r.values}
+        for method, results in methods.items()
     }
     fullest = max(values.values(), key=len)
-    shared = {row: by for row, by in values.items() if by.keys() & fullest.keys()}
+    shared = {method: by for method, by in values.items() if by.keys() & fullest.keys()}
     common = set.intersection(*(set(by) for by in shared.values()))
-    if not common or len(shared) == 1 < len(rows):
+    if not common or len(shared) == 1 < len(methods):
         return {}
-    return {row: float(np.mean([by[s] for s in common])) for row, by in shared.items()}
+    return {method: float(np.mean([by[s] for s in common])) for method, by in shared.items()}
 
 
-def _score(cells: Sequence[Cell], name: str) -> Score | None:
-    having = [c for c in cells if name in c.values]
+def _score(results: Sequence[Result], name: str) -> Score | None:
+    having = [r for r in results if name in r.values]
     if not having:
         return None
-    values = np.array([c.values[name] for c in having], dtype=float)
+    values = np.array([r.values[name] for r in having], dtype=float)
     if len(values) == 1:
         return Score(float(values[0]), None, 1, having[0].intervals.get(name))
     return Score(float(values.mean()), float(values.std(ddof=1)), len(values))
 
 
 def _verdict(
-    row: Sequence[Cell], best: Sequence[Cell], name: str
+    method: Sequence[Result], best: Sequence[Result], name: str
 ) -> tuple[Verdict, Literal["seeds", "intervals", ""]]:
-    ours = {c.seed: c for c in row if name in c.values}
-    theirs = {c.seed: c for c in best if name in c.values}
+    ours = {r.seed: r for r in method if name in r.values}
+    theirs = {r.seed: r for r in best if name in r.values}
     common = sorted(ours.keys() & theirs.keys())
     if len(common) >= SEEDS_TO_TEST:
         gaps = np.array([ours[s].values[name] - theirs[s].values[name] for s in common])
@@ -154,17 +166,13 @@ def _verdict(
 
 
 def _paired_p(gaps: np.ndarray) -> float:
-    """Give the two-sided p-value of a mean gap of zero."""
+    """Return the two-sided p-value of a mean gap of zero."""
     spread = gaps.std(ddof=1)
     if spread == 0:
         return 1.0 if gaps.mean() == 0 else 0.0
     t = abs(gaps.mean()) / (spread / np.sqrt(len(gaps)))
     stats = require("scipy.stats", "test differences between methods", extra="report")
     return float(2 * stats.t.sf(t, len(gaps) - 1))
-
-
-LEAST_GAP = 0.01
-"""Gaps to published numbers up to this are rounding: they come with two digits."""
 
 
 @dataclass(frozen=True)
@@ -174,11 +182,11 @@ class Entry:
     Attributes:
         mean: Over seeds.
         sd: The standard deviation over seeds, with its ±; empty for one seed.
-        interval: The bootstrap interval, if it stands for the seeds that are missing.
+        interval: The bootstrap interval, shown where there is one seed only.
         rank: Whether it is best or second best.
-        alike: Whether it cannot be told from the best.
-        untested: Whether nothing could be said about that, while something could for other rows.
-        beside: The published number, if the table has any.
+        alike: Whether it does not differ significantly from the best.
+        untested: Whether that could not be tested, while it could for other methods.
+        published: The published number, if the table has any.
     """
 
     mean: str
@@ -187,22 +195,22 @@ class Entry:
     rank: Rank = ""
     alike: bool = False
     untested: bool = False
-    beside: str = ""
+    published: str = ""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table.
+    """One line of a table.
 
     Attributes:
-        row: Its name in the benchmark.
+        method: Its name in the benchmark.
         heads: What stands left of the numbers.
         seeds: How many seeds, and which if they are not the usual ones.
-        entries: One for each metric; None where the row has none.
+        entries: One for each metric; None where the method has none.
         kind: The block it belongs to.
     """
 
-    row: str
+    method: str
     heads: tuple[str, ...]
     seeds: str
     entries: tuple[Entry | None, ...]
@@ -211,13 +219,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows × metrics.
+    """Methods × metrics.
 
     Attributes:
         heads: Headings of the columns left of the numbers.
         metrics: The columns.
-        lines: The rows.
-        untested: Metrics of which no row could be tested against the best.
+        lines: The methods.
+        untested: Metrics of which no method could be tested against the best.
         bases: What decided "≈ best" somewhere in the table: "seeds", "intervals".
     """
 
@@ -229,109 +237,18 @@ class Table:
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """Give the headings over the metrics, and how many columns each spans."""
+        """The headings over the metrics, and how many columns each spans."""
         return [(name, len(list(ms))) for name, ms in groupby(self.metrics, lambda m: m.group)]
 
 
 def methods_table(results: ResultSet) -> Table | None:
-    """Compare methods and free baselines.
-
-    Args:
-        results: All cells of a data set.
-
-    Returns:
-        The table, or None if there is no such row.
-    """
-    return _table(results, ("method", "free"), ("Method",), lambda row: (row_title(row),))
+    """Compare methods and distance baselines; None if there are none."""
+    return _table(results, ("method", "baseline"), ("Method",), lambda m: (method_title(m),))
 
 
 def ablation_table(results: ResultSet) -> Table | None:
-    """Compare the rows of the ablation.
-
-    Args:
-        results: All cells of a data set.
-
-    Returns:
-        The table, or None if there is no such row.
-    """
-    return _table(results, ("ablation",), ("When", "Distance", "Approximation"), ablation_parts)
-
-
-def published_table(results: ResultSet, published: Published, *kinds: Kind) -> Table | None:
-    """Set published numbers beside ours.
-
-    Args:
-        results: All cells of a data set.
-        published: The numbers.
-        kinds: Which rows.
-
-    Returns:
-        The rows and metrics that both have, or None if there are none.
-    """
-    values = published.values.get(published_set(results, published, *kinds), {})
-    rows = {row: cells for row, cells in results.rows(*kinds).items() if row in values}
-    metrics = [m for m in results.metrics(*kinds) if any(m.name in values[row] for row in rows)]
-    if not rows or not metrics:
-        return None
-    scores = {m.name: compare(rows, m) for m in metrics}
-    lines = []
-    for row in rows:
-        entries = []
-        for m in metrics:
-            score, theirs = scores[m.name].get(row), values[row].get(m.name)
-            known = score is not None or theirs is not None
-            ours = _number(score.mean, score.sd) if score else ("–", "")
-            beside = " ".join(_number(*theirs, digits=2)).strip() if theirs else "–"
-            entries.append(Entry(*ours, beside=beside) if known else None)
-        title = row_title(row) if kind_of(row) != "ablation" else ", ".join(ablation_parts(row))
-        lines.append(Line(row, (title,), _seeds(rows, row), tuple(entries), kind_of(row)))
-    return Table(("Method",), tuple(metrics), tuple(lines))
-
-
-def published_set(results: ResultSet, published: Published, *kinds: Kind) -> str:
-    """Say which set's published numbers stand beside ours: the ablation has one set only."""
-    return published.ablation_set if kinds == ("ablation",) else results.name
-
-
-def gaps(results: ResultSet, published: Published) -> dict[str, str]:
-    """Say where a row differs from what was published.
-
-    A number differs if the gap is over 0.01 and over two standard deviations of both together. AUPRC is
-    left out where another number of strange inputs was taken: it depends on their share.
-
-    Args:
-        results: All cells of a data set.
-        published: The numbers.
-
-    Returns:
-        A phrase for each method that differs, by row.
-    """
-    values, rows = published.values.get(results.name, {}), results.rows("method")
-    found: dict[str, list[str]] = {}
-    share_differs = _strange_differs(results, published)
-    for metric in results.metrics("method"):
-        if metric.name == "auprc" and share_differs:
-            continue
-        for row, score in compare(rows, metric).items():
-            theirs = values.get(row, {}).get(metric.name)
-            if theirs is not None and _differs(score, theirs):
-                higher = score.mean > theirs[0]
-                better = higher == (metric.better == "higher")
-                found.setdefault(row, []).append(
-                    f"{metric.title} {score.mean:.3f} against {theirs[0]:.2f} "
-                    f"({'better' if better else 'worse'})"
-                )
-    return {row: ", ".join(found[row]) for row in rows if row in found}
-
-
-def free_wins(table: Table) -> list[str]:
-    """Name the metrics at which a free baseline is best."""
-    return [
-        f"{metric.title} ({line.heads[0]})"
-        for i, metric in enumerate(table.metrics)
-        for line in table.lines
-        if line.kind == "free" and (entry := line.entries[i]) is not None and entry.rank == "best"
-    ]
+    """Compare the variants of the ablation; None if there are none."""
+    return _table(results, ("ablation",), ("Stage", "Distance", "Approximation"), ablation_parts)
 
 
 def _table(
@@ -340,12 +257,13 @@ def _table(
     heads: tuple[str, ...],
     titles: Callable[[str], tuple[str, ...]],
 ) -> Table | None:
-    rows, metrics = results.rows(*kinds), results.metrics(*kinds)
-    if not rows:
+    methods, metrics = results.by_method(*kinds), results.metrics(*kinds)
+    if not methods:
         return None
-    borrowed = frozenset(row for row in rows if kind_of(row) == "free")
+    borrowed = frozenset(m for m in methods if kind_of(m) == "baseline")
     scores = {
-        m.name: compare(rows, m, borrowed if m.group == RETRIEVAL else frozenset()) for m in metrics
+        m.name: compare(methods, m, borrowed if m.group == RETRIEVAL else frozenset())
+        for m in metrics
     }
     judged = {name: [s for s in by.values() if s.verdict] for name, by in scores.items()}
     untested = frozenset(
@@ -353,13 +271,13 @@ def _table(
     )
     lines = tuple(
         Line(
-            row,
-            titles(row),
-            _seeds(rows, row),
-            tuple(_entry(scores[m.name].get(row), m.name in untested) for m in metrics),
-            kind_of(row),
+            method,
+            titles(method),
+            seeds_text(found),
+            tuple(_entry(scores[m.name].get(method), m.name in untested) for m in metrics),
+            kind_of(method),
         )
-        for row in rows
+        for method, found in methods.items()
     )
     bases = frozenset(s.basis for js in judged.values() for s in js if s.basis)
     return Table(heads, tuple(metrics), lines, untested, bases)
@@ -370,7 +288,7 @@ def _entry(score: Score | None, column_untested: bool) -> Entry | None:
         return None
     low_high = score.interval
     return Entry(
-        *_number(score.mean, score.sd),
+        *number_text(score.mean, score.sd),
         f"{low_high[0]:.3f}–{low_high[1]:.3f}" if low_high else "",
         score.rank,
         score.verdict == "alike",
@@ -378,22 +296,106 @@ def _entry(score: Score | None, column_untested: bool) -> Entry | None:
     )
 
 
-def _number(mean: float, sd: float | None, digits: int = DIGITS) -> tuple[str, str]:
+def number_text(mean: float, sd: float | None, digits: int = DIGITS) -> tuple[str, str]:
+    """Return mean and ± standard deviation as text."""
     return f"{mean:.{digits}f}", "" if sd is None else f"± {sd:.{digits}f}"
 
 
-def _seeds(rows: Rows, row: str) -> str:
-    """Count the seeds of a row, and name them where they are not 0, 1, … n - 1."""
-    seeds = [c.seed for c in rows[row]]
+def seeds_text(results: Sequence[Result]) -> str:
+    """Count the seeds of a method, and name them where they are not 0, 1, … n - 1."""
+    seeds = [r.seed for r in results]
     usual = seeds == list(range(len(seeds)))
     return str(len(seeds)) if usual else f"{len(seeds)} ({', '.join(map(str, seeds))})"
 
 
-def _strange_differs(results: ResultSet, published: Published) -> bool:
-    here, there = results.cells[0].examples.get("ood"), published.strange.get(results.name)
-    return there is not None and here != there
+def data_note(results: ResultSet) -> str:
+    """Name the sizes of the parts and the OOD data set."""
+    first = results.results[0]
+    count = {part: f"{n:,}" for part, n in first.examples.items()}
+    text = f"Trained on {count.get('train', '?')} and tested on {count.get('test', '?')} examples."
+    ood = first.protocol.get("ood")
+    if ood:
+        name, part = ood
+        text += f" OOD inputs: {count.get('ood', '?')} of {dataset_title(name)} (part {part})."
+    left_out = max(r.left_out for r in results.results)
+    if left_out:
+        text += f" {left_out:,} queries without a relevant item are left out of retrieval."
+    return text
 
 
-def _differs(score: Score, theirs: Number) -> bool:
-    spread = math.hypot(score.sd or 0, theirs[1] or 0)
-    return abs(score.mean - theirs[0]) > max(LEAST_GAP, 2 * spread)
+def version_warning(results: ResultSet) -> str:
+    """Warn of results by different versions; empty if there is one version only."""
+    versions: dict[str, list[str]] = {}
+    for result in results.results:
+        versions.setdefault(result.version, []).append(f"{result.name}.json")
+    if len(versions) < 2:
+        return ""
+    parts = (
+        f"{version} measured {len(files)} ({', '.join(files[:3])}{', …' if len(files) > 3 else ''})"
+        for version, files in sorted(versions.items())
+    )
+    return (
+        f"These numbers come from different versions of surefind and may not compare: "
+        f"{'; '.join(parts)}. Delete the older results and run the benchmark again to be sure."
+    )
+
+
+def table_notes(table: Table) -> list[str]:
+    """Explain the marks of a table, and what they rest on, in sentences."""
+    notes = []
+    counts = {line.seeds for line in table.lines}
+    if counts == {"1"}:
+        notes.append(f"Each method has one seed, so there is no ±; {INTERVAL}")
+    else:
+        notes.append("Mean ± standard deviation over seeds.")
+    if len(counts) > 1:
+        notes.append(
+            "Methods have different seeds (see that column), so their means are less comparable; best and "
+            "second best go by the seeds that all ranked methods have."
+        )
+        if "1" in counts:
+            notes.append(f"Where a method has one seed, {INTERVAL}")
+    if table.bases:
+        notes.append(_significance(table.bases))
+    if table.untested:
+        names = ", ".join(m.title for m in table.metrics if m.name in table.untested)
+        notes.append(
+            f"Not tested against the best, for want of seeds and intervals: {names}. "
+            "A small gap there may be chance."
+        )
+    if any(e is not None and e.untested for line in table.lines for e in line.entries):
+        notes.append("? — this method could not be tested against the best.")
+    wins = baseline_wins(table)
+    if wins:
+        notes.append(f"A distance baseline is best at: {', '.join(wins)}.")
+    if any(line.kind == "baseline" for line in table.lines):
+        notes.append(
+            "Distance baselines retrieve with the embeddings of the deterministic method, so their "
+            "retrieval metrics are not ranked."
+        )
+    return notes
+
+
+def baseline_wins(table: Table) -> list[str]:
+    """Name the metrics at which a distance baseline is best."""
+    return [
+        f"{metric.title} ({line.heads[0]})"
+        for i, metric in enumerate(table.metrics)
+        for line in table.lines
+        if line.kind == "baseline"
+        and (entry := line.entries[i]) is not None
+        and entry.rank == "best"
+    ]
+
+
+def _significance(bases: frozenset[str]) -> str:
+    rules = {
+        "seeds": f"a paired t-test over the common seeds ({SEEDS_TO_TEST} or more) gives p ≥ {LEVEL} "
+        "(few seeds show large gaps only)",
+        "intervals": f"with fewer than {SEEDS_TO_TEST} common seeds, the 95 % bootstrap intervals overlap",
+    }
+    said = "; or, ".join(rules[b] for b in ("seeds", "intervals") if b in bases)
+    return (
+        f"≈ means not significantly different from the best: {said}. "
+        "There is no correction for multiple comparisons."
+    )

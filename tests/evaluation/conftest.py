@@ -10,7 +10,8 @@ from PIL import Image
 
 import surefind as sf
 from surefind.evaluation import evaluate as evaluation
-from surefind.evaluation.bench import Problem, Protocol, showing
+from surefind.evaluation.bench import running
+from surefind.evaluation.bench.protocols import Problem, Protocol
 from surefind.models.convnets import small_net
 
 PROTOCOL = Protocol(None, ("noise", "all"), 0.7, 1, 1, 32, 32, 1e-3, ece_samples=4)
@@ -20,7 +21,7 @@ PROTOCOL = Protocol(None, ("noise", "all"), 0.7, 1, 1, 32, 32, 1e-3, ece_samples
 def few(monkeypatch):
     """Fewer resamples and corrupted images: what they cost here is their overhead."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 5)
-    monkeypatch.setattr(showing, "CORRUPTED", 4)
+    monkeypatch.setattr(running, "CORRUPTED", 4)
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +43,7 @@ def tiny():
 
 @pytest.fixture
 def placed(generator):
-    """Features of places: four spots in a plane, looked up in a gallery, with nothing strange."""
+    """Features of places: four spots in a plane, looked up in a gallery, without OOD data."""
 
     def part(n):
         spot = torch.arange(n) % 4
@@ -87,3 +88,83 @@ def backbone(tmp_path):
     format_ = {"size": 16, "crop_pct": 1.0, "image_mean": [0.5] * 3, "image_std": [0.25] * 3}
     (tmp_path / "tiny-resnet" / "preprocessor_config.json").write_text(json.dumps(format_))
     return tmp_path / "tiny-resnet"
+
+
+RECORDED = {"ood": ["mnist", "test"], "margin": 0.7, "epochs": 20, "batch_size": 256}
+VERSIONS = {"surefind": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6", "python": "3.11.7"}
+
+
+def make_result(method="laplace-online", seed=0, dataset="fashion-mnist", **changes):
+    """One result as JSON, whose numbers depend on method and seed alone."""
+    rng = np.random.default_rng([sum(map(ord, method)), seed])
+    made = {
+        "values": {"recall@1": round(rng.uniform(0.7, 0.9), 4)},
+        "intervals": {},
+        "curves": {},
+        "left_out": 0,
+        "dataset": dataset,
+        "method": method,
+        "seed": seed,
+        "protocol": RECORDED,
+        "examples": {"train": 54000, "test": 10000, "ood": 10000},
+        "seconds": 1.5,
+        "versions": VERSIONS,
+    }
+    recall = made["values"]["recall@1"]
+    made["values"] |= {"map@1": recall, "map@5": recall - 0.03}
+    made["intervals"] = {"recall@1": [recall - 0.01, recall + 0.01]}
+    if method != "deterministic":
+        _with_uncertainty(made, rng)
+    return made | changes
+
+
+def _with_uncertainty(made, rng):
+    made["values"] |= {
+        m: round(rng.uniform(0.6, 0.99), 4) for m in ("auroc", "auprc", "ausc", "r_auroc")
+    }
+    made["values"] |= {m: round(rng.uniform(0.01, 0.2), 4) for m in ("fpr95", "aurc", "ece")}
+    x = np.linspace(0, 1, 21)
+    made["curves"] = {
+        kind: {"x": x.tolist(), "y": (x ** rng.uniform(0.1, 1)).tolist()}
+        for kind in ("roc", "precision-recall", "calibration", "sparsification")
+    }
+    made["kappa"] = {
+        "edges": np.linspace(0, 2, 61).round(4).tolist(),
+        "id": rng.integers(0, 50, 60).tolist(),
+        "ood": rng.integers(0, 50, 60).tolist(),
+    }
+    made["corruptions"] = {
+        kind: {
+            "strength": [0.0, 0.5, 1.0],
+            "median": [0.1, 0.2, 0.4],
+            "low": [0.05, 0.1, 0.2],
+            "high": [0.2, 0.4, 0.8],
+        }
+        for kind in ("blur", "noise", "occlusion")
+    }
+
+
+@pytest.fixture(scope="session")
+def result():
+    """Make a result as the benchmark writes it."""
+    return make_result
+
+
+@pytest.fixture(scope="session")
+def write_results():
+    """Write results where the benchmark would."""
+
+    def write(folder, *results):
+        for made in results:
+            file = folder / made["dataset"] / f"{made['method']}-seed{made['seed']}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(made) + "\n")
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def put(tmp_path, write_results):
+    """Write results to a folder of the test's own, and return it."""
+    return lambda *results: write_results(tmp_path / "results", *results)

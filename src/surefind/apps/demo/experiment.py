@@ -1,8 +1,8 @@
-"""What κ is for, on images that ship with scikit-learn: the experiment behind `surefind demo`.
+"""The experiment behind `surefind demo`, on images that ship with scikit-learn.
 
-An encoder learns the digits 0 to 7 and fills a gallery with them. Held-out digits, among them some 8s
-that the gallery does not hold, calibrate its decisions. Then it is asked about digits it knows, the same
-digits blurred or half covered, the digit 9, which nobody has shown it, and patches of photographs.
+An encoder is trained on the digits 0 to 7 and fills a gallery with them. Held-out digits, among them 8s
+that the gallery does not hold, calibrate its decisions. The queries are test digits of the trained classes,
+the same digits blurred or half occluded, the digit 9, a class never seen, and patches of photographs.
 """
 
 from collections.abc import Callable
@@ -30,20 +30,20 @@ from surefind.retrieval.baselines import fit_nearest_distance
 from surefind.retrieval.search import nearest
 
 UNKNOWN_IN_CALIBRATION = 8
-NEVER_SHOWN = 9
-KINDS = ("known digits", "blurred", "half covered", "the digit 9, never shown", "photographs")
+NEVER_SEEN = 9
+KINDS = ("known digits", "blurred", "half occluded", "the digit 9, never seen", "photographs")
 DECISIONS = ("match", "review", "no_match")
 MAX_WRONG = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One query and what came back.
+    """One query and its answer.
 
     Attributes:
         kind: One of `KINDS`.
-        query: Its image.
-        found: The images of its nearest items.
+        query: Its image (h, w) in [0, 1].
+        neighbours: The images of its nearest items (k, h, w).
         label: The nearest item's label.
         kappa: Of the query.
         decision: One of `DECISIONS`.
@@ -53,7 +53,7 @@ class Example:
 
     kind: str
     query: np.ndarray
-    found: np.ndarray
+    neighbours: np.ndarray
     label: str
     kappa: float
     decision: str
@@ -62,17 +62,17 @@ class Example:
 
 
 @dataclass(frozen=True, eq=False)
-class Story:
+class Findings:
     """What the demo found.
 
     Attributes:
-        recall: Share of known digits whose nearest neighbour is right, by method.
+        recall: recall@1 of known digits, by method.
         kappa: κ of each kind of query.
-        auroc: How well known digits are told from each other kind: by κ, and by distance.
-        decisions: Share of each decision, by kind of query.
-        wrong: Share of wrong answers among the matches, and among all nearest neighbours: of digits,
-            known or not, for which the calibration promises it; and of all queries.
-        calibration: What the calibration says of itself.
+        auroc: Detection of each other kind of query among known digits: by κ, and by distance.
+        decisions: Fraction of each decision, by kind of query.
+        wrong: Error rate of the matches, and of all nearest neighbours: "calibrated" for digits, seen or
+            not, which the calibration's guarantee covers; "all" for all queries.
+        calibration: The calibration's summary.
         examples: Typical queries.
     """
 
@@ -87,77 +87,77 @@ class Story:
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """The digits, parted: what is learnt, what calibrates, what is asked."""
+    """The digits, divided into training data, calibration data and queries with their labels."""
 
-    learn: Dataset
-    calibrate: Dataset
+    train: Dataset
+    calibration: Dataset
     queries: dict[str, Tensor]
     truth: dict[str, list[str]]
 
 
-def tell(folder: Path, *, epochs: int = 20, say: Callable[[str], None], report: Report) -> Story:
-    """Train, build a gallery, calibrate it, ask, and tell what happened.
+def run_demo(
+    folder: Path, *, epochs: int = 20, say: Callable[[str], None], report: Report
+) -> Findings:
+    """Train, build and calibrate a gallery, query it, and report what was found.
 
     Args:
-        folder: Where the run, the gallery and its pictures are written.
-        epochs: Passes over the digits, for each of the two encoders.
-        say: Called with each sentence of the story.
+        folder: Where the run, the gallery and its images are written.
+        epochs: Training epochs of each of the two encoders.
+        say: Called with each sentence of the report.
         report: Called after each training step.
 
     Returns:
-        The numbers and pictures.
+        The findings.
     """
     digits = material()
     say(
-        f"Two encoders learn the digits 0 to 7 from {len(digits.learn)} images: "
-        "a plain one, and a Bayesian one."
+        f"Two encoders are trained on {len(digits.train)} images of the digits 0 to 7: "
+        "a deterministic one, and a Bayesian one (online LAM)."
     )
     learners = {
         method: MetricLearner(
             small_net(1, 8, 4, generator=seeded(0, "encoder")), method=method, epochs=epochs
-        ).fit(digits.learn, report=report)
+        ).fit(digits.train, report=report)
         for method in ("deterministic", "laplace-online")
     }
-    plain, bayesian = learners.values()
-    items = {name: learner.embed(digits.learn) for name, learner in learners.items()}
+    deterministic, bayesian = learners.values()
+    items = {name: learner.embed(digits.train) for name, learner in learners.items()}
     asked = {
         name: {kind: learner.embed(x) for kind, x in digits.queries.items()}
         for name, learner in learners.items()
     }
     recall = {name: _recall(asked[name][KINDS[0]], items[name], digits) for name in learners}
     say(
-        f"Both retrieve well: the nearest image shows the right digit for {recall['deterministic']:.0%} "
-        f"of new images (plain) and {recall['laplace-online']:.0%} (Bayesian)."
+        f"Both retrieve well: recall@1 on test images is {recall['deterministic']:.0%} (deterministic) and "
+        f"{recall['laplace-online']:.0%} (Bayesian)."
     )
     kappa = {kind: e.numpy().kappa for kind, e in asked["laplace-online"].items()}
     say(
-        "The plain encoder is never in doubt. The Bayesian one gives each answer a κ, high for sure:"
+        "The deterministic encoder has no uncertainty. The Bayesian one gives each query a certainty κ:"
     )
-    auroc = _auroc(asked, plain.embed(digits.learn))
+    auroc = _auroc(asked, deterministic.embed(digits.train))
     for kind in KINDS:
-        told = (
-            f", told from known digits with AUROC {auroc[kind]['κ']:.2f}" if kind in auroc else ""
-        )
-        say(f"  {kind}: median κ {np.median(kappa[kind]):.3g}{told}")
+        detected = f", detected with AUROC {auroc[kind]['κ']:.2f}" if kind in auroc else ""
+        say(f"  {kind}: median κ {np.median(kappa[kind]):.3g}{detected}")
     bayesian.save(folder / "run")
     with _gallery(folder / "gallery", bayesian, digits) as gallery:
         calibration = gallery.calibration
         assert calibration is not None
-        say(f"A gallery of {len(gallery)} digits, calibrated on {len(digits.calibrate)} others.")
+        say(f"A gallery of {len(gallery)} digits, calibrated on {len(digits.calibration)} others.")
         say(calibration.summary)
         answers = {kind: gallery.search(e, k=5) for kind, e in asked["laplace-online"].items()}
-    decisions = {kind: _shares(a) for kind, a in answers.items()}
+    decisions = {kind: _fractions(a) for kind, a in answers.items()}
     for kind in KINDS:
-        said = ", ".join(f"{decisions[kind][d]:.0%} {d.replace('_', ' ')}" for d in DECISIONS)
-        say(f"  {kind}: {said}")
-    like = {kind: answers[kind] for kind in (KINDS[0], KINDS[3])}
-    wrong = {"promised": _wrong(like, digits), "all": _wrong(answers, digits)}
+        parts = (f"{decisions[kind][d]:.0%} {d.replace('_', ' ')}" for d in DECISIONS)
+        say(f"  {kind}: {', '.join(parts)}")
+    covered = {kind: answers[kind] for kind in (KINDS[0], KINDS[3])}
+    wrong = {"calibrated": _wrong(covered, digits), "all": _wrong(answers, digits)}
     say(
-        "Of digits, known or not, {:.1%} of what is called a match is wrong; believing every nearest "
-        "neighbour, {:.0%} would be.".format(*wrong["promised"])
+        "Of digits, seen or not, {:.1%} of the matches are wrong; accepting every nearest neighbour, "
+        "{:.0%} would be.".format(*wrong["calibrated"])
     )
     say(
-        "With the other queries, for which no promise was made, it is {:.1%} against {:.0%}.".format(
+        "With the other queries, which the guarantee does not cover, it is {:.1%} against {:.0%}.".format(
             *wrong["all"]
         )
     )
@@ -165,18 +165,14 @@ def tell(folder: Path, *, epochs: int = 20, say: Callable[[str], None], report: 
     for one in examples:
         why = f" ({', '.join(one.reasons)})" if one.reasons else ""
         say(
-            f"A query ({one.kind}): the nearest item says {one.label}; "
-            f"{one.decision.replace('_', ' ')}, {one.probability:.0%} sure{why}."
+            f"A query ({one.kind}): the nearest item's label is {one.label}; "
+            f"{one.decision.replace('_', ' ')}, probability {one.probability:.0%}{why}."
         )
-    return Story(recall, kappa, auroc, decisions, wrong, calibration.summary, examples)
+    return Findings(recall, kappa, auroc, decisions, wrong, calibration.summary, examples)
 
 
 def material() -> Material:
-    """Part the digits.
-
-    Returns:
-        What is learnt, what calibrates, what is asked.
-    """
+    """Divide the digits into training data, calibration data and queries."""
     digits = load("digits")
     train = digits.train
     parts = validation_split(
@@ -191,12 +187,12 @@ def material() -> Material:
     test = digits.test
     known = test[test.labels < UNKNOWN_IN_CALIBRATION]
     clean = known.read()
-    covered = clean.clone()
-    covered[..., 4:] = 0
+    occluded = clean.clone()
+    occluded[..., 4:] = 0
     blurred = avg_pool2d(clean, 3, stride=1, padding=1)
-    nine = test[test.labels == NEVER_SHOWN].read()
+    nine = test[test.labels == NEVER_SEEN].read()
     names = [str(int(label)) for label in known.labels]
-    queries = (clean, blurred, covered, nine, digits["ood"].read())
+    queries = (clean, blurred, occluded, nine, digits["ood"].read())
     truth = (names, names, names, ["9"] * len(nine), ["no digit"] * len(digits["ood"]))
     return Material(
         parts.train,
@@ -207,21 +203,21 @@ def material() -> Material:
 
 
 def _gallery(folder: Path, learner: MetricLearner, digits: Material) -> Gallery:
-    """Fill a gallery with what was learnt, pictures beside it, and calibrate it on the rest."""
+    """Fill a gallery with the training data, save their images, and calibrate it on held-out data."""
     gallery = Gallery(path=folder, model="surefind demo")
-    names = [str(int(label)) for label in digits.learn.labels]
+    names = [str(int(label)) for label in digits.train.labels]
     ids = [f"digit-{i:04d}" for i in range(len(names))]
-    pictures = folder.with_name("images")
-    pictures.mkdir(parents=True, exist_ok=True)
-    pil = require("PIL.Image", "write the gallery's pictures")
-    for id_, pixels in zip(ids, np.asarray(digits.learn.inputs), strict=True):
-        pil.fromarray(pixels).save(pictures / f"{id_}.png")
+    images = folder.with_name("images")
+    images.mkdir(parents=True, exist_ok=True)
+    pil = require("PIL.Image", "write the gallery's images")
+    for id_, pixels in zip(ids, np.asarray(digits.train.inputs), strict=True):
+        pil.fromarray(pixels).save(images / f"{id_}.png")
     payload = [{"path": f"{id_}.png"} for id_ in ids]
-    gallery.add(learner.embed(digits.learn), ids=ids, labels=names, payload=payload)
+    gallery.add(learner.embed(digits.train), ids=ids, labels=names, payload=payload)
     known = set(names)
-    truth = [str(int(label)) for label in digits.calibrate.labels]
+    truth = [str(int(label)) for label in digits.calibration.labels]
     gallery.calibrate(
-        learner.embed(digits.calibrate),
+        learner.embed(digits.calibration),
         [t if t in known else None for t in truth],
         max_wrong=MAX_WRONG,
     )
@@ -231,32 +227,32 @@ def _gallery(folder: Path, learner: MetricLearner, digits: Material) -> Gallery:
 def _recall(queries: Embeddings, items: Embeddings, digits: Material) -> float:
     found = nearest(queries.mean, items.mean, 1)
     labels = np.array(digits.truth[KINDS[0]], dtype=int)
-    return metrics.recall_at_k(found.indices, labels, digits.learn.labels.numpy(), 1)
+    return metrics.recall_at_k(found.indices, labels, digits.train.labels.numpy(), 1)
 
 
 def _auroc(
     asked: dict[str, dict[str, Embeddings]], items: Embeddings
 ) -> dict[str, dict[str, float]]:
-    """Compare κ of the Bayesian encoder with the plain encoder's best free signal."""
+    """Compare κ of the Bayesian encoder with the deterministic encoder's nearest distance."""
     distance = fit_nearest_distance(items.mean)
     far = {kind: distance.score(e.mean) for kind, e in asked["deterministic"].items()}
-    doubt = {kind: e.uncertainty for kind, e in asked["laplace-online"].items()}
+    uncertainty = {kind: e.uncertainty for kind, e in asked["laplace-online"].items()}
     clean = KINDS[0]
     return {
         kind: {
-            "κ": metrics.auroc(doubt[clean], doubt[kind]),
+            "κ": metrics.auroc(uncertainty[clean], uncertainty[kind]),
             "distance": metrics.auroc(far[clean], far[kind]),
         }
         for kind in KINDS[1:]
     }
 
 
-def _shares(answers: Answers) -> dict[str, float]:
+def _fractions(answers: Answers) -> dict[str, float]:
     return {d: float(np.mean(answers.decision == d)) for d in DECISIONS}
 
 
 def _wrong(answers: dict[str, Answers], digits: Material) -> tuple[float, float]:
-    """Say which share is wrong among matches, and among all nearest neighbours."""
+    """Return the error rate of the matches, and of all nearest neighbours."""
     wrong = np.concatenate([
         a.labels[:, 0] != np.array(digits.truth[kind], dtype=object) for kind, a in answers.items()
     ])
@@ -276,7 +272,7 @@ def _example(
     return Example(
         kind,
         digits.queries[kind][at, 0].numpy(),
-        digits.learn.read(rows)[:, 0].numpy(),
+        digits.train.read(rows)[:, 0].numpy(),
         str(answer.labels[at, 0]),
         float(kappa[kind][at]),
         str(answer.decision[at]),

@@ -1,7 +1,7 @@
 import pytest
 
-from surefind.evaluation.report import PAPER
-from surefind.evaluation.report.vocabulary import METRICS, kind_of, row_title
+from surefind.evaluation.report.paper import PAPER
+from surefind.evaluation.vocabulary import METRICS, kind_of, method_title
 
 
 @pytest.mark.parametrize(
@@ -20,17 +20,18 @@ from surefind.evaluation.report.vocabulary import METRICS, kind_of, row_title
     ],
 )
 def test_numbers_are_the_papers(where, number):
-    name, row, metric = where
-    assert PAPER.values[name][row][metric] == number
+    dataset, method, metric = where
+    assert PAPER.values[dataset][method][metric] == number
 
 
 def test_names_are_ours():
     known = {m.name for m in METRICS}
-    for rows in PAPER.values.values():
-        for row, metrics in rows.items():
-            assert kind_of(row) == "ablation" or row_title(row) != row
+    for methods in PAPER.values.values():
+        for method, metrics in methods.items():
+            assert kind_of(method) == "ablation" or method_title(method) != method
             assert set(metrics) <= known
-    assert sum(kind_of(row) == "ablation" for row in PAPER.values[PAPER.ablation_set]) == 12
+    variants = [m for m in PAPER.values[PAPER.ablation_dataset] if kind_of(m) == "ablation"]
+    assert len(variants) == 12
 
 
 def test_a_point_estimate_has_no_uncertainty():

@@ -1,0 +1,516 @@
+"""Every figure of reports, runs and the demo, drawn by matplotlib as SVG.
+
+A figure is an SVG element as text, to be put into a page or a file. Its text stays text, and the same
+numbers give the same bytes. Colours are CSS variables with the light colour as fallback,
+``var(--blue, #0072b2)``: a page that includes `palette_css` shows its figures in light, dark and print;
+`write_figure` puts that style into the file.
+
+Figures that compare methods are of one seed: a mean of curves would be smoother than any trained model.
+A method has the same colour, dash and marker in all of them, so that none is needed alone.
+
+Embeddings on the sphere are orthographic views. The sphere is rotated so that the mean direction of the
+in-distribution inputs faces the reader: that is the front. The back is seen from behind, so left and right
+are exchanged. Colour and size show five levels of log κ between its 2 % and 98 % quantiles over
+in-distribution and OOD points together.
+"""
+
+import base64
+import io
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from surefind.dependencies import require
+from surefind.evaluation.artifacts import SpherePoints
+from surefind.evaluation.results import CorruptionCurve, KappaHistogram, Result
+from surefind.evaluation.vocabulary import (
+    DISTANCE_BASELINES,
+    METHODS,
+    PARTS,
+    dataset_title,
+    method_title,
+    metric_of,
+)
+from surefind.files import write_atomically
+
+PALETTE = {
+    "bg": ("#ffffff", "#15171b"),
+    "ink": ("#1a1c20", "#e9ebef"),
+    "soft": ("#575d68", "#a4abb8"),
+    "grid": ("#e7eaef", "#282c34"),
+    "blue": ("#0072b2", "#4fb0ec"),
+    "orange": ("#d55e00", "#ff8a3d"),
+    "green": ("#00805d", "#2fc79a"),
+    "purple": ("#a2478c", "#e18bc9"),
+    "ochre": ("#927000", "#dcb32e"),
+    "slate": ("#33373e", "#f2f4f7"),
+    "stone": ("#7d7468", "#b3a999"),
+    "grey": ("#7b818c", "#949ba8"),
+    "brown": ("#7a4b1e", "#d9a877"),
+    "violet": ("#4b3fa8", "#a99fff"),
+    "red": ("#b0284f", "#ff86a5"),
+    "olive": ("#3b6b00", "#9fd35c"),
+}
+"""The light and the dark colour of each variable."""
+LIGHT = {name: light for name, (light, _) in PALETTE.items()}
+METHOD_COLOURS = ("stone", "blue", "orange", "green", "purple", "ochre", "slate")
+CUSTOM_COLOURS = ("brown", "violet", "red", "olive")
+SERIES_COLOURS = ("blue", "orange", "green", "purple", "ochre")
+DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (10, 3)))
+MARKERS = "osD^vPX<>*ph"
+LEVEL_COLOURS = ("#2b6ca3", "#7fb3d8", "#a0a0a0", "#e99c45", "#c4500a")
+"""From certain to uncertain; legible on light and on dark."""
+PIXELS_PER_INCH = 110
+STRIP_HEIGHT = 64
+"""Images of strips are shrunk to this many pixels."""
+MAX_NAMED_CLASSES = 12
+"""With more classes than this their names would hide the points."""
+RC = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": LIGHT["soft"],
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.labelcolor": LIGHT["soft"],
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": LIGHT["bg"],
+    "font.size": 10,
+    "grid.color": LIGHT["grid"],
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "svg.fonttype": "none",
+    "text.color": LIGHT["ink"],
+    "xtick.color": LIGHT["soft"],
+    "ytick.color": LIGHT["soft"],
+}
+
+
+@dataclass(frozen=True)
+class CurveKind:
+    """A kind of curve.
+
+    Attributes:
+        title: Its heading.
+        metric: The metric that sums it up.
+        x_label: Of the abscissa.
+        y_label: Of the ordinate.
+        caption: How to read it.
+        diagonal: Whether y = x is a reference.
+    """
+
+    title: str
+    metric: str
+    x_label: str
+    y_label: str
+    caption: str
+    diagonal: bool = False
+
+
+CURVES = {
+    "roc": CurveKind(
+        "ROC curves",
+        "auroc",
+        "false positive rate (in-distribution rejected)",
+        "true positive rate (OOD detected)",
+        "Inputs more uncertain than a threshold are rejected: the fraction of OOD inputs detected against "
+        "the fraction of in-distribution inputs rejected. The dotted line is chance.",
+        diagonal=True,
+    ),
+    "precision-recall": CurveKind(
+        "Precision-recall curves",
+        "auprc",
+        "recall (OOD detected)",
+        "precision (OOD among rejected)",
+        "Fraction of OOD inputs among the rejected, against the fraction of OOD inputs detected.",
+    ),
+    "calibration": CurveKind(
+        "Calibration curves",
+        "ece",
+        "confidence",
+        "accuracy",
+        "Accuracy of the queries of each confidence. On the dotted line the model is calibrated; below it "
+        "is overconfident, above underconfident.",
+        diagonal=True,
+    ),
+    "sparsification": CurveKind(
+        "Sparsification curves",
+        "ausc",
+        "fraction of most uncertain queries dropped",
+        "accuracy of the rest",
+        "Accuracy of the remaining queries as the most uncertain ones are dropped; it should rise early "
+        "and steeply.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with its words.
+
+    Attributes:
+        title: Its heading.
+        svg: The SVG element.
+        caption: How to read it, or its numbers.
+    """
+
+    title: str
+    svg: str
+    caption: str = ""
+
+
+def palette_css() -> str:
+    """Return the style that gives figures their colours in light, dark and print."""
+    light, dark = (
+        f":root{{{''.join(f'--{name}:{pair[i]};' for name, pair in PALETTE.items())}}}"
+        for i in (0, 1)
+    )
+    return f"{light}@media (prefers-color-scheme:dark){{{dark}}}@media print{{{light}}}"
+
+
+def write_figure(file: Path, svg: str) -> None:
+    """Write a figure as a file that follows the reader's light or dark setting."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    opening = svg.index(">") + 1
+    write_atomically(file, f"{svg[:opening]}<style>{palette_css()}</style>{svg[opening:]}\n")
+
+
+def curve_chart(name: str, x: Sequence[Any], y: Sequence[Any]) -> str:
+    """Draw one curve of an evaluation; a name without an entry in `CURVES` has no labels."""
+    kind = CURVES.get(name, CurveKind(name, "", "", "", ""))
+    with _style():
+        figure, axes = _axes(5, 3.4)
+        _draw_curves(axes, kind, [(x, y, {"color": LIGHT["blue"]})])
+        return _svg(figure, kind.title)
+
+
+def curve_charts(results: Mapping[str, Result]) -> list[Figure]:
+    """Draw each kind of curve of all methods that have it, from one result of each method."""
+    looks, charts = line_styles(list(results)), []
+    for name, kind in CURVES.items():
+        having = {method: r for method, r in results.items() if name in r.curves}
+        if not having:
+            continue
+        metric = metric_of(kind.metric)
+        values = {method: r.values.get(kind.metric) for method, r in having.items()}
+        labels = {
+            method: method_title(method) + ("" if value is None else f" {value:.3f}")
+            for method, value in values.items()
+        }
+        with _style():
+            figure, axes = _axes(4.9, 4.9)
+            lines = [
+                (r.curves[name].x, r.curves[name].y, {**looks[method], "label": labels[method]})
+                for method, r in having.items()
+            ]
+            _draw_curves(axes, kind, lines)
+            _legend(figure, "lower", 2)
+            svg = _svg(
+                figure,
+                f"{kind.title} on {_dataset(results)}. {metric.title}: {', '.join(labels.values())}",
+            )
+        number = f"The number is the {metric.title}; {metric.better} is better."
+        charts.append(Figure(kind.title, svg, f"{kind.caption} {number}"))
+    return charts
+
+
+def line_styles(methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return colour, dash and marker of each method; a known method always has the same."""
+    custom = [m for m in methods if m not in METHODS and m not in DISTANCE_BASELINES]
+    looks = {}
+    for method in methods:
+        if method in DISTANCE_BASELINES:
+            place, colour = list(DISTANCE_BASELINES).index(method), "grey"
+        elif method in METHODS:
+            place = list(METHODS).index(method)
+            colour = METHOD_COLOURS[place % len(METHOD_COLOURS)]
+        else:
+            place = custom.index(method)
+            colour = CUSTOM_COLOURS[place % len(CUSTOM_COLOURS)]
+        shift = len(METHODS) if method in DISTANCE_BASELINES else 0
+        looks[method] = {
+            "color": LIGHT[colour],
+            "linestyle": DASHES[place % len(DASHES)],
+            "marker": MARKERS[(shift + place) % len(MARKERS)],
+            "markevery": (0.02 * (1 + place), 0.22),
+            "linewidth": 1.1 if method in DISTANCE_BASELINES else 1.8,
+        }
+    return looks
+
+
+def kappa_chart(edges: Sequence[Any], counts: Mapping[str, Sequence[int]], alt: str) -> str:
+    """Draw the distribution of κ of several groups of inputs, from counts in bins of log10 κ."""
+    with _style():
+        figure, axes = _axes(4, 2.5) if len(counts) <= 2 else _axes(5, 3.2)
+        bins, middles = 10.0 ** np.asarray(edges), 10.0 ** (np.diff(edges) / 2 + edges[:-1])
+        for i, (label, numbers) in enumerate(counts.items()):
+            fractions = np.asarray(numbers) / max(sum(numbers), 1)
+            colour = LIGHT[SERIES_COLOURS[i % len(SERIES_COLOURS)]]
+            dash = DASHES[i % len(DASHES)]
+            if len(counts) <= 2:
+                axes.stairs(fractions, bins, color=colour, linestyle=dash, label=label)
+                axes.stairs(fractions, bins, color=colour, fill=True, alpha=0.16)
+            else:
+                axes.plot(middles, fractions, color=colour, linestyle=dash, label=label)
+        axes.set(xscale="log", xlabel="κ (right: more certain)", yticks=[])
+        axes.margins(x=0)
+        _plain_powers(axes.xaxis, edges[-1] - edges[0])
+        axes.spines["left"].set_visible(False)
+        _legend(figure, "upper", 2)
+        return _svg(figure, alt)
+
+
+def kappa_charts(results: Mapping[str, Result]) -> list[Figure]:
+    """Draw the distribution of κ of each method whose κ varies, from one result of each."""
+    charts = []
+    for method, result in results.items():
+        kappa = result.kappa
+        if kappa is None or kappa.edges[0] >= kappa.edges[-1]:
+            continue
+        counts = {
+            PARTS[part]: numbers
+            for part, numbers in (("id", kappa.id), ("ood", kappa.ood))
+            if numbers is not None
+        }
+        medians = _medians(kappa)
+        title = method_title(method)
+        svg = kappa_chart(
+            kappa.edges, counts, f"Distribution of κ for {title} on {_dataset(results)}: {medians}"
+        )
+        charts.append(Figure(title, svg, f"{medians[0].upper()}{medians[1:]}."))
+    return charts
+
+
+def corruption_charts(results: Mapping[str, Result]) -> list[Figure]:
+    """Draw uncertainty relative to clean images against corruption strength, on one scale for all."""
+    relative = {method: _relative(result.corruptions) for method, result in results.items()}
+    relative = {method: curves for method, curves in relative.items() if curves}
+    if not relative:
+        return []
+    every = np.concatenate([c.low + c.high for cs in relative.values() for c in cs.values()])
+    charts = []
+    for method, curves in relative.items():
+        rises = ", ".join(f"{name} {c.median[-1]:.3g}×" for name, c in curves.items())
+        title = method_title(method)
+        with _style():
+            figure, axes = _axes(4, 2.9)
+            for i, (name, c) in enumerate(curves.items()):
+                colour = LIGHT[SERIES_COLOURS[i % len(SERIES_COLOURS)]]
+                axes.fill_between(c.strength, c.low, c.high, color=colour, alpha=0.13, linewidth=0)
+                axes.plot(c.strength, c.median, color=colour, linestyle=DASHES[i], label=name)
+            axes.set(yscale="log", xlabel="corruption strength", xlim=(0, 1))
+            axes.set_ylim(min(every.min(), 0.8), max(every.max(), 2))
+            _plain_powers(axes.yaxis, float(np.log10(every.max() / every.min())), "×")
+            _legend(figure, "upper", 3)
+            svg = _svg(
+                figure,
+                f"Uncertainty of {title} on corrupted {_dataset(results)}. At full strength: {rises}",
+            )
+        charts.append(Figure(title, svg, f"At full strength: {rises}."))
+    return charts
+
+
+def loss_chart(losses: Mapping[str, Sequence[float]]) -> str:
+    """Draw the mean loss of each epoch, a line per training stage."""
+    with _style():
+        figure, axes = _axes(5, 3.2)
+        for i, (stage, values) in enumerate(losses.items()):
+            colour = LIGHT[SERIES_COLOURS[i % len(SERIES_COLOURS)]]
+            axes.plot(range(1, len(values) + 1), values, "o-", color=colour, label=stage)
+        axes.set(xlabel="epoch", ylabel="mean loss")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if losses:
+            _legend(figure, "upper", 3)
+        return _svg(figure, "Mean loss by epoch")
+
+
+def sphere_charts(sphere: Mapping[str, SpherePoints], title: str) -> list[Figure]:
+    """Draw front and back of the sphere by part, with the centres of in-distribution classes."""
+    known = sphere.get("id") or next(iter(sphere.values()))
+    rotation, centres = facing(known), class_centres(known)
+    limits = level_limits(sphere)
+    charts = []
+    for part, points in sphere.items():
+        level = len(limits) - np.digitize(np.log10(points.kappa), limits)
+        for side, sign in (("front", 1), ("back", -1)):
+            mean = points.mean @ rotation.T * [sign, 1, sign]
+            shown = mean[:, 2] >= 0
+            if not shown.any():
+                continue
+            names = {k: v @ rotation.T * [sign, 1, sign] for k, v in centres.items()}
+            name = f"{PARTS[part]}, {side}"
+            svg = _disc(mean[shown], level[shown], names, f"{name}: embeddings of {title}")
+            charts.append(Figure(name, svg))
+    return charts
+
+
+def image_strip(images: np.ndarray) -> str:
+    """Lay uint8 images (n, h, w) or (n, h, w, 3) side by side, as a PNG data URI."""
+    image = require("PIL.Image", "show images")
+    shrunk = [image.fromarray(one) for one in images]
+    for one in shrunk:
+        one.thumbnail((STRIP_HEIGHT, STRIP_HEIGHT))
+    gap = max(1, shrunk[0].width // 14)
+    width = (shrunk[0].width + gap) * len(shrunk) - gap
+    strip = image.new("RGBA", (width, shrunk[0].height))
+    for i, one in enumerate(shrunk):
+        strip.paste(one, (i * (one.width + gap), 0))
+    buffer = io.BytesIO()
+    strip.save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def facing(points: SpherePoints) -> np.ndarray:
+    """Return the rotation (3, 3) that turns the points' mean direction to the reader, the third axis."""
+    # The mean first, then any basis of the rest; the factors' signs are free, so they are fixed here.
+    start = np.column_stack([points.mean.sum(axis=0), np.eye(3)[:, :2]]).astype(float)
+    basis, upper = np.linalg.qr(start)
+    basis = basis * np.where(np.diag(upper) < 0, -1.0, 1.0)
+    rotation = np.stack([basis[:, 1], basis[:, 2], basis[:, 0]])
+    # A mirror image would put classes on the wrong side of each other.
+    rotation[1] *= np.sign(np.linalg.det(rotation))
+    return rotation
+
+
+def class_centres(points: SpherePoints) -> dict[str, np.ndarray]:
+    """Return the mean direction of each class; none without labels, or with too many classes to name."""
+    if points.labels is None or len(np.unique(points.labels)) > MAX_NAMED_CLASSES:
+        return {}
+    sums = {str(k): points.mean[points.labels == k].sum(axis=0) for k in np.unique(points.labels)}
+    lengths = {name: float(np.linalg.norm(v)) for name, v in sums.items()}
+    return {name: v / lengths[name] for name, v in sums.items() if lengths[name] > 0}
+
+
+def level_limits(parts: Mapping[str, SpherePoints]) -> np.ndarray:
+    """Return the borders between the levels of log10 κ, common to all parts."""
+    logs = np.log10(np.concatenate([p.kappa for p in parts.values()]))
+    low, high = np.quantile(logs, [0.02, 0.98])
+    return np.asarray(np.linspace(low, high, len(LEVEL_COLOURS) + 1)[1:-1])
+
+
+def _disc(mean: np.ndarray, level: np.ndarray, names: dict[str, np.ndarray], alt: str) -> str:
+    patches = require("matplotlib.patches", "draw figures", extra="report")
+    with _style():
+        figure, axes = _axes(2.6, 2.6)
+        axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal")
+        axes.axis("off")
+        for width, height in ((2, 2), (1, 2), (2, 1)):
+            axes.add_patch(
+                patches.Ellipse((0, 0), width, height, fill=False, color=LIGHT["grid"], zorder=0)
+            )
+        # The certain ones first: what is uncertain must not be hidden. Thousands of points are pixels.
+        order = np.argsort(level, kind="stable")
+        axes.scatter(
+            *mean[order, :2].T,
+            s=3 + level[order] * 1.5,
+            c=np.asarray(LEVEL_COLOURS)[level[order]],
+            linewidths=0,
+            rasterized=True,
+        )
+        box = {"boxstyle": "round,pad=0.1", "facecolor": LIGHT["bg"], "edgecolor": "none"}
+        for name, centre in names.items():
+            if centre[2] >= 0:
+                axes.text(
+                    *centre[:2],
+                    name,
+                    ha="center",
+                    va="center",
+                    weight="bold",
+                    bbox=box | {"alpha": 0.75},
+                )
+        return _svg(figure, alt)
+
+
+def _draw_curves(
+    axes: Any, kind: CurveKind, lines: Sequence[tuple[Any, Any, dict[str, Any]]]
+) -> None:
+    lowest = 0.0
+    if kind is CURVES["sparsification"]:
+        lowest = max(0.0, float(np.floor(min(min(y) for _, y, _ in lines) * 20)) / 20 - 0.02)
+    axes.set(xlim=(0, 1), ylim=(lowest, 1.01), xlabel=kind.x_label, ylabel=kind.y_label)
+    if kind.diagonal:
+        axes.plot([0, 1], [0, 1], ":", color=LIGHT["soft"], linewidth=1)
+    for i, (x, y, look) in enumerate(lines):
+        # The first methods are drawn last, so that nothing hides them.
+        axes.plot(x, y, zorder=3 - i / 100, **look)
+
+
+def _relative(corruptions: Mapping[str, CorruptionCurve]) -> dict[str, CorruptionCurve]:
+    """Divide by the uncertainty of clean images; leave out what has no logarithm."""
+    return {
+        name: CorruptionCurve(
+            strength=c.strength,
+            **{
+                k: (np.asarray(getattr(c, k)) / c.median[0]).tolist()
+                for k in ("median", "low", "high")
+            },
+        )
+        for name, c in corruptions.items()
+        if min(*c.low, c.median[0]) > 0
+    }
+
+
+def _dataset(results: Mapping[str, Result]) -> str:
+    return dataset_title(next(iter(results.values())).dataset)
+
+
+def _medians(kappa: KappaHistogram) -> str:
+    edges, parts = np.asarray(kappa.edges), []
+    for short, counts in (("ID", kappa.id), ("OOD", kappa.ood)):
+        if counts is not None and sum(counts) > 0:
+            at = int(np.searchsorted(np.cumsum(counts) / np.sum(counts), 0.5))
+            parts.append(f"{short} {10 ** edges[at : at + 2].mean():.3g}")
+    return f"median κ: {', '.join(parts)}"
+
+
+def _style() -> AbstractContextManager[None]:
+    matplotlib = require("matplotlib", "draw figures", extra="report")
+    context: AbstractContextManager[None] = matplotlib.rc_context(RC)
+    return context
+
+
+def _axes(width: Any, height: Any) -> tuple[Any, Any]:
+    """Make a figure (inches) without pyplot, which would keep state in the process."""
+    figure = require("matplotlib.figure", "draw figures", extra="report").Figure((width, height))
+    return figure, figure.add_subplot()
+
+
+def _plain_powers(axis: Any, decades: Any, unit: str = "") -> None:
+    """Label a logarithmic axis by plain numbers, as many as there is room for."""
+    ticker = require("matplotlib.ticker", "draw figures", extra="report")
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if decades <= 2.5 else (1,)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}{unit}")
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+def _legend(figure: Any, where: str, columns: int) -> None:
+    figure.legend(loc=f"outside {where} center", ncols=columns, fontsize=9.5)
+
+
+def _svg(figure: Any, alt: str) -> str:
+    """Return a figure as an SVG element whose colours are CSS variables."""
+    matplotlib = require("matplotlib", "draw figures", extra="report")
+    stream = io.StringIO()
+    # A salt of its own, so that the figures of one page share no id.
+    with matplotlib.rc_context({"svg.hashsalt": alt}):
+        figure.savefig(stream, format="svg", dpi=PIXELS_PER_INCH, metadata={"Date": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg ") :].strip()
+    # matplotlib's own style would apply to the whole page.
+    text = re.sub(
+        r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL
+    )
+    text = re.sub(r">\s+<", "><", re.sub(r'<g id="[^"]*"', "<g", text))
+    text = re.sub(r' d="[^"]*"', lambda d: re.sub(r"(\.\d)\d+", r"\1", d[0]), text)
+    text = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", text)
+    variables = {light: f"var(--{name}, {light})" for name, light in LIGHT.items()}
+    text = re.sub('#[0-9a-f]{6}(?=[;"])', lambda c: variables.get(c[0], c[0]), text)
+    label = f'<svg class="chart" role="img" aria-label="{escape(alt)}" '
+    return text.replace("<svg ", label, 1)

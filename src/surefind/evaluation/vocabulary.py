@@ -1,0 +1,234 @@
+"""The names of a benchmark: methods, data sets and metrics, with their titles for readers.
+
+| metric | definition |
+| --- | --- |
+| recall@k | fraction of queries with a relevant item among the k nearest |
+| map@k | mean average precision of the first k, divided by min(k, relevant items) |
+| auroc, auprc, fpr95 | detection of out-of-distribution inputs by uncertainty |
+| ausc, aurc, r_auroc | detection of wrong retrievals by uncertainty |
+| agreement_ausc, agreement_r_auroc | the same by the disagreement of sampled neighbours |
+| ece | expected calibration error |
+
+What a benchmark compares is called a method. It is of one of three kinds: a method of
+`surefind.learning`, a distance baseline (an uncertainty computed from the point estimate's embeddings and
+features at no further training), or a variant of the ablation, named posthoc/online × distance ×
+approximation. Nothing here imports PyTorch, so that shell completion can read it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from surefind.learning import METHOD_ENTRIES
+
+Kind = Literal["method", "baseline", "ablation"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a result.
+
+    Attributes:
+        name: Its key in a result.
+        title: Its column heading.
+        group: The task it measures; columns of one group share a heading.
+        better: "higher", "lower", or "" if unknown.
+        summary: A phrase for one line of a terminal.
+        definition: One sentence for the glossary; empty where another metric's covers it.
+    """
+
+    name: str
+    title: str
+    group: str
+    better: Literal["higher", "lower", ""]
+    summary: str = ""
+    definition: str = ""
+
+    @property
+    def arrow(self) -> str:
+        """The better direction as a sign."""
+        return {"higher": "↑", "lower": "↓", "": ""}[self.better]
+
+
+RETRIEVAL, OOD_DETECTION, ERROR_DETECTION, CALIBRATION = (
+    "Retrieval",
+    "OOD detection",
+    "Error detection",
+    "Calibration",
+)
+
+METRICS = (
+    Metric(
+        "recall@1",
+        "recall@1",
+        RETRIEVAL,
+        "higher",
+        "the nearest neighbour is relevant",
+        "Fraction of queries with a relevant item (same class) among the k nearest; recall@1 is the "
+        "accuracy of the nearest neighbour.",
+    ),
+    Metric("recall@5", "recall@5", RETRIEVAL, "higher", "a relevant item among the five nearest"),
+    Metric("recall@10", "recall@10", RETRIEVAL, "higher", "a relevant item among the ten nearest"),
+    Metric(
+        "map@5",
+        "mAP@5",
+        RETRIEVAL,
+        "higher",
+        "mean average precision of the five nearest",
+        "Mean average precision: like recall, but relevant items count more the earlier they are ranked.",
+    ),
+    Metric("map@10", "mAP@10", RETRIEVAL, "higher", "mean average precision of the ten nearest"),
+    Metric(
+        "auroc",
+        "AUROC",
+        OOD_DETECTION,
+        "higher",
+        "OOD detection by uncertainty; 0.5 is chance",
+        "Probability that an out-of-distribution input is more uncertain than an in-distribution one; 0.5 "
+        "is chance.",
+    ),
+    Metric(
+        "auprc",
+        "AUPRC",
+        OOD_DETECTION,
+        "higher",
+        "area under the precision-recall curve of the same task",
+        "Area under the precision-recall curve of the same task; chance is the fraction of OOD inputs.",
+    ),
+    Metric(
+        "fpr95",
+        "FPR@95",
+        OOD_DETECTION,
+        "lower",
+        "false positives at 95 % of OOD inputs detected; lower is better",
+        "Fraction of in-distribution inputs rejected when 95 % of the OOD inputs are detected.",
+    ),
+    Metric(
+        "ausc",
+        "AUSC",
+        ERROR_DETECTION,
+        "higher",
+        "accuracy as uncertain queries are dropped",
+        "Area under the sparsification curve: mean accuracy as the most uncertain 0 % to 99 % of the "
+        "queries are dropped.",
+    ),
+    Metric(
+        "aurc",
+        "AURC",
+        ERROR_DETECTION,
+        "lower",
+        "risk as uncertain queries are dropped; lower is better",
+        "Area under the risk-coverage curve: mean error rate as coverage grows from the most certain "
+        "query to all.",
+    ),
+    Metric(
+        "r_auroc",
+        "R-AUROC",
+        ERROR_DETECTION,
+        "higher",
+        "detection of wrong retrievals by uncertainty; 0.5 is chance",
+        "Probability that a wrong retrieval is more uncertain than a correct one.",
+    ),
+    Metric(
+        "agreement_ausc",
+        "AUSC*",
+        ERROR_DETECTION,
+        "higher",
+        "as ausc, by disagreement of samples",
+        "* with disagreement in place of 1/κ: the fraction of sampled embeddings whose nearest neighbour "
+        "is not of the majority class.",
+    ),
+    Metric(
+        "agreement_r_auroc",
+        "R-AUROC*",
+        ERROR_DETECTION,
+        "higher",
+        "as r_auroc, by disagreement of samples",
+    ),
+    Metric(
+        "ece",
+        "ECE",
+        CALIBRATION,
+        "lower",
+        "expected calibration error; lower is better",
+        "Expected calibration error: mean absolute difference between confidence and accuracy.",
+    ),
+)
+"""In the order of the columns. mAP@1 equals recall@1 and has no column."""
+
+METHODS = {name: entry.title for name, entry in METHOD_ENTRIES.items()}
+DISTANCE_BASELINES = {
+    "nearest-distance": "Nearest distance",
+    "margin": "Top-1/top-2 margin",
+    "knn-density": "k-NN density",
+    "mahalanobis": "Mahalanobis",
+    "norm": "Norm of z",
+}
+ABLATION = tuple(
+    f"laplace-{stage}-{distance}-{approximation}"
+    for stage in ("posthoc", "online")
+    for distance in ("euclidean", "arccos")
+    for approximation in ("fixed", "positive", "full")
+)
+DATASETS = {
+    "fashion-mnist": "FashionMNIST",
+    "mnist": "MNIST",
+    "cifar10": "CIFAR10",
+    "svhn": "SVHN",
+    "cub200": "CUB200",
+    "cars196": "Cars196",
+    "lfw": "LFW",
+    "msls": "MSLS",
+    "omniglot": "Omniglot",
+    "cub200-features": "CUB200, frozen features",
+    "cars196-features": "Cars196, frozen features",
+    "digits": "Digits",
+}
+BENCHMARKS = (
+    "fashion-mnist",
+    "cifar10",
+    "digits",
+    "cub200",
+    "lfw",
+    "msls",
+    "omniglot",
+    "cub200-features",
+)
+"""The data sets that have a protocol."""
+PARTS = {"id": "In-distribution", "ood": "Out-of-distribution"}
+_STAGES = {"posthoc": "post-hoc", "online": "online"}
+
+
+def kind_of(method: str) -> Kind:
+    """Return a method's kind; a name that is not known is a method of the user's."""
+    if method in DISTANCE_BASELINES:
+        return "baseline"
+    return "ablation" if method in ABLATION else "method"
+
+
+def method_title(method: str) -> str:
+    """Return a method's name for readers."""
+    return METHODS.get(method) or DISTANCE_BASELINES.get(method) or method
+
+
+def dataset_title(name: str) -> str:
+    """Return a data set's name for readers."""
+    return DATASETS.get(name, name)
+
+
+def ablation_parts(method: str) -> tuple[str, str, str]:
+    """Return stage, distance and approximation of a variant of the ablation."""
+    _, stage, distance, approximation = method.split("-")
+    return _STAGES[stage], distance, approximation
+
+
+def method_order(method: str) -> tuple[int, int, str]:
+    """Return a key that sorts methods, then distance baselines, then the ablation, each in its order."""
+    known = [*METHODS, *DISTANCE_BASELINES, *ABLATION]
+    place = known.index(method) if method in known else len(METHODS)
+    return ("method", "baseline", "ablation").index(kind_of(method)), place, method
+
+
+def metric_of(name: str) -> Metric:
+    """Return a metric by its key; one that is not known has no title but its name."""
+    known = {m.name: m for m in METRICS}
+    return known.get(name, Metric(name, name, "Other", ""))

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+import torch
+
+from surefind.evaluation.bench.distance_baselines import PointEstimate, baseline_scores
+from surefind.evaluation.bench.running import train_method
+from surefind.evaluation.vocabulary import DISTANCE_BASELINES
+
+
+@pytest.fixture(scope="module")
+def point(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("point")
+    return PointEstimate(tiny, train_method("norm", tiny, 0, folder, lambda *_: None))
+
+
+def chords(a, b):
+    return np.array([[float((x - y).norm()) for y in b.double()] for x in a.double()])
+
+
+def margins(d, labels):
+    """d_1 - d_o of each row, by looking at every column."""
+    out = []
+    for row in d:
+        first = int(row.argmin())
+        out.append(row[first] - row[labels != labels[first]].min())
+    return np.array(out)
+
+
+def test_embeddings_are_those_of_the_learner(point, tiny):
+    mean = point.learner.embed(tiny.test).mean
+    torch.testing.assert_close(point.test, mean)
+    torch.testing.assert_close(point.train, point.learner.embed(tiny.train).mean)
+    assert point.gallery is None
+
+
+@pytest.mark.parametrize("name", ["nearest-distance", "knn-density", "margin"])
+def test_ood_inputs_are_scored_against_the_training_set_and_queries_against_the_gallery(
+    point, tiny, name
+):
+    scores = baseline_scores(name, point)
+    ood = torch.nn.functional.normalize(point.ood, dim=1)
+    to_train, to_others = chords(point.test, point.train), chords(point.test, point.test)
+    np.fill_diagonal(to_others, np.inf)
+    outside = chords(ood, point.train)
+    k = 10 if name == "knn-density" else 1
+    if name == "margin":
+        train, test = tiny.train.labels.numpy(), tiny.test.labels.numpy()
+        expected = margins(to_others, test), margins(to_train, train), margins(outside, train)
+    else:
+        expected = [np.sort(d, axis=1)[:, :k].mean(1) for d in (to_others, to_train, outside)]
+    found = scores.retrieval, scores.id, scores.ood
+    for got, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mahalanobis", "norm"])
+def test_scores_without_a_gallery_answer_both_questions(point, name):
+    scores = baseline_scores(name, point)
+    np.testing.assert_array_equal(scores.retrieval, scores.id)
+    assert scores.ood.shape == (20,)
+
+
+@pytest.mark.parametrize("name", sorted(set(DISTANCE_BASELINES) - {"mahalanobis"}))
+def test_a_gallery_of_its_own_is_searched_whole(placed, name, tmp_path):
+    point = PointEstimate(placed, train_method(name, placed, 0, tmp_path, lambda *_: None))
+    scores = baseline_scores(name, point)
+    assert scores.ood is None
+    if name == "nearest-distance":
+        wanted = chords(point.test, point.gallery).min(1)
+        np.testing.assert_allclose(scores.retrieval, wanted, atol=1e-6)

@@ -1,0 +1,154 @@
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from surefind.evaluation.artifacts import SpherePoints
+from surefind.evaluation.figures import (
+    PALETTE,
+    curve_chart,
+    curve_charts,
+    facing,
+    image_strip,
+    kappa_chart,
+    level_limits,
+    line_styles,
+    loss_chart,
+    sphere_charts,
+    write_figure,
+)
+from surefind.evaluation.results import Result
+from surefind.evaluation.vocabulary import DISTANCE_BASELINES, METHODS
+
+
+def words(svg):
+    return [text.strip() for text in ElementTree.fromstring(svg).itertext() if text.strip()]
+
+
+def test_every_method_has_a_look_of_its_own():
+    methods = [*METHODS, *DISTANCE_BASELINES, "mine", "yours"]
+    looks = line_styles(methods)
+    assert len({(s["color"], str(s["linestyle"]), s["marker"]) for s in looks.values()}) == len(
+        methods
+    )
+    assert line_styles(["pfe"])["pfe"] == looks["pfe"]
+
+
+def test_text_stays_text_and_the_same_numbers_give_the_same_bytes(result):
+    results = {m: Result(**result(m)) for m in ("pfe", "mahalanobis")}
+    first, again = curve_charts(results), curve_charts(results)
+    assert [f.svg for f in first] == [f.svg for f in again]
+    value = results["pfe"].values["auroc"]
+    assert f"PFE {value:.3f}" in words(first[0].svg)
+    assert first[0].title == "ROC curves"
+
+
+def test_colours_are_variables_with_the_light_colour_as_fallback():
+    svg = curve_chart("roc", [0, 1], [0, 1])
+    assert f"stroke: var(--blue, {PALETTE['blue'][0]})" in svg
+    left = set(re.findall(r"(?<!, )#[0-9a-f]{6}(?=[;\"])", svg))
+    assert left <= {"#000000"}
+
+
+def test_a_file_follows_light_and_dark(tmp_path):
+    write_figure(tmp_path / "new" / "roc.svg", curve_chart("roc", [0.5], [0.5]))
+    text = (tmp_path / "new" / "roc.svg").read_text()
+    ElementTree.fromstring(text)
+    assert "prefers-color-scheme:dark" in text
+    assert "<dc:date>" not in text
+
+
+def test_names_are_escaped():
+    svg = kappa_chart([0, 1, 2], {"<b>&": [1, 2]}, 'quote " & <b>')
+    root = ElementTree.fromstring(svg)
+    assert root.get("aria-label") == 'quote " & <b>'
+    assert "<b>&" in words(svg)
+
+
+@pytest.mark.parametrize("span", [(0, 2), (0.69, 2.1), (2.9, 3.05), (2.001, 2.002), (-30, 30)])
+def test_a_logarithmic_axis_has_few_labels_and_some(span):
+    svg = kappa_chart(np.linspace(*span, 11).tolist(), {"a": [1] * 10}, "alt")
+    ticks = [w for w in words(svg) if re.fullmatch(r"[\d.e+-]+", w)]
+    assert 1 <= len(ticks) <= 12
+
+
+def test_a_history_of_several_stages_is_one_figure():
+    found = words(loss_chart({"encoder": [1.0, 0.5], "variance": [0.3]}))
+    assert {"encoder", "variance", "epoch", "mean loss"} <= set(found)
+    assert "epoch" in words(loss_chart({}))
+
+
+def test_images_are_laid_side_by_side():
+    assert image_strip(np.zeros((3, 8, 8), np.uint8)).startswith("data:image/png;base64,")
+    assert image_strip(np.zeros((2, 100, 80, 3), np.uint8)).startswith("data:image/png;base64,")
+
+
+def test_the_mean_faces_the_reader_and_nothing_is_mirrored(directions):
+    mean = directions(40, 3).numpy()
+    mean[:, 0] = np.abs(mean[:, 0])
+    rotation = facing(SpherePoints(mean, np.ones(40)))
+    np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-12)
+    assert np.linalg.det(rotation) == pytest.approx(1)
+    middle = mean.sum(axis=0) / np.linalg.norm(mean.sum(axis=0))
+    np.testing.assert_allclose(rotation @ middle, [0, 0, 1], atol=1e-6)
+
+
+def test_levels_are_common_to_all_parts():
+    points = {
+        "id": SpherePoints(np.eye(3), np.array([1e4, 1e4, 1e4])),
+        "ood": SpherePoints(np.eye(3), np.array([1e-1, 1e-1, 1e-1])),
+    }
+    np.testing.assert_allclose(level_limits(points), [0, 1, 2, 3], atol=1e-6)
+
+
+@pytest.fixture
+def discs(monkeypatch):
+    """Record where the points and names of each disc would be drawn, and at which level."""
+    drawn = {}
+
+    def record(mean, level, names, alt):
+        visible = {name: centre for name, centre in names.items() if centre[2] >= 0}
+        drawn[alt.partition(":")[0]] = (mean, level, visible)
+        return "<svg/>"
+
+    monkeypatch.setattr("surefind.evaluation.figures._disc", record)
+    return drawn
+
+
+def test_uncertain_points_are_of_the_last_level_and_empty_sides_are_left_out(discs):
+    mean = np.array([[0, 0, 1.0], [0.6, 0, 0.8]])
+    sphere_charts({"id": SpherePoints(mean, np.array([1000.0, 1.0]), np.array([7, 8]))}, "PFE")
+    assert list(discs) == ["In-distribution, front"]
+    _, level, names = discs["In-distribution, front"]
+    assert level.tolist() == [0, 4]
+    assert set(names) == {"7", "8"}
+
+
+def test_ood_points_are_drawn_among_the_in_distribution_classes(discs):
+    """Their own labels mean something else and are not drawn."""
+    known = SpherePoints(np.array([[0, 0, 1.0]]), np.array([9.0]), np.array([7]))
+    other = SpherePoints(np.array([[0.6, 0, 0.8]]), np.array([1.0]), np.array([3]))
+    figures = sphere_charts({"id": known, "ood": other}, "PFE")
+    assert [f.title for f in figures] == list(discs)
+    assert list(discs) == ["In-distribution, front", "Out-of-distribution, front"]
+    assert [set(names) for *_, names in discs.values()] == [{"7"}, {"7"}]
+
+
+def test_the_back_is_seen_from_behind(discs):
+    """From behind, left and right are exchanged, up and down are not."""
+    mean = np.array([[0.6, 0, -0.8], [0, 0.6, -0.8], [0, 0, 1.0], [0, 0, 1], [0, 0, 1]])
+    points = SpherePoints(mean, np.full(5, 2.0))
+    rotated = mean @ facing(points).T
+    sphere_charts({"id": points}, "PFE")
+    back, _, _ = discs["In-distribution, back"]
+    expected = rotated[:2] * [-1, 1, -1]
+    np.testing.assert_allclose(back, expected, atol=1e-12)
+    assert (back[:, 2] > 0).all()
+
+
+def test_a_disc_is_drawn_whole():
+    points = SpherePoints(np.eye(3), np.array([1.0, 10.0, 100.0]), np.arange(3))
+    svg = sphere_charts({"id": points}, "PFE")[0].svg
+    assert {"0", "1", "2"} <= set(words(svg))
+    assert "data:image/png;base64," in svg

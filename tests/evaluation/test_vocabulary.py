@@ -1,0 +1,44 @@
+import subprocess
+import sys
+
+from surefind.data.catalogue import set_names
+from surefind.evaluation.vocabulary import (
+    ABLATION,
+    DATASETS,
+    DISTANCE_BASELINES,
+    METHODS,
+    METRICS,
+    ablation_parts,
+    kind_of,
+    method_order,
+    method_title,
+    metric_of,
+)
+from surefind.learning.methods import METHODS as CLASSES
+
+
+def test_names_are_those_of_the_library():
+    assert list(METHODS) == list(CLASSES)
+    assert tuple(DATASETS) == set_names()
+
+
+def test_every_name_has_a_kind_and_a_place():
+    names = [*METHODS, "mine", *DISTANCE_BASELINES, *ABLATION]
+    assert sorted(set(names), key=method_order) == names
+    assert kind_of("mine") == kind_of("pfe") == "method"
+    assert kind_of("margin") == "baseline"
+    assert {kind_of(name) for name in ABLATION} == {"ablation"}
+    assert len(ABLATION) == 12
+    assert ablation_parts(ABLATION[0]) == ("post-hoc", "euclidean", "fixed")
+    assert ablation_parts(ABLATION[-1]) == ("online", "arccos", "full")
+
+
+def test_what_is_not_known_keeps_its_name():
+    assert method_title("mine") == "mine"
+    assert (metric_of("zeal").title, metric_of("zeal").better) == ("zeal", "")
+    assert all(m.summary for m in METRICS)
+
+
+def test_names_are_read_without_pytorch():
+    code = "import sys, surefind.evaluation.vocabulary; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
