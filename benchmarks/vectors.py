@@ -1,4 +1,4 @@
-"""What `LaplaceHead` costs on large sets of vectors, and what it is worth on real ones.
+"""What `LaplaceHead` costs on large sets of vectors, and how well it does on real ones.
 
 Run ``python benchmarks/vectors.py`` for the costs and ``--data FOLDER`` for recall and uncertainty on
 frozen features of CUB200 and Cars196 (``cub200_effnetlite0.npz``, ``cars196_test_effnetlite0.npz``).
@@ -90,7 +90,7 @@ def chords(cosines: torch.Tensor) -> np.ndarray:
     return (2 - 2 * cosines.double()).clamp(min=0).sqrt().numpy()
 
 
-def worth(options: dict[str, float], folder: Path) -> dict[str, float]:
+def quality(options: dict[str, float], folder: Path) -> dict[str, float]:
     """Fit on CUB classes 1 … 100; search classes 101 … 200 among themselves; Cars are unknown."""
     X, y = read(folder / "cub200_effnetlite0.npz")
     cars, _ = read(folder / "cars196_test_effnetlite0.npz")
@@ -127,10 +127,10 @@ def main(argv: list[str]) -> None:
     if "--again" in argv:
         table.pop("cub200, cars196" if "--data" in argv else "cost", None)
     table["environment"] = environment() | {"scikit-learn": version("scikit-learn")}
-    costs, worths = table.setdefault("cost", {}), table.setdefault("cub200, cars196", {})
+    costs, scores = table.setdefault("cost", {}), table.setdefault("cub200, cars196", {})
     if "--data" in argv:
         folder = Path(argv[argv.index("--data") + 1])
-        jobs = [(worths, name, lambda o=o: worth(o, folder)) for name, o in HEADS.items()]
+        jobs = [(scores, name, lambda o=o: quality(o, folder)) for name, o in HEADS.items()]
     else:
         jobs = [(costs, name, lambda name=name: in_process(name)) for name in SIZES]
     for results, name, job in jobs:

@@ -6,9 +6,10 @@ from sklearn.datasets import load_iris
 import surefind as sf
 from surefind.apps.cli.run_folder import open_run
 from surefind.learning.methods import LaplacePosthoc
+from surefind.models.vectors import Vectors, vector_encoder
 
-WIDTH = ("--scale", 150.0, "--prior-precision", 1000.0)
-"""Given, because choosing it takes longer than all the rest."""
+TUNED = ("--scale", 150.0, "--prior-precision", 1000.0)
+"""Scale and prior, given because tuning them takes longer than all the rest."""
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_a_run_is_fitted_as_the_library_does_it(trained, sure):
     ],
 )
 def test_vectors_keep_their_directions_and_gain_a_kappa(surefind, flowers, tmp_path, arguments):
-    code, _, err = surefind("fit", *arguments, "--out", "run", *WIDTH)
+    code, _, err = surefind("fit", *arguments, "--out", "run", *TUNED)
     assert code == 0, err
     vectors, _ = flowers
     found = sf.load(tmp_path / "run").embed(vectors)
@@ -60,10 +61,65 @@ def test_vectors_keep_their_directions_and_gain_a_kappa(surefind, flowers, tmp_p
     assert np.isfinite(found.kappa).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("dim", "structure"), [(None, "diagonal"), (3, "diagonal"), (3, "kronecker"), (None, "dense")]
+)
+def test_the_same_vectors_have_the_same_kappa_by_every_door(
+    surefind, flowers, tmp_path, dtype, dim, structure
+):
+    """`LaplaceHead`, a learner on the vectors' encoder, and the command line; also when saved."""
+    vectors, labels = flowers[0].astype(dtype), flowers[1]
+    np.savez(tmp_path / "vectors.npz", features=vectors, labels=labels)
+    options = () if dim is None else ("--embedding-dim", dim)
+    command = ("fit", "vectors.npz", "--out", "run", "--structure", structure, *options)
+    code, _, err = surefind(*command)
+    assert code == 0, err
+    head = sf.LaplaceHead(dim, structure=structure).fit(vectors, labels)
+    head.save(tmp_path / "head")
+    encoder = vector_encoder(Vectors(vectors), dim).float()
+    method = LaplacePosthoc(structure=structure)
+    learner = sf.MetricLearner(encoder, method=method, epochs=0)
+    learner.fit(sf.Dataset(vectors, labels)).save(tmp_path / "model")
+    expected = head.embed(vectors)
+    doors = (
+        sf.LaplaceHead.load(tmp_path / "head"),
+        learner,
+        sf.load(tmp_path / "model"),
+        sf.load(tmp_path / "run"),
+    )
+    for door in doors:
+        found = door.embed(vectors)
+        np.testing.assert_allclose(found.kappa, expected.kappa, rtol=2e-5)
+        np.testing.assert_allclose(found.mean, expected.mean, atol=1e-5)
+
+
+def test_zero_vectors_are_left_out_as_everywhere(surefind, flowers, tmp_path):
+    vectors, labels = flowers
+    hole, kinds = np.insert(vectors, 7, 0, axis=0), np.insert(labels, 7, 2)
+    np.savez(tmp_path / "hole.npz", features=hole, labels=kinds)
+    code, out, err = surefind("fit", "hole.npz", "--out", "run", *TUNED)
+    assert code == 0, err
+    assert "1 vectors are zero, the first at 7" in out + err
+    expected = sf.LaplaceHead(scale=150, prior_precision=1000).fit(vectors, labels).embed(hole)
+    found = sf.load(tmp_path / "run").embed(hole)
+    np.testing.assert_allclose(found.kappa, expected.kappa, rtol=2e-5)
+    assert found.kappa[7] == 0
+
+
+def test_the_prior_of_largest_evidence_can_be_asked_for(surefind, flowers, tmp_path):
+    code, _, err = surefind("fit", "both.npz", "--out", "run", "--prior-precision", "evidence")
+    assert code == 0, err
+    head = sf.LaplaceHead(prior_precision="evidence").fit(*flowers)
+    found = sf.load(tmp_path / "run").fitted.posterior.precision
+    torch.testing.assert_close(found, head.posterior_.precision)
+    assert open_run(tmp_path / "run").config["prior_precision"] == "evidence"
+
+
 def test_a_fitted_run_remembers_where_the_data_of_its_model_are(surefind, run, tmp_path):
     config = (run / "config.toml").read_text()
     (run / "config.toml").write_text(config.replace('data = ""', 'data = "sets"'))
-    code, _, err = surefind("fit", "plain", "--out", "new", *WIDTH)
+    code, _, err = surefind("fit", "plain", "--out", "new", *TUNED)
     assert code == 0, err
     found = open_run(tmp_path / "new")
     assert str(found.data) == "sets"
@@ -72,7 +128,7 @@ def test_a_fitted_run_remembers_where_the_data_of_its_model_are(surefind, run, t
 
 
 def test_a_layer_on_vectors_can_be_learnt(surefind, flowers, tmp_path):
-    options = ("--epochs", 2, "--embedding-dim", 2, *WIDTH)
+    options = ("--epochs", 2, "--embedding-dim", 2, *TUNED)
     code, _, err = surefind("fit", "both.npz", "--out", "run", *options)
     assert code == 0, err
     assert sf.load(tmp_path / "run").encoder.embedding_dim == 2
@@ -82,7 +138,8 @@ def test_a_layer_on_vectors_can_be_learnt(surefind, flowers, tmp_path):
     ("arguments", "message"),
     [
         (("vectors.npy",), "vectors has no labels"),
-        (("both.npz", "--embedding-dim", 2), "a layer from 4 to 2 dimensions must be learnt"),
+        (("both.npz", "--embedding-dim", 5), "--embedding-dim"),
+        (("both.npz", "--prior-precision", "best"), "--prior-precision must be"),
         (("both.npz", "--on", "digits"), "leave --on out"),
         (("digits", "--labels", "labels.npy"), "--labels goes with vectors"),
         (("digits",), "digits holds images"),
@@ -117,5 +174,5 @@ def test_a_model_saved_from_python_needs_data_to_be_named(surefind, tmp_path, tr
     code, _, err = surefind("fit", "bare", "--out", "run")
     assert code == 1
     assert "name it with --on" in err
-    code, _, err = surefind("fit", "bare", "--out", "run", "--on", "digits", *WIDTH)
+    code, _, err = surefind("fit", "bare", "--out", "run", "--on", "digits", *TUNED)
     assert code == 0, err

@@ -72,8 +72,8 @@ class KroneckerPosterior:
             )
         check_finite("the curvature's left factor", curvature.left)
         check_finite("the curvature's right factor", curvature.right)
-        left_values, left = torch.linalg.eigh(curvature.left)
-        right_values, right = torch.linalg.eigh(curvature.right)
+        left_values, left = _eigenbasis(curvature.left)
+        right_values, right = _eigenbasis(curvature.right)
         (a, lost_left), (b, lost_right) = clip_negative(left_values), clip_negative(right_values)
         # The product's trace is that of either factor; clipping must not change it.
         values = a[:, None] * b[None, :] / b.sum()
@@ -175,7 +175,7 @@ class DensePosterior:
                 f"got {tuple(curvature.shape)}."
             )
         check_finite("curvature", curvature)
-        values, basis = torch.linalg.eigh(curvature)
+        values, basis = _eigenbasis(curvature)
         return Spectrum(values, {"basis": basis})
 
     @classmethod
@@ -243,6 +243,12 @@ class DensePosterior:
         root = (self.basis / self.precision.sqrt()).view(z, d, z * d)
         half = torch.einsum("nq,kqp->nkp", features, root)
         return features @ self.mean.T, half @ half.mT
+
+
+def _eigenbasis(matrix: Float[Tensor, "k k"]) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
+    """Diagonalise; signs are fixed, so that equal noise draws equal heads in any precision."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return values, vectors * vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()
 
 
 def _check_part(name: str, value: Tensor, mean: Tensor, shape: tuple[int, ...]) -> None:

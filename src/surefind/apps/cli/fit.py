@@ -1,8 +1,8 @@
 """`surefind fit`: give a trained model, or vectors that are there, an uncertainty.
 
 Post-hoc LAM: a Laplace posterior of the last linear layer. Vectors from elsewhere are prepared, and their
-layer starts, as `LaplaceHead` does it (`surefind.models.vectors`): the identity, so that they stay what
-they are and gain a κ, or a principal projection; it is learnt first if epochs are asked for.
+layer starts, as in `LaplaceHead` (`surefind.models.vectors`): the identity, so that they stay what they are
+and gain a κ, or a principal projection; it is learnt first if epochs are asked for.
 """
 
 from pathlib import Path
