@@ -1,8 +1,11 @@
+import json
+
 import numpy as np
 import pytest
 import torch
 
 import surefind as sf
+from surefind.embeddings import kappa_from_json, kappa_to_json
 
 
 @pytest.fixture
@@ -78,3 +81,9 @@ def test_half_precision_directions_are_accepted(directions):
 def test_values_that_do_not_fit_are_refused(mean, kappa, message):
     with pytest.raises(sf.InputError, match=message):
         sf.Embeddings(mean, kappa)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 2.5, np.inf])
+def test_kappa_survives_json(kappa):
+    text = json.dumps(kappa_to_json(kappa), allow_nan=False)
+    assert kappa_from_json(json.loads(text)) == kappa

@@ -6,6 +6,7 @@ means that the direction says nothing, κ = ∞ that it is exact; 1/κ is the un
 Axes: ``n`` examples, ``z`` embedding.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Integral
@@ -91,6 +92,16 @@ class Embeddings:
     def tensors(self) -> "Embeddings":
         """Return the same embeddings as tensors."""
         return Embeddings(_tensor("mean", self.mean), _tensor("kappa", self.kappa))
+
+
+def kappa_to_json(kappa: float) -> float | None:
+    """Return κ as JSON can hold it: null where it is infinite."""
+    return None if math.isinf(kappa) else float(kappa)
+
+
+def kappa_from_json(kappa: float | None) -> float:
+    """Return κ from JSON, where null means infinite."""
+    return math.inf if kappa is None else float(kappa)
 
 
 def _is_single(index: Any) -> bool:
