@@ -4,12 +4,13 @@ Axes: ``q`` queries, ``k`` neighbours.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from surefind.embeddings import kappa_to_json
 from surefind.gallery.engine import Id, Label, Records
 
 
@@ -86,3 +87,46 @@ class Answers:
     def top(self) -> Iterator[tuple[Any, Any, float]]:
         """Return the id, label and score of each query's best item."""
         return zip(self.ids[:, 0], self.labels[:, 0], self.scores[:, 0].tolist(), strict=True)
+
+
+def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """Return each query's answer as plain values that JSON can hold; an infinite κ is None.
+
+    Args:
+        answers: Of a search.
+        ks: How many neighbours each query gets; all of them by default.
+
+    Returns:
+        ``{decision, probability, reasons, neighbours}`` for each query, with a neighbour as ``{id, label,
+        score, kappa, payload}``. Without a calibration decision and probability are None, reasons empty.
+    """
+    nothing = [None] * len(answers)
+    decision, probability = answers.decision, answers.probability
+    # Whole columns leave NumPy at once: taking single values out of arrays would cost more than a search.
+    kappa: list[list[Any]] = answers.kappa.tolist()
+    if not np.isfinite(answers.kappa).all():
+        kappa = [[kappa_to_json(value) for value in row] for row in kappa]
+    names = ("id", "label", "score", "kappa", "payload")
+    return [
+        {
+            "decision": decided,
+            "probability": chance,
+            "reasons": list(why),
+            "neighbours": [
+                dict(zip(names, found, strict=True))
+                for found in zip(*(column[:k] for column in columns), strict=True)
+            ],
+        }
+        for k, decided, chance, why, *columns in zip(
+            [answers.k] * len(answers) if ks is None else ks,
+            nothing if decision is None else decision.tolist(),
+            nothing if probability is None else probability.tolist(),
+            [()] * len(answers) if answers.reasons is None else answers.reasons,
+            answers.ids.tolist(),
+            answers.labels.tolist(),
+            answers.scores.tolist(),
+            kappa,
+            answers.payload.tolist(),
+            strict=True,
+        )
+    ]

@@ -10,7 +10,6 @@ Without a calibration there is no decision: null in JSON, empty in CSV. κ = ∞
 import csv
 import io
 import json
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
 SHOWN, NEIGHBOURS = 20, 3
 """Queries, and neighbours of each, in the table; files have all of them."""
 SUFFIXES = (".json", ".csv")
-HEADER = ["query", "decision", "probability", "reasons", "rank", "id", "label", "score", "kappa"]
+COLUMNS = ("id", "label", "score", "kappa")
+HEADER = ("query", "decision", "probability", "reasons", "rank", *COLUMNS)
 STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
 
 
@@ -143,34 +143,19 @@ def answer_table(ids: Sequence[str], answers: "Answers") -> "Table":
 
 
 def plain_answers(ids: Sequence[str], answers: "Answers") -> list[dict[str, Any]]:
-    """Give answers as what JSON can hold.
+    """Return answers as JSON can hold them, an object for each query; ``ids`` name the first, or all."""
+    from surefind.gallery.answers import answer_records
 
-    Args:
-        ids: What the queries are called; the first of them, or all.
-        answers: Theirs.
-
-    Returns:
-        An object for each query.
-    """
-    decision, probability = answers.decision, answers.probability
     return [
         {
             "query": name,
-            "decision": None if decision is None else str(decision[q]),
-            "probability": None if probability is None else float(probability[q]),
-            "reasons": [] if decision is None else list(answers.reasons[q]),
+            "decision": record["decision"],
+            "probability": record["probability"],
+            "reasons": record["reasons"],
             "stale": answers.stale,
-            "neighbours": [
-                {
-                    "id": answers.ids[q, n],
-                    "label": answers.labels[q, n],
-                    "score": float(answers.scores[q, n]),
-                    "kappa": _finite(answers.kappa[q, n]),
-                }
-                for n in range(answers.k)
-            ],
+            "neighbours": [{key: found[key] for key in COLUMNS} for found in record["neighbours"]],
         }
-        for q, name in enumerate(ids)
+        for name, record in zip(ids, answer_records(answers), strict=False)
     ]
 
 
@@ -194,7 +179,3 @@ def csv_text(ids: Sequence[str], answers: "Answers") -> str:
 def _neighbour_text(near: dict[str, Any]) -> str:
     label = "" if near["label"] is None else f"{near['label']}, "
     return f"{near['id']} ({label}{near['score']:.3f})"
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
