@@ -78,11 +78,20 @@ class Batcher(Generic[T, R]):
             await self._drain
         self._thread.shutdown()
 
+    async def _gather(self) -> None:
+        # Requests that have reached the socket are read turn by turn of the loop. As long as each turn
+        # brings some, they join, because a batch costs little more than one of its items.
+        before = 0
+        while before < len(self._queue) < self._most:
+            before = len(self._queue)
+            await asyncio.sleep(0)
+
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._queue:
             if self._wait and len(self._queue) < self._most:
                 await asyncio.sleep(self._wait)
+            await self._gather()
             taken, self._queue = self._queue[: self._most], self._queue[self._most :]
             # Whoever has gone away need not be served.
             batch = [(item, future) for item, future in taken if not future.done()]
