@@ -1,4 +1,4 @@
-"""Search over HTTP gives what the gallery gives, one query at a time or many."""
+"""Search over HTTP returns what the gallery returns, one query at a time or many."""
 
 import threading
 

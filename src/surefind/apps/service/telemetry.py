@@ -149,7 +149,7 @@ SAFE_HEADERS = {
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-"""The page needs nothing of other hosts, so a browser is told to fetch nothing there."""
+"""The page needs nothing of other hosts, so a browser may fetch nothing there."""
 SAFE = [(name.lower().encode(), value.encode()) for name, value in SAFE_HEADERS.items()]
 
 
