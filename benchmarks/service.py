@@ -4,8 +4,8 @@ Run ``python benchmarks/service.py``; finished cases are kept in results/service
 measures all of them again, ``--only TEXT`` those whose name holds the text. The server is a process of its
 own, as `surefind serve` starts it; clients share the machine with it. Every client sends its next request
 when the last one was answered, so with c clients the mean latency is c over the throughput; with a rate,
-clients wait for their turn. Times are those of the client, connection kept open. What a request costs server
-and clients in CPU is measured too: unlike the times, it hardly depends on what else the machine does.
+clients wait for their turn. Times are those of the client, connection kept open. What a request costs
+server and clients in CPU is measured too: unlike the times, it hardly depends on what else is running.
 """
 
 import asyncio
