@@ -1,12 +1,11 @@
 """The service under load: searches of many clients, hostile uploads, made-up requests, kills.
 
 Run ``python benchmarks/service.py``; finished cases are kept in results/service.json, and ``--again``
-measures all of them anew, and ``--only TEXT`` those whose name holds the text. The server is a process of
-its own, as `surefind serve` starts it; clients share the machine with it. Every client sends its next
-request when the last one was answered, so with c clients the mean latency is c over the throughput; where a
-rate is given, clients wait for their turn. Times are those of the client, connection kept open. What a
-request costs server and clients in CPU is measured
-too: unlike the times, it hardly depends on what else the machine does.
+measures all of them again, ``--only TEXT`` those whose name holds the text. The server is a process of its
+own, as `surefind serve` starts it; clients share the machine with it. Every client sends its next request
+when the last one was answered, so with c clients the mean latency is c over the throughput; with a rate,
+clients wait for their turn. Times are those of the client, connection kept open. What a request costs
+server and clients in CPU is measured too: unlike the times, it hardly depends on what else is running.
 """
 
 import asyncio
@@ -76,7 +75,7 @@ def make_world(place: Path) -> None:
 
 @contextmanager
 def server(gallery: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Run `surefind serve`; give its address and its process."""
+    """Run `surefind serve`; yield its address and its process."""
     command = [sys.executable, "-c", LAUNCH, str(gallery), "--port", "0", "--rate", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:

@@ -21,6 +21,7 @@ FLAGS = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     """One process makes the small world for all tests of this folder."""
     for item in items:
@@ -44,7 +45,7 @@ def browser():
 
 @pytest.fixture
 def serve(world, tmp_path):
-    """Start a server on a copy of the gallery; give its address."""
+    """Start a server on a copy of the gallery; return its address."""
     running = []
 
     def start(**options):

@@ -56,7 +56,7 @@ def test_a_blurred_query_is_for_a_person(page, world):
     assert text(page, "#waiting") == "1"
 
 
-def test_what_is_no_image_is_told(page):
+def test_what_is_no_image_is_refused(page):
     drop(page, b"<html></html>", "cat.jpg")
     assert "This is no image of a known format" in text(page, "#trouble")
 
@@ -113,7 +113,7 @@ def test_reviewing_by_keyboard_is_kept(page, world, tmp_path):
     assert labels == [label, None, 7]
 
 
-def test_a_wrong_label_is_told_and_can_be_mended(page, world):
+def test_a_wrong_label_is_reported_and_can_be_corrected(page, world):
     data, _ = unsure(world)
     drop(page, data)
     page.wait_for_selector(".answer.review")
@@ -175,7 +175,7 @@ def test_the_sphere_is_turned_by_mouse_and_keyboard(page):
     assert len({first, second, third}) == 3
 
 
-def test_a_failing_server_is_told_and_asked_again(page, world):
+def test_a_failing_server_is_reported_and_asked_again(page, world):
     data, _ = known(world)
     page.route("**/v1/search/image*", lambda route: route.fulfill(status=500, body="oops"))
     drop(page, data)
@@ -186,14 +186,14 @@ def test_a_failing_server_is_told_and_asked_again(page, world):
     assert page.is_hidden("#trouble")
 
 
-def test_a_server_that_is_gone_is_told(page, world):
+def test_a_server_that_is_gone_is_reported(page, world):
     data, _ = known(world)
     page.route("**/v1/**", lambda route: route.abort())
     drop(page, data)
     assert "The service cannot be reached" in text(page, "#trouble")
 
 
-def test_a_slow_server_is_told(page, world):
+def test_a_slow_server_is_reported(page, world):
     data, _ = known(world)
     page.evaluate("document.documentElement.dataset.seconds = 1")
     page.route("**/v1/search/image*", lambda _route: None)

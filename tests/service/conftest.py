@@ -11,6 +11,7 @@ from surefind.gallery.gallery import Gallery
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     """One process makes the small world for all tests of this folder."""
     for item in items:
@@ -25,7 +26,7 @@ def world():
 
 @pytest.fixture
 def serve(world, tmp_path):
-    """Start services on a copy of the gallery; give a client of each."""
+    """Start services on a copy of the gallery; return a client of each."""
     opened = []
 
     def start(*, gallery=None, learner=world.learner, fresh=True, **settings):

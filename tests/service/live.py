@@ -14,7 +14,7 @@ from surefind.gallery.gallery import Gallery
 
 @contextmanager
 def live(gallery_folder, learner, **settings):
-    """Serve a gallery's folder; give the address without a slash at its end."""
+    """Serve a gallery's folder; yield the address without a slash at its end."""
     settings = {"folder": gallery_folder.with_suffix(".service"), "rate": 0} | settings
     with Gallery.open(gallery_folder, on_stale="mark") as gallery, listen("127.0.0.1", 0) as taken:
         app = create_app(gallery, learner, settings=Settings(**settings))

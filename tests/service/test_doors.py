@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from service.live import live
-from service.world import copy, png
+from service.world import blurred, copy, png
 
 from surefind.apps.service.app import create_app
-from surefind.apps.service.batching import Batcher
 from surefind.apps.service.limits import MOST_CLIENTS, Buckets
 from surefind.apps.service.settings import (
     NOTHING,
@@ -23,7 +22,7 @@ from surefind.apps.service.settings import (
     is_loopback,
     permission,
 )
-from surefind.errors import InputError, NumericalError, RefusedError, StorageError
+from surefind.errors import InputError, NumericalError, StorageError
 from surefind.gallery.gallery import Gallery
 
 READER, WRITER = {"Authorization": "Bearer reader"}, {"Authorization": "Bearer writer"}
@@ -62,7 +61,7 @@ def test_permission(tmp_path, tokens, header, expected):
     assert permission(settings, header) == expected
 
 
-def test_readers_read_writers_write_and_strangers_do_nothing(small):
+def test_readers_read_writers_write_and_nobody_else_does(small):
     client = small(read_token="reader", write_token="writer")
     search = {"vectors": [[1, 0, 0]]}
     for path in ("/v1/items", "/v1/calibration", "/v1/reviews", "/v1/gallery", "/metrics"):
@@ -80,14 +79,12 @@ def test_readers_read_writers_write_and_strangers_do_nothing(small):
         ("PUT", "/v1/items/a/image"),
     ):
         assert client.request(method, path, headers=READER).status_code in (403, 422)
-    assert "a" in client.app.state.desk.gallery
+    assert "a" in client.app.state.service.gallery
     assert client.get("/healthz").status_code == 200
     assert client.get("/").status_code == 200
 
 
 def test_a_reader_leaves_nothing_in_the_queue(serve, world, ask):
-    from service.world import blurred
-
     client = serve(read_token="reader")
     client.headers.update(READER)
     for image in blurred(world.known)[:20]:
@@ -95,25 +92,18 @@ def test_a_reader_leaves_nothing_in_the_queue(serve, world, ask):
     assert client.get("/v1/reviews").json()["total"] == 0
 
 
-@pytest.mark.parametrize(
-    ("host", "local"),
-    [
-        ("127.0.0.1", True),
-        ("localhost", True),
-        ("::1", True),
-        ("127.9.9.9", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("example.org", False),
-        ("192.168.0.1", False),
-    ],
-)
-def test_beyond_this_machine_a_token_is_needed(tmp_path, host, local):
-    assert is_loopback(host) == local
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.9.9.9"])
+def test_on_this_machine_no_token_is_needed(tmp_path, host):
+    assert is_loopback(host)
+    check_listening(host, Settings(folder=tmp_path))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", "192.168.0.1"])
+def test_beyond_this_machine_a_token_is_needed(tmp_path, host):
+    assert not is_loopback(host)
     check_listening(host, Settings(folder=tmp_path, write_token="x"))
-    if not local:
-        with pytest.raises(InputError, match="SUREFIND_WRITE_TOKEN"):
-            check_listening(host, Settings(folder=tmp_path))
+    with pytest.raises(InputError):
+        check_listening(host, Settings(folder=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +129,6 @@ def test_a_body_that_is_too_large_is_refused_unread(small):
     client = small(max_bytes=1000)
     answer = client.post("/v1/items", content=b" " * 2000)
     assert answer.status_code == 413
-    assert "1,000 bytes" in answer.json()["error"]
 
 
 def test_a_hundred_megabytes_without_a_length_are_cut_off_early(small):
@@ -169,7 +158,6 @@ def test_a_hundred_megabytes_are_refused_before_they_are_sent(world, tmp_path):
             raw.sendall(f"{head}\r\n\r\n".encode())
             answer = b"".join(iter(lambda: raw.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 413")
-    assert b"bytes at most" in answer
 
 
 def test_a_body_that_comes_too_slowly_is_refused(small):
@@ -213,13 +201,11 @@ def test_buckets_forget_old_clients():
     assert buckets.wait(str(MOST_CLIENTS), 0.0) > 0
 
 
-def test_what_takes_too_long_is_told(small, monkeypatch):
+def test_what_takes_too_long_is_cut_off(small, monkeypatch):
     client = small(seconds=0.1)
-    gallery = client.app.state.desk.gallery
+    gallery = client.app.state.service.gallery
     monkeypatch.setattr(gallery, "get", lambda id_: time.sleep(0.5))
-    answer = client.get("/v1/items/a")
-    assert answer.status_code == 504
-    assert "longer than 0.1 seconds" in answer.json()["error"]
+    assert client.get("/v1/items/a").status_code == 504
 
 
 def test_a_defect_is_answered_without_details(small, monkeypatch, caplog):
@@ -228,7 +214,7 @@ def test_a_defect_is_answered_without_details(small, monkeypatch, caplog):
     def fail(id_):
         raise KeyError("secret content")
 
-    monkeypatch.setattr(client.app.state.desk.gallery, "get", fail)
+    monkeypatch.setattr(client.app.state.service.gallery, "get", fail)
     with caplog.at_level("INFO", "surefind.apps.service"):
         answer = client.get("/v1/items/a")
     assert answer.status_code == 500
@@ -249,86 +235,8 @@ def test_errors_of_the_library_have_their_status(small, monkeypatch, error, stat
     def fail(*_args, **_options):
         raise error
 
-    monkeypatch.setattr(client.app.state.desk.gallery, "add", fail)
+    monkeypatch.setattr(client.app.state.service.gallery, "add", fail)
     assert client.post("/v1/items", json=ITEM).status_code == status
-
-
-def test_what_arrives_together_is_done_together():
-    sizes = []
-
-    async def main():
-        def run(items):
-            time.sleep(0.02)
-            return [item * 2 for item in items]
-
-        batcher = Batcher(run, most=4, observe=sizes.append)
-        found = await asyncio.gather(*(batcher.ask(i) for i in range(10)))
-        await batcher.close()
-        return found
-
-    assert asyncio.run(main()) == [2 * i for i in range(10)]
-    assert sizes == [4, 4, 2]
-
-
-def test_a_full_queue_sends_away_and_an_error_reaches_who_asked():
-    async def main():
-        def run(items):
-            return [ValueError(item) if item == "bad" else item for item in items]
-
-        batcher = Batcher(run, most=4, waiting=2)
-        asked = [asyncio.ensure_future(batcher.ask(i)) for i in ("good", "bad")]
-        await asyncio.sleep(0)
-        with pytest.raises(RefusedError, match="busy") as refused:
-            await batcher.ask("late")
-        assert refused.value.status == 429
-        good, bad = await asyncio.gather(*asked, return_exceptions=True)
-        await batcher.close()
-        return good, bad
-
-    good, bad = asyncio.run(main())
-    assert good == "good"
-    assert isinstance(bad, ValueError)
-
-
-def test_a_failed_batch_fails_all_of_it_and_the_next_one_works():
-    async def main():
-        calls = []
-
-        def run(items):
-            calls.append(items)
-            if len(calls) == 1:
-                raise ValueError("broken")
-            return items
-
-        batcher = Batcher(run, most=8, wait=0.01)
-        first = await asyncio.gather(batcher.ask(1), batcher.ask(2), return_exceptions=True)
-        second = await batcher.ask(3)
-        await batcher.close()
-        return first, second
-
-    first, second = asyncio.run(main())
-    assert [type(e) for e in first] == [ValueError, ValueError]
-    assert second == 3
-
-
-def test_whoever_went_away_is_not_served():
-    async def main():
-        served = []
-
-        def run(items):
-            time.sleep(0.05)
-            served.extend(items)
-            return items
-
-        batcher = Batcher(run, most=1)
-        tasks = [asyncio.ensure_future(batcher.ask(i)) for i in range(3)]
-        await asyncio.sleep(0.01)
-        tasks[1].cancel()
-        assert await tasks[2] == 2
-        await batcher.close()
-        return served
-
-    assert asyncio.run(main()) == [0, 2]
 
 
 def test_shutdown_finishes_what_was_begun(tmp_path):

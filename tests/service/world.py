@@ -74,7 +74,7 @@ def world(dim: int = 3) -> World:
 
 
 def copy(made: World, place: Path) -> Path:
-    """Copy the world's gallery and what is beside it; give the gallery's folder."""
+    """Copy the world's gallery and what is beside it; return the gallery's folder."""
     shutil.copytree(made.folder, place, dirs_exist_ok=True)
     return place / "gallery"
 

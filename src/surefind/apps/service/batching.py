@@ -1,30 +1,48 @@
-"""Requests that arrive together are done together.
+"""Requests that arrive together are answered together.
 
-Callers put items into a queue. One worker thread takes what has come, up to a limit, and does it in one
-call; while it works, more items gather for the next call. So a busy service has large batches and an idle
-one answers at once, or after ``wait`` seconds if that is given to let others join.
+Callers put items into the queue of a `Batcher`. One worker thread takes what has come, up to a limit, and
+does it in one call; while it works, more items gather for the next call. So a busy service has large
+batches and an idle one answers at once, or after ``wait`` seconds if that is given to let others join.
+
+`search_together` is what the queue of searches does: the queries of many callers in one search, taken
+apart again. The calibration looks at its own number of neighbours, whatever k is asked for, so that
+searching with the largest k of all and cutting gives each caller the same answer as searching alone. A
+query that cannot be searched fails by itself, and does not spoil the others.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from surefind.errors import RefusedError
+import numpy as np
+
+from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
+from surefind.errors import DegenerateError, InputError, RefusedError
+from surefind.gallery.answers import answer_records
+from surefind.gallery.engine import Id
+from surefind.gallery.gallery import Gallery
+from surefind.gallery.items import read_vectors
+from surefind.validation import UNIT_TOLERANCE
 
 T = TypeVar("T")
 R = TypeVar("R")
+Vectors = Sequence[Sequence[float]]
+HasPicture = Callable[[Id, Any], bool]
+"""Whether there is a picture of the item with this id and payload."""
 
 
 class Batcher(Generic[T, R]):
     """A queue and the thread that works it off.
 
     Args:
-        run: Does a batch; gives a result, or an error, for each item.
+        run: Does a batch; returns a result, or an error, for each item.
         most: Items in a batch.
         wait: Seconds to wait for more when fewer have come.
         waiting: Items that may wait.
-        observe: Told the size of every batch.
+        observe: Called with the size of every batch.
     """
 
     def __init__(
@@ -43,17 +61,7 @@ class Batcher(Generic[T, R]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-batch")
 
     async def ask(self, item: T) -> R:
-        """Have an item done.
-
-        Args:
-            item: What to do.
-
-        Returns:
-            Its result.
-
-        Raises:
-            RefusedError: If too many wait already.
-        """
+        """Queue an item and return its result; refused if too many wait already."""
         if len(self._queue) >= self._waiting:
             raise RefusedError(429, "the service is busy; try again.", {"Retry-After": "1"})
         loop = asyncio.get_running_loop()
@@ -69,11 +77,20 @@ class Batcher(Generic[T, R]):
             await self._drain
         self._thread.shutdown()
 
+    async def _gather(self) -> None:
+        # Requests that have reached the socket are read turn by turn of the loop. As long as each turn
+        # brings some, they join, because a batch costs little more than one of its items.
+        before = 0
+        while before < len(self._queue) < self._most:
+            before = len(self._queue)
+            await asyncio.sleep(0)
+
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._queue:
             if self._wait and len(self._queue) < self._most:
                 await asyncio.sleep(self._wait)
+            await self._gather()
             taken, self._queue = self._queue[: self._most], self._queue[self._most :]
             # Whoever has gone away need not be served.
             batch = [(item, future) for item, future in taken if not future.done()]
@@ -94,3 +111,113 @@ class Batcher(Generic[T, R]):
                 else:
                     future.set_result(result)
         self._drain = None
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """What one caller asks.
+
+    Attributes:
+        vectors: Finite numbers, in rows of one length.
+        kappa: Their concentrations, not negative; None for infinite ones.
+        k: How many neighbours of each.
+    """
+
+    vectors: Vectors
+    kappa: Sequence[float | None]
+    k: int
+
+
+@dataclass(frozen=True, eq=False)
+class Reply:
+    """What one caller gets.
+
+    Attributes:
+        answers: What JSON can hold, as `surefind.apps.service.messages.Answer`; one for each vector.
+        vectors: What was searched with: unit vectors (q, z), float32.
+        rank: What the neighbours are ordered by.
+        stale: Whether the gallery has changed since it was calibrated.
+    """
+
+    answers: list[dict[str, Any]]
+    vectors: np.ndarray
+    rank: str
+    stale: bool
+
+
+def search_together(
+    gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query]
+) -> list[Reply | Exception]:
+    """Search for several callers at once; return a reply, or what is wrong with the query, for each."""
+    try:
+        return list(_searched(gallery, has_picture, queries))
+    except InputError as error:
+        if len(queries) == 1:
+            return [error]
+    # Somebody's vectors cannot be used. Reading is cheap, so all are read again, one by one.
+    outcomes: list[Any] = [_fault(gallery, query) for query in queries]
+    good = [n for n, fault in enumerate(outcomes) if fault is None]
+    if good:
+        replies = _searched(gallery, has_picture, [queries[n] for n in good])
+        for n, reply in zip(good, replies, strict=True):
+            outcomes[n] = reply
+    return outcomes
+
+
+def _searched(gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query]) -> list[Reply]:
+    vectors = _unit(gallery, [vector for query in queries for vector in query.vectors])
+    kappa = np.array([kappa_from_json(value) for query in queries for value in query.kappa])
+    made = gallery.calibration
+    surer = _surer_than(None if made is None else made.log_kappa_quantiles, kappa)
+    found = gallery.search(Embeddings(vectors, kappa), k=max(query.k for query in queries))
+    answers = answer_records(found, [query.k for query in queries for _ in query.vectors])
+    for answer, own, share in zip(answers, kappa.tolist(), surer, strict=True):
+        answer |= {"kappa": kappa_to_json(own), "surer_than": share, "vector": None, "review": None}
+        for neighbour in answer["neighbours"]:
+            neighbour["image"] = has_picture(neighbour["id"], neighbour["payload"])
+    replies, start = [], 0
+    for query in queries:
+        rows = slice(start, start + len(query.vectors))
+        replies.append(Reply(answers[rows], vectors[rows], found.rank, found.stale))
+        start = rows.stop
+    return replies
+
+
+def _surer_than(quantiles: Sequence[float] | None, kappa: np.ndarray) -> list[float | None]:
+    """Return the share of calibration queries with a lower κ, given the quantiles of their log κ.
+
+    None without a calibration, and where κ is infinite: nothing is known then.
+    """
+    if quantiles is None:
+        return [None] * len(kappa)
+    below = np.searchsorted(quantiles, np.log(np.maximum(kappa, 1e-300)))
+    shares = np.minimum(below / (len(quantiles) - 1), 1.0)
+    return [
+        share if math.isfinite(k) else None for share, k in zip(shares.tolist(), kappa, strict=True)
+    ]
+
+
+def _unit(gallery: Gallery, vectors: Vectors) -> np.ndarray:
+    dim = gallery.dim
+    if dim is None:
+        raise DegenerateError("the gallery is empty, so nothing can be found; add items first.")
+    odd = next((vector for vector in vectors if len(vector) != dim), None)
+    if odd is not None:
+        raise InputError(
+            f"a vector has {len(odd)} dimensions and the gallery {dim}; embed both with one model."
+        )
+    rows = np.array(vectors, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if (abs(lengths - 1) <= UNIT_TOLERANCE).all():
+        return np.asarray(rows / lengths, dtype=np.float32)
+    # The gallery's own door, which is slower, rescales the vectors or says what is wrong.
+    return read_vectors(rows, normalize=gallery.normalize, dim=dim)[0]
+
+
+def _fault(gallery: Gallery, query: Query) -> InputError | None:
+    try:
+        _unit(gallery, query.vectors)
+    except InputError as error:
+        return error
+    return None

@@ -1,7 +1,7 @@
 """Items: browse, look at, add, change, delete.
 
-An id in an address is a text. ``7`` in an address means the number 7 if that is in the gallery, or else the
-text "7"; ``kind`` decides where both are. What a change answered with success is on the disk.
+An id in an address is a string. ``7`` in an address means the number 7 if that is in the gallery, or else
+the string "7"; ``kind`` decides where both are. What a change answered with success is on the disk.
 """
 
 import json
@@ -23,13 +23,11 @@ from surefind.apps.service.messages import (
     Kind,
     NewItems,
     Payload,
-    finite,
 )
 from surefind.apps.service.problems import described
-from surefind.apps.service.querying import concentrations
 from surefind.apps.service.settings import allowed, may_write
-from surefind.apps.service.state import AtDesk, Desk
-from surefind.embeddings import Embeddings
+from surefind.apps.service.state import AppState, State
+from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
 from surefind.errors import RefusedError
 from surefind.gallery.answers import Item
 from surefind.gallery.engine import Id
@@ -48,7 +46,7 @@ router = APIRouter(
 
 @router.get("")
 async def list_items(
-    desk: AtDesk,
+    state: State,
     order: Literal["surest", "least-sure", "confusing"] = "surest",
     offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
@@ -57,19 +55,21 @@ async def list_items(
     """List items: from the surest, from the least sure, or those that confuse others."""
 
     def read() -> ItemPage:
-        counts = desk.catalogues.confusing() if order == "confusing" else {}
-        surest = desk.catalogues.now().surest
+        counts = state.catalogues.confusing() if order == "confusing" else {}
+        surest = state.catalogues.now().surest
         ids: Any = tuple(counts) if order == "confusing" else surest
         ids = ids[::-1] if order == "least-sure" else ids
-        page = [i for i in ids[offset : offset + limit] if i in desk.gallery]
-        views = [view(desk, desk.gallery.get(i), counts.get(i), with_vector=vectors) for i in page]
+        page = [i for i in ids[offset : offset + limit] if i in state.gallery]
+        views = [
+            view(state, state.gallery.get(i), counts.get(i), with_vector=vectors) for i in page
+        ]
         return ItemPage(total=len(ids), offset=offset, items=views)
 
-    return await desk.list(read)
+    return await state.list(read)
 
 
 @router.post("", status_code=201, dependencies=[Depends(may_write)])
-async def add_items(body: NewItems, desk: AtDesk) -> Ids:
+async def add_items(body: NewItems, state: State) -> Ids:
     """Add items with vectors of length 1: all of them, or none."""
     named = [item.id for item in body.items]
     if None in named and any(id_ is not None for id_ in named):
@@ -78,10 +78,10 @@ async def add_items(body: NewItems, desk: AtDesk) -> Ids:
         raise RefusedError(422, "give vectors of one length.")
 
     def add() -> Ids:
-        _require_new(desk, [i for i in named if i is not None])
+        _require_new(state, [i for i in named if i is not None])
         mean = np.array([item.vector for item in body.items])
-        embeddings = Embeddings(mean, concentrations([item.kappa for item in body.items]))
-        ids = desk.gallery.add(
+        embeddings = Embeddings(mean, _kappa([item.kappa for item in body.items]))
+        ids = state.gallery.add(
             embeddings,
             ids=None if None in named else named,
             labels=[item.label for item in body.items],
@@ -89,13 +89,13 @@ async def add_items(body: NewItems, desk: AtDesk) -> Ids:
         )
         return Ids(ids=ids)
 
-    return await desk.work(add)
+    return await state.work(add)
 
 
 @router.post("/image", status_code=201, responses=described(415), dependencies=[Depends(may_write)])
 async def add_image(
     file: Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")],
-    desk: AtDesk,
+    state: State,
     id: Annotated[str | None, Form(max_length=256, description="JSON, or a plain text.")] = None,
     label: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
     payload: Annotated[str | None, Form(max_length=65536, description="A JSON object.")] = None,
@@ -103,148 +103,142 @@ async def add_image(
     """Add an image as an item."""
     named, called, extra = _form(id, ItemId), _form(label, ItemLabel), _payload(payload)
     data = await file.read()
-    embedding = await desk.embed(data)
+    embedding = await state.embed(data)
 
     def add() -> Ids:
-        _require_new(desk, [] if named is None else [named])
-        picture = desk.picture(data)
-        ids = desk.gallery.add(
+        _require_new(state, [] if named is None else [named])
+        picture = state.picture(data)
+        ids = state.gallery.add(
             embedding, ids=None if named is None else [named], labels=[called], payload=[extra]
         )
-        desk.thumbnails.keep(ids[0], picture)
+        state.thumbnails.keep(ids[0], picture)
         return Ids(ids=ids)
 
-    return await desk.work(add)
+    return await state.work(add)
 
 
 @router.get("/{id:path}/image", response_class=Response)
-async def item_image(id: PathId, desk: AtDesk, kind: AskedKind = None) -> Response:
-    """Give a small picture of an item, as WebP."""
+async def item_image(id: PathId, state: State, kind: AskedKind = None) -> Response:
+    """Return a small picture of an item, as WebP."""
 
     def read() -> bytes:
-        item = desk.gallery.get(_present(desk, id, kind))
-        return desk.thumbnails.read(item.id, item.payload)
+        item = state.gallery.get(_present(state, id, kind))
+        return state.thumbnails.read(item.id, item.payload)
 
-    return picture_response(await desk.work(read))
+    return picture_response(await state.work(read))
 
 
 @router.put("/{id:path}/image", responses=described(415), dependencies=[Depends(may_write)])
 async def change_image(
     id: PathId,
     file: Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")],
-    desk: AtDesk,
+    state: State,
     kind: AskedKind = None,
 ) -> Ids:
-    """Give an item the embedding and the picture of another image."""
+    """Replace the embedding and the picture of an item by those of another image."""
     data = await file.read()
-    embedding = await desk.embed(data)
+    embedding = await state.embed(data)
 
     def change() -> Ids:
-        there, picture = _present(desk, id, kind), desk.picture(data)
-        desk.gallery.update(embedding, ids=[there])
-        desk.thumbnails.keep(there, picture)
+        there, picture = _present(state, id, kind), state.picture(data)
+        state.gallery.update(embedding, ids=[there])
+        state.thumbnails.keep(there, picture)
         return Ids(ids=[there])
 
-    return await desk.work(change)
+    return await state.work(change)
 
 
 @router.get("/{id:path}")
-async def one_item(id: PathId, desk: AtDesk, kind: AskedKind = None) -> ItemView:
+async def one_item(id: PathId, state: State, kind: AskedKind = None) -> ItemView:
     """Look at one item."""
-    return await desk.work(
-        lambda: view(desk, desk.gallery.get(_present(desk, id, kind)), with_vector=True)
+    return await state.work(
+        lambda: view(state, state.gallery.get(_present(state, id, kind)), with_vector=True)
     )
 
 
 @router.put("/{id:path}", dependencies=[Depends(may_write)])
-async def change_item(id: PathId, body: ItemChange, desk: AtDesk, kind: AskedKind = None) -> Ids:
+async def change_item(id: PathId, body: ItemChange, state: State, kind: AskedKind = None) -> Ids:
     """Change an item; what is left out stays. A vector without κ has an unknown uncertainty."""
     if body.vector is None and body.kappa is not None:
         raise RefusedError(422, "kappa belongs to a vector; give both.")
     given = body.model_fields_set
 
     def change() -> Ids:
-        there = _present(desk, id, kind)
-        desk.gallery.update(
+        there = _present(state, id, kind)
+        state.gallery.update(
             None
             if body.vector is None
-            else Embeddings(np.array([body.vector]), concentrations([body.kappa])),
+            else Embeddings(np.array([body.vector]), _kappa([body.kappa])),
             ids=[there],
             labels=[body.label] if "label" in given else None,
             payload=[body.payload] if "payload" in given else None,
         )
         if body.vector is not None:
-            desk.thumbnails.drop(there)
+            state.thumbnails.drop(there)
         return Ids(ids=[there])
 
-    return await desk.work(change)
+    return await state.work(change)
 
 
 @router.delete("/{id:path}", dependencies=[Depends(may_write)])
-async def delete_item(id: PathId, desk: AtDesk, kind: AskedKind = None) -> Ids:
+async def delete_item(id: PathId, state: State, kind: AskedKind = None) -> Ids:
     """Delete an item."""
 
     def delete() -> Ids:
-        there = _present(desk, id, kind)
-        desk.gallery.delete([there])
-        desk.thumbnails.drop(there)
+        there = _present(state, id, kind)
+        state.gallery.delete([there])
+        state.thumbnails.drop(there)
         return Ids(ids=[there])
 
-    return await desk.work(delete)
+    return await state.work(delete)
 
 
 def view(
-    desk: Desk, item: Item, confuses: int | None = None, *, with_vector: bool = False
+    state: AppState, item: Item, confuses: int | None = None, *, with_vector: bool = False
 ) -> ItemView:
-    """Describe an item.
-
-    Args:
-        desk: It knows the pictures.
-        item: The item.
-        confuses: How many others it confuses, if that was counted.
-        with_vector: Whether to give its vector.
-
-    Returns:
-        The description.
-    """
+    """Describe an item, with how many others it confuses if that was counted."""
     return ItemView(
         id=item.id,
         label=item.label,
-        kappa=finite(item.kappa),
+        kappa=kappa_to_json(item.kappa),
         payload=item.payload,
-        image=desk.thumbnails.has(item.id, item.payload),
+        image=state.thumbnails.has(item.id, item.payload),
         confuses=confuses,
         vector=item.vector.tolist() if with_vector else None,
     )
 
 
 def picture_response(picture: bytes) -> Response:
-    """Answer with a small picture."""
+    """Return an answer that is a small picture."""
     return Response(picture, media_type="image/webp", headers={"Cache-Control": "no-cache"})
 
 
-def _present(desk: Desk, text: str, kind: Kind | None) -> Id:
+def _present(state: AppState, text: str, kind: Kind | None) -> Id:
     candidates: list[Id] = []
     if kind != "text" and NUMBER.fullmatch(text):
         candidates.append(int(text))
     if kind != "number":
         candidates.append(text)
     for id_ in candidates:
-        if id_ in desk.gallery:
+        if id_ in state.gallery:
             return id_
     raise RefusedError(404, "there is no item of this id.")
 
 
-def _require_new(desk: Desk, ids: list[Id]) -> None:
-    there = [i for i in ids if i in desk.gallery]
+def _require_new(state: AppState, ids: list[Id]) -> None:
+    there = [i for i in ids if i in state.gallery]
     if there:
         raise RefusedError(
             409, f"{len(there)} of the ids are in the gallery already; change them with PUT."
         )
 
 
+def _kappa(values: list[float | None]) -> np.ndarray:
+    return np.array([kappa_from_json(value) for value in values])
+
+
 def _form(text: str | None, kind: Any) -> Any:
-    """Read a form's field: JSON if that gives a number, a text or null, or else the text itself."""
+    """Read a form's field: JSON if that is a number, a string or null, or else the text itself."""
     try:
         return None if text is None else TypeAdapter(kind).validate_python(json.loads(text))
     except ValueError:

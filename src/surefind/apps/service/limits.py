@@ -35,15 +35,7 @@ class Buckets:
         self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, client: str, now: float) -> float:
-        """Take a drop.
-
-        Args:
-            client: Its address.
-            now: Seconds, from any start.
-
-        Returns:
-            0 if there was one, or else the seconds until there is.
-        """
+        """Take a drop; return 0 if there was one, or else the seconds until there is."""
         if not self._rate:
             return 0.0
         level, before = self._level.pop(client, (float(self._burst), now))

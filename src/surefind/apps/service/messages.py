@@ -1,30 +1,19 @@
 """What goes over the wire, described for OpenAPI.
 
 κ is null where it is infinite, that is, where no uncertainty is known: JSON has no infinity.
-
-Answers as `surefind.apps.service.messages` describes them, written for a whole batch at once.
-
-Everything numeric is computed for all queries together and leaves NumPy in one step: taking single values
-out of arrays would cost more than the search.
 """
 
-import math
-from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StrictStr
 
-from surefind.gallery.answers import Answers
-from surefind.gallery.engine import Id
-
 LARGEST = 2**53 - 1
-"""Up to here every program reads a JSON number as the same whole number."""
+"""Up to here every program reads a JSON number as the same integer."""
 
-Text = Annotated[StrictStr, Field(max_length=256)]
-Whole = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)]
-ItemId = Annotated[Text, Field(min_length=1)] | Whole
-ItemLabel = Text | Whole | None
+String = Annotated[StrictStr, Field(max_length=256)]
+Int = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)]
+ItemId = Annotated[String, Field(min_length=1)] | Int
+ItemLabel = String | Int | None
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Vector = Annotated[list[Number], Field(min_length=2, max_length=16384)]
 Kappa = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
@@ -35,7 +24,7 @@ Decision = Literal["match", "review", "no_match"]
 
 
 class Message(BaseModel):
-    """What a caller sends holds nothing unknown: a misspelt name is told, not ignored."""
+    """What a caller sends holds nothing unknown: a misspelt name is refused, not ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -214,102 +203,3 @@ class Health(BaseModel):
 
     status: Literal["ok"]
     items: int
-
-
-Pictured = Callable[[Id, Any], bool]
-"""Tells by id and payload whether there is a picture of an item."""
-
-
-def written(
-    found: Answers,
-    kappa: np.ndarray,
-    ks: Sequence[int],
-    quantiles: Sequence[float] | None,
-    pictured: Pictured,
-) -> list[dict[str, Any]]:
-    """Write the answer to each query.
-
-    Args:
-        found: The answers.
-        kappa: The queries' concentrations (q).
-        ks: How many neighbours each of them gets.
-        quantiles: Of log κ in the calibration, which κ is compared with; None without one.
-        pictured: Which neighbours have a picture.
-
-    Returns:
-        What JSON can hold: `surefind.apps.service.messages.Answer`.
-    """
-    nothing = [None] * len(found)
-    decision, probability, reasons = found.decision, found.probability, found.reasons
-    return [
-        {
-            "decision": answer,
-            "probability": chance,
-            "kappa": own,
-            "surer_than": share,
-            "reasons": list(why),
-            "neighbours": [
-                {
-                    "id": id_,
-                    "label": label,
-                    "score": score,
-                    "kappa": spread,
-                    "payload": payload,
-                    "image": pictured(id_, payload),
-                }
-                for id_, label, score, spread, payload in zip(
-                    *(c[:k] for c in columns), strict=True
-                )
-            ],
-            "vector": None,
-            "review": None,
-        }
-        for k, answer, chance, own, share, why, *columns in zip(
-            ks,
-            nothing if decision is None else decision.tolist(),
-            nothing if probability is None else probability.tolist(),
-            finite_or_none(kappa),
-            surer_than(quantiles, kappa),
-            [()] * len(found) if reasons is None else reasons,
-            found.ids.tolist(),
-            found.labels.tolist(),
-            found.scores.tolist(),
-            finite_or_none(found.kappa),
-            found.payload.tolist(),
-            strict=True,
-        )
-    ]
-
-
-def finite(kappa: float) -> float | None:
-    """Write κ for JSON: None where it is infinite."""
-    return kappa if math.isfinite(kappa) else None
-
-
-def finite_or_none(kappa: np.ndarray) -> list[Any]:
-    """Write many κ for JSON, as `finite`."""
-    known = np.isfinite(kappa)
-    if not known.all():
-        kappa = kappa.astype(object)
-        kappa[~known] = None
-    listed: list[Any] = kappa.tolist()
-    return listed
-
-
-def surer_than(quantiles: Sequence[float] | None, kappa: np.ndarray) -> list[float | None]:
-    """Give the share of calibration queries with a lower κ; None without a calibration or a κ.
-
-    Args:
-        quantiles: Of their log κ; None without a calibration.
-        kappa: Concentrations (q).
-
-    Returns:
-        One share each.
-    """
-    if quantiles is None:
-        return [None] * len(kappa)
-    below = np.searchsorted(quantiles, np.log(np.maximum(kappa, 1e-300)))
-    shares = np.minimum(below / (len(quantiles) - 1), 1.0)
-    return [
-        share if math.isfinite(k) else None for share, k in zip(shares.tolist(), kappa, strict=True)
-    ]

@@ -1,4 +1,4 @@
-"""What a caller is told when something goes wrong: a status and a sentence, always as JSON.
+"""What a caller gets when something goes wrong: a status and a sentence, always as JSON.
 
 400 the body is not what it says it is     408 it came too slowly       413 too large
 401 a token is missing    403 not allowed  404 not there                409 in conflict with what is
@@ -25,7 +25,7 @@ class Problem(BaseModel):
 
 
 def problem(status: int, sentence: str, headers: Any = None) -> JSONResponse:
-    """Write a problem as an answer."""
+    """Return the answer that a problem gets."""
     return JSONResponse({"error": sentence}, status_code=status, headers=headers)
 
 
@@ -35,38 +35,24 @@ def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def invalid_sentence(errors: Sequence[Any]) -> str:
-    """Say what pydantic found: the place, not the value, for what a caller sent is not repeated."""
+    """Return what pydantic found: the place, not the value, for what a caller sent is not repeated."""
     place = ".".join(str(part) for part in errors[0]["loc"]) or "body"
     more = f" And {len(errors) - 1} more." if errors[1:] else ""
     return f"{place}: {errors[0]['msg']}.{more}"
 
 
 def install(app: FastAPI) -> None:
-    """Answer every known error of an application as a problem.
+    """Answer every known error of an application as a problem."""
 
-    Args:
-        app: The application.
-    """
+    async def handle(request: Request, error: Any) -> JSONResponse:
+        return answer_to(error)
+
     for kind in (HTTPException, RequestValidationError, SurefindError):
-        app.add_exception_handler(kind, _handle)
+        app.add_exception_handler(kind, handle)
 
 
-async def _handle(request: Request, error: Exception) -> JSONResponse:
-    return answer_to(error)
-
-
-def answer_to(error: Exception) -> JSONResponse:
-    """Write a known error as an answer.
-
-    Args:
-        error: Of a kind that `install` names.
-
-    Returns:
-        The answer.
-
-    Raises:
-        error: If it is of another kind.
-    """
+def answer_to(error: HTTPException | RequestValidationError | SurefindError) -> JSONResponse:
+    """Return the answer that a known error gets."""
     match error:
         case HTTPException():
             return problem(error.status_code, str(error.detail), error.headers)

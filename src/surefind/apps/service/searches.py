@@ -1,28 +1,79 @@
-"""Search by image or by vector: the answer, its probability, how sure it is, why, and the neighbours."""
+"""Search by image or by vector, and the review of answers that were not sure enough.
+
+An answer has a decision, the probability that it is right, how sure the query is, why, and the neighbours.
+Where the decision is "review", the query waits until a person decides about it.
+"""
 
 import functools
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Query, Request, Response, UploadFile
+from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from surefind.apps.service import querying
-from surefind.apps.service.messages import SearchAnswer, VectorSearch
+from surefind.apps.service import batching
+from surefind.apps.service.items import picture_response
+from surefind.apps.service.messages import (
+    DecidedView,
+    ReviewList,
+    ReviewView,
+    SearchAnswer,
+    VectorSearch,
+    Verdicts,
+)
 from surefind.apps.service.problems import described, invalid_sentence
-from surefind.apps.service.settings import WRITE, Allowed, allowed
-from surefind.apps.service.state import AtDesk, Desk, desk_of
-from surefind.errors import RefusedError
+from surefind.apps.service.settings import WRITE, Allowed, allowed, may_write
+from surefind.apps.service.state import AppState, State, state_of
+from surefind.errors import InputError, RefusedError
 
 router = APIRouter(
     prefix="/v1/search",
     tags=["search"],
     responses=described(400, 401, 403, 408, 409, 413, 422, 429, 503, 504),
 )
+reviews = APIRouter(
+    prefix="/v1/reviews",
+    tags=["reviews"],
+    dependencies=[Depends(allowed)],
+    responses=described(400, 401, 403, 404, 408, 409, 413, 422, 429, 503, 504),
+)
 
 
-@router.post(
+class RequestRoute(APIRoute):
+    """A route whose endpoint takes the request as it is.
+
+    Solving dependencies costs more than a tenth of a search by vector, the busiest endpoint, so that one
+    calls the functions itself that others depend on.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        """Return the endpoint itself."""
+        return self.endpoint
+
+
+async def search_vectors(request: Request) -> Response:
+    """Search with vectors of length 1, each with its κ if that is known."""
+    state, found = await state_of(request), await allowed(request)
+    try:
+        body = VectorSearch.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise RefusedError(422, invalid_sentence(error.errors())) from error
+    most = state.settings.max_queries
+    if len(body.vectors) > most:
+        raise RefusedError(422, f"a request may hold {most} vectors at most.")
+    kappa = body.kappa if body.kappa is not None else [None] * len(body.vectors)
+    if len(kappa) != len(body.vectors) or len({len(v) for v in body.vectors}) > 1:
+        raise RefusedError(422, "give vectors of one length, and one kappa for each.")
+    query = batching.Query(body.vectors, kappa, body.k)
+    return await _answer(state, query, keep=body.keep and found == WRITE, image=None)
+
+
+router.add_api_route(
     "/vector",
+    search_vectors,
+    methods=["POST"],
     response_model=SearchAnswer,
     openapi_extra={
         "requestBody": {
@@ -30,50 +81,77 @@ router = APIRouter(
             "content": {"application/json": {"schema": VectorSearch.model_json_schema()}},
         }
     },
+    route_class_override=RequestRoute,
 )
-async def search_vectors(request: Request) -> Response:
-    """Search with vectors of length 1, each with its κ if that is known."""
-    # The busiest door: its body is read in one pass, without the general machinery for parameters.
-    desk, found = await desk_of(request), await allowed(request)
-    try:
-        body = VectorSearch.model_validate_json(await request.body())
-    except ValidationError as error:
-        raise RefusedError(422, invalid_sentence(error.errors())) from error
-    most = desk.settings.max_queries
-    if len(body.vectors) > most:
-        raise RefusedError(422, f"a request may hold {most} vectors at most.")
-    kappa = body.kappa if body.kappa is not None else [None] * len(body.vectors)
-    if len(kappa) != len(body.vectors) or len({len(v) for v in body.vectors}) > 1:
-        raise RefusedError(422, "give vectors of one length, and one kappa for each.")
-    query = querying.Query(body.vectors, kappa, body.k)
-    return await _answer(desk, query, keep=body.keep and found == WRITE, image=None)
 
 
 @router.post("/image", response_model=SearchAnswer, responses=described(415))
 async def search_image(
     file: Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")],
-    desk: AtDesk,
+    state: State,
     found: Allowed,
     k: Annotated[int, Query(ge=1, le=100)] = 10,
     keep: Annotated[bool, Query(description="Let an unsure query wait for a person.")] = True,
 ) -> Response:
     """Search with an image; of an animation, its first frame counts."""
     data = await file.read()
-    embedding = await desk.embed(data)
-    query = querying.Query(embedding.mean.tolist(), embedding.kappa.tolist(), k)
-    return await _answer(desk, query, keep=keep and found == WRITE, image=data)
+    embedding = await state.embed(data)
+    query = batching.Query(embedding.mean.tolist(), embedding.kappa.tolist(), k)
+    return await _answer(state, query, keep=keep and found == WRITE, image=data)
+
+
+@reviews.get("")
+async def list_reviews(state: State, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> ReviewList:
+    """List what waits for a person, the oldest first, and the latest decisions."""
+    pending = await state.work(state.reviews.pending)
+    decided = (await state.work(state.reviews.decided))[-limit:]
+    return ReviewList(
+        total=len(pending),
+        pending=[ReviewView.model_validate(entry) for entry in pending[:limit]],
+        decided=[DecidedView.model_validate(entry) for entry in decided],
+    )
+
+
+@reviews.get("/{id}/image", response_class=Response)
+async def review_image(id: Annotated[str, Path(max_length=64)], state: State) -> Response:
+    """Return a small picture of a query that waits, as WebP."""
+    return picture_response(await state.work(lambda: state.thumbnails.read(f"review:{id}")))
+
+
+@reviews.post("", status_code=201, dependencies=[Depends(may_write)])
+async def decide(body: Verdicts, state: State) -> DecidedView:
+    """Accept (the top answer is right), reject (not in the gallery) or relabel (it is another one)."""
+    relabelled = body.verdict == "relabel"
+
+    def keep() -> dict[str, Any]:
+        if state.reviews.asked(body.id) is None:
+            raise RefusedError(404, "no such query waits for a person.")
+        try:
+            return state.reviews.decide(body.id, body.verdict, body.label)
+        except InputError as error:
+            status = 422 if relabelled and body.label is None else 409
+            raise RefusedError(status, str(error)) from error
+
+    if relabelled and body.label is not None:
+        known = (await state.list(state.catalogues.now)).labels
+        if body.label not in known:
+            raise RefusedError(
+                422,
+                "no item of the gallery has this label. Reject the query, or add an item with the label.",
+            )
+    return DecidedView.model_validate(await state.work(keep))
 
 
 async def _answer(
-    desk: Desk, query: querying.Query, *, keep: bool, image: bytes | None
+    state: AppState, query: batching.Query, *, keep: bool, image: bytes | None
 ) -> Response:
-    reply = await desk.search(query)
+    reply = await state.search(query)
     for answer, vector in zip(reply.answers, reply.vectors, strict=True):
-        desk.metrics.decision(answer["decision"])
+        state.metrics.decision(answer["decision"])
         unsure = answer["decision"] == "review" and keep
-        if unsure and len(desk.reviews) < desk.settings.max_reviews:
-            answer["review"] = await desk.work(
-                functools.partial(_ask, desk, answer | {"vector": vector.tolist()}, image)
+        if unsure and len(state.reviews) < state.settings.max_reviews:
+            answer["review"] = await state.work(
+                functools.partial(_ask, state, answer | {"vector": vector.tolist()}, image)
             )
     if image is not None:
         reply.answers[0]["vector"] = reply.vectors[0].tolist()
@@ -82,10 +160,10 @@ async def _answer(
     return Response(to_json(body), media_type="application/json")
 
 
-def _ask(desk: Desk, answer: dict[str, Any], image: bytes | None) -> str:
+def _ask(state: AppState, answer: dict[str, Any], image: bytes | None) -> str:
     shown = {key: value for key, value in answer.items() if key != "review"}
     top = {key: answer["neighbours"][0][key] for key in ("id", "label")}
-    id_ = desk.reviews.ask(shown | {"top": top, "image": image is not None})
+    id_ = state.reviews.ask(shown | {"top": top, "image": image is not None})
     if image is not None:
-        desk.thumbnails.keep(f"review:{id_}", desk.picture(image))
+        state.thumbnails.keep(f"review:{id_}", state.picture(image))
     return id_

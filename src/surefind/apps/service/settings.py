@@ -1,9 +1,7 @@
-"""What a service is allowed to do: its places, its tokens and its limits.
+"""What a service is allowed to do, and who may do what: its places, limits and bearer tokens.
 
-Every limit has a default that a small machine bears. The tokens decide who may do what
-(`surefind.apps.service.settings`); without any, the service must stay on this machine.
-
-Who may do what, by a bearer token.
+Every limit has a default that a small machine bears. Without any token, the service must stay on this
+machine.
 
     tokens set     without a token   read token   write token
     none           everything
@@ -86,7 +84,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine only."""
+    """Return whether an address is reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -96,15 +94,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_listening(host: str, settings: Settings) -> None:
-    """Require a token where others can reach the service.
-
-    Args:
-        host: The address to listen on.
-        settings: They hold the tokens.
-
-    Raises:
-        InputError: If there is none and the address is reached from elsewhere.
-    """
+    """Require a token if the address to listen on can be reached from other machines."""
     if not settings.has_token and not is_loopback(host):
         raise InputError(
             f"{host} can be reached from other machines, and there is no token. Set "
@@ -116,15 +106,7 @@ NOTHING, READ, WRITE = 0, 1, 2
 
 
 def permission(settings: Settings, authorization: str | None) -> int:
-    """Say what a request may do.
-
-    Args:
-        settings: They hold the tokens.
-        authorization: The request's header, if it has one.
-
-    Returns:
-        `NOTHING`, `READ` or `WRITE`.
-    """
+    """Return what a request with this header may do: `NOTHING`, `READ` or `WRITE`."""
     if not settings.has_token:
         return WRITE
     kind, _, given = (authorization or "").partition(" ")
@@ -140,18 +122,8 @@ def _same(token: str | None, given: str) -> bool:
 
 
 async def allowed(request: Request) -> int:
-    """Require leave to read.
-
-    Args:
-        request: Its header holds the token.
-
-    Returns:
-        `READ` or `WRITE`.
-
-    Raises:
-        RefusedError: If there is no good token.
-    """
-    found = permission(request.app.state.desk.settings, request.headers.get("authorization"))
+    """Require leave to read; return `READ` or `WRITE`."""
+    found = permission(request.app.state.service.settings, request.headers.get("authorization"))
     if found == NOTHING:
         raise RefusedError(
             401,
@@ -165,13 +137,6 @@ Allowed = Annotated[int, Depends(allowed)]
 
 
 async def may_write(found: Allowed) -> None:
-    """Require leave to write.
-
-    Args:
-        found: What the request may do.
-
-    Raises:
-        RefusedError: If it may only read.
-    """
+    """Require leave to write."""
     if found < WRITE:
         raise RefusedError(403, "this token may read but not change anything.")

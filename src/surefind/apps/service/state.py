@@ -1,36 +1,88 @@
-"""What all endpoints share: the gallery, the queues in front of it, and the folder beside it.
+"""What all endpoints share: the gallery, its listing, the queues in front of it, and the folder beside it.
 
 Nothing slow happens on the event loop. Searches and image passes go through one queue each
 (`surefind.apps.service.batching`); decoding, writing and listing go to a small pool of threads.
+
+The listing goes from the surest item to the least sure: an item is surer the higher its κ. An item
+*confuses* another one if it is that one's nearest neighbour and has another label; how many it confuses is
+counted over a sample of the gallery. The listing is made when it is first asked for, and again after the
+gallery has changed.
 """
 
 import asyncio
 import functools
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request
 
-from surefind.apps.service.batching import Batcher
+from surefind.apps.service.batching import Batcher, Query, Reply, search_together
 from surefind.apps.service.embedding import ImageEmbedder, Learner
 from surefind.apps.service.images import Thumbnails, small_picture
-from surefind.apps.service.listing import Catalogues
-from surefind.apps.service.querying import Query, Reply, search_together
 from surefind.apps.service.reviews import FILE, Reviews
 from surefind.apps.service.settings import Settings
 from surefind.apps.service.telemetry import Metrics
 from surefind.embeddings import Embeddings
 from surefind.errors import RefusedError
+from surefind.gallery.engine import Id, Label
 from surefind.gallery.gallery import Gallery
 
 R = TypeVar("R")
 THREADS = 4
 """They bound how many images are decoded, and so held in memory, at once."""
+SAMPLE = 1000
+"""Items whose nearest neighbour is looked up to count confusions."""
+BLOCK = 32
+"""Searched at a time, so that other requests get their turn."""
 
 
-class Desk:
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """The items of the gallery at one moment, listed.
+
+    Attributes:
+        content: The gallery's fingerprint then.
+        surest: Ids, the highest κ first.
+        labels: In use.
+    """
+
+    content: str
+    surest: tuple[Id, ...]
+    labels: frozenset[Label]
+
+
+class Catalogues:
+    """The latest catalogue of a gallery; one is made at a time."""
+
+    def __init__(self, gallery: Gallery) -> None:
+        self._gallery = gallery
+        self._lock = threading.Lock()
+        self._latest = Catalogue("", (), frozenset())
+        self._confusing: tuple[str, dict[Id, int]] = ("", {})
+
+    def now(self) -> Catalogue:
+        """Return the catalogue of the gallery as it is."""
+        with self._lock:
+            content = self._gallery.fingerprint
+            if content != self._latest.content:
+                self._latest = _read(self._gallery, content)
+            return self._latest
+
+    def confusing(self) -> dict[Id, int]:
+        """Return how many of the sample each item confuses, if any; the most first."""
+        catalogue = self.now()
+        with self._lock:
+            if self._confusing[0] != catalogue.content:
+                counts = _confusions(self._gallery, catalogue.surest)
+                self._confusing = (catalogue.content, counts)
+            return self._confusing[1]
+
+
+class AppState:
     """One service's state.
 
     Args:
@@ -72,21 +124,11 @@ class Desk:
         return self._embedder is not None
 
     async def search(self, query: Query) -> Reply:
-        """Search, together with others who search now."""
+        """Search, in one batch with others who search now."""
         return await self._in_time(self._searches.ask(query))
 
     async def embed(self, data: bytes) -> Embeddings:
-        """Decode and embed an upload.
-
-        Args:
-            data: The upload.
-
-        Returns:
-            Its embedding.
-
-        Raises:
-            RefusedError: If it is no image, or there is no model.
-        """
+        """Decode and embed an upload; refused if it is no image, or there is no model."""
         embedder, images = self._embedder, self._images
         if embedder is None or images is None:
             raise RefusedError(
@@ -100,25 +142,11 @@ class Desk:
         return small_picture(data, self.settings.max_pixels)
 
     async def work(self, call: Callable[[], R]) -> R:
-        """Do something slow in a thread.
-
-        Args:
-            call: What to do. If it takes too long the caller is told so, and it is finished all the same.
-
-        Returns:
-            What it gave.
-        """
+        """Call something slow in a thread; past the time limit the caller gets 504, and it is finished."""
         return await self._in_thread(self._pool, call)
 
     async def list(self, call: Callable[[], R]) -> R:
-        """Do something that may look at the whole gallery, after others who do, so that writes go on.
-
-        Args:
-            call: What to do, as for `work`.
-
-        Returns:
-            What it gave.
-        """
+        """Call something that may read the whole gallery, one after the other, so that writes go on."""
         return await self._in_thread(self._lister, call)
 
     async def close(self) -> None:
@@ -144,10 +172,40 @@ class Desk:
             ) from error
 
 
-async def desk_of(request: Request) -> Desk:
-    """Give the desk of the application that got a request."""
-    desk: Desk = request.app.state.desk
-    return desk
+async def state_of(request: Request) -> AppState:
+    """Return the state of the application that got a request."""
+    state: AppState = request.app.state.service
+    return state
 
 
-AtDesk = Annotated[Desk, Depends(desk_of)]
+State = Annotated[AppState, Depends(state_of)]
+
+
+def _read(gallery: Gallery, content: str) -> Catalogue:
+    kappa: dict[Id, float] = {}
+    labels: set[Label] = set()
+    for block in gallery.records():
+        kappa |= {item.id: item.kappa for item in block}
+        labels |= {item.label for item in block}
+    order = sorted(kappa, key=lambda i: (-kappa[i], isinstance(i, str), i))
+    return Catalogue(content, tuple(order), frozenset(labels - {None}))
+
+
+def _confusions(gallery: Gallery, ids: tuple[Id, ...]) -> dict[Id, int]:
+    rng = np.random.default_rng(0)
+    chosen = rng.permutation(len(ids))[:SAMPLE]
+    counts: dict[Id, int] = {}
+    for start in range(0, len(chosen), BLOCK):
+        items = [gallery.get(ids[i]) for i in chosen[start : start + BLOCK] if ids[i] in gallery]
+        if not items:
+            continue
+        queries = Embeddings(
+            np.stack([item.vector for item in items]), np.array([item.kappa for item in items])
+        )
+        found = gallery.search(queries, k=2, decide=False)
+        for item, near, labels in zip(items, found.ids, found.labels, strict=True):
+            others = [n for n, id_ in enumerate(near) if id_ != item.id]
+            if others and labels[others[0]] != item.label:
+                id_ = near[others[0]]
+                counts[id_] = counts.get(id_, 0) + 1
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0]))))

@@ -1,11 +1,10 @@
-"""Every request is counted, logged and numbered; what nobody foresaw becomes an answer without details.
+"""Every request is counted, logged and numbered; an unforeseen error becomes an answer without details.
 
-One JSON line per request, without what users sent.
+The log has one line of JSON for each request: when, what kind of request (the route, not the address: ids
+are user content), its status, its milliseconds and its number. No token, id, label, vector, file name or
+error text is in it.
 
-A line holds when, what kind of request (the route, not the address: ids are user content), its status, its
-milliseconds and its number. No token, id, label, vector, file name or error text is in it.
-
-What Prometheus is told: requests, their times, batches, decisions and items.
+Prometheus reads requests, their times, batches, decisions and items:
 
 surefind_requests_total{method, route, status}
 surefind_request_seconds{route}             a histogram
@@ -15,16 +14,16 @@ surefind_items, surefind_reviews_pending
 """
 
 import functools
-import json
 import logging
+import os
 import time
 import traceback
-import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefind.apps.service.problems import problem
@@ -36,21 +35,14 @@ class JsonLines(logging.Formatter):
     """Write a record and its ``fields`` as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record.
-
-        Args:
-            record: Its attribute ``fields``, if there is one, is a dict.
-
-        Returns:
-            The line.
-        """
+        """Return the line of a record."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
-        return json.dumps(line | getattr(record, "fields", {}))
+        return to_json(line | getattr(record, "fields", {})).decode()
 
 
 def write_to_stderr() -> None:
-    """Send the service's lines to the standard error; the command line calls this."""
+    """Log to the standard error; the command line calls this."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     LOGGER.handlers = [handler]
@@ -58,19 +50,10 @@ def write_to_stderr() -> None:
     LOGGER.propagate = False
 
 
-def note_request(
+def log_request(
     number: str, method: str, route: str, status: int, seconds: float, defect: str | None
 ) -> None:
-    """Write the line of a request.
-
-    Args:
-        number: The request's, which its answer carries too.
-        method: Of the request.
-        route: The pattern of its address.
-        status: Of the answer.
-        seconds: How long it took.
-        defect: The kind of an error that nobody foresaw, and where it was raised.
-    """
+    """Log a request; ``defect`` is the kind of an unforeseen error, and where it was raised."""
     fields = {
         "request": number,
         "method": method,
@@ -144,7 +127,7 @@ class Metrics:
         observe(seconds)
 
     def batch(self, kind: str) -> Callable[[int], None]:
-        """Give what counts the batches of a kind."""
+        """Return what counts the batches of a kind."""
         return self._batches.labels(kind).observe
 
     def decision(self, decision: str | None) -> None:
@@ -152,7 +135,7 @@ class Metrics:
         self._decided(decision or "none")()
 
     def text(self) -> tuple[bytes, str]:
-        """Write everything as Prometheus reads it, with the content type."""
+        """Return everything as Prometheus reads it, and the content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
 
@@ -166,22 +149,22 @@ SAFE_HEADERS = {
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-"""The page needs nothing of other hosts, so a browser is told to fetch nothing there."""
+"""The page needs nothing of other hosts, so a browser may fetch nothing there."""
 SAFE = [(name.lower().encode(), value.encode()) for name, value in SAFE_HEADERS.items()]
 
 
 class Recorder:
-    """ASGI middleware around all others."""
+    """ASGI middleware around all others: numbers, counts and logs requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and write down what became of it."""
+        """Pass a request on and record what became of it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        number, start, status, defect = uuid.uuid4().hex[:12], time.perf_counter(), 0, None
+        number, start, status, defect = os.urandom(6).hex(), time.perf_counter(), 0, None
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -205,7 +188,7 @@ class Recorder:
         route = getattr(scope.get("route"), "path", "") or "none"
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.request(method, route, status, seconds)
-        note_request(number, method, route, status, seconds, defect)
+        log_request(number, method, route, status, seconds, defect)
 
 
 def _where(error: Exception) -> str:

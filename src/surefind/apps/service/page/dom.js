@@ -1,4 +1,4 @@
-// Makes elements. Texts are always texts, never markup: labels and ids come from strangers.
+// Makes elements. Texts are always texts, never markup: labels and ids are user content.
 import { itemPath, picture } from "./server.js";
 
 export const $ = (id) => document.getElementById(id);

@@ -29,8 +29,8 @@ async function ask(path, options = {}) {
     );
   }
   if (answer.ok) return answer;
-  const told = await answer.json().catch(() => ({}));
-  const sentence = told.error ?? `The service answered with an error (${answer.status}).`;
+  const problem = await answer.json().catch(() => ({}));
+  const sentence = problem.error ?? `The service answered with an error (${answer.status}).`;
   throw new Trouble(sentence[0].toUpperCase() + sentence.slice(1), answer.status);
 }
 

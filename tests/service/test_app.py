@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from service.world import png
 
-from surefind.apps.service import telemetry as logs
-from surefind.apps.service.pages import FOLDER
+from surefind.apps.service import telemetry
+from surefind.apps.service.app import PAGE
 
 
-def test_health_says_how_many_items(client):
+def test_health_counts_the_items(client):
     assert client.get("/healthz").json() == {"status": "ok", "items": 240}
 
 
@@ -40,14 +40,14 @@ def test_figures_count_requests_decisions_and_batches(client, world, ask):
 
 
 def test_logs_are_json_without_what_users_sent(client, capsys):
-    logs.write_to_stderr()
+    telemetry.write_to_stderr()
     try:
         client.get("/v1/items/secret-id", params={"kind": "text"})
         client.post("/v1/items", json={"items": [{"id": "secret-id", "vector": [1.0]}]})
     finally:
-        logs.LOGGER.handlers = []
-        logs.LOGGER.propagate = True
-        logs.LOGGER.setLevel(logging.NOTSET)
+        telemetry.LOGGER.handlers = []
+        telemetry.LOGGER.propagate = True
+        telemetry.LOGGER.setLevel(logging.NOTSET)
     text = capsys.readouterr().err
     lines = [json.loads(line) for line in text.splitlines()]
     assert [(line["method"], line["status"]) for line in lines] == [("GET", 404), ("POST", 422)]
@@ -78,20 +78,22 @@ def test_the_page_needs_no_other_host(client):
     assert "default-src 'none'" in page.headers["content-security-policy"]
     for name in re.findall(r'(?:src|href)="(/[^"]+)"', page.text):
         assert client.get(name).status_code == 200
-    for file in FOLDER.iterdir():
+    for file in PAGE.iterdir():
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://", text), file
         assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(", text), file
 
 
 def test_modules_import_what_is_there():
-    for file in FOLDER.glob("*.js"):
+    for file in PAGE.glob("*.js"):
         for name in re.findall(r'from "\./([^"]+)"', file.read_text()):
-            assert (FOLDER / name).is_file(), (file, name)
+            assert (PAGE / name).is_file(), (file, name)
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/page/../app.py", "/page/none.js", "/v1/items/"])
-def test_what_is_not_there_is_told_as_json(client, path):
+@pytest.mark.parametrize(
+    "path", ["/nowhere", "/page/../app.py", "/page/none.js", "/v1/items/", "/v1/search/vector"]
+)
+def test_what_is_not_there_is_answered_as_json(client, path):
     answer = client.get(path)
     assert answer.status_code in (404, 405)
     assert "error" in answer.json()

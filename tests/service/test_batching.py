@@ -1,0 +1,146 @@
+"""Many callers in one batch: each gets what it would get alone, and errors stay with their callers."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+from surefind.gallery.faults import StaleError
+
+from surefind.apps.service.batching import Batcher, Query, search_together
+from surefind.errors import DegenerateError, InputError, RefusedError
+from surefind.gallery.gallery import Gallery
+
+
+def nothing(_id, _payload):
+    return False
+
+
+@pytest.fixture
+def gallery():
+    made = Gallery()
+    made.add(np.eye(3), ids=list("abc"), payload=[{"n": 1}, None, {"n": 3}])
+    return made
+
+
+def test_each_gets_its_own_rows_and_its_own_k(gallery):
+    queries = [
+        Query([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [5.0, None], 2),
+        Query([[0.0, 1.0, 0.0]], [7.0], 1),
+    ]
+    one, two = search_together(gallery, lambda id_, payload: payload == {"n": 3}, queries)
+    assert [a["neighbours"][0]["id"] for a in one.answers] == ["a", "c"]
+    assert [a["neighbours"][0]["image"] for a in one.answers] == [False, True]
+    assert [len(a["neighbours"]) for a in one.answers + two.answers] == [2, 2, 1]
+    assert [a["kappa"] for a in one.answers + two.answers] == [5.0, None, 7.0]
+    assert one.vectors.shape == (2, 3)
+    assert two.answers[0]["neighbours"][0]["id"] == "b"
+    assert two.answers[0]["decision"] is None
+    assert two.answers[0]["reasons"] == []
+
+
+@pytest.mark.parametrize(
+    "bad", [[[1.0, 0.0]], [[2.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]]], ids=["size", "length", "zero"]
+)
+def test_a_fault_stays_with_the_query_that_has_it(gallery, bad):
+    good = Query([[1.0, 0.0, 0.0]], [None], 3)
+    first, wrong, last = search_together(gallery, nothing, [good, Query(bad, [None], 3), good])
+    assert isinstance(wrong, InputError)
+    assert first.answers == last.answers
+    assert first.answers[0]["neighbours"][0]["id"] == "a"
+    (alone,) = search_together(gallery, nothing, [Query(bad, [None], 3)])
+    assert (type(alone), str(alone)) == (type(wrong), str(wrong))
+
+
+def test_an_empty_gallery_refuses_everybody_whatever_they_sent():
+    queries = [Query([[1.0, 0.0]], [None], 1), Query([[1.0, 0.0, 0.0]], [None], 1)]
+    for answer in search_together(Gallery(), nothing, queries):
+        assert isinstance(answer, DegenerateError)
+
+
+def test_what_holds_for_all_is_raised(gallery, monkeypatch):
+    def refuse(*_args, **_options):
+        raise StaleError("calibrate again")
+
+    monkeypatch.setattr(gallery, "search", refuse)
+    good = Query([[1.0, 0.0, 0.0]], [None], 3)
+    with pytest.raises(StaleError):
+        search_together(gallery, nothing, [good, good])
+
+
+def test_what_arrives_together_is_done_together():
+    sizes = []
+
+    async def main():
+        def run(items):
+            time.sleep(0.02)
+            return [item * 2 for item in items]
+
+        batcher = Batcher(run, most=4, observe=sizes.append)
+        found = await asyncio.gather(*(batcher.ask(i) for i in range(10)))
+        await batcher.close()
+        return found
+
+    assert asyncio.run(main()) == [2 * i for i in range(10)]
+    assert sizes == [4, 4, 2]
+
+
+def test_a_full_queue_sends_away_and_an_error_reaches_who_asked():
+    async def main():
+        def run(items):
+            return [ValueError(item) if item == "bad" else item for item in items]
+
+        batcher = Batcher(run, most=4, waiting=2)
+        asked = [asyncio.ensure_future(batcher.ask(i)) for i in ("good", "bad")]
+        await asyncio.sleep(0)
+        with pytest.raises(RefusedError) as refused:
+            await batcher.ask("late")
+        assert refused.value.status == 429
+        good, bad = await asyncio.gather(*asked, return_exceptions=True)
+        await batcher.close()
+        return good, bad
+
+    good, bad = asyncio.run(main())
+    assert good == "good"
+    assert isinstance(bad, ValueError)
+
+
+def test_a_failed_batch_fails_all_of_it_and_the_next_one_works():
+    async def main():
+        calls = []
+
+        def run(items):
+            calls.append(items)
+            if len(calls) == 1:
+                raise ValueError("broken")
+            return items
+
+        batcher = Batcher(run, most=8, wait=0.01)
+        first = await asyncio.gather(batcher.ask(1), batcher.ask(2), return_exceptions=True)
+        second = await batcher.ask(3)
+        await batcher.close()
+        return first, second
+
+    first, second = asyncio.run(main())
+    assert [type(e) for e in first] == [ValueError, ValueError]
+    assert second == 3
+
+
+def test_whoever_went_away_is_not_served():
+    async def main():
+        served = []
+
+        def run(items):
+            time.sleep(0.05)
+            served.extend(items)
+            return items
+
+        batcher = Batcher(run, most=1)
+        tasks = [asyncio.ensure_future(batcher.ask(i)) for i in range(3)]
+        await asyncio.sleep(0.01)
+        tasks[1].cancel()
+        assert await tasks[2] == 2
+        await batcher.close()
+        return served
+
+    assert asyncio.run(main()) == [0, 2]
