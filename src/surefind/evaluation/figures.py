@@ -255,7 +255,9 @@ def kappa_chart(edges: Sequence[Any], counts: Mapping[str, Sequence[int]], alt: 
             colour = LIGHT[SERIES_COLOURS[i % len(SERIES_COLOURS)]]
             dash = DASHES[i % len(DASHES)]
             if len(counts) <= 2:
-                axes.stairs(fractions, bins, color=colour, linestyle=dash, label=label)
+                axes.stairs(
+                    fractions, bins, color=colour, linestyle=dash, label=label, linewidth=1.5
+                )
                 axes.stairs(fractions, bins, color=colour, fill=True, alpha=0.16)
             else:
                 axes.plot(middles, fractions, color=colour, linestyle=dash, label=label)
