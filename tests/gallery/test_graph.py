@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from surefind.gallery import faiss_engine, graph, graph_file
-from surefind.retrieval.search import nearest_rows
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.graph import Graph
 from surefind.gallery.graph_file import GraphState
+from surefind.retrieval.search import nearest_rows
 
 
 def unit(rng, n, z=16):
