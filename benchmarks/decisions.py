@@ -6,11 +6,11 @@ simulated part needs no data; `frozen` says what the others need.
 
 *Promise*: calibrations repeated on queries drawn with replacement from one population, simulated or real.
 The population is then the distribution, so the true wrong-match rate of each calibration is a count, and
-``exceeded`` is the share of calibrations in which it is above ``max_wrong``: at most 0.05 is promised.
+``exceeded`` is the fraction of calibrations in which it is above ``max_wrong``: at most 0.05 is guaranteed.
 ``best_coverage`` is what a threshold chosen with knowledge of all outcomes could accept. ``splits`` draws
 without replacement and measures the rest, whose rate then has errors of its own.
 
-*Signals*: on queries that nothing was fitted to: how well each score tells right top answers from all
+*Signals*: on queries that nothing was fitted to: how well each score separates right top answers from all
 others, unknown queries among them: AUROC, the area under the risk-coverage curve (lower is better), and the
 largest coverage with at most 1 % wrong. ``combined`` is the decision layer's probability, the mean over
 splits of the calibration queries; ``worst`` the worst of them. Mahalanobis is no signal of that layer.
@@ -124,13 +124,13 @@ def best_coverage(signals: Signals, right: np.ndarray, max_wrong: float) -> floa
 
 
 def coverage_at(right: np.ndarray, score: np.ndarray, rate: float) -> float:
-    """Give the largest coverage, the best scores first, with at most this share of wrong answers."""
+    """Return the largest coverage, the best scores first, with at most this fraction of wrong answers."""
     curve = risk_coverage_curve(right, -score)
     return float(curve.coverage[curve.risk <= rate].max(initial=0))
 
 
 def open_set(
-    columns: Columns, unknown_share: float, seed: int
+    columns: Columns, unknown_fraction: float, seed: int
 ) -> tuple[Columns, Columns, np.ndarray]:
     """Hold classes out as unknown, enrol half of each other class, and ask for all the rest.
 
@@ -139,14 +139,14 @@ def open_set(
     rng = np.random.default_rng([SEED, seed])
     vectors, labels = columns["vectors"], columns["labels"]
     classes = rng.permutation(np.unique(labels))
-    strange = np.isin(labels, classes[: int(unknown_share * len(classes))])
+    held_out = np.isin(labels, classes[: int(unknown_fraction * len(classes))])
     inside = np.zeros(len(labels), dtype=bool)
-    for label in classes[int(unknown_share * len(classes)) :]:
+    for label in classes[int(unknown_fraction * len(classes)) :]:
         own = rng.permutation(np.flatnonzero(labels == label))
         inside[own[: max(1, len(own) // 2)]] = True
     gallery = {"vectors": vectors[inside], "labels": labels[inside]}
     queries = {"vectors": vectors[~inside], "labels": labels[~inside]}
-    return gallery, queries, ~strange[~inside]
+    return gallery, queries, ~held_out[~inside]
 
 
 def signals_of(gallery: Columns, queries: Columns) -> tuple[Signals, np.ndarray]:
@@ -159,11 +159,11 @@ def signals_of(gallery: Columns, queries: Columns) -> tuple[Signals, np.ndarray]
     return neighbour_signals(kappa, distances, names), names[:, 0] == queries["labels"]
 
 
-def real(columns: Columns, unknown_share: float, max_wrong: float) -> dict[str, Any]:
+def real(columns: Columns, unknown_fraction: float, max_wrong: float) -> dict[str, Any]:
     """Repeat calibrations on real queries, a quarter of the times with other classes enrolled."""
     parts = []
     for number in range(GALLERIES):
-        gallery, queries, enrolled = open_set(columns, unknown_share, number)
+        gallery, queries, enrolled = open_set(columns, unknown_fraction, number)
         signals, right = signals_of(gallery, queries)
         half = len(right) // 2
         drawn, split = (
@@ -175,8 +175,8 @@ def real(columns: Columns, unknown_share: float, max_wrong: float) -> dict[str, 
             drawn | {"gallery": len(gallery["labels"]), "unknown": float((~enrolled).mean())}
         )
         parts[-1]["splits"] = {k: split[k] for k in kept}
-    shares = ("exceeded", "reached", "coverage", "wrong_rate", "best_coverage", "right")
-    mean = {k: float(np.mean([p[k] for p in parts])) for k in shares}
+    fractions = ("exceeded", "reached", "coverage", "wrong_rate", "best_coverage", "right")
+    mean = {k: float(np.mean([p[k] for p in parts])) for k in fractions}
     return {"max_wrong": max_wrong, "runs": GALLERIES * REAL_RUNS, **mean, "galleries": parts}
 
 
@@ -215,7 +215,7 @@ def signal_table(gallery: Columns, cal: Columns, test: Columns) -> dict[str, Any
             "test": float(1 - enrolled.mean()),
         },
         "accuracy_of_enrolled": float(right[rest][enrolled].mean()),
-        "unknown_told_by_distance_auroc": r_auroc(enrolled, -oriented["distance"][rest]),
+        "unknown_detected_by_distance_auroc": r_auroc(enrolled, -oriented["distance"][rest]),
         "signals": alone | {"combined": mean},
         "worst": worst,
         "combined_less_best": {
@@ -254,8 +254,8 @@ def open_set_table(columns: Columns, seed: int) -> dict[str, Any]:
     gallery, queries, enrolled = open_set(columns, 1 / 3, seed)
     rng = np.random.default_rng(SEED)
     people = rng.permutation(np.unique(queries["labels"][~enrolled]))
-    strange = np.isin(queries["labels"], people[: len(people) // 2])
-    cal = np.where(enrolled, rng.random(len(enrolled)) < 0.5, strange)
+    first_half = np.isin(queries["labels"], people[: len(people) // 2])
+    cal = np.where(enrolled, rng.random(len(enrolled)) < 0.5, first_half)
     halves = [{k: v[some] for k, v in queries.items()} for some in (cal, ~cal)]
     return signal_table(gallery, *halves)
 
@@ -294,7 +294,7 @@ def main() -> None:
 
 
 def results() -> dict[str, Any]:
-    """Give what was measured before, with the environment of now."""
+    """Return what was measured before, with the environment of now."""
     table = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"parts": {}}
     used = {name: version(name) for name in ("scikit-learn", "scipy")}
     return {"environment": environment() | used, "seed": SEED, "parts": table["parts"]}

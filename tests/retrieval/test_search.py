@@ -171,9 +171,9 @@ def test_labels_of_neighbours_under_each_sample(directions, kind):
 @pytest.mark.parametrize(
     ("k", "options", "message"),
     [
-        (0, {}, "k must be a whole number of at least 1; got 0"),
-        (7, {}, "k is 7, but the gallery can give 6 neighbours"),
-        (6, {"exclude_self": True}, "k is 6, but the gallery can give 5 neighbours"),
+        (0, {}, "k must be"),
+        (7, {}, "k is 7"),
+        (6, {"exclude_self": True}, "k is 6"),
     ],
 )
 def test_k_out_of_range_is_refused(directions, k, options, message):

@@ -12,8 +12,9 @@ There is no mining bias, so there is no w_n to tune. The result is what `head_cu
 targets of the whole set: a sum over pairs, unscaled, unclipped. Row ranges of one set add up to the
 whole, so processes can share the work.
 
-Policy: a set without a same pair, or without a different pair, is refused; it would be a posterior
-about nothing. A range without rows, as a process may get, adds nothing: zeros, as wide as the features.
+Policy: a set without a positive pair, or without a negative pair, is refused: there is nothing to
+learn a posterior from. A range without rows, as a process may get, adds nothing: zeros, as wide as the
+features.
 
 Axes: ``n`` examples, ``r`` of them in this range, ``d`` features, ``z`` outputs.
 """
@@ -58,7 +59,7 @@ def dataset_curvature(
         features: What the head sees (r, d), one row for each example in ``rows``: a tensor, an array
             (memory-mapped or not), or an iterable of batches of rows. Without rows: (0, d), so that
             d is known.
-        outputs: What the head says of all examples (n, z), before normalisation.
+        outputs: The head's outputs for all examples (n, z), before normalisation.
         labels: A class per example, or a relation over them.
         distance: "euclidean" or "arccos".
         margin: Squared distance up to which negative pairs repel.
@@ -183,7 +184,7 @@ def check_informative(relation: Relation) -> None:
         relation: The relation over a whole data set.
 
     Raises:
-        DegenerateError: If there is no same pair or no different pair.
+        DegenerateError: If there is no positive or no negative pair.
     """
     if relation.n_positive == 0:
         raise DegenerateError(
@@ -216,7 +217,7 @@ def _add_up(parts: Iterable[Tensor]) -> Tensor:
 def _paired(
     features: Features, hessians: OutputHessians
 ) -> Iterator[tuple[slice, Float[Tensor, "b d"]]]:
-    """Give batches of feature rows with the slice of the blocks that they belong to.
+    """Yield batches of feature rows with the slice of the blocks that they belong to.
 
     Args:
         features: A matrix, an array or batches.
@@ -254,7 +255,7 @@ def _paired(
 
 
 def _batches(features: Features) -> Iterator[Tensor]:
-    """Give matrices of feature rows, at least one if the features are a matrix themselves."""
+    """Yield matrices of feature rows, at least one if the features are a matrix themselves."""
     if not isinstance(features, Tensor | np.ndarray):
         yield from map(_matrix, features)
         return

@@ -14,7 +14,7 @@ positive definiteness (paper, eqs. `pos`, `fix`, `full`):
 - "full": both terms, all pairs.
 
 What comes back is a sum over pairs, neither scaled nor clipped, and linear in the targets: parts of a
-pair set add up to the whole. Clipping, scale and prior are `surefind.posterior.precision`'s business.
+pair set add up to the whole. Clipping, scale and prior happen in `surefind.posterior.precision`.
 
 Axes: ``n`` examples, ``d`` features, ``z`` outputs, ``e`` pairs with a non-zero target.
 """
@@ -58,7 +58,7 @@ def head_curvature(
 
     Args:
         features: What the head sees (n, d), with a column of ones if it has a bias.
-        outputs: What it says (n, z), before normalisation.
+        outputs: Its outputs (n, z), before normalisation.
         targets: Symmetric pair targets (n, n) from `pair_targets`.
         distance: "euclidean" or "arccos".
         approximation: "fixed", "positive" or "full".

@@ -46,18 +46,18 @@ class OutputHessians:
     partners: Float[Tensor, "n z"]
 
     def diagonal(self) -> Float[Tensor, "n z"]:
-        """Give each block's diagonal: 2s²(a + 2 u∘b)."""
+        """Return each block's diagonal: 2s²(a + 2 u∘b)."""
         inner = self.isotropic[:, None] + 2 * self.directions * self.partners
         return 2 * self.inverse_lengths[:, None] ** 2 * inner
 
     def trace(self) -> Float[Tensor, " n"]:
-        """Give each block's trace: 2s²(z a + 2 <u, b>)."""
+        """Return each block's trace: 2s²(z a + 2 <u, b>)."""
         inner = self.isotropic * self.directions.shape[1]
         inner = inner + 2 * (self.directions * self.partners).sum(1)
         return 2 * self.inverse_lengths**2 * inner
 
     def dense(self) -> Float[Tensor, "n z z"]:
-        """Give the blocks themselves."""
+        """Return the blocks themselves."""
         outer = self.directions[:, :, None] * self.partners[:, None, :]
         eye = torch.eye(outer.shape[1], dtype=outer.dtype, device=outer.device)
         blocks = self.isotropic[:, None, None] * eye + outer + outer.mT

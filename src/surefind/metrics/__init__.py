@@ -1,4 +1,4 @@
-"""What was measured: indices, labels and scores in, plain floats out.
+"""Metrics: indices, labels and scores in, plain floats out.
 
 Tensors, NumPy arrays and lists are taken alike. Curves and per-query values come back as NumPy
 arrays.

@@ -1,17 +1,21 @@
-"""How far a metric could be off because these queries were drawn and not others.
+"""Confidence intervals of metrics by the percentile bootstrap over queries.
 
-The percentile bootstrap: draw as many queries as there are, with replacement, compute the metric,
-repeat; the interval holds the middle ``confidence`` of the results. Queries are what is drawn, so the
-interval says nothing about another training run: that is what several seeds are for.
+Draw as many queries as there are, with replacement, compute the metric, repeat; the interval holds the
+middle ``confidence`` of the results. Queries are what is drawn, so the interval does not cover another
+training run: that is what several seeds are for.
 
 Two ways to draw when a metric takes several arrays: *together*, where row i of each belongs to query i
 (AUSC, ECE), or *independently*, where each array is a set of its own (AUROC of ID against OOD).
 
 Of a sum of absolute values, as ECE is, resamples are larger on average than the metric itself, so its
-interval lies high: do not read closeness to it as a test.
+interval is biased upwards: do not read closeness to it as a test.
 
 Policy: a draw on which the metric is undefined (by chance all answers are right) is left out;
-`Interval.n_resamples` says how many were used. If most are undefined there is no interval.
+`Interval.n_resamples` counts those used. If most are undefined there is no interval.
+
+`scipy.stats.bootstrap` takes as long (CPU, 1,000 resamples: mean of 10,000 values 78-88 ms against 93;
+AUROC of 10,000 + 10,000 1.9-2.2 s against 1.9) and its intervals agree, but it has no policy for undefined
+draws, refuses a single query, and metrics would need SciPy, which the core package does not.
 """
 
 from collections.abc import Callable
@@ -38,7 +42,7 @@ class Interval:
         estimate: The metric on the data as given.
         low: Lower end of the interval.
         high: Upper end of the interval.
-        confidence: Share of resamples between the two.
+        confidence: Fraction of resamples between the two.
         n_resamples: Resamples on which the metric was defined.
     """
 
@@ -57,7 +61,7 @@ def bootstrap_interval(
     confidence: float = 0.95,
     n_resamples: int = 1000,
 ) -> Interval:
-    """Give a percentile interval over queries.
+    """Compute a percentile interval over queries.
 
     For the mean of per-query values (recall, mAP) pass them alone. For anything else pass the arrays
     and the metric: ``bootstrap_interval(correct, uncertainty, statistic=ausc, generator=g)``, or
@@ -69,7 +73,7 @@ def bootstrap_interval(
         generator: Source of the draws, on the CPU.
         statistic: A metric of the arrays; None means the mean of the only array.
         independent: Whether the arrays are sets of their own, to be drawn from separately.
-        confidence: Share of resamples that the interval holds, in (0, 1).
+        confidence: Fraction of resamples that the interval holds, in (0, 1).
         n_resamples: Number of draws.
 
     Returns:

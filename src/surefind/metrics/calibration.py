@@ -1,4 +1,4 @@
-"""Whether a confidence means what it says.
+"""Calibration of confidences: expected calibration error (ECE), reliability curve, vote agreement.
 
 The interval [0, 1] is cut into ``bins`` equal bins B, each closed below and open above, **the last one
 closed at 1** (a half-open last bin would silently drop every fully confident query). Then
@@ -9,7 +9,7 @@ with weights that sum to one (the paper prints 1/|B|: a slip). A confidence that
 a bin's lower edge counts as on the edge, so float32 and float64 give one answer.
 
 Confidence comes from `agreement`: embed everything under ``s`` sampled models, look at the label of
-each query's nearest neighbour under each, and take the most frequent label and its share.
+each query's nearest neighbour under each, and take the most frequent label and the fraction that agree.
 
 Axes: ``n`` queries, ``b`` bins, ``s`` samples.
 """
@@ -27,12 +27,12 @@ from surefind.validation import check_int
 
 @dataclass(frozen=True, eq=False)
 class CalibrationCurve:
-    """What was promised and what was kept, bin by bin.
+    """Mean confidence and accuracy, bin by bin.
 
     Attributes:
         edges: Bounds of the bins (b + 1), from 0 to 1.
         confidence: Mean confidence in each bin (b); NaN where it is empty.
-        accuracy: Share of correct answers in each bin (b); NaN where it is empty.
+        accuracy: Fraction of correct answers in each bin (b); NaN where it is empty.
         counts: Number of queries in each bin (b).
     """
 
@@ -43,16 +43,7 @@ class CalibrationCurve:
 
 
 def ece(confidence: Any, correct: Any, bins: int = 10) -> float:
-    """Give the expected calibration error.
-
-    Args:
-        confidence: How sure each answer is (n), between 0 and 1.
-        correct: Whether it is right (n).
-        bins: Number of equal bins.
-
-    Returns:
-        0 if each bin keeps its promise, at most 1.
-    """
+    """Compute the expected calibration error of confidences (n) between 0 and 1, in equal bins."""
     curve = calibration_curve(confidence, correct, bins)
     full = curve.counts > 0
     gap = np.abs(curve.accuracy[full] - curve.confidence[full])
@@ -60,16 +51,7 @@ def ece(confidence: Any, correct: Any, bins: int = 10) -> float:
 
 
 def calibration_curve(confidence: Any, correct: Any, bins: int = 10) -> CalibrationCurve:
-    """Compare confidence and accuracy bin by bin.
-
-    Args:
-        confidence: How sure each answer is (n), between 0 and 1.
-        correct: Whether it is right (n).
-        bins: Number of equal bins.
-
-    Returns:
-        The curve.
-    """
+    """Compare confidence (n), between 0 and 1, and accuracy in equal bins."""
     check_int("bins", bins, least=1)
     scores, right, rounding = _checked(confidence, correct)
     index = np.floor(scores * bins + rounding * bins).astype(np.int64)
@@ -85,15 +67,14 @@ def calibration_curve(confidence: Any, correct: Any, bins: int = 10) -> Calibrat
 
 
 def agreement(sampled_labels: Any) -> tuple[np.ndarray, Float[np.ndarray, " n"]]:
-    """Take the most frequent label of each query over the samples, and its share.
+    """Return the most frequent label of each query over the samples, and the fraction that agree.
 
     Args:
-        sampled_labels: Label of the nearest neighbour under each sample (s, n): whole numbers or
-            names.
+        sampled_labels: Label of the nearest neighbour under each sample (s, n): integers or names.
 
     Returns:
         The prediction (n), the lowest in sorted order where labels are equally frequent; and the
-        confidence (n), the share of samples that agree with it.
+        confidence (n), the fraction of samples that agree with it.
     """
     labels = np.sort(as_labels("sampled_labels", sampled_labels, axes=2), axis=0)
     step = np.arange(len(labels))[:, None]
@@ -115,7 +96,7 @@ def _checked(
     if outside.any():
         raise InputError(
             f"confidence must lie between 0 and 1; got {scores[outside][0]:g}. "
-            "Give the share of samples that agree, or a probability."
+            "Give the fraction of samples that agree, or a probability."
         )
     came_as = as_array(confidence).dtype
     return scores, right, float(np.finfo(came_as).eps) if came_as.kind == "f" else 0.0

@@ -1,20 +1,19 @@
-"""How well uncertainty tells unknown inputs (OOD) from known ones (ID).
+"""Uncertainty as a score: detecting out-of-distribution inputs, and selective prediction.
 
-OOD is the positive class and uncertainty its score: higher means less sure. An input is flagged when
-its uncertainty is at least a threshold t.
+**Detection.** OOD is the positive class and uncertainty its score: higher means less sure. An input is
+flagged when its uncertainty is at least a threshold t.
 
-    TPR(t) = share of OOD flagged,   FPR(t) = share of ID flagged
-    precision(t) = share of OOD among the flagged,   recall(t) = TPR(t)
+    TPR(t) = fraction of OOD flagged,   FPR(t) = fraction of ID flagged
+    precision(t) = fraction of OOD among the flagged,   recall(t) = TPR(t)
     AUROC = P(ood > id) + ½ P(ood = id)                 the area under TPR over FPR
     AUPRC = Σ_t (recall(t) - recall(t before)) · precision(t)   average precision, no interpolation
 
-Equal scores are flagged together, so no value depends on the order of the data: a constant
-uncertainty has an AUROC of ½. Infinite uncertainty is the highest score. AUPRC depends on the ratio
-of the two sets' sizes; its value for an uninformative score is the share of OOD.
+Equal scores are flagged together, so no value depends on the order of the data: a constant uncertainty has
+an AUROC of ½. Infinite uncertainty is the highest score. AUPRC depends on the ratio of the two sets' sizes;
+its value for an uninformative score is the fraction of OOD.
 
-Whether it pays to drop the answers that are least sure: selective accuracy.
-
-Sort ``n`` queries by uncertainty, the surest first. With c_i = 1 if the i-th answer is correct,
+**Selective prediction**: whether it pays to drop the answers that are least sure. Sort ``n`` queries by
+uncertainty, the surest first. With c_i = 1 if the i-th answer is correct,
 
     accuracy(m)    = Σ_{i<=m} c_i / m                        of the m surest
     sparsification = accuracy(n - ⌊n f⌋),  f = 0 %, 1 %, … 99 %   after dropping the fraction f
@@ -25,6 +24,8 @@ Sort ``n`` queries by uncertainty, the surest first. With c_i = 1 if the i-th an
 At least one query is always kept. Where uncertainties are equal, accuracy(m) is its expectation over
 all orders of the tied queries, so nothing depends on the order of the data: under a constant
 uncertainty (a deterministic model), AUSC is the plain accuracy, AURC the plain error, R-AUROC ½.
+
+Axes: ``n`` known inputs or queries, ``m`` unknown inputs, ``t`` thresholds.
 """
 
 from dataclasses import dataclass
@@ -37,14 +38,17 @@ from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_correct, as_scores
 from surefind.validation import check_fraction
 
+FRACTIONS = 100
+"""Fractions dropped: 0 % to 99 % in steps of one."""
+
 
 @dataclass(frozen=True, eq=False)
 class RocCurve:
     """Rates for each distinct threshold, falling, after the point where nothing is flagged.
 
     Attributes:
-        fpr: Share of ID flagged, rising from 0 to 1.
-        tpr: Share of OOD flagged, rising from 0 to 1.
+        fpr: Fraction of ID flagged, rising from 0 to 1.
+        tpr: Fraction of OOD flagged, rising from 0 to 1.
         thresholds: What is flagged has at least this uncertainty. The first is infinite and stands
             for "flag nothing", even if scores are infinite.
     """
@@ -59,8 +63,8 @@ class PrecisionRecallCurve:
     """Precision and recall for each distinct threshold, falling.
 
     Attributes:
-        precision: Share of OOD among the flagged; 1 by convention where nothing is flagged.
-        recall: Share of OOD flagged, rising from 0 to 1.
+        precision: Fraction of OOD among the flagged; 1 by convention where nothing is flagged.
+        recall: Fraction of OOD flagged, rising from 0 to 1.
         thresholds: What is flagged has at least this uncertainty. The first is infinite and stands
             for "flag nothing".
     """
@@ -71,15 +75,7 @@ class PrecisionRecallCurve:
 
 
 def auroc(id_uncertainty: Any, ood_uncertainty: Any) -> float:
-    """Give the chance that an OOD input is less sure than an ID input, ties counting half.
-
-    Args:
-        id_uncertainty: Uncertainty of known inputs (n).
-        ood_uncertainty: Uncertainty of unknown inputs (m).
-
-    Returns:
-        1 if every OOD input is less sure than every ID input, ½ for no information.
-    """
+    """Compute the probability that an OOD input is less sure than an ID input, ties counting half."""
     known, unknown = _both(id_uncertainty, ood_uncertainty)
     known.sort()
     below = np.searchsorted(known, unknown, side="left")
@@ -88,26 +84,18 @@ def auroc(id_uncertainty: Any, ood_uncertainty: Any) -> float:
 
 
 def auprc(id_uncertainty: Any, ood_uncertainty: Any) -> float:
-    """Give the average precision of flagging OOD inputs.
-
-    Args:
-        id_uncertainty: Uncertainty of known inputs (n).
-        ood_uncertainty: Uncertainty of unknown inputs (m).
-
-    Returns:
-        1 if every OOD input is less sure than every ID input, m / (n + m) for no information.
-    """
+    """Compute the average precision of flagging OOD inputs (m) among ID inputs (n)."""
     curve = precision_recall_curve(id_uncertainty, ood_uncertainty)
     return float((np.diff(curve.recall) * curve.precision[1:]).sum())
 
 
 def fpr_at_tpr(id_uncertainty: Any, ood_uncertainty: Any, tpr: float = 0.95) -> float:
-    """Give the share of ID flagged when at least ``tpr`` of OOD is, at the best such threshold.
+    """Compute the fraction of ID flagged at the best threshold that flags at least ``tpr`` of OOD.
 
     Args:
         id_uncertainty: Uncertainty of known inputs (n).
         ood_uncertainty: Uncertainty of unknown inputs (m).
-        tpr: Share of OOD that must be flagged, above 0.
+        tpr: Fraction of OOD that must be flagged, above 0.
 
     Returns:
         The false positive rate; 0 is best, and ``tpr`` about what no information gives.
@@ -126,29 +114,13 @@ def fpr_at_tpr(id_uncertainty: Any, ood_uncertainty: Any, tpr: float = 0.95) -> 
 
 
 def roc_curve(id_uncertainty: Any, ood_uncertainty: Any) -> RocCurve:
-    """Trace TPR over FPR as the threshold falls.
-
-    Args:
-        id_uncertainty: Uncertainty of known inputs (n).
-        ood_uncertainty: Uncertainty of unknown inputs (m).
-
-    Returns:
-        The curve from (0, 0) to (1, 1).
-    """
+    """Trace TPR over FPR from (0, 0) to (1, 1) as the threshold falls."""
     known, unknown, thresholds = _flagged(*_both(id_uncertainty, ood_uncertainty))
     return RocCurve(known / known[-1], unknown / unknown[-1], thresholds)
 
 
 def precision_recall_curve(id_uncertainty: Any, ood_uncertainty: Any) -> PrecisionRecallCurve:
-    """Trace precision over recall as the threshold falls.
-
-    Args:
-        id_uncertainty: Uncertainty of known inputs (n).
-        ood_uncertainty: Uncertainty of unknown inputs (m).
-
-    Returns:
-        The curve from recall 0 to recall 1.
-    """
+    """Trace precision over recall, from recall 0 to 1, as the threshold falls."""
     known, unknown, thresholds = _flagged(*_both(id_uncertainty, ood_uncertainty))
     precision = np.ones(len(thresholds))
     precision[1:] = unknown[1:] / (known + unknown)[1:]
@@ -177,10 +149,6 @@ def _flagged(
     return known_flagged, unknown_flagged, np.concatenate([[np.inf], levels[::-1]])
 
 
-FRACTIONS = 100
-"""Fractions dropped: 0 % to 99 % in steps of one."""
-
-
 @dataclass(frozen=True, eq=False)
 class SparsificationCurve:
     """Accuracy after dropping the least sure queries.
@@ -199,8 +167,8 @@ class RiskCoverageCurve:
     """Error rate among the surest queries.
 
     Attributes:
-        coverage: Share of queries answered: 1/n, 2/n, … 1.
-        risk: Share of wrong answers among them.
+        coverage: Fraction of queries answered: 1/n, 2/n, … 1.
+        risk: Fraction of wrong answers among them.
     """
 
     coverage: Float[np.ndarray, " n"]
@@ -208,15 +176,7 @@ class RiskCoverageCurve:
 
 
 def sparsification_curve(correct: Any, uncertainty: Any) -> SparsificationCurve:
-    """Trace the accuracy as the least sure 0 % … 99 % are dropped.
-
-    Args:
-        correct: Whether each query's answer is right (n).
-        uncertainty: Higher means less sure (n).
-
-    Returns:
-        The curve.
-    """
+    """Trace the accuracy as the least sure 0 % … 99 % are dropped."""
     accuracy = _accuracy_of_surest(*_correct_and_uncertainty(correct, uncertainty))
     # Whole numbers: ⌊0.29 · 100⌋ would be 28.
     dropped = len(accuracy) * np.arange(FRACTIONS) // FRACTIONS
@@ -225,55 +185,31 @@ def sparsification_curve(correct: Any, uncertainty: Any) -> SparsificationCurve:
 
 
 def ausc(correct: Any, uncertainty: Any) -> float:
-    """Give the area under the sparsification curve.
-
-    Args:
-        correct: Whether each query's nearest neighbour is of its class (n).
-        uncertainty: Higher means less sure (n).
-
-    Returns:
-        Mean accuracy over the dropped fractions; the plain accuracy for no information.
-    """
+    """Compute the area under the sparsification curve; the plain accuracy for no information."""
     return float(sparsification_curve(correct, uncertainty).accuracy.mean())
 
 
 def risk_coverage_curve(correct: Any, uncertainty: Any) -> RiskCoverageCurve:
-    """Trace the error rate as more and more queries are answered, the surest first.
-
-    Args:
-        correct: Whether each query's answer is right (n).
-        uncertainty: Higher means less sure (n).
-
-    Returns:
-        The curve.
-    """
+    """Trace the error rate as more and more queries are answered, the surest first."""
     accuracy = _accuracy_of_surest(*_correct_and_uncertainty(correct, uncertainty))
     n = len(accuracy)
     return RiskCoverageCurve(np.arange(1, n + 1) / n, 1 - accuracy)
 
 
 def aurc(correct: Any, uncertainty: Any) -> float:
-    """Give the area under the risk-coverage curve.
-
-    Args:
-        correct: Whether each query's answer is right (n).
-        uncertainty: Higher means less sure (n).
-
-    Returns:
-        Mean risk over all coverages; 0 if all is right, the plain error for no information.
-    """
+    """Compute the area under the risk-coverage curve; the plain error for no information."""
     return float(risk_coverage_curve(correct, uncertainty).risk.mean())
 
 
 def r_auroc(correct: Any, uncertainty: Any) -> float:
-    """Say how well uncertainty predicts which retrievals are wrong.
+    """Compute how well uncertainty predicts which retrievals are wrong: 1 is best, ½ no information.
 
     Args:
         correct: Whether each query's answer is right (n).
         uncertainty: Higher means less sure (n).
 
     Returns:
-        1 if every wrong answer is less sure than every right one, ½ for no information.
+        The AUROC of wrong answers against right ones.
 
     Raises:
         DegenerateError: If all answers are right, or all are wrong.
@@ -282,7 +218,7 @@ def r_auroc(correct: Any, uncertainty: Any) -> float:
     if right.all() or not right.any():
         raise DegenerateError(
             f"all {len(right)} answers are {'right' if right.all() else 'wrong'}: there is nothing "
-            "to tell apart. Give more or harder queries."
+            "to separate. Give more or harder queries."
         )
     return auroc(scores[right], scores[~right])
 
@@ -297,12 +233,12 @@ def _correct_and_uncertainty(
 def _accuracy_of_surest(
     right: Bool[np.ndarray, " n"], scores: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """Give the expected accuracy of the m surest, m = 1 … n, over all orders of tied queries."""
+    """Return the expected accuracy of the m surest, m = 1 … n, over all orders of tied queries."""
     _, group, sizes = np.unique(scores, return_inverse=True, return_counts=True)
-    share = np.bincount(group, weights=right) / sizes
+    rate = np.bincount(group, weights=right) / sizes
     # A running sum of means drifts by rounding; whole counts at each group's end do not.
     before = np.concatenate([[0], np.bincount(group, weights=right).cumsum()[:-1]])
     start = np.concatenate([[0], sizes.cumsum()[:-1]])
     member = np.repeat(np.arange(len(sizes)), sizes)
     m = np.arange(1, len(scores) + 1)
-    return np.asarray((before[member] + (m - start[member]) * share[member]) / m)
+    return np.asarray((before[member] + (m - start[member]) * rate[member]) / m)

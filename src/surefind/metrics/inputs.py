@@ -1,4 +1,4 @@
-"""What metrics take, as checked NumPy arrays: tensors of any device, arrays and plain lists alike.
+"""Inputs of metrics as checked NumPy arrays: tensors of any device, arrays and plain lists alike.
 
 Scores keep their order when they become float64, whatever they came as. NaN is refused everywhere:
 it has no place in a ranking. Infinity is a score like any other (a direction that is unknown has
@@ -15,7 +15,7 @@ from surefind.errors import DegenerateError, InputError
 
 
 def as_array(value: Any) -> np.ndarray:
-    """Give a tensor's, an array's or a list's values as a NumPy array."""
+    """Return a tensor's, an array's or a list's values as a NumPy array."""
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         return np.asarray(value if value.dtype.itemsize > 2 or _whole(value) else value.float())
@@ -84,7 +84,7 @@ def as_correct(name: str, value: Any, *, length: int | None = None) -> Bool[np.n
 
 
 def as_labels(name: str, value: Any, *, axes: int = 1) -> np.ndarray:
-    """Read class labels: whole numbers or names.
+    """Read class labels: integers or names.
 
     Args:
         name: What to call it in the message.
@@ -92,7 +92,7 @@ def as_labels(name: str, value: Any, *, axes: int = 1) -> np.ndarray:
         axes: How many axes they must have.
 
     Returns:
-        An array of whole numbers or of strings.
+        An array of integers or of strings.
 
     Raises:
         InputError: If the shape or the kind of label does not fit.
@@ -103,7 +103,7 @@ def as_labels(name: str, value: Any, *, axes: int = 1) -> np.ndarray:
         array = array.astype(np.str_)
     if array.ndim != axes or array.dtype.kind not in "iubU":
         raise InputError(
-            f"{name} must be whole numbers or names with {axes} axes; got {array.dtype} of shape "
+            f"{name} must be integers or names with {axes} axes; got {array.dtype} of shape "
             f"{array.shape}. Convert float labels with .astype(int)."
         )
     if not array.size:
@@ -131,7 +131,7 @@ def label_codes(
     if (queries.dtype.kind == "U") != (gallery.dtype.kind == "U"):
         raise InputError(
             f"query_labels ({queries.dtype}) and gallery_labels ({gallery.dtype}) must be of one "
-            "kind, names or whole numbers: otherwise none would ever be equal."
+            "kind, names or integers: otherwise none would ever be equal."
         )
     codes = np.unique(np.concatenate([queries, gallery]), return_inverse=True)[1]
     return codes[: len(queries)], codes[len(queries) :]

@@ -1,6 +1,8 @@
-"""How good the ranked neighbours are: recall@k and mAP@k.
+"""Quality of ranked neighbours: which are relevant, recall@k and mAP@k.
 
-With rel_r = 1 where the query's r-th neighbour is relevant, and R relevant items in the gallery,
+A neighbour is relevant if it has the query's label (`relevance`), if it was taken near the query's
+position (`relevance_within`), or by any other notion of a `Relevance` built by hand. With rel_r = 1 where
+the query's r-th neighbour is relevant, and R relevant items in the gallery,
 
     recall@k = 1 if any rel_r (r <= k) else 0              is one of the k nearest right?
     AP@k     = Σ_{r<=k} precision@r · rel_r / min(k, R)    precision@r = Σ_{t<=r} rel_t / r
@@ -9,22 +11,15 @@ and `recall_at_k`, `map_at_k` are their means over the queries. At k = 1 both ar
 nearest neighbour.
 
 Policy: a query with no relevant item in the gallery (R = 0) cannot be answered. It is left out of the
-means and counted (`Relevance.unanswerable`), never scored 1 or 0. In a closed set R leaves out the
-query itself; `surefind.metrics.ranking` says how that is known.
+means and counted (`Relevance.unanswerable`), never scored 1 or 0.
 
-Axes: ``q`` queries, ``a`` of them answerable, ``g`` gallery, ``k`` neighbours judged.
+The query itself is never its own answer. ``neighbours`` has it left out already; R leaves it out when the
+set is *closed*, that is, when the gallery holds the queries themselves. Unless ``self_in_gallery`` is
+given, labels are taken as a closed set when both label arrays are equal and no query is listed among its
+own neighbours.
 
-Which neighbours are right answers, and how many right answers there are.
-
-A neighbour is relevant if it has the query's label (`relevance`), if it was taken near the query's
-position (`relevance_within`), or as anybody says who builds a `Relevance` by hand.
-
-The query itself is never its own answer. ``neighbours`` has it left out already; the number of
-relevant items leaves it out when the set is *closed*, that is, when the gallery holds the queries
-themselves. Unless ``self_in_gallery`` says it, labels are taken as a closed set when both label arrays
-are equal and no query is listed among its own neighbours.
-
-Axes: ``q`` queries, ``g`` gallery, ``m`` neighbours listed for each query.
+Axes: ``q`` queries, ``a`` of them answerable, ``g`` gallery, ``m`` neighbours listed for each query, ``k``
+of them judged.
 """
 
 from dataclasses import dataclass
@@ -57,12 +52,7 @@ class Relevance:
     counts: Any
 
     def __post_init__(self) -> None:
-        """Check that the two fit together.
-
-        Raises:
-            InputError: If the shapes differ or a query has more hits than relevant items.
-            DegenerateError: If there is no query or no neighbour.
-        """
+        """Check shapes, and that no query has more hits than relevant items."""
         hits, counts = as_array(self.hits), as_array(self.counts)
         if hits.ndim != 2 or hits.dtype != bool:
             raise InputError(
@@ -72,7 +62,7 @@ class Relevance:
             raise DegenerateError(f"hits is empty: shape {hits.shape}. Give at least one query.")
         if counts.shape != hits.shape[:1] or counts.dtype.kind not in "iu":
             raise InputError(
-                f"counts must be one whole number per query, shape {hits.shape[:1]}; got "
+                f"counts must be one integer per query, shape {hits.shape[:1]}; got "
                 f"{counts.dtype} of shape {counts.shape}."
             )
         over = hits.sum(1) > counts
@@ -205,29 +195,13 @@ def _others(counts: Int[np.ndarray, " q"], self_in_gallery: bool) -> Int[np.ndar
 
 
 def recall_per_query(relevant: Relevance, k: int) -> Float[np.ndarray, " a"]:
-    """Give recall@k of each answerable query: 1.0 or 0.0.
-
-    Args:
-        relevant: What is relevant.
-        k: How many neighbours to judge.
-
-    Returns:
-        One value for each query where ``relevant.answerable``, in order.
-    """
+    """Return recall@k, 1.0 or 0.0, of each query where ``relevant.answerable``, in order."""
     hits, _ = _judged(relevant, k)
     return np.asarray(hits.any(1), np.float64)
 
 
 def average_precision_per_query(relevant: Relevance, k: int) -> Float[np.ndarray, " a"]:
-    """Give AP@k of each answerable query.
-
-    Args:
-        relevant: What is relevant.
-        k: How many neighbours to judge.
-
-    Returns:
-        One value for each query where ``relevant.answerable``, in order.
-    """
+    """Return AP@k of each query where ``relevant.answerable``, in order."""
     hits, counts = _judged(relevant, k)
     precision = hits.cumsum(1) / np.arange(1, k + 1)
     return np.asarray((precision * hits).sum(1) / np.minimum(counts, k))
@@ -241,18 +215,7 @@ def recall_at_k(
     *,
     self_in_gallery: bool | None = None,
 ) -> float:
-    """Give the share of answerable queries that have a relevant item among their k nearest.
-
-    Args:
-        neighbours: Indices into the gallery (q, at least k), nearest first, the query left out.
-        query_labels: A label per query (q).
-        gallery_labels: A label per gallery item (g).
-        k: How many neighbours to judge.
-        self_in_gallery: Whether the gallery holds the queries too; None means: find out.
-
-    Returns:
-        Mean recall@k.
-    """
+    """Compute mean recall@k over the answerable queries; arguments as `relevance`."""
     found = relevance(neighbours, query_labels, gallery_labels, self_in_gallery=self_in_gallery)
     return float(recall_per_query(found, k).mean())
 
@@ -265,18 +228,7 @@ def map_at_k(
     *,
     self_in_gallery: bool | None = None,
 ) -> float:
-    """Give the mean average precision of the k nearest over the answerable queries.
-
-    Args:
-        neighbours: Indices into the gallery (q, at least k), nearest first, the query left out.
-        query_labels: A label per query (q).
-        gallery_labels: A label per gallery item (g).
-        k: How many neighbours to judge.
-        self_in_gallery: Whether the gallery holds the queries too; None means: find out.
-
-    Returns:
-        mAP@k.
-    """
+    """Compute mAP@k over the answerable queries; arguments as `relevance`."""
     found = relevance(neighbours, query_labels, gallery_labels, self_in_gallery=self_in_gallery)
     return float(average_precision_per_query(found, k).mean())
 

@@ -64,7 +64,7 @@ def highest_cosines(
     Returns:
         Rows of the gallery (q, k), nearest first, and their cosines in float64.
     """
-    # Products that were told to be less exact than float32 would break the bound.
+    # Products that are set to be less exact than float32 would break the bound.
     exact = torch.get_float32_matmul_precision() == "highest"
     coarse = torch.float32 if exact else torch.float64
     rounding = (gallery.shape[1] + 4) * torch.finfo(coarse).eps / 2
@@ -86,7 +86,8 @@ def highest_cosines(
         scores = rough[rows] @ columns
         _hide(scores, 0, rows if exclude_self else None)
         close = scores >= (cosines[rows, -1:] - 2 * rounding).to(coarse)
-        chosen = close.nonzero()[:, 1].split(close.sum(1).tolist())  # type: ignore[no-untyped-call]
+        at, column = close.nonzero(as_tuple=True)
+        chosen = column.split(at.bincount(minlength=len(rows)).tolist())  # type: ignore[no-untyped-call]
         padded = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=-1)
         indices[rows], cosines[rows] = _ordered(queries[rows], gallery, padded, k, None)
     return indices, cosines
@@ -98,7 +99,7 @@ def nearest_rows(
     """Return the ``count`` rows of highest cosine for each query, nearest first; all are unit vectors.
 
     Arrays that can be written to are not copied. With 64 queries at once, 100,000 rows of 64 dimensions
-    cost 0.25 ms of CPU a query, and 1.4 ms for one query alone: the rows are read once. (`faiss.knn` 1.15
+    cost 0.23 ms of CPU a query, and 1.7 ms for one query alone: the rows are read once. (`faiss.knn` 1.15
     takes 1.5 ms a query either way: it reads the rows once per query until there are thousands.)
 
     Args:
