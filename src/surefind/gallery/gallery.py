@@ -29,8 +29,9 @@ from surefind.gallery.calibration_record import (
     is_stale,
     stored_record,
 )
-from surefind.gallery.engine import Engine, Id, Records, make_engine, open_engine, save_engine
+from surefind.gallery.engine import Engine, Id, Records
 from surefind.gallery.items import check_count, read_ids, read_labels, read_payload, read_vectors
+from surefind.gallery.opening import make_engine, open_engine, save_engine
 from surefind.gallery.ranking import RANKS, find
 from surefind.validation import check_choice, check_int
 
