@@ -6,7 +6,7 @@ import torch
 
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.gallery import engine, milvus_engine
+from surefind.gallery import milvus_engine, opening
 from surefind.gallery.gallery import Gallery
 
 X = np.eye(4)
@@ -174,7 +174,7 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
     def absent(name):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(engine, "import_module", absent)
+    monkeypatch.setattr(opening, "import_module", absent)
     with pytest.raises(InputError, match=r"surefind\[gallery\]"):
         Gallery()
     monkeypatch.setattr(milvus_engine, "import_module", absent)
