@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.data.photographs import CARS_FILE, CUB_FILE
+from surefind.data.catalogue import CARS_FILE, CUB_FILE
 from surefind.evaluation.bench import PROTOCOLS, load_problem, read_cell, run_problem
 from surefind.evaluation.bench.protocols import on_backbone
 from surefind.learning.seeds import seeded
