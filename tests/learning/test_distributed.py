@@ -34,7 +34,7 @@ def two(tmp_path_factory):
     """Everything that two processes learn, in a folder."""
     folder = tmp_path_factory.mktemp("two")
     script = folder / "script.py"
-    script.write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
+    script.write_text(SCRIPT.format(tests=str(Path(__file__).parents[1])))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     run = subprocess.run(
         [*command, script], capture_output=True, text=True, timeout=200, cwd=folder, check=False

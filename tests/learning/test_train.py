@@ -29,7 +29,7 @@ learner.fit(train, folder={folder!r}, report=slow).save({out!r})
 
 
 def script(folder, out, *, method="laplace-online", pause=0.0):
-    tests = str(Path(__file__).parent)
+    tests = str(Path(__file__).parents[1])
     code = SCRIPT.format(tests=tests, folder=str(folder), out=str(out), method=method, pause=pause)
     return [sys.executable, "-c", code]
 
@@ -54,7 +54,7 @@ def test_killed_at_any_moment_a_run_ends_bit_identical(tmp_path):
 
 def test_a_run_kept_within_an_epoch_goes_on_within_it(tmp_path, monkeypatch):
     """Keep after every step, stop in the middle of the second epoch, and go on."""
-    monkeypatch.setattr(module, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
     train = small_learners.digits()[0]
 
     class StopError(Exception):
@@ -135,7 +135,7 @@ def test_more_epochs_go_on_from_what_is_there(tmp_path):
 def test_a_folder_of_another_run_is_refused(tmp_path):
     train = small_learners.digits()[0]
     small_learners.learner(epochs=1).fit(train, folder=tmp_path)
-    with pytest.raises(sf.InputError, match="kept by a run with other settings"):
+    with pytest.raises(sf.InputError, match="written with other settings"):
         small_learners.learner(epochs=1, seed=5).fit(train, folder=tmp_path)
 
 

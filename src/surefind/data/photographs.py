@@ -195,46 +195,21 @@ FEATURE_FOLDER = "embeddings"
 
 
 def load_cub_features(folder: str | Path) -> Splits:
-    """Load features of CUB-200-2011.
-
-    Args:
-        folder: Where the file is; ``embeddings`` inside it is found too.
-
-    Returns:
-        The parts ``"train"`` and ``"test"``, of different classes.
-    """
+    """Load the parts "train" and "test" of the features of CUB-200-2011."""
     return open_set_split(
         read_features(_feature_file(folder, CUB_FILE), name="CUB-200-2011 features")
     )
 
 
 def load_cars_features(folder: str | Path) -> Splits:
-    """Load features of Cars196.
-
-    Args:
-        folder: Where the file is; ``embeddings`` inside it is found too.
-
-    Returns:
-        The part ``"test"``.
-    """
+    """Load the part "test" of the features of Cars196."""
     return Splits({
         "test": read_features(_feature_file(folder, CARS_FILE), name="Cars196 features")
     })
 
 
 def read_features(path: str | Path, *, name: str) -> Dataset:
-    """Read a file of features.
-
-    Args:
-        path: The file.
-        name: What to call the set in messages.
-
-    Returns:
-        Features with labels, as the file numbers them.
-
-    Raises:
-        InputError: If the file is broken, or not one of features.
-    """
+    """Read a file of features, with labels as the file numbers them."""
     stored = read_arrays(path)
     if missing := [k for k in FEATURE_FIELDS if k not in stored]:
         raise InputError(f"{path} is no file of features: it has no {missing[0]!r}.")

@@ -70,18 +70,7 @@ class Preprocessing:
         _check_range("random_ratio", self.random_ratio, math.inf)
 
     def frame(self, width: int, height: int) -> Frame:
-        """Choose the frame for evaluation.
-
-        Args:
-            width: The image's width.
-            height: The image's height.
-
-        Returns:
-            The frame; the same for every image of this size.
-
-        Raises:
-            InputError: If the crop does not fit into the image.
-        """
+        """Choose the frame for evaluation, the same for every image of a size."""
         scale = self.resize / min(width, height) if self.resize is not None else 1.0
         if self.crop is None:
             size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -96,16 +85,7 @@ class Preprocessing:
         return Frame(box, (self.crop, self.crop), interpolation=self.interpolation)
 
     def random_frame(self, width: int, height: int, rng: np.random.Generator) -> Frame:
-        """Choose a frame for training.
-
-        Args:
-            width: The image's width.
-            height: The image's height.
-            rng: The example's own source of randomness, from `example_rng`.
-
-        Returns:
-            The frame.
-        """
+        """Choose a frame for training; ``rng`` is the example's own, from `example_rng`."""
         flip = self.flip and bool(rng.random() < 0.5)
         if self.random_area is None or self.crop is None:
             plain = self.frame(width, height)
@@ -145,17 +125,7 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> "Preprocessing":
-        """Rebuild from what `to_dict` gave.
-
-        Args:
-            settings: The settings; those left out get their defaults.
-
-        Returns:
-            The equal value.
-
-        Raises:
-            InputError: If a setting is not known.
-        """
+        """Rebuild from what `to_dict` returned; settings left out get their defaults."""
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(settings) - known):
             raise InputError(
@@ -185,16 +155,7 @@ class Preprocessing:
 
 
 def example_rng(key: tuple[int, ...], row: int, occurrence: int) -> np.random.Generator:
-    """Give an example its own source of randomness.
-
-    Args:
-        key: The seed, or the seed and the epoch.
-        row: The example's row in its data set.
-        occurrence: How often it came before in the same batch.
-
-    Returns:
-        A generator that depends on these numbers alone.
-    """
+    """Make an example's own generator from seed (and epoch), row and earlier occurrences in the batch."""
     return np.random.default_rng([*key, row, occurrence])
 
 

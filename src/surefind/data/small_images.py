@@ -9,8 +9,8 @@ compressed with gzip, as they are published.
 
 CIFAR-10: the published python batches, or sheets of tiles. The published files are pickles. A pickle can
 run any code, so they are read by an unpickler that rebuilds arrays, strings, numbers, lists and
-dictionaries and refuses everything else. Sheets: ``data_batch_1.webp`` … and ``test_batch.webp``,
-32 × 32 tiles row by row, with ``labels.npz`` (``y_train``, ``y_test``, ``classes``).
+dictionaries and refuses everything else. Sheets: ``data_batch_1.webp`` … and ``test_batch.webp``, 32 × 32
+tiles row by row, with ``labels.npz`` (``y_train``, ``y_test``, ``classes``).
 
 SVHN, cropped digits: the published .mat files, or a sheet of tiles. In the .mat files images are
 (32, 32, 3, n) and the digit 0 has the label 10; here it has 0. The sheet form is ``svhn_test*.webp``,
@@ -112,17 +112,7 @@ def load_fashion_mnist(folder: str | Path) -> Splits:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """Read one idx file.
-
-    Args:
-        path: The file, compressed if its name ends in ``.gz``.
-
-    Returns:
-        Its values, uint8, in the shape that the header gives.
-
-    Raises:
-        InputError: If it is not a whole idx file of unsigned bytes.
-    """
+    """Read one idx file, gzipped if its name ends in ``.gz``: uint8, in the shape that its header gives."""
     path = Path(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -197,17 +187,7 @@ def load_cifar10(folder: str | Path) -> Splits:
 
 
 def read_python_batch(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read one published batch.
-
-    Args:
-        path: The pickle.
-
-    Returns:
-        Images, uint8 (n, 3, 32, 32), and labels, int64 (n).
-
-    Raises:
-        InputError: If it is missing, broken, or holds something else.
-    """
+    """Read one published batch: images, uint8 (n, 3, 32, 32), and labels, int64 (n)."""
     path = Path(path)
     try:
         with path.open("rb") as file:

@@ -55,34 +55,14 @@ class Table:
         return self.columns[name]
 
     def filled(self, name: str) -> list[str]:
-        """Return a column in which no cell may be empty.
-
-        Args:
-            name: The column.
-
-        Returns:
-            Its cells.
-
-        Raises:
-            InputError: If a cell is empty.
-        """
+        """Return a column in which no cell may be empty."""
         cells = self[name]
         if "" in cells:
             raise InputError(f"{self.path} line {cells.index('') + 2}: {name} is empty. Fill it.")
         return cells
 
     def numbers(self, name: str) -> list[float]:
-        """Return a column as finite numbers.
-
-        Args:
-            name: The column.
-
-        Returns:
-            Its values.
-
-        Raises:
-            InputError: If a cell is no finite number.
-        """
+        """Return a column as finite numbers."""
         values = []
         for i, cell in enumerate(self[name]):
             try:

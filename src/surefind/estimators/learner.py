@@ -56,7 +56,8 @@ class MetricLearner:
         decay: Factor of the learning rate from epoch to epoch; exp(-0.1) by default.
         optimizer: Makes another torch optimiser from a list of parameters.
         objective: Another loss, such as ``surefind.pairs.objectives.External(loss, miner)``.
-        examples_per_class: K, for batches of K examples of each of batch_size/K classes or places.
+        examples_per_class: K, for batches of K examples of each of batch_size/K classes, or cells of a grid
+            where the data have positions.
         radii: Where the data have positions: pairs are positive within the first distance, negative
             beyond the second.
         preprocessing: How images are cut, resized and normalised; saved with the model.
@@ -112,8 +113,8 @@ class MetricLearner:
 
         Args:
             dataset: Images or features with labels or positions.
-            folder: Where training is kept as it goes on; the same call with the same folder goes on
-                where an earlier one was cut off. None keeps nothing.
+            folder: Where checkpoints are written; the same call with the same folder resumes where an
+                earlier one was cut off. None writes nothing.
             report: Called after each step with the stage's name and progress.
 
         Returns:

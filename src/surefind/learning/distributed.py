@@ -14,28 +14,20 @@ from torch import Tensor
 
 
 def world() -> tuple[int, int]:
-    """Give this process's rank and the number of processes; (0, 1) without a process group."""
+    """Return this process's rank and the number of processes; (0, 1) without a process group."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
 def part(n: int) -> slice:
-    """Give the rows of n that belong to this process."""
+    """Return the slice of n rows that belongs to this process."""
     rank, size = world()
     return slice(_start(n, rank, size), _start(n, rank + 1, size))
 
 
 def gather_rows(own: Tensor, n: int) -> Tensor:
-    """Put the processes' rows together.
-
-    Args:
-        own: This process's rows, ``part(n)`` of them.
-        n: Number of rows in all.
-
-    Returns:
-        All rows (n, ...), in order; gradients flow into this process's own.
-    """
+    """Put the processes' rows, ``part(n)`` each, together in order; gradients flow into this one's own."""
     rank, size = world()
     if size == 1:
         return own

@@ -1,6 +1,6 @@
-"""A pass over a data set: batches in order, read ahead, as the network wants them.
+"""Inference over a data set: batches in order, read ahead, as the network takes them.
 
-One place decides how evaluation, post-hoc fitting and the methods' own passes read: preprocessing without
+One module decides how evaluation, post-hoc fitting and the methods read: preprocessing without
 augmentation, on the network's device, in its dtype.
 """
 
@@ -58,15 +58,5 @@ def batches(
 def apply(
     run: Callable[[Tensor], Tensor], dataset: Dataset, network: nn.Module, **options: Any
 ) -> Tensor:
-    """Apply a function of batches to a whole data set and put the answers together.
-
-    Args:
-        run: From a batch of inputs to a row for each.
-        dataset: What to read.
-        network: Whose device and dtype the batches get.
-        **options: Those of `batches`.
-
-    Returns:
-        A row for each example.
-    """
+    """Apply a function of batches to a data set read as by `batches`, and concatenate the results."""
     return torch.cat([run(inputs) for inputs in batches(dataset, network, **options)])

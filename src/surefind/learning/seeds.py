@@ -10,7 +10,7 @@ import torch
 
 
 def seeded(seed: int, *path: str | int) -> torch.Generator:
-    """Make the generator that belongs to a seed and a place in the run.
+    """Make the generator that belongs to a seed and a purpose.
 
     Args:
         seed: The run's seed.

@@ -1,12 +1,11 @@
-"""A run: stages of training, each kept in a file of its own so that it can go on after any end.
+"""A training session: stages, each with a checkpoint of its own, so that it can be resumed after any end.
 
 A method trains in stages ("encoder", "member 3", "variance"). A stage that is finished is read back,
-one that was cut off goes on from what was kept last, and both end bit for bit as an undisturbed run
+one that was cut off resumes from its last checkpoint, and both end bit for bit as an undisturbed session
 would. Without a folder nothing is written.
 
-What is kept is one safetensors file a stage (`surefind.models.checkpoint`): tensors of the task
-and of the optimiser, and as JSON the place in the run, the history, and the settings that a
-continued run must share.
+A checkpoint is one safetensors file a stage (`surefind.models.checkpoint`): tensors of the task and of the
+optimiser, and as JSON the epoch and step, the history, and the settings that a resumed session must share.
 """
 
 import hashlib
@@ -37,9 +36,9 @@ class TrainingSession:
         config: How to train.
         objective: The loss of a batch of embeddings.
         margin: Squared distance up to which negative pairs repel, in curvatures.
-        folder: Where stages are kept; None to keep nothing.
+        folder: Where checkpoints are written; None writes nothing.
         report: Called with the stage's name and its progress.
-        settings: What else decides the training, such as the learning rate: compared on going on.
+        settings: What else decides the training, such as the learning rate; compared on resuming.
         history: The epochs of each stage, filled in as stages end.
     """
 
@@ -60,17 +59,17 @@ class TrainingSession:
         kind: str,
         config: TrainConfig | None = None,
     ) -> None:
-        """Train a stage, or go on with it, or read it back if it is finished.
+        """Train a stage, or resume it, or read it back if it is finished.
 
         Args:
             name: The stage's name; its file's too.
             task: Changed in place.
             dataset: The training data.
-            kind: What is trained and with which options; a stage that was kept must be of the same.
-            config: How to train, where it differs from the run's.
+            kind: What is trained and with which options; a checkpoint must be of the same.
+            config: How to train, where it differs from the session's.
 
         Raises:
-            InputError: If what was kept is of another run, or has been trained for longer.
+            InputError: If the checkpoint is of another session, or has been trained for longer.
         """
         config = config or self.config
         if config.epochs == 0:
@@ -115,7 +114,7 @@ class TrainingSession:
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
-    """Give a short name to what tensors hold; other contents have another."""
+    """Return a short hash of what tensors hold."""
     total = hashlib.sha256()
     for tensor in tensors:
         total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -131,13 +130,7 @@ def describe_objective(objective: Objective) -> str:
 
 
 def write_state(path: Path, state: State, settings: dict[str, Any]) -> None:
-    """Keep a state in a file.
-
-    Args:
-        path: The file; its folder is made if need be.
-        state: What to keep.
-        settings: What a run that goes on from it must share.
-    """
+    """Write a state to a file, with the settings that a run resumed from it must share."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {f"task.{k}": v for k, v in state.tensors.items()}
     numbers: dict[str, dict[str, Any]] = {}
@@ -160,25 +153,14 @@ def write_state(path: Path, state: State, settings: dict[str, Any]) -> None:
 
 
 def read_state(path: Path, settings: dict[str, Any]) -> State:
-    """Read a kept state.
-
-    Args:
-        path: The file.
-        settings: What this run shares with the one that wrote it.
-
-    Returns:
-        The state.
-
-    Raises:
-        InputError: If it belongs to a run with other settings.
-    """
+    """Read a state, and require that it was written with these settings."""
     tensors, metadata = load_tensors(path)
     there, here = metadata.get("settings", {}), json.loads(json.dumps(settings))
     if there != here:
         changed = [k for k in here if there.get(k) != here[k]]
         said = "; ".join(f"{k} was {there.get(k)!r}, is {here[k]!r}" for k in changed)
         raise InputError(
-            f"{path} was kept by a run with other settings: {said}. Give the same ones, or another "
+            f"{path} was written with other settings: {said}. Give the same ones, or another "
             "folder."
         )
     optimizer: dict[int, dict[str, Any]] = {

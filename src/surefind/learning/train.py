@@ -1,10 +1,10 @@
 """The training loop, in one page.
 
 What is trained is a `Task`; what it is trained on and for how long is a `TrainConfig`. Every random
-choice has its own generator (`surefind.learning.seeds`), so the state of a run is: tensors, epoch and step.
-It is kept by a function that the caller passes, and a run that starts from what was kept ends bit
-for bit as if it had never stopped. Progress is reported to another function. The loop itself writes
-and prints nothing.
+choice has its own generator (`surefind.learning.seeds`), so the state of a training is: tensors, epoch and
+step. A function that the caller passes writes it as a checkpoint, and a training that resumes from one ends
+bit for bit as if it had never stopped. Progress is reported to another function. The loop itself writes and
+prints nothing.
 
 The learning rate of epoch e is ``lr · decay^e``. Several processes share each batch
 (`surefind.learning.distributed`): each reads its rows, the loss is that of the whole batch, gradients are
@@ -36,7 +36,7 @@ Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes any torch optimiser for the parameters."""
 
 CHECKPOINT_SECONDS = 60.0
-"""A run is kept at the end of each epoch, and within one as often as this."""
+"""A checkpoint is due at the end of each epoch, and within one as often as this."""
 
 
 @runtime_checkable
@@ -44,7 +44,7 @@ class Task(Protocol):
     """What the loop trains."""
 
     def parameters(self) -> list[nn.Parameter]:
-        """Give what the optimiser changes."""
+        """Return what the optimiser changes."""
         ...
 
     def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
@@ -56,15 +56,15 @@ class Task(Protocol):
         ...
 
     def after_epoch(self) -> None:
-        """Do what follows an epoch, before it is kept."""
+        """Do what follows an epoch, before its checkpoint."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give everything that training changes, by name."""
+        """Return everything that training changes, by name."""
         ...
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what `tensors` gave."""
+        """Take back what `tensors` returned."""
         ...
 
 
@@ -107,7 +107,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is: after ``step`` of ``steps`` steps of epoch ``epoch`` of ``epochs``."""
+    """How far training is: after ``step`` of ``steps`` steps of epoch ``epoch`` of ``epochs``."""
 
     epoch: int
     epochs: int
@@ -118,11 +118,11 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that a run needs to go on.
+    """All that training needs to resume.
 
     Attributes:
-        epoch: The epoch to go on with.
-        step: The step in it to go on with.
+        epoch: The epoch to resume with.
+        step: The step in it to resume with.
         loss_sum: Sum of the losses of that epoch's steps so far.
         seconds: What that epoch took so far.
         history: The epochs that are finished.
@@ -148,30 +148,30 @@ def train(
     checkpoint: Callable[[State], None] = lambda _: None,
     report: Callable[[Progress], None] = lambda _: None,
 ) -> tuple[Epoch, ...]:
-    """Train, from the beginning or from a kept state.
+    """Train, from the beginning or from a checkpoint.
 
     Args:
         task: Changed in place.
         dataset: The training data.
         config: How to train.
-        start: Where to go on.
-        checkpoint: Called with the state to keep, at the end of each epoch and now and then within one.
-        report: Called after each step. If it raises `KeyboardInterrupt`, the state after that step is
-            kept before the loop ends.
+        start: Where to resume.
+        checkpoint: Called with the state, at the end of each epoch and now and then within one.
+        report: Called after each step. If it raises `KeyboardInterrupt`, a checkpoint of the state after
+            that step is made before the loop ends.
 
     Returns:
         The history.
 
     Raises:
         InputError: If there is nothing to train.
-        NumericalError: If the training diverged; what was kept last is as it was.
+        NumericalError: If the training diverged; the last checkpoint is as it was.
     """
     if config.epochs == 0:
         return ()
     parameters = _trainable(task)
     optimizer = config.optimizer(parameters)
     base_rates = [group["lr"] for group in optimizer.param_groups]
-    place = parameters[0]
+    like = parameters[0]
     first, skip, loss_sum, spent = 0, 0, 0.0, 0.0
     history: tuple[Epoch, ...] = ()
     if start is not None:
@@ -188,16 +188,16 @@ def train(
         for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
             group["lr"] = rate * config.decay**epoch
         batches = epoch_batches(dataset, config, epoch)
-        kept = clock = time.perf_counter()
+        saved = clock = time.perf_counter()
         for step, (rows, inputs) in enumerate(_read(dataset, batches[skip:], config, epoch), skip):
             optimizer.zero_grad(set_to_none=True)
-            relation = relation_of(dataset, config, rows).to(place.device)
+            relation = relation_of(dataset, config, rows).to(like.device)
             generator = seeded(config.seed, "step", epoch, step)
             # Layers and losses of others may draw from the process's generator: it is the step's here,
             # and as it was outside.
             with _divergence_named(parameters, step, epoch):
                 with borrowed_rng(generator):
-                    loss = task.loss(inputs.to(place), relation, generator)
+                    loss = task.loss(inputs.to(like), relation, generator)
                     value = float(loss.detach())
                     if not math.isfinite(value):
                         raise NumericalError(_DIVERGED.format(f"the loss is {value}", step, epoch))
@@ -211,10 +211,10 @@ def train(
             stop = _interruption(
                 report, Progress(epoch, config.epochs, step + 1, len(batches), value)
             )
-            if stop or (now - kept > CHECKPOINT_SECONDS and step + 1 < len(batches)):
+            if stop or (now - saved > CHECKPOINT_SECONDS and step + 1 < len(batches)):
                 _check_weights(parameters, step, epoch)
                 checkpoint(state(epoch, step + 1))
-                kept = clock = time.perf_counter()
+                saved = clock = time.perf_counter()
             if stop:
                 raise stop
         _check_weights(parameters, len(batches) - 1, epoch)
@@ -226,16 +226,7 @@ def train(
 
 
 def epoch_batches(dataset: Dataset, config: TrainConfig, epoch: int) -> list[Tensor]:
-    """List the rows of an epoch's batches.
-
-    Args:
-        dataset: The training data.
-        config: Its batch size, seed and way of sampling.
-        epoch: Which epoch.
-
-    Returns:
-        Rows for each batch; the same for the same seed and epoch.
-    """
+    """List the rows of each batch of an epoch; they follow from the config's seed and the epoch."""
     generator = seeded(config.seed, "epoch", epoch)
     if config.examples_per_class is None:
         batches = random_batches(len(dataset), config.batch_size, generator)
@@ -251,16 +242,7 @@ def epoch_batches(dataset: Dataset, config: TrainConfig, epoch: int) -> list[Ten
 
 
 def relation_of(dataset: Dataset, config: TrainConfig, rows: Any = slice(None)) -> Relation:
-    """Say which of some examples belong together, by labels or by the plan's radii.
-
-    Args:
-        dataset: Labels or positions.
-        config: Its radii.
-        rows: Which examples; all of them by default.
-
-    Returns:
-        The relation.
-    """
+    """Return the relation over some examples, by labels or by the config's radii."""
     positive, negative = config.radii
     found = dataset.relation(rows, positive_radius=positive, negative_radius=negative)
     return as_relation(found)
@@ -268,7 +250,7 @@ def relation_of(dataset: Dataset, config: TrainConfig, rows: Any = slice(None)) 
 
 _DIVERGED = (
     "the training diverged: {} at step {} of epoch {}. Lower the learning rate, or look for broken inputs; "
-    "the last kept state is untouched."
+    "the last checkpoint is untouched."
 )
 _HUGE = 1e4
 """Weights beyond this are of no network that learns."""
@@ -287,7 +269,7 @@ def _trainable(task: Task) -> list[nn.Parameter]:
 def _interruption(
     report: Callable[[Progress], None], progress: Progress
 ) -> KeyboardInterrupt | None:
-    """Report between two steps, when everything is whole; give what the report raised to stop the run."""
+    """Report between two steps, when everything is whole; return what the report raised to stop."""
     try:
         report(progress)
     except KeyboardInterrupt as stop:
@@ -296,7 +278,7 @@ def _interruption(
 
 
 def _check_weights(parameters: list[nn.Parameter], step: int, epoch: int) -> None:
-    """Refuse to keep weights that are no numbers any more."""
+    """Refuse to save weights that are not finite."""
     if not all(bool(torch.isfinite(p).all()) for p in parameters):
         raise NumericalError(_DIVERGED.format("weights are not finite", step, epoch))
 
@@ -315,14 +297,14 @@ def _divergence_named(parameters: list[nn.Parameter], step: int, epoch: int) -> 
 def _read(
     dataset: Dataset, batches: Iterable[Tensor], config: TrainConfig, epoch: int
 ) -> Iterable[tuple[Tensor, Tensor]]:
-    """Read this process's part of each batch, and give it with the rows of the whole batch."""
-    whole = list(batches)
+    """Read this process's part of each batch, with the rows of the whole batch."""
+    everything = list(batches)
     own = read_batches(
         dataset,
-        [rows[part(len(rows))] for rows in whole],
+        [rows[part(len(rows))] for rows in everything],
         preprocessing=config.preprocessing,
         augment_seed=None if config.preprocessing is None else (config.seed, epoch),
         # What is in memory already is not worth handing between threads.
         workers=config.workers if isinstance(dataset.inputs, ImageFiles) else 0,
     )
-    return ((rows, inputs) for rows, (_, inputs) in zip(whole, own, strict=True))
+    return ((rows, inputs) for rows, (_, inputs) in zip(everything, own, strict=True))

@@ -42,14 +42,7 @@ LAYERS: tuple[type[nn.Module], ...] = (
 
 
 def describe(encoder: Encoder) -> dict[str, Any] | None:
-    """Describe an encoder's architecture.
-
-    Args:
-        encoder: Any encoder.
-
-    Returns:
-        What `build` takes and JSON can hold, or None if a layer is of another kind.
-    """
+    """Describe an encoder as `build` takes it and JSON can hold it; None if a layer is of another kind."""
     head, backbone = _layer(encoder.head), _layer(encoder.backbone)
     if head is None or backbone is None:
         return None
@@ -60,14 +53,7 @@ def describe(encoder: Encoder) -> dict[str, Any] | None:
 
 
 def build(description: Mapping[str, Any]) -> Encoder:
-    """Build an encoder; its weights are arbitrary and to be loaded.
-
-    Args:
-        description: From `describe`.
-
-    Returns:
-        The encoder, in evaluation mode.
-    """
+    """Build an encoder, in evaluation mode, from what `describe` returned; its weights are to be loaded."""
     with untouched_rng():
         encoder = Encoder(_built(description["backbone"]), _built(description["head"]))
     if description["channels_last"]:

@@ -1,4 +1,4 @@
-"""The door to pretrained backbones.
+"""Pretrained backbones, and what they expect of images.
 
 A backbone comes from a folder (``config.json``, ``*.safetensors``, ``preprocessor_config.json``) or by its
 name on the Hugging Face hub. Nothing is fetched unless ``download=True``: without it a name is looked up
@@ -7,9 +7,8 @@ can run anything; so is code that comes with a model. Weights are read as float3
 
 Every parameter must be in the files: a checkpoint that lacks some would start with arbitrary ones.
 
-What a pretrained network expects of its images, read from the files beside its weights.
-
-The result is a plain dict, in the words of `surefind.data.Preprocessing`:
+What a network expects of its images is read from the files beside its weights, as a plain dict in the words
+of `surefind.data.preprocessing.Preprocessing`:
 
     resize         length that the shorter side gets
     crop           side of the square cut from the centre, which the network sees
@@ -71,7 +70,7 @@ def image_format(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _sizes(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Give what to resize the shorter side to, and the side of the crop."""
+    """Return what to resize the shorter side to, and the side of the crop."""
     edge = _side(config.get("size"))
     share = config.get("crop_pct")
     if edge is not None and share is not None:
@@ -198,19 +197,7 @@ def resnet50(
 def with_linear_head(
     tower: Tower, embedding_dim: int | None = None, *, generator: torch.Generator
 ) -> Encoder:
-    """Put a linear layer on a tower.
-
-    Args:
-        tower: The backbone, which is not changed.
-        embedding_dim: Number of outputs; as many as features by default.
-        generator: Draws the layer's weights.
-
-    Returns:
-        The encoder, in the mode of the tower.
-
-    Raises:
-        InputError: If the dimension is below 1.
-    """
+    """Put a linear layer, as wide as the tower by default, on a tower; the encoder is in its mode."""
     z = tower.width if embedding_dim is None else embedding_dim
     if z < 1:
         raise InputError(f"embedding_dim must be at least 1; got {z}.")

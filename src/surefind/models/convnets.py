@@ -21,15 +21,7 @@ from surefind.validation import check_int
 
 
 def fashion_mnist_net(embedding_dim: int = 3, *, generator: torch.Generator) -> Encoder:
-    """Build the paper's network for 28 × 28 grey images.
-
-    Args:
-        embedding_dim: Number of outputs.
-        generator: Draws the weights.
-
-    Returns:
-        The encoder, in training mode.
-    """
+    """Build the paper's network for 28 × 28 grey images, in training mode."""
     check_int("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
@@ -40,15 +32,7 @@ def fashion_mnist_net(embedding_dim: int = 3, *, generator: torch.Generator) -> 
 
 
 def cifar10_net(embedding_dim: int = 16, *, generator: torch.Generator) -> Encoder:
-    """Build the paper's network for 32 × 32 colour images.
-
-    Args:
-        embedding_dim: Number of outputs.
-        generator: Draws the weights.
-
-    Returns:
-        The encoder, in training mode.
-    """
+    """Build the paper's network for 32 × 32 colour images, in training mode."""
     check_int("embedding_dim", embedding_dim, least=1)
     with untouched_rng():
         layers = [
@@ -62,17 +46,7 @@ def cifar10_net(embedding_dim: int = 16, *, generator: torch.Generator) -> Encod
 def small_net(
     in_channels: int, side: int, embedding_dim: int, *, generator: torch.Generator
 ) -> Encoder:
-    """Build a network for tiny square images, such as the 8 × 8 digits of scikit-learn.
-
-    Args:
-        in_channels: Channels of an image.
-        side: Its height and width, at least 2.
-        embedding_dim: Number of outputs.
-        generator: Draws the weights.
-
-    Returns:
-        The encoder, in training mode.
-    """
+    """Build a network, in training mode, for tiny square images, such as the digits of scikit-learn."""
     check_int("in_channels", in_channels, least=1)
     check_int("side", side, least=2)
     check_int("embedding_dim", embedding_dim, least=1)

@@ -143,15 +143,7 @@ def with_dropout(encoder: Encoder, rate: float = 0.2) -> Encoder:
 
 
 def mask_seeds(n_samples: int, generator: torch.Generator) -> list[int]:
-    """Draw what fixes the masks of joint samples.
-
-    Args:
-        n_samples: How many networks to sample.
-        generator: The source of randomness.
-
-    Returns:
-        A seed for each.
-    """
+    """Draw a seed for the masks of each joint sample."""
     check_int("n_samples", n_samples, least=1)
     seeds = torch.randint(2**62, (n_samples,), generator=generator, device=generator.device)
     return [int(seed) for seed in seeds]

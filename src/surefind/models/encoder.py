@@ -31,7 +31,7 @@ class Unnormalized(nn.Module):
         self.head = head
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Give the outputs (n, z) before normalisation."""
+        """Compute the outputs (n, z) before normalisation."""
         outputs: Tensor = self.head(plain_features(self.backbone, self.head, inputs))
         return outputs
 
@@ -70,54 +70,23 @@ class Encoder(nn.Module):
         return network
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Embed.
-
-        Args:
-            inputs: The examples, first axis n.
-
-        Returns:
-            Unit embeddings (n, z).
-        """
+        """Compute unit embeddings (n, z)."""
         return on_sphere(self.outputs(inputs))
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Give what the posteriors of the head take.
-
-        Args:
-            inputs: The examples, first axis n.
-
-        Returns:
-            Features (n, d), or (n, d + 1) with a last column of ones if the head has a bias.
-        """
+        """Compute what posteriors of the head take: (n, d), with a last column of ones if it has a bias."""
         features = plain_features(self.backbone, self.head, inputs)
         if self.head.bias is None:
             return features
         return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """Give the outputs before normalisation.
-
-        Args:
-            inputs: The examples, first axis n.
-
-        Returns:
-            Outputs (n, z).
-        """
+        """Compute the outputs (n, z) before normalisation."""
         outputs: Tensor = self.head(plain_features(self.backbone, self.head, inputs))
         return outputs
 
     def outputs_of(self, features: Tensor) -> Tensor:
-        """Apply the head to features from `features`.
-
-        Args:
-            features: With the column of ones if the head has a bias.
-
-        Returns:
-            Outputs (n, z).
-
-        Raises:
-            InputError: If the number of columns is not the head's.
-        """
+        """Apply the head to what `features` returned: outputs (n, z)."""
         width = self.head.in_features + (self.head.bias is not None)
         if features.ndim != 2 or features.shape[1] != width:
             ones = ", the last one all ones for the bias" if self.head.bias is not None else ""
@@ -128,7 +97,7 @@ class Encoder(nn.Module):
         return linear(features[:, : self.head.in_features], self.head.weight, self.head.bias)
 
     def head_weights(self) -> Tensor:
-        """Give a copy of the head's weights (z, d), or (z, d + 1) with the bias as last column."""
+        """Return a copy of the head's weights (z, d), or (z, d + 1) with the bias as last column."""
         weight = self.head.weight.detach()
         if self.head.bias is None:
             return weight.clone()
@@ -162,49 +131,20 @@ class Encoder(nn.Module):
 
 
 def on_sphere(outputs: Tensor) -> Tensor:
-    """Divide each row by its length; a zero row stays zero.
-
-    Args:
-        outputs: (n, z).
-
-    Returns:
-        Unit vectors (n, z).
-    """
+    """Divide each row of (n, z) by its length; a zero row stays zero."""
     length = torch.linalg.vector_norm(outputs, dim=1, keepdim=True)
     return outputs / torch.where(length > 0, length, 1)
 
 
 def empty_head(d: int, z: int, *, bias: bool, like: Tensor | None = None) -> nn.Linear:
-    """Build a linear layer without drawing its weights, which must be filled in.
-
-    Args:
-        d: Number of features.
-        z: Number of outputs.
-        bias: Whether it has one.
-        like: Where to take device and dtype from; CPU and float32 by default.
-
-    Returns:
-        The layer.
-    """
+    """Build a linear layer from d to z, like another's dtype and device, with weights to be filled in."""
     device = torch.device("cpu") if like is None else like.device
     dtype = torch.float32 if like is None else like.dtype
     return nn.Linear(d, z, bias=bias, device="meta", dtype=dtype).to_empty(device=device)
 
 
 def plain_features(backbone: nn.Module, head: nn.Linear, inputs: Tensor) -> Tensor:
-    """Run the backbone and require that the head can be applied to what it gives.
-
-    Args:
-        backbone: Maps inputs to features.
-        head: The layer that takes them.
-        inputs: The examples, first axis n.
-
-    Returns:
-        Features (n, d), without a column of ones.
-
-    Raises:
-        InputError: If they are not a matrix of the head's width with a row for each input.
-    """
+    """Run the backbone and require features (n, d) that the head can be applied to."""
     features = backbone(inputs)
     expected = (len(inputs), head.in_features)
     if not isinstance(features, Tensor):

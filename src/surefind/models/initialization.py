@@ -26,7 +26,7 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 @contextmanager
 def untouched_rng() -> Iterator[None]:
-    """Give back PyTorch's global generators on leaving as they were on entering."""
+    """Leave PyTorch's global generators as they were on entering."""
     # Forking a CUDA device would start it; one that has not been started has nothing to protect.
     devices = range(torch.cuda.device_count()) if _cuda_started() else ()
     with torch.random.fork_rng(devices=list(devices)):
@@ -63,11 +63,11 @@ def initialize(module: nn.Module, generator: torch.Generator) -> None:
     """
     layers = [m for m in module.modules() if [*m.parameters(recurse=False)]]
     known = (nn.Linear, _ConvNd, GeM, *NORMS)
-    strange = sorted({type(m).__name__ for m in layers if not isinstance(m, known)})
-    if strange:
+    others = sorted({type(m).__name__ for m in layers if not isinstance(m, known)})
+    if others:
         raise InputError(
             f"initialize draws linear, convolutional and norm layers; the module also has parameters "
-            f"in {', '.join(strange)}. Initialise those layers yourself and pass the others."
+            f"in {', '.join(others)}. Initialise those layers yourself and pass the others."
         )
     # Norm layers without weights still hold running statistics.
     for layer in module.modules():

@@ -18,16 +18,7 @@ from surefind.validation import check_positive
 
 
 def generalized_mean(values: Tensor, p: Tensor | float, eps: float) -> Tensor:
-    """Take the generalised mean over the last axis.
-
-    Args:
-        values: (..., positions).
-        p: The exponent, above 0.
-        eps: Values below are raised to it.
-
-    Returns:
-        Means (...).
-    """
+    """Compute the generalised mean over the last axis, values below ``eps`` raised to it."""
     values = values.clamp(min=eps)
     largest = values.detach().amax(dim=-1, keepdim=True)
     return (values / largest).pow(p).mean(dim=-1).pow(1 / p) * largest.squeeze(-1)
@@ -55,17 +46,7 @@ class GeM(nn.Module):
             self.p.fill_(self.start)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Pool over positions.
-
-        Args:
-            values: Maps (n, c, h, w), or sequences of tokens (n, t, c).
-
-        Returns:
-            One vector an example (n, c).
-
-        Raises:
-            InputError: If there are other axes, or no position to pool over.
-        """
+        """Pool maps (n, c, h, w), or sequences of tokens (n, t, c), to one vector each (n, c)."""
         if values.ndim not in (3, 4) or 0 in values.shape[1:]:
             raise InputError(
                 f"GeM pools maps (n, c, h, w) or tokens (n, t, c); got shape {tuple(values.shape)}."

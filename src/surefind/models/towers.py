@@ -101,17 +101,7 @@ class Tower(nn.Module):
         }
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give features (n, d).
-
-        Args:
-            images: Preprocessed, (n, 3, h, w).
-
-        Returns:
-            The features.
-
-        Raises:
-            InputError: If the images do not have three channels or the size that the tower needs.
-        """
+        """Compute features (n, d) of preprocessed images (n, 3, h, w)."""
         config: Any = self.model.config
         if images.ndim != 4 or images.shape[1] != config.num_channels:
             raise InputError(
@@ -173,17 +163,7 @@ def tower_of(recipe: Mapping[str, Any], *, generator: torch.Generator | None = N
 
 
 def family_of(kind: str) -> Family:
-    """Look up a family by the ``model_type`` of its configuration.
-
-    Args:
-        kind: For example "resnet".
-
-    Returns:
-        The family.
-
-    Raises:
-        InputError: If it is none of ours.
-    """
+    """Look up a family by the ``model_type`` of its configuration, for example "resnet"."""
     if kind not in FAMILIES:
         raise InputError(
             f"no tower for model_type {kind!r}; there are {', '.join(FAMILIES)}.",
@@ -198,15 +178,7 @@ def family_of(kind: str) -> Family:
 
 
 def chosen_pooling(kind: str, pooling: str) -> str:
-    """Resolve "auto" and refuse a pooling that the family does not have.
-
-    Args:
-        kind: A key of `FAMILIES`.
-        pooling: "auto" or a name.
-
-    Returns:
-        The name.
-    """
+    """Resolve "auto" and refuse a pooling that the family does not have."""
     choices = list(FAMILIES[kind].classes)
     if pooling == "auto":
         return choices[0]
@@ -215,14 +187,7 @@ def chosen_pooling(kind: str, pooling: str) -> str:
 
 
 def library() -> Any:
-    """Import `transformers`, which is optional.
-
-    Returns:
-        The package.
-
-    Raises:
-        InputError: If it is not installed.
-    """
+    """Import `transformers`, which is optional."""
     try:
         return import_module("transformers")
     except ImportError as error:

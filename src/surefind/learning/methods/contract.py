@@ -29,14 +29,14 @@ class Embedder(Protocol):
         ...
 
     def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
-        """Give a function that draws samples of a batch.
+        """Return a function that draws samples of a batch.
 
         With ``joint``, the same sampled networks embed every batch that the function is called with.
         """
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give all that it consists of, by name."""
+        """Return all that it consists of, by name."""
         ...
 
 
@@ -49,7 +49,7 @@ class Method(Protocol):
         ...
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> Embedder:
-        """Put together what `Embedder.tensors` gave, on an encoder of the same architecture."""
+        """Put together what `Embedder.tensors` returned, on an encoder of the same architecture."""
         ...
 
 
@@ -59,6 +59,6 @@ def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def unprefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Give the tensors with a prefix, without it."""
+    """Return the tensors whose names have a prefix, without it."""
     start = f"{prefix}."
     return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}

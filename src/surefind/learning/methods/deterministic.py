@@ -45,21 +45,12 @@ class EncoderTask:
     forward: Forward = plain_forward
 
     def parameters(self) -> list[nn.Parameter]:
-        """Give the parameters that are not frozen, and the loss's own if it has any."""
+        """Return the parameters that are not frozen, and the loss's own if it has any."""
         own = [p for p in self.encoder.parameters() if p.requires_grad]
         return [*own, *self._learnt_loss().parameters()]
 
     def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
-        """Embed this process's inputs, gather the batch, and compute its loss.
-
-        Args:
-            inputs: This process's part of the batch.
-            relation: Over the whole batch.
-            generator: The step's randomness.
-
-        Returns:
-            The loss of the whole batch.
-        """
+        """Embed this process's inputs, gather the batch, and compute the loss of all of it."""
         self.encoder.train()
         embeddings = self.forward(self.encoder, inputs, own_generator(generator))
         return self.objective(gather_rows(embeddings, len(relation)), relation, generator)
@@ -68,11 +59,11 @@ class EncoderTask:
         """Do nothing more."""
 
     def after_epoch(self) -> None:
-        """Let all processes have the same statistics."""
+        """Average the batch statistics over processes."""
         average_buffers(self.encoder)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give the encoder's state, and the loss's."""
+        """Return the encoder's state, and the loss's."""
         loss = prefixed("objective", self._learnt_loss().state_dict())
         return prefixed("encoder", self.encoder.state_dict()) | loss
 
@@ -82,7 +73,7 @@ class EncoderTask:
         load_state(self._learnt_loss(), unprefixed("objective", tensors))
 
     def _learnt_loss(self) -> nn.Module:
-        """Give the part of the objective that has weights, such as proxies; empty for most."""
+        """Return the part of the objective that has weights, such as proxies; empty for most."""
         loss = getattr(self.objective, "loss", None)
         return loss if isinstance(loss, nn.Module) else nn.Module()
 
@@ -104,11 +95,11 @@ class PointEmbedder:
         return Embeddings(mean, mean.new_full((len(mean),), torch.inf))
 
     def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
-        """Give a function that repeats the embedding: there is nothing random in it."""
+        """Return a function that repeats the embedding: there is nothing random in it."""
         return lambda inputs: self.embed(inputs).mean.expand(n_samples, -1, -1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give the encoder's state."""
+        """Return the encoder's state."""
         return prefixed("encoder", self.encoder.state_dict())
 
 

@@ -44,23 +44,14 @@ class DropoutEmbedder:
         return sampled_embeddings(joint_samples(self.encoder, inputs, self._seeds(self.n_samples)))
 
     def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
-        """Give a function that embeds under fresh masks.
-
-        Args:
-            n_samples: How many of each input.
-            joint: The same masks for all inputs of all batches.
-            generator: The source of randomness.
-
-        Returns:
-            The function.
-        """
+        """Return a function that embeds under fresh masks, the same for all inputs if ``joint``."""
         if not joint:
             return lambda inputs: marginal_samples(self.encoder, inputs, n_samples, generator)
         seeds = mask_seeds(n_samples, generator)
         return lambda inputs: joint_samples(self.encoder, inputs, seeds)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give the encoder's state."""
+        """Return the encoder's state."""
         return prefixed("encoder", self.encoder.state_dict())
 
     def _seeds(self, n: int) -> list[int]:

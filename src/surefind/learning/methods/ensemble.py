@@ -49,16 +49,7 @@ class EnsembleEmbedder:
         return sampled_embeddings(self._members(inputs))
 
     def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
-        """Give a function that draws members: in turn when joint, at random for each input when not.
-
-        Args:
-            n_samples: How many of each input.
-            joint: Sample i of every input is from the same member.
-            generator: Draws members when not joint.
-
-        Returns:
-            The function.
-        """
+        """Return a function that draws members: in turn if ``joint``, else at random for each input."""
         size = len(self.encoders)
 
         def draw(inputs: Tensor) -> Tensor:
@@ -71,7 +62,7 @@ class EnsembleEmbedder:
         return draw
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give the members' states and the rotations."""
+        """Return the members' states and the rotations."""
         tensors = {"rotations": self.rotations}
         for i, encoder in enumerate(self.encoders):
             tensors |= prefixed(f"member {i}", encoder.state_dict())
@@ -98,16 +89,7 @@ class DeepEnsemble:
     redraw: str = "auto"
 
     def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> EnsembleEmbedder:
-        """Train the members one after the other, each a stage, and align them.
-
-        Args:
-            encoder: The first member's start; stays as it is.
-            dataset: The training data.
-            session: What to train by.
-
-        Returns:
-            The aligned members.
-        """
+        """Train the members one after the other, each a stage, and align them."""
         check_int("members", self.members, least=2)
         check_choice("redraw", self.redraw, REDRAW)
         pretrained = isinstance(encoder.backbone, Tower)
@@ -137,15 +119,7 @@ class DeepEnsemble:
 
 
 def procrustes(source: Tensor, target: Tensor) -> Tensor:
-    """Find the orthogonal matrix R with the smallest Σ |R source_i - target_i|².
-
-    Args:
-        source: Vectors (n, z).
-        target: Vectors (n, z).
-
-    Returns:
-        R (z, z); apply it as ``source @ R.T``.
-    """
+    """Find the orthogonal R (z, z) with the smallest Σ |R source_i - target_i|²; use ``source @ R.T``."""
     left, _, right = torch.linalg.svd(target.double().T @ source.double())
     rotation: Tensor = (left @ right).to(source.dtype)
     return rotation

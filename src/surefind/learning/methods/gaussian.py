@@ -54,7 +54,7 @@ class VarianceNet(nn.Module):
         self.shift = nn.Parameter(torch.tensor(shift))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Give log σ² (n, z), held where its exponential is a number."""
+        """Compute log σ² (n, z), held where its exponential is a number."""
         value: Tensor = self.scale * self.layers(features) + self.shift
         return value.clamp(LEAST_LOG, MOST_LOG)
 
@@ -78,17 +78,9 @@ class GaussianEmbedder:
         return gaussian_embeddings(*self._moments(inputs))
 
     def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
-        """Give a function that draws from the projected Gaussians.
+        """Return a function that draws from the projected Gaussians.
 
         There is no sampled network in this model: inputs are independent whatever ``joint`` says.
-
-        Args:
-            n_samples: How many of each input.
-            joint: Not used.
-            generator: The source of randomness.
-
-        Returns:
-            The function.
         """
 
         def draw(inputs: Tensor) -> Tensor:
@@ -98,7 +90,7 @@ class GaussianEmbedder:
         return draw
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give both networks' states."""
+        """Return both networks' states."""
         return prefixed("encoder", self.encoder.state_dict()) | prefixed(
             "variance", self.variance.state_dict()
         )

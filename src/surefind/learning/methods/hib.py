@@ -44,16 +44,7 @@ class HIB:
     bottleneck: float = 1e-4
 
     def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> GaussianEmbedder:
-        """Train a copy of the encoder together with its variances.
-
-        Args:
-            encoder: Stays as it is.
-            dataset: The training data.
-            session: What to train by. Its objective is not used: the method has its own loss.
-
-        Returns:
-            The embedder.
-        """
+        """Train a copy of the encoder with its variances, on the method's own loss, not the session's."""
         copied = copy.deepcopy(encoder)
         net = _net(copied, seeded(session.config.seed, "variance"))
         task = HedgedTask(copied, net, MatchScale().to(copied.head.weight), self)
@@ -77,7 +68,7 @@ class MatchScale(nn.Module):
         self.offset = nn.Parameter(torch.tensor(4.0))
 
     def forward(self, distance: Tensor) -> Tensor:
-        """Give the logits of a match."""
+        """Compute the logits of a match."""
         return shared(self.offset) - softplus(shared(self.slope)) * distance
 
 
@@ -98,21 +89,12 @@ class HedgedTask:
     options: HIB
 
     def parameters(self) -> list[nn.Parameter]:
-        """Give everybody's parameters."""
+        """Return the parameters of encoder, variances and match scale."""
         modules = (self.encoder, self.net, self.match)
         return [p for m in modules for p in m.parameters() if p.requires_grad]
 
     def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
-        """Compute the soft contrastive loss of a batch, plus the bottleneck.
-
-        Args:
-            inputs: This process's part of the batch.
-            relation: Over the whole batch.
-            generator: The step's randomness.
-
-        Returns:
-            The loss of the whole batch.
-        """
+        """Compute the soft contrastive loss of a batch, plus the bottleneck."""
         self.encoder.train()
         self.net.train()
         features, n = self.encoder.features(inputs), len(relation)
@@ -129,12 +111,12 @@ class HedgedTask:
         """Do nothing more."""
 
     def after_epoch(self) -> None:
-        """Let all processes have the same statistics."""
+        """Average the batch statistics over processes."""
         average_buffers(self.encoder)
         average_buffers(self.net)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give everybody's state."""
+        """Return the states of encoder, variances and match scale."""
         return (
             prefixed("encoder", self.encoder.state_dict())
             | prefixed("variance", self.net.state_dict())
@@ -142,7 +124,7 @@ class HedgedTask:
         )
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take everybody's state back."""
+        """Take these states back."""
         load_state(self.encoder, unprefixed("encoder", tensors))
         load_state(self.net, unprefixed("variance", tensors))
         load_state(self.match, unprefixed("match", tensors))

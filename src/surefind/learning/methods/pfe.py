@@ -41,16 +41,7 @@ class PFE:
     learning_rate: float = 1e-3
 
     def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> GaussianEmbedder:
-        """Train encoder and variances, one stage each.
-
-        Args:
-            encoder: Stays as it is.
-            dataset: The training data.
-            session: What to train by.
-
-        Returns:
-            The embedder.
-        """
+        """Train encoder and variances, one stage each."""
         trained = trained_copy(encoder, dataset, session)
         preprocessing = session.config.preprocessing
         features = apply(trained.features, dataset, trained, preprocessing=preprocessing)
@@ -91,20 +82,11 @@ class VarianceTask:
     net: VarianceNet
 
     def parameters(self) -> list[nn.Parameter]:
-        """Give the variance net's parameters."""
+        """Return the variance net's parameters."""
         return list(self.net.parameters())
 
     def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
-        """Compute the negative mutual likelihood of the batch's positive pairs.
-
-        Args:
-            inputs: Features of this process's part of the batch.
-            relation: Over the whole batch.
-            generator: Not used.
-
-        Returns:
-            The loss; zero if there is no positive pair.
-        """
+        """Compute the negative mutual likelihood of the batch's positive pairs; zero without any."""
         self.net.train()
         n = len(relation)
         mean = gather_rows(unit(self.encoder.outputs_of(inputs)), n)
@@ -116,11 +98,11 @@ class VarianceTask:
         """Do nothing more."""
 
     def after_epoch(self) -> None:
-        """Let all processes have the same statistics."""
+        """Average the batch statistics over processes."""
         average_buffers(self.net)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give the variance net's state."""
+        """Return the variance net's state."""
         return self.net.state_dict()
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -129,16 +111,7 @@ class VarianceTask:
 
 
 def mutual_likelihood_loss(mean: Tensor, variance: Tensor, pairs: Tensor) -> Tensor:
-    """Compute the mean negative mutual likelihood score of pairs.
-
-    Args:
-        mean: (n, z).
-        variance: (n, z).
-        pairs: Which pairs (n, n), boolean.
-
-    Returns:
-        The loss; zero, but differentiable, if there is no pair.
-    """
+    """Compute the mean negative mutual likelihood score of Gaussians (n, z) over a mask of pairs (n, n)."""
     i, j = pairs.nonzero().T
     if len(i) == 0:
         return variance.sum() * 0
