@@ -1,18 +1,21 @@
-# make demo: see what it is for. make test: everything a change must pass. make check: its quick part.
+# make demo: see what it is for. make check: format, lint, types and the quick tests, for the working day.
+# make test: everything a change must pass.
 # make e2e: the service's page in a real Chromium. make docs: the site, in build/site.
 # make bench: the measurements that need no data folder and have no result yet in benchmarks/results.
 PYTHON ?= python3
 BIN := .venv/bin
 NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surefind needs Python 3.11 or newer; this is %d.%d. Name another one: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 
-.PHONY: demo test check e2e docs format bench clean
-
+.PHONY: demo check test lint e2e docs format bench clean
 
 demo: .venv/demo
 	$(BIN)/surefind demo --out build/demo
 
-test: check
-	$(BIN)/pytest -q -n auto --dist loadgroup -m "not e2e"
+check: lint
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not slow and not e2e"
+
+test: lint
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not e2e"
 
 e2e: .venv/ready
 	command -v chromium >/dev/null || (apt-get update && apt-get install -y chromium)
@@ -21,7 +24,7 @@ e2e: .venv/ready
 docs: .venv/ready
 	$(BIN)/mkdocs build --strict
 
-check: .venv/ready
+lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
