@@ -43,7 +43,7 @@ def tensors_equal(a, b):
 
 
 def sgd(parameters):
-    """Small steps, without the normalisation of RMSprop: both keep rounding from growing to a difference."""
+    """Small steps, without the normalisation of RMSprop: rounding must not grow to a difference."""
     return torch.optim.SGD(parameters, lr=0.002)
 
 
