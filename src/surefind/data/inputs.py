@@ -125,7 +125,7 @@ class InputSpec:
             images = _decoded(encoded, self._file_mode(), max_pixels, [self.frame] * len(encoded))
             batch = _finished(images, self.preprocessing)
         if len(batch) and not self._fits(batch.shape[1:]):
-            raise InputError(self._refusal(f"inputs have {_described(batch.shape[1:])}"))
+            raise InputError(self._refusal(f"inputs have {describe_shape(batch.shape[1:])}"))
         return batch
 
     def frame(self, width: int, height: int) -> Frame:
@@ -176,8 +176,8 @@ class InputSpec:
 
     def _refusal(self, came: str) -> str:
         return (
-            f"{came}; the model was trained on {_described(self.shape)}. Bring arrays to that shape; image "
-            "files are resized."
+            f"{came}; the model was trained on {describe_shape(self.shape)}. Bring arrays to that shape; "
+            "image files are resized."
         )
 
 
@@ -301,7 +301,8 @@ def _value_range(images: Any) -> tuple[float, float]:
     return min(float(b.min()) for b in blocks), max(float(b.max()) for b in blocks)
 
 
-def _described(shape: Sequence[int | None]) -> str:
+def describe_shape(shape: Sequence[int | None]) -> str:
+    """Describe the shape of one input for a message."""
     kind = "images (channels, height, width)" if len(shape) == 3 else "vectors"
     named = ", ".join("any" if length is None else str(length) for length in shape)
     return f"{kind} of shape ({named}{',' if len(shape) == 1 else ''})"

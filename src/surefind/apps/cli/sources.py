@@ -148,16 +148,20 @@ def check_fits(learner: "MetricLearner", dataset: "Dataset") -> None:
     Raises:
         InputError: If it refuses them.
     """
+    from surefind.data.inputs import describe_shape
     from surefind.learning.inference import like_network
 
     network, training = learner.encoder, learner.encoder.training
     wanted = getattr(learner, "input_spec_", learner.preprocessing)
+    name = dataset.name
     try:
-        network.eval()(like_network(dataset.read(slice(0, 2), preprocessing=wanted), network))
+        rows = dataset.read(slice(0, 2), preprocessing=wanted)
+        name = f"{name}, {describe_shape(rows.shape[1:])}"
+        network.eval()(like_network(rows, network))
     except (RuntimeError, InputError) as error:
         raise InputError(
-            f"the encoder cannot take {dataset.name}: {str(error).rstrip('.')}. Give other data, or train "
-            "another with --encoder."
+            f"the encoder cannot take {name}: {str(error).rstrip('.')}. Give other data, or train another "
+            "with --encoder."
         ) from error
     finally:
         network.train(training)
