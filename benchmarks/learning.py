@@ -22,8 +22,8 @@ from surefind.data.batches import read_batches
 from surefind.data.images import ImageFiles
 from surefind.data.small_images import load_idx
 from surefind.learning.methods.deterministic import EncoderTask, PointEmbedder
-from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.methods.laplace_online import LaplaceOnline, OnlineTask
+from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
 from surefind.learning.train import Task
 from surefind.models.backbones import resnet50
