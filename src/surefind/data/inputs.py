@@ -176,8 +176,8 @@ class InputSpec:
 
     def _refusal(self, came: str) -> str:
         return (
-            f"{came}; the model was trained on {describe_shape(self.shape)}. Bring arrays to that shape; image "
-            "files are resized."
+            f"{came}; the model was trained on {describe_shape(self.shape)}. Bring arrays to that shape; "
+            "image files are resized."
         )
 
 
