@@ -8,7 +8,7 @@ import torch
 
 import surefind as sf
 from surefind.curvature import dataset as module
-from surefind.pairs import relations as scan
+from surefind.pairs import blocks
 
 N, D, Z = 40, 7, 3
 
@@ -35,8 +35,8 @@ def test_equals_head_curvature_on_the_whole_set(
     problem, normal, monkeypatch, kind, distance, small_blocks
 ):
     if small_blocks:
-        monkeypatch.setattr(scan, "BLOCK_ROWS", 11)
-        monkeypatch.setattr(scan, "BLOCK_COLUMNS", 7)
+        monkeypatch.setattr(blocks, "BLOCK_ROWS", 11)
+        monkeypatch.setattr(blocks, "BLOCK_COLUMNS", 7)
         monkeypatch.setattr(module, "FEATURE_ELEMENTS", 6 * D)
     features, outputs = problem
     labels = relation_of(kind, normal)

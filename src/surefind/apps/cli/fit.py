@@ -135,7 +135,7 @@ def fit(
     options: dict[str, Any] = {"method": method, "epochs": epochs, "seed": seed}
     if not Path(model).is_dir():
         if on is not None:
-            raise InputError("vectors are fitted on themselves; leave --on out.")
+            raise InputError("vectors are fitted on themselves; leave --on out.", field="on")
         dataset, trained_on = _vectors(model, labels, data), model
         dataset, network = _prepared(dataset, embedding_dim)
         on_bad = "refuse"
@@ -233,7 +233,8 @@ def _prior(text: str | None) -> Any:
         return float(text)
     except ValueError:
         raise InputError(
-            f"prior_precision must be a finite number above 0, or `evidence`; got {text!r}."
+            f"prior_precision must be a finite number above 0, or `evidence`; got {text!r}.",
+            field="prior_precision",
         ) from None
 
 
@@ -242,5 +243,7 @@ def _vectors(source: str, labels: Path | None, data: Path | None) -> "Dataset":
     if path.is_file() and holds_vectors(path):
         return read_vectors(path, labels)
     if labels is not None:
-        raise InputError("--labels goes with vectors in a .npy, .npz or .parquet file.")
+        raise InputError(
+            "--labels goes with vectors in a .npy, .npz or .parquet file.", field="labels"
+        )
     return read_source(source, data, prefer="train")
