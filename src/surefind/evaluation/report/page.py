@@ -56,8 +56,7 @@ def write_report(
         distributions=tables.DISTRIBUTIONS,
         glossary=[(metric_of(name), text) for name, text in DEFINITIONS.items() if name in present],
         levels=LEVEL_COLOURS,
-        sets=[_section(s, artifacts, published, remarks or {}) for s in results.sets],
-        published=published,
+        sets=[_section(s, artifacts, published, remarks) for s in results.sets],
     )
     html.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(html, text)
@@ -74,7 +73,10 @@ def fill_template(file: Path, **values: Any) -> str:
 
 
 def _section(
-    results: ResultSet, folder: Path | None, published: Published | None, remarks: Mapping[str, str]
+    results: ResultSet,
+    folder: Path | None,
+    published: Published | None,
+    remarks: Mapping[str, str] | None,
 ) -> dict[str, Any]:
     """Gather all that the template shows of one data set."""
     title = dataset_title(results.name)
@@ -94,7 +96,7 @@ def _section(
         "about": tables.data_note(results),
         "warning": tables.version_warning(results),
         "tables": [(title, t, tables.table_notes(t)) for title, t in titled if t is not None],
-        "comparisons": compare_published(results, published, remarks) if published else [],
+        "comparisons": compare_published(results, published, remarks),
         "charts": curve_charts(firsts),
         "histograms": kappa_charts(firsts),
         "corruptions": corruption_charts(firsts),
