@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -37,7 +37,7 @@ class Series(Schema):
     """Numbers by name, as many of each."""
 
     @model_validator(mode="after")
-    def _check_lengths(self) -> Self:
+    def _check_lengths(self) -> "Series":
         lengths = {name: len(numbers) for name, numbers in self}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"{', '.join(lengths)} must have one length; got {lengths}")
@@ -68,7 +68,7 @@ class KappaHistogram(Schema):
     ood: list[Count] | None = None
 
     @model_validator(mode="after")
-    def _check_lengths(self) -> Self:
+    def _check_lengths(self) -> "KappaHistogram":
         bins = len(self.edges) - 1
         if found := {len(c) for c in (self.id, self.ood) if c is not None} - {bins}:
             raise ValueError(f"{bins + 1} edges bound {bins} bins; got {found}")

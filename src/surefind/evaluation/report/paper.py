@@ -229,7 +229,7 @@ def _table(results: ResultSet, published: Published, dataset: str, kind: Kind) -
             text = " ".join(number_text(*theirs, digits=2)).strip() if theirs else "–"
             entries.append(Entry(*ours, published=text) if score or theirs else None)
         title = ", ".join(ablation_parts(method)) if kind == "ablation" else method_title(method)
-        lines.append(Line(method, (title,), seeds_text(found), tuple(entries), kind))
+        lines.append(Line((title,), seeds_text(found), tuple(entries), kind))
     return Table(("Method",), tuple(metrics), tuple(lines))
 
 
