@@ -19,9 +19,7 @@ MARKS = "**Bold**: best. _Italic_: second best. ↑ higher is better, ↓ lower 
 
 
 def markdown_tables(
-    results: Results,
-    published: Published | None = None,
-    remarks: Mapping[str, str] | None = None,
+    results: Results, published: Published | None = None, remarks: Mapping[str, str] | None = None
 ) -> str:
     """Write all tables as Markdown.
 

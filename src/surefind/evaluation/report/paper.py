@@ -20,14 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from surefind.evaluation.report.tables import (
-    Entry,
-    Line,
-    Table,
-    compare,
-    number_text,
-    seeds_text,
-)
+from surefind.evaluation.report.tables import Entry, Line, Table, compare, number_text, seeds_text
 from surefind.evaluation.results import ResultSet
 from surefind.evaluation.vocabulary import Kind, ablation_parts, dataset_title, method_title
 
