@@ -20,12 +20,16 @@ import torch
 from torch import Generator, Tensor
 
 from surefind.errors import InputError
+from surefind.evaluation.vocabulary import PARTS
 from surefind.files import write_atomically
 from surefind.validation import check_int
 
-PARTS = ("id", "ood")
-ENDS = ("lowest", "highest")
-STRIPS = tuple(f"{part}-{end}" for part in PARTS for end in ENDS)
+STRIPS = {
+    f"{part}-{end}": f"{title}, most {word}"
+    for part, title in PARTS.items()
+    for end, word in (("lowest", "certain"), ("highest", "uncertain"))
+}
+"""The strips and their titles."""
 POINTS = 2000
 IMAGES = 12
 KAPPA_RANGE = (1e-30, 1e30)
@@ -51,16 +55,13 @@ class SpherePoints:
 
     def __post_init__(self) -> None:
         n = len(self.mean)
-        labelled = self.labels is None or self.labels.shape == (n,)
-        if self.mean.shape != (n, 3) or self.kappa.shape != (n,) or not labelled or not n:
+        shapes = [None if a is None else a.shape for a in (self.mean, self.kappa, self.labels)]
+        if not n or shapes[:2] != [(n, 3), (n,)] or shapes[2] not in (None, (n,)):
             raise InputError(
-                "sphere points need directions (n, 3), κ (n) and labels (n) or none; got "
-                f"{self.mean.shape}, {self.kappa.shape} and "
-                f"{None if self.labels is None else self.labels.shape}."
+                f"sphere points need directions (n, 3), κ (n) and labels (n) or none; got {shapes}."
             )
-        if not (np.isfinite(self.mean).all() and np.isfinite(self.kappa).all()) or (
-            self.kappa.min() <= 0
-        ):
+        finite = np.isfinite(self.mean).all() and np.isfinite(self.kappa).all()
+        if not finite or self.kappa.min() <= 0:
             raise InputError("sphere points need finite directions and finite κ above 0.")
 
 
@@ -107,7 +108,7 @@ def extreme_images(
     check_int("count", count, least=1)
     order = torch.as_tensor(uncertainty).argsort(stable=True)
     rows = {"lowest": order[:count], "highest": order.flip(0)[:count]}
-    return {f"{part}-{end}": _pixels(read(rows[end])) for end in ENDS}
+    return {f"{part}-{end}": _pixels(read(chosen)) for end, chosen in rows.items()}
 
 
 def sphere_points(
@@ -127,10 +128,7 @@ def write_artifacts(file: Path, artifacts: Artifacts) -> None:
     """Write artifacts, whole or not at all, to a file that ends in ``.npz``."""
     arrays = {f"strip/{name}": images for name, images in artifacts.strips.items()}
     for part, points in artifacts.sphere.items():
-        arrays[f"sphere/{part}/mean"] = points.mean
-        arrays[f"sphere/{part}/kappa"] = points.kappa
-        if points.labels is not None:
-            arrays[f"sphere/{part}/labels"] = points.labels
+        arrays |= {f"sphere/{part}/{k}": v for k, v in vars(points).items() if v is not None}
 
     def save(path: Path) -> None:
         with path.open("wb") as stream:

@@ -95,8 +95,7 @@ def corruption_curves(
     Raises:
         InputError: If the strengths do not rise from 0 or an uncertainty is no finite number.
     """
-    rising = all(a < b for a, b in pairwise(strengths))
-    if not strengths or strengths[0] != 0 or not rising:
+    if not strengths or strengths[0] != 0 or not all(a < b for a, b in pairwise(strengths)):
         raise InputError(f"strengths must rise from 0; got {list(strengths)}.")
     kinds: dict[str, Callable[[Any], Tensor]] = {
         "blur": lambda s: blur(images, s),
@@ -112,13 +111,9 @@ def corruption_curves(
                     f"uncertainty must give {len(images)} finite numbers; at {kind} {s} it gave shape "
                     f"{values.shape}, {int((~np.isfinite(values)).sum())} of them not finite."
                 )
-        low, median, high = np.quantile(np.stack(found), [0.25, 0.5, 0.75], axis=1)
-        curves[kind] = {
-            "strength": [float(s) for s in strengths],
-            "median": median.tolist(),
-            "low": low.tolist(),
-            "high": high.tolist(),
-        }
+        quartiles = np.quantile(np.stack(found), [0.25, 0.5, 0.75], axis=1).tolist()
+        curves[kind] = dict(zip(("low", "median", "high"), quartiles, strict=True))
+        curves[kind]["strength"] = [float(s) for s in strengths]
     return curves
 
 

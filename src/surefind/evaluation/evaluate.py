@@ -28,7 +28,9 @@ Axes: ``s`` samples, ``q`` queries, ``n`` examples of a part, ``z`` embedding.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -164,22 +166,17 @@ def evaluate(
     if ood is not None:
         embeddings["ood"] = learner.embed(ood)
     judged = judge(embeddings["id"].mean, test, items, gallery, radius=radius)
+    if torch.isinf(embeddings["id"].kappa).all():
+        return replace(measure(judged, generator), embeddings=embeddings)
     uncertainty = {part: e.uncertainty.double().numpy() for part, e in embeddings.items()}
-    certain = bool(torch.isinf(embeddings["id"].kappa).all())
-    result = measure(
-        judged,
-        generator,
-        uncertainty=None if certain else uncertainty["id"],
-        detection=None if certain or ood is None else (uncertainty["id"], uncertainty["ood"]),
-    )
-    if ece_samples and not certain:
-        searched = test if gallery is None else gallery
+    detection = None if ood is None else (uncertainty["id"], uncertainty["ood"])
+    result = measure(judged, generator, uncertainty=uncertainty["id"], detection=detection)
+    if ece_samples:
         found = sampled_neighbours(
             learner, test, gallery, n_samples=ece_samples, generator=generator
         )
-        _add_agreement(result, found, judged, test, searched, generator)
-    result.embeddings.update(embeddings)
-    return result
+        _add_agreement(result, found, judged, test, gallery, generator)
+    return replace(result, embeddings=embeddings)
 
 
 def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
@@ -254,9 +251,8 @@ def judge(
     found = nearest(queries, items, max(DEPTHS), exclude_self=closed).indices
     if test.labels is not None and gallery.labels is not None:
         return metrics.relevance(found, test.labels, gallery.labels, self_in_gallery=closed)
-    return metrics.relevance_within(
-        found, test.positions, gallery.positions, radius, self_in_gallery=closed
-    )
+    places = test.positions, gallery.positions, radius
+    return metrics.relevance_within(found, *places, self_in_gallery=closed)
 
 
 def measure(
@@ -278,14 +274,12 @@ def measure(
         The metrics, without embeddings.
     """
     result = Evaluation({}, {}, {}, judged.unanswerable)
-    for k in DEPTHS:
-        for name, per_query in (
-            (f"recall@{k}", metrics.recall_per_query(judged, k)),
-            (f"map@{k}", metrics.average_precision_per_query(judged, k)),
-        ):
-            result.values[name] = float(per_query.mean())
-            interval = metrics.bootstrap_interval(per_query, generator=generator)
-            result.intervals[name] = (interval.low, interval.high)
+    per_query = {"recall": metrics.recall_per_query, "map": metrics.average_precision_per_query}
+    for k, (name, of) in product(DEPTHS, per_query.items()):
+        scores = of(judged, k)
+        result.values[f"{name}@{k}"] = float(scores.mean())
+        interval = metrics.bootstrap_interval(scores, generator=generator)
+        result.intervals[f"{name}@{k}"] = (interval.low, interval.high)
     if uncertainty is not None:
         scored = judged.hits[judged.answerable, 0], uncertainty[judged.answerable]
         _add(result, "ausc", metrics.ausc, scored, generator)
@@ -329,10 +323,11 @@ def _add_agreement(
     found: np.ndarray,
     judged: metrics.Relevance,
     test: Dataset,
-    searched: Dataset,
+    gallery: Dataset | None,
     generator: torch.Generator,
 ) -> None:
     """Add the metrics of the sampled neighbours (s, q)."""
+    searched = test if gallery is None else gallery
     found, asked = found[:, judged.answerable], judged.answerable
     if test.labels is not None and searched.labels is not None:
         prediction, confidence = metrics.agreement(searched.labels.numpy()[found])
@@ -361,13 +356,8 @@ def _add(
     """Add a metric and its interval; leave out what these data do not define."""
     try:
         result.values[name] = metric(*arrays)
-        interval = metrics.bootstrap_interval(
-            *arrays,
-            statistic=metric,
-            independent=independent,
-            n_resamples=RESAMPLES,
-            generator=generator,
-        )
+        bootstrap = partial(metrics.bootstrap_interval, n_resamples=RESAMPLES, generator=generator)
+        interval = bootstrap(*arrays, statistic=metric, independent=independent)
     except DegenerateError:
         return
     result.intervals[name] = (interval.low, interval.high)

@@ -17,10 +17,12 @@ in-distribution and OOD points together.
 import base64
 import io
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from html import escape
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +63,12 @@ PALETTE = {
 LIGHT = {name: light for name, (light, _) in PALETTE.items()}
 METHOD_COLOURS = ("stone", "blue", "orange", "green", "purple", "ochre", "slate")
 CUSTOM_COLOURS = ("brown", "violet", "red", "olive")
-SERIES_COLOURS = ("blue", "orange", "green", "purple", "ochre")
 DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (10, 3)))
+SERIES = [
+    {"color": LIGHT[colour], "linestyle": dash}
+    for colour, dash in zip(METHOD_COLOURS[1:6], DASHES, strict=True)
+]
+"""The lines of figures that do not compare methods."""
 MARKERS = "osD^vPX<>*ph"
 LEVEL_COLOURS = ("#2b6ca3", "#7fb3d8", "#a0a0a0", "#e99c45", "#c4500a")
 """From certain to uncertain; legible on light and on dark."""
@@ -72,25 +78,18 @@ STRIP_HEIGHT = 64
 MAX_NAMED_CLASSES = 12
 """With more classes than this their names would hide the points."""
 RC = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": LIGHT["soft"],
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.labelcolor": LIGHT["soft"],
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
+    **dict.fromkeys(("axes.axisbelow", "axes.grid", "figure.constrained_layout.use"), True),
+    **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
+    **dict.fromkeys(("axes.facecolor", "svg.fonttype"), "none"),
+    **{f"{name}color": LIGHT["soft"] for name in ("axes.edge", "axes.label", "xtick.", "ytick.")},
     "figure.facecolor": LIGHT["bg"],
     "font.size": 10,
     "grid.color": LIGHT["grid"],
-    "legend.frameon": False,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
-    "svg.fonttype": "none",
     "text.color": LIGHT["ink"],
-    "xtick.color": LIGHT["soft"],
-    "ytick.color": LIGHT["soft"],
 }
+_plotting = partial(require, purpose="draw figures", extra="report")
 
 
 @dataclass(frozen=True)
@@ -185,8 +184,7 @@ def write_figure(file: Path, svg: str) -> None:
 def curve_chart(name: str, x: Sequence[Any], y: Sequence[Any]) -> str:
     """Draw one curve of an evaluation; a name without an entry in `CURVES` has no labels."""
     kind = CURVES.get(name, CurveKind(name, "", "", "", ""))
-    with _style():
-        figure, axes = _axes(5, 3.4)
+    with _axes(5, 3.4) as (figure, axes):
         _draw_curves(axes, kind, [(x, y, {"color": LIGHT["blue"]})])
         return _svg(figure, kind.title)
 
@@ -195,29 +193,21 @@ def curve_charts(results: Mapping[str, Result]) -> list[Figure]:
     """Draw each kind of curve of all methods that have it, from one result of each method."""
     looks, charts = line_styles(list(results)), []
     for name, kind in CURVES.items():
-        having = {method: r for method, r in results.items() if name in r.curves}
-        if not having:
+        metric, lines = metric_of(kind.metric), []
+        for method, result in results.items():
+            if curve := result.curves.get(name):
+                value = result.values.get(kind.metric)
+                label = method_title(method) + ("" if value is None else f" {value:.3f}")
+                lines.append((curve.x, curve.y, looks[method] | {"label": label}))
+        if not lines:
             continue
-        metric = metric_of(kind.metric)
-        values = {method: r.values.get(kind.metric) for method, r in having.items()}
-        labels = {
-            method: method_title(method) + ("" if value is None else f" {value:.3f}")
-            for method, value in values.items()
-        }
-        with _style():
-            figure, axes = _axes(4.9, 4.9)
-            lines = [
-                (r.curves[name].x, r.curves[name].y, {**looks[method], "label": labels[method]})
-                for method, r in having.items()
-            ]
+        labels = ", ".join(look["label"] for *_, look in lines)
+        with _axes(4.9, 4.9) as (figure, axes):
             _draw_curves(axes, kind, lines)
             _legend(figure, "lower", 2)
-            svg = _svg(
-                figure,
-                f"{kind.title} on {_dataset(results)}. {metric.title}: {', '.join(labels.values())}",
-            )
-        number = f"The number is the {metric.title}; {metric.better} is better."
-        charts.append(Figure(kind.title, svg, f"{kind.caption} {number}"))
+            alt = f"{kind.title} on {_dataset(results)}. {metric.title}: {labels}"
+            number = f"The number is the {metric.title}; {metric.better} is better."
+            charts.append(Figure(kind.title, _svg(figure, alt), f"{kind.caption} {number}"))
     return charts
 
 
@@ -225,42 +215,34 @@ def line_styles(methods: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return colour, dash and marker of each method; a known method always has the same."""
     custom = [m for m in methods if m not in METHODS and m not in DISTANCE_BASELINES]
     looks = {}
-    for method in methods:
-        if method in DISTANCE_BASELINES:
-            place, colour = list(DISTANCE_BASELINES).index(method), "grey"
-        elif method in METHODS:
-            place = list(METHODS).index(method)
-            colour = METHOD_COLOURS[place % len(METHOD_COLOURS)]
-        else:
-            place = custom.index(method)
-            colour = CUSTOM_COLOURS[place % len(CUSTOM_COLOURS)]
-        shift = len(METHODS) if method in DISTANCE_BASELINES else 0
-        looks[method] = {
-            "color": LIGHT[colour],
-            "linestyle": DASHES[place % len(DASHES)],
-            "marker": MARKERS[(shift + place) % len(MARKERS)],
-            "markevery": (0.02 * (1 + place), 0.22),
-            "linewidth": 1.1 if method in DISTANCE_BASELINES else 1.8,
-        }
-    return looks
+    for names, colours, first_marker, width in (
+        (METHODS, METHOD_COLOURS, 0, 1.8),
+        (DISTANCE_BASELINES, ("grey",), len(METHODS), 1.1),
+        (custom, CUSTOM_COLOURS, 0, 1.8),
+    ):
+        for place, method in enumerate(names):
+            looks[method] = {
+                "color": LIGHT[colours[place % len(colours)]],
+                "linestyle": DASHES[place % len(DASHES)],
+                "marker": MARKERS[(first_marker + place) % len(MARKERS)],
+                "markevery": (0.02 * (1 + place), 0.22),
+                "linewidth": width,
+            }
+    return {method: looks[method] for method in methods}
 
 
 def kappa_chart(edges: Sequence[Any], counts: Mapping[str, Sequence[int]], alt: str) -> str:
     """Draw the distribution of κ of several groups of inputs, from counts in bins of log10 κ."""
-    with _style():
-        figure, axes = _axes(4, 2.5) if len(counts) <= 2 else _axes(5, 3.2)
+    few = len(counts) <= 2
+    with _axes(*((4, 2.5) if few else (5, 3.2))) as (figure, axes):
         bins, middles = 10.0 ** np.asarray(edges), 10.0 ** (np.diff(edges) / 2 + edges[:-1])
-        for i, (label, numbers) in enumerate(counts.items()):
+        for (label, numbers), look in zip(counts.items(), cycle(SERIES), strict=False):
             fractions = np.asarray(numbers) / max(sum(numbers), 1)
-            colour = LIGHT[SERIES_COLOURS[i % len(SERIES_COLOURS)]]
-            dash = DASHES[i % len(DASHES)]
-            if len(counts) <= 2:
-                axes.stairs(
-                    fractions, bins, color=colour, linestyle=dash, label=label, linewidth=1.5
-                )
-                axes.stairs(fractions, bins, color=colour, fill=True, alpha=0.16)
+            if few:
+                axes.stairs(fractions, bins, label=label, linewidth=1.5, **look)
+                axes.stairs(fractions, bins, color=look["color"], fill=True, alpha=0.16)
             else:
-                axes.plot(middles, fractions, color=colour, linestyle=dash, label=label)
+                axes.plot(middles, fractions, label=label, **look)
         axes.set(xscale="log", xlabel="κ (right: more certain)", yticks=[])
         axes.margins(x=0)
         _plain_powers(axes.xaxis, edges[-1] - edges[0])
@@ -276,24 +258,17 @@ def kappa_charts(results: Mapping[str, Result]) -> list[Figure]:
         kappa = result.kappa
         if kappa is None or kappa.edges[0] >= kappa.edges[-1]:
             continue
-        counts = {
-            PARTS[part]: numbers
-            for part, numbers in (("id", kappa.id), ("ood", kappa.ood))
-            if numbers is not None
-        }
-        medians = _medians(kappa)
-        title = method_title(method)
-        svg = kappa_chart(
-            kappa.edges, counts, f"Distribution of κ for {title} on {_dataset(results)}: {medians}"
-        )
+        counts = {PARTS["id"]: kappa.id} | ({PARTS["ood"]: kappa.ood} if kappa.ood else {})
+        title, medians = method_title(method), _medians(kappa)
+        alt = f"Distribution of κ for {title} on {_dataset(results)}: {medians}"
+        svg = kappa_chart(kappa.edges, counts, alt)
         charts.append(Figure(title, svg, f"{medians[0].upper()}{medians[1:]}."))
     return charts
 
 
 def corruption_charts(results: Mapping[str, Result]) -> list[Figure]:
     """Draw uncertainty relative to clean images against corruption strength, on one scale for all."""
-    relative = {method: _relative(result.corruptions) for method, result in results.items()}
-    relative = {method: curves for method, curves in relative.items() if curves}
+    relative = {m: curves for m, r in results.items() if (curves := _relative(r.corruptions))}
     if not relative:
         return []
     every = np.concatenate([c.low + c.high for cs in relative.values() for c in cs.values()])
@@ -301,31 +276,26 @@ def corruption_charts(results: Mapping[str, Result]) -> list[Figure]:
     for method, curves in relative.items():
         rises = ", ".join(f"{name} {c.median[-1]:.3g}×" for name, c in curves.items())
         title = method_title(method)
-        with _style():
-            figure, axes = _axes(4, 2.9)
-            for i, (name, c) in enumerate(curves.items()):
-                colour = LIGHT[SERIES_COLOURS[i % len(SERIES_COLOURS)]]
-                axes.fill_between(c.strength, c.low, c.high, color=colour, alpha=0.13, linewidth=0)
-                axes.plot(c.strength, c.median, color=colour, linestyle=DASHES[i], label=name)
+        with _axes(4, 2.9) as (figure, axes):
+            for (name, c), look in zip(curves.items(), cycle(SERIES), strict=False):
+                band = {"color": look["color"], "alpha": 0.13, "linewidth": 0}
+                axes.fill_between(c.strength, c.low, c.high, **band)
+                axes.plot(c.strength, c.median, label=name, **look)
             axes.set(yscale="log", xlabel="corruption strength", xlim=(0, 1))
             axes.set_ylim(min(every.min(), 0.8), max(every.max(), 2))
             _plain_powers(axes.yaxis, float(np.log10(every.max() / every.min())), "×")
             _legend(figure, "upper", 3)
-            svg = _svg(
-                figure,
-                f"Uncertainty of {title} on corrupted {_dataset(results)}. At full strength: {rises}",
-            )
-        charts.append(Figure(title, svg, f"At full strength: {rises}."))
+            rises = f"At full strength: {rises}"
+            alt = f"Uncertainty of {title} on corrupted {_dataset(results)}. {rises}"
+            charts.append(Figure(title, _svg(figure, alt), f"{rises}."))
     return charts
 
 
 def loss_chart(losses: Mapping[str, Sequence[float]]) -> str:
     """Draw the mean loss of each epoch, a line per training stage."""
-    with _style():
-        figure, axes = _axes(5, 3.2)
-        for i, (stage, values) in enumerate(losses.items()):
-            colour = LIGHT[SERIES_COLOURS[i % len(SERIES_COLOURS)]]
-            axes.plot(range(1, len(values) + 1), values, "o-", color=colour, label=stage)
+    with _axes(5, 3.2) as (figure, axes):
+        for (stage, values), look in zip(losses.items(), cycle(SERIES), strict=False):
+            axes.plot(range(1, len(values) + 1), values, "o-", color=look["color"], label=stage)
         axes.set(xlabel="epoch", ylabel="mean loss")
         axes.xaxis.get_major_locator().set_params(integer=True)
         if losses:
@@ -398,35 +368,21 @@ def level_limits(parts: Mapping[str, SpherePoints]) -> np.ndarray:
 
 
 def _disc(mean: np.ndarray, level: np.ndarray, names: dict[str, np.ndarray], alt: str) -> str:
-    patches = require("matplotlib.patches", "draw figures", extra="report")
-    with _style():
-        figure, axes = _axes(2.6, 2.6)
+    ellipse = partial(_plotting("matplotlib.patches").Ellipse, (0, 0), fill=False, zorder=0)
+    with _axes(2.6, 2.6) as (figure, axes):
         axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal")
         axes.axis("off")
         for width, height in ((2, 2), (1, 2), (2, 1)):
-            axes.add_patch(
-                patches.Ellipse((0, 0), width, height, fill=False, color=LIGHT["grid"], zorder=0)
-            )
+            axes.add_patch(ellipse(width, height, color=LIGHT["grid"]))
         # The certain ones first: what is uncertain must not be hidden. Thousands of points are pixels.
         order = np.argsort(level, kind="stable")
-        axes.scatter(
-            *mean[order, :2].T,
-            s=3 + level[order] * 1.5,
-            c=np.asarray(LEVEL_COLOURS)[level[order]],
-            linewidths=0,
-            rasterized=True,
-        )
+        size, colour = 3 + level[order] * 1.5, np.asarray(LEVEL_COLOURS)[level[order]]
+        axes.scatter(*mean[order, :2].T, s=size, c=colour, linewidths=0, rasterized=True)
         box = {"boxstyle": "round,pad=0.1", "facecolor": LIGHT["bg"], "edgecolor": "none"}
+        look = {"ha": "center", "va": "center", "weight": "bold", "bbox": box | {"alpha": 0.75}}
         for name, centre in names.items():
             if centre[2] >= 0:
-                axes.text(
-                    *centre[:2],
-                    name,
-                    ha="center",
-                    va="center",
-                    weight="bold",
-                    bbox=box | {"alpha": 0.75},
-                )
+                axes.text(*centre[:2], name, **look)
         return _svg(figure, alt)
 
 
@@ -449,10 +405,7 @@ def _relative(corruptions: Mapping[str, CorruptionCurve]) -> dict[str, Corruptio
     return {
         name: CorruptionCurve(
             strength=c.strength,
-            **{
-                k: (np.asarray(getattr(c, k)) / c.median[0]).tolist()
-                for k in ("median", "low", "high")
-            },
+            **{k: [v / c.median[0] for v in getattr(c, k)] for k in ("median", "low", "high")},
         )
         for name, c in corruptions.items()
         if min(*c.low, c.median[0]) > 0
@@ -466,27 +419,23 @@ def _dataset(results: Mapping[str, Result]) -> str:
 def _medians(kappa: KappaHistogram) -> str:
     edges, parts = np.asarray(kappa.edges), []
     for short, counts in (("ID", kappa.id), ("OOD", kappa.ood)):
-        if counts is not None and sum(counts) > 0:
+        if counts and sum(counts) > 0:
             at = int(np.searchsorted(np.cumsum(counts) / np.sum(counts), 0.5))
             parts.append(f"{short} {10 ** edges[at : at + 2].mean():.3g}")
     return f"median κ: {', '.join(parts)}"
 
 
-def _style() -> AbstractContextManager[None]:
-    matplotlib = require("matplotlib", "draw figures", extra="report")
-    context: AbstractContextManager[None] = matplotlib.rc_context(RC)
-    return context
-
-
-def _axes(width: Any, height: Any) -> tuple[Any, Any]:
-    """Make a figure (inches) without pyplot, which would keep state in the process."""
-    figure = require("matplotlib.figure", "draw figures", extra="report").Figure((width, height))
-    return figure, figure.add_subplot()
+@contextmanager
+def _axes(width: Any, height: Any) -> Iterator[tuple[Any, Any]]:
+    """Make a styled figure (inches) without pyplot, which would keep state in the process."""
+    with _plotting("matplotlib").rc_context(RC):
+        figure = _plotting("matplotlib.figure").Figure((width, height))
+        yield figure, figure.add_subplot()
 
 
 def _plain_powers(axis: Any, decades: Any, unit: str = "") -> None:
     """Label a logarithmic axis by plain numbers, as many as there is room for."""
-    ticker = require("matplotlib.ticker", "draw figures", extra="report")
+    ticker = _plotting("matplotlib.ticker")
     axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if decades <= 2.5 else (1,)))
     axis.set_major_formatter(lambda value, _: f"{value:g}{unit}")
     axis.set_minor_locator(ticker.NullLocator())
@@ -498,17 +447,13 @@ def _legend(figure: Any, where: str, columns: int) -> None:
 
 def _svg(figure: Any, alt: str) -> str:
     """Return a figure as an SVG element whose colours are CSS variables."""
-    matplotlib = require("matplotlib", "draw figures", extra="report")
     stream = io.StringIO()
     # A salt of its own, so that the figures of one page share no id.
-    with matplotlib.rc_context({"svg.hashsalt": alt}):
+    with _plotting("matplotlib").rc_context({"svg.hashsalt": alt}):
         figure.savefig(stream, format="svg", dpi=PIXELS_PER_INCH, metadata={"Date": None})
-    text = stream.getvalue()
-    text = text[text.index("<svg ") :].strip()
+    text = stream.getvalue()[stream.getvalue().index("<svg ") :].strip()
     # matplotlib's own style would apply to the whole page.
-    text = re.sub(
-        r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL
-    )
+    text = re.sub(r"(?s)<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text)
     text = re.sub(r">\s+<", "><", re.sub(r'<g id="[^"]*"', "<g", text))
     text = re.sub(r' d="[^"]*"', lambda d: re.sub(r"(\.\d)\d+", r"\1", d[0]), text)
     text = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", text)

@@ -33,17 +33,31 @@ class Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Curve(Schema):
+class Series(Schema):
+    """Numbers by name, as many of each."""
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> "Series":
+        lengths = {name: len(numbers) for name, numbers in self}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{', '.join(lengths)} must have one length; got {lengths}")
+        return self
+
+
+class Curve(Series):
     """Points of a curve."""
 
     x: Numbers
     y: Numbers
 
-    @model_validator(mode="after")
-    def _check_lengths(self) -> "Curve":
-        if len(self.x) != len(self.y):
-            raise ValueError(f"x and y must have one length; got {len(self.x)} and {len(self.y)}")
-        return self
+
+class CorruptionCurve(Series):
+    """Median and quartiles of the uncertainty by strength of a corruption."""
+
+    strength: Numbers
+    median: Numbers
+    low: Numbers
+    high: Numbers
 
 
 class KappaHistogram(Schema):
@@ -55,26 +69,9 @@ class KappaHistogram(Schema):
 
     @model_validator(mode="after")
     def _check_lengths(self) -> "KappaHistogram":
-        for counts in (self.id, self.ood):
-            if counts is not None and len(counts) != len(self.edges) - 1:
-                raise ValueError(
-                    f"{len(self.edges)} edges bound {len(self.edges) - 1} bins; got {len(counts)}"
-                )
-        return self
-
-
-class CorruptionCurve(Schema):
-    """Median and quartiles of the uncertainty by strength of a corruption."""
-
-    strength: Numbers
-    median: Numbers
-    low: Numbers
-    high: Numbers
-
-    @model_validator(mode="after")
-    def _check_lengths(self) -> "CorruptionCurve":
-        if len({len(s) for s in (self.strength, self.median, self.low, self.high)}) > 1:
-            raise ValueError("strength, median, low and high must have one length")
+        bins = len(self.edges) - 1
+        if found := {len(c) for c in (self.id, self.ood) if c is not None} - {bins}:
+            raise ValueError(f"{bins + 1} edges bound {bins} bins; got {found}")
         return self
 
 
@@ -165,9 +162,9 @@ class ResultSet:
     def metrics(self, *kinds: Kind) -> list[Metric]:
         """Return the metrics that some result of these kinds has, known ones first."""
         present = {m for rs in self.by_method(*kinds).values() for r in rs for m in r.values}
-        known = [m.name for m in METRICS]
-        extra = sorted(present - set(known) - {"map@1"})
-        return [metric_of(name) for name in [*(k for k in known if k in present), *extra]]
+        known = [m for m in METRICS if m.name in present]
+        extra = present - {m.name for m in known} - {"map@1"}
+        return [*known, *map(metric_of, sorted(extra))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,9 +257,8 @@ def read_results(folder: Path, *, on_bad: Callable[[str], None] | None = None) -
 def _check_comparable(name: str, results: Sequence[Result], field: str, how: str) -> None:
     groups: dict[str, list[str]] = {}
     for result in results:
-        groups.setdefault(json.dumps(getattr(result, field), sort_keys=True), []).append(
-            f"{result.name}.json"
-        )
+        value = json.dumps(getattr(result, field), sort_keys=True)
+        groups.setdefault(value, []).append(f"{result.name}.json")
     if len(groups) > 1:
         # The smaller groups are the likely outliers: name those in full.
         most, *others = sorted(groups.items(), key=lambda g: -len(g[1]))

@@ -33,7 +33,6 @@ class Metric:
         group: The task it measures; columns of one group share a heading.
         better: "higher", "lower", or "" if unknown.
         summary: A phrase for one line of a terminal.
-        definition: One sentence for the glossary; empty where another metric's covers it.
     """
 
     name: str
@@ -41,7 +40,6 @@ class Metric:
     group: str
     better: Literal["higher", "lower", ""]
     summary: str = ""
-    definition: str = ""
 
     @property
     def arrow(self) -> str:
@@ -49,111 +47,63 @@ class Metric:
         return {"higher": "↑", "lower": "↓", "": ""}[self.better]
 
 
-RETRIEVAL, OOD_DETECTION, ERROR_DETECTION, CALIBRATION = (
-    "Retrieval",
-    "OOD detection",
-    "Error detection",
-    "Calibration",
-)
+RETRIEVAL, _OOD, _ERRORS = "Retrieval", "OOD detection", "Error detection"
 
 METRICS = (
-    Metric(
-        "recall@1",
-        "recall@1",
-        RETRIEVAL,
-        "higher",
-        "the nearest neighbour is relevant",
-        "Fraction of queries with a relevant item (same class) among the k nearest; recall@1 is the "
-        "accuracy of the nearest neighbour.",
-    ),
+    Metric("recall@1", "recall@1", RETRIEVAL, "higher", "the nearest neighbour is relevant"),
     Metric("recall@5", "recall@5", RETRIEVAL, "higher", "a relevant item among the five nearest"),
     Metric("recall@10", "recall@10", RETRIEVAL, "higher", "a relevant item among the ten nearest"),
-    Metric(
-        "map@5",
-        "mAP@5",
-        RETRIEVAL,
-        "higher",
-        "mean average precision of the five nearest",
-        "Mean average precision: like recall, but relevant items count more the earlier they are ranked.",
-    ),
+    Metric("map@5", "mAP@5", RETRIEVAL, "higher", "mean average precision of the five nearest"),
     Metric("map@10", "mAP@10", RETRIEVAL, "higher", "mean average precision of the ten nearest"),
+    Metric("auroc", "AUROC", _OOD, "higher", "OOD detection by uncertainty; 0.5 is chance"),
     Metric(
-        "auroc",
-        "AUROC",
-        OOD_DETECTION,
-        "higher",
-        "OOD detection by uncertainty; 0.5 is chance",
-        "Probability that an out-of-distribution input is more uncertain than an in-distribution one; 0.5 "
-        "is chance.",
-    ),
-    Metric(
-        "auprc",
-        "AUPRC",
-        OOD_DETECTION,
-        "higher",
-        "area under the precision-recall curve of the same task",
-        "Area under the precision-recall curve of the same task; chance is the fraction of OOD inputs.",
+        "auprc", "AUPRC", _OOD, "higher", "area under the precision-recall curve of the same task"
     ),
     Metric(
         "fpr95",
         "FPR@95",
-        OOD_DETECTION,
+        _OOD,
         "lower",
         "false positives at 95 % of OOD inputs detected; lower is better",
-        "Fraction of in-distribution inputs rejected when 95 % of the OOD inputs are detected.",
     ),
+    Metric("ausc", "AUSC", _ERRORS, "higher", "accuracy as uncertain queries are dropped"),
     Metric(
-        "ausc",
-        "AUSC",
-        ERROR_DETECTION,
-        "higher",
-        "accuracy as uncertain queries are dropped",
-        "Area under the sparsification curve: mean accuracy as the most uncertain 0 % to 99 % of the "
-        "queries are dropped.",
-    ),
-    Metric(
-        "aurc",
-        "AURC",
-        ERROR_DETECTION,
-        "lower",
-        "risk as uncertain queries are dropped; lower is better",
-        "Area under the risk-coverage curve: mean error rate as coverage grows from the most certain "
-        "query to all.",
+        "aurc", "AURC", _ERRORS, "lower", "risk as uncertain queries are dropped; lower is better"
     ),
     Metric(
         "r_auroc",
         "R-AUROC",
-        ERROR_DETECTION,
+        _ERRORS,
         "higher",
         "detection of wrong retrievals by uncertainty; 0.5 is chance",
-        "Probability that a wrong retrieval is more uncertain than a correct one.",
     ),
+    Metric("agreement_ausc", "AUSC*", _ERRORS, "higher", "as ausc, by disagreement of samples"),
     Metric(
-        "agreement_ausc",
-        "AUSC*",
-        ERROR_DETECTION,
-        "higher",
-        "as ausc, by disagreement of samples",
-        "* with disagreement in place of 1/κ: the fraction of sampled embeddings whose nearest neighbour "
-        "is not of the majority class.",
+        "agreement_r_auroc", "R-AUROC*", _ERRORS, "higher", "as r_auroc, by disagreement of samples"
     ),
-    Metric(
-        "agreement_r_auroc",
-        "R-AUROC*",
-        ERROR_DETECTION,
-        "higher",
-        "as r_auroc, by disagreement of samples",
-    ),
-    Metric(
-        "ece",
-        "ECE",
-        CALIBRATION,
-        "lower",
-        "expected calibration error; lower is better",
-        "Expected calibration error: mean absolute difference between confidence and accuracy.",
-    ),
+    Metric("ece", "ECE", "Calibration", "lower", "expected calibration error; lower is better"),
 )
 """In the order of the columns. mAP@1 equals recall@1 and has no column."""
+DEFINITIONS = {
+    "recall@1": "Fraction of queries with a relevant item (same class) among the k nearest; recall@1 is "
+    "the accuracy of the nearest neighbour.",
+    "map@5": "Mean average precision: like recall, but relevant items count more the earlier they are "
+    "ranked.",
+    "auroc": "Probability that an out-of-distribution input is more uncertain than an in-distribution one; "
+    "0.5 is chance.",
+    "auprc": "Area under the precision-recall curve of the same task; chance is the fraction of OOD "
+    "inputs.",
+    "fpr95": "Fraction of in-distribution inputs rejected when 95 % of the OOD inputs are detected.",
+    "ausc": "Area under the sparsification curve: mean accuracy as the most uncertain 0 % to 99 % of the "
+    "queries are dropped.",
+    "aurc": "Area under the risk-coverage curve: mean error rate as coverage grows from the most certain "
+    "query to all.",
+    "r_auroc": "Probability that a wrong retrieval is more uncertain than a correct one.",
+    "agreement_ausc": "* with disagreement in place of 1/κ: the fraction of sampled embeddings whose "
+    "nearest neighbour is not of the majority class.",
+    "ece": "Expected calibration error: mean absolute difference between confidence and accuracy.",
+}
+"""A sentence for the glossary; a metric without one is covered by another's."""
 
 METHODS = {name: entry.title for name, entry in METHOD_ENTRIES.items()}
 DISTANCE_BASELINES = {
@@ -195,7 +145,6 @@ BENCHMARKS = (
 )
 """The data sets that have a protocol."""
 PARTS = {"id": "In-distribution", "ood": "Out-of-distribution"}
-_STAGES = {"posthoc": "post-hoc", "online": "online"}
 
 
 def kind_of(method: str) -> Kind:
@@ -218,7 +167,7 @@ def dataset_title(name: str) -> str:
 def ablation_parts(method: str) -> tuple[str, str, str]:
     """Return stage, distance and approximation of a variant of the ablation."""
     _, stage, distance, approximation = method.split("-")
-    return _STAGES[stage], distance, approximation
+    return stage.replace("posthoc", "post-hoc"), distance, approximation
 
 
 def method_order(method: str) -> tuple[int, int, str]:
@@ -230,5 +179,4 @@ def method_order(method: str) -> tuple[int, int, str]:
 
 def metric_of(name: str) -> Metric:
     """Return a metric by its key; one that is not known has no title but its name."""
-    known = {m.name: m for m in METRICS}
-    return known.get(name, Metric(name, name, "Other", ""))
+    return next((m for m in METRICS if m.name == name), Metric(name, name, "Other", ""))

@@ -7,6 +7,7 @@ the same digits blurred or half occluded, the digit 9, a class never seen, and p
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -146,7 +147,9 @@ def run_demo(
         say(f"A gallery of {len(gallery)} digits, calibrated on {len(digits.calibration)} others.")
         say(calibration.summary)
         answers = {kind: gallery.search(e, k=5) for kind, e in asked["laplace-online"].items()}
-    decisions = {kind: _fractions(a) for kind, a in answers.items()}
+    decisions = {
+        kind: {d: float(np.mean(a.decision == d)) for d in DECISIONS} for kind, a in answers.items()
+    }
     for kind in KINDS:
         parts = (f"{decisions[kind][d]:.0%} {d.replace('_', ' ')}" for d in DECISIONS)
         say(f"  {kind}: {', '.join(parts)}")
@@ -156,11 +159,8 @@ def run_demo(
         "Of digits, seen or not, {:.1%} of the matches are wrong; accepting every nearest neighbour, "
         "{:.0%} would be.".format(*wrong["calibrated"])
     )
-    say(
-        "With the other queries, which the guarantee does not cover, it is {:.1%} against {:.0%}.".format(
-            *wrong["all"]
-        )
-    )
+    against = "{:.1%} against {:.0%}".format(*wrong["all"])
+    say(f"With the other queries, which the guarantee does not cover, it is {against}.")
     examples = [_example(kind, digits, kappa, answers) for kind in (KINDS[0], KINDS[3], KINDS[4])]
     for one in examples:
         why = f" ({', '.join(one.reasons)})" if one.reasons else ""
@@ -174,38 +174,35 @@ def run_demo(
 def material() -> Material:
     """Divide the digits into training data, calibration data and queries."""
     digits = load("digits")
-    train = digits.train
-    parts = validation_split(
-        train[train.labels < UNKNOWN_IN_CALIBRATION], seeded(0, "demo"), share=0.4
-    )
+    train, test = digits.train, digits.test
+    known = train[train.labels < UNKNOWN_IN_CALIBRATION]
+    parts = validation_split(known, seeded(0, "demo"), share=0.4)
     held, unknown = parts["validation"], train[train.labels == UNKNOWN_IN_CALIBRATION]
     calibrate = Dataset(
         np.concatenate([held.inputs, unknown.inputs]),
         torch.cat([held.labels, unknown.labels]),
         name="calibration",
     )
-    test = digits.test
-    known = test[test.labels < UNKNOWN_IN_CALIBRATION]
-    clean = known.read()
+    asked = test[test.labels < UNKNOWN_IN_CALIBRATION]
+    clean, names = asked.read(), _names(asked)
     occluded = clean.clone()
     occluded[..., 4:] = 0
     blurred = avg_pool2d(clean, 3, stride=1, padding=1)
-    nine = test[test.labels == NEVER_SEEN].read()
-    names = [str(int(label)) for label in known.labels]
-    queries = (clean, blurred, occluded, nine, digits["ood"].read())
-    truth = (names, names, names, ["9"] * len(nine), ["no digit"] * len(digits["ood"]))
-    return Material(
-        parts.train,
-        calibrate,
-        dict(zip(KINDS, queries, strict=True)),
-        dict(zip(KINDS, truth, strict=True)),
-    )
+    nine, photographs = test[test.labels == NEVER_SEEN].read(), digits["ood"].read()
+    queries = (clean, blurred, occluded, nine, photographs)
+    truth = (names, names, names, ["9"] * len(nine), ["no digit"] * len(photographs))
+    named = partial(zip, KINDS, strict=True)
+    return Material(parts.train, calibrate, dict(named(queries)), dict(named(truth)))
+
+
+def _names(digits: Dataset) -> list[str]:
+    return [str(int(label)) for label in digits.labels]
 
 
 def _gallery(folder: Path, learner: MetricLearner, digits: Material) -> Gallery:
     """Fill a gallery with the training data, save their images, and calibrate it on held-out data."""
     gallery = Gallery(path=folder, model="surefind demo")
-    names = [str(int(label)) for label in digits.train.labels]
+    names = _names(digits.train)
     ids = [f"digit-{i:04d}" for i in range(len(names))]
     images = folder.with_name("images")
     images.mkdir(parents=True, exist_ok=True)
@@ -214,13 +211,8 @@ def _gallery(folder: Path, learner: MetricLearner, digits: Material) -> Gallery:
         pil.fromarray(pixels).save(images / f"{id_}.png")
     payload = [{"path": f"{id_}.png"} for id_ in ids]
     gallery.add(learner.embed(digits.train), ids=ids, labels=names, payload=payload)
-    known = set(names)
-    truth = [str(int(label)) for label in digits.calibration.labels]
-    gallery.calibrate(
-        learner.embed(digits.calibration),
-        [t if t in known else None for t in truth],
-        max_wrong=MAX_WRONG,
-    )
+    truth = [name if name in names else None for name in _names(digits.calibration)]
+    gallery.calibrate(learner.embed(digits.calibration), truth, max_wrong=MAX_WRONG)
     return gallery
 
 
@@ -245,10 +237,6 @@ def _auroc(
         }
         for kind in KINDS[1:]
     }
-
-
-def _fractions(answers: Answers) -> dict[str, float]:
-    return {d: float(np.mean(answers.decision == d)) for d in DECISIONS}
 
 
 def _wrong(answers: dict[str, Answers], digits: Material) -> tuple[float, float]:

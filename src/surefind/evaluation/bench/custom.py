@@ -10,6 +10,7 @@ ones, else of the images if there are `ROOMY` a class.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -72,32 +73,32 @@ def custom_problem(
         The problem.
     """
     check_int("side", side, least=4)
-    splits = _load(Path(source))
-    train, test, gallery = _parts(splits, Path(source))
+    source = Path(source)
+    train, test, gallery = _parts(_load(source), source)
     check_trainable(train)
     cut = _validation(train, test)
     many = train.labels is not None and len(train.labels.unique()) > batch_size // 4
+    build: Callable[[torch.Generator], Encoder]
+    if backbone is None:
+        build = partial(_small_net, side)
+        preprocessing, default_rate = Preprocessing(resize=side, crop=side), 1e-3
+    else:
+        (build, preprocessing), default_rate = on_backbone(backbone, augment=False), 1e-5
     protocol = Protocol(
         None,
         None if ood is None else (Path(ood).stem, "all"),
-        margin,
-        epochs,
-        epochs,
-        batch_size,
-        batch_size,
-        _rate(backbone) if learning_rate is None else learning_rate,
+        *(margin, epochs, epochs, batch_size, batch_size),
+        default_rate if learning_rate is None else learning_rate,
         validation=cut,
         # Many classes would hardly meet themselves in batches at random.
         examples_per_class=4 if many else None,
         side=side if backbone is None else None,
         backbone=None if backbone is None else Path(backbone).name,
     )
-    if backbone is None:
-        build, preprocessing = _small(side), Preprocessing(resize=side, crop=side)
-    else:
-        build, preprocessing = on_backbone(backbone, augment=False)
+    name = name or source.stem
     return Problem(
-        _named(name or Path(source).stem),
+        # Results of custom data are kept apart from those of a published data set of the same name.
+        f"{name}-custom" if name in PROTOCOLS else name,
         protocol,
         build,
         training_part(train, cut),
@@ -109,12 +110,8 @@ def custom_problem(
     )
 
 
-def _rate(backbone: str | Path | None) -> float:
-    return 1e-3 if backbone is None else 1e-5
-
-
-def _small(side: int) -> Callable[[torch.Generator], Encoder]:
-    return lambda generator: small_net(3, side, OUTPUTS, generator=generator)
+def _small_net(side: int, generator: torch.Generator) -> Encoder:
+    return small_net(3, side, OUTPUTS, generator=generator)
 
 
 def _load(source: Path) -> Splits:
@@ -129,22 +126,18 @@ def _load(source: Path) -> Splits:
 
 
 def _parts(splits: Splits, source: Path) -> tuple[Dataset, Dataset, Dataset | None]:
-    there = set(splits)
-    gallery = next((p for p in GALLERIES if p in there), None)
-    test = next((p for p in TEST_PARTS if p in there), None)
-    if "train" in there and "query" in there and gallery is not None:
+    gallery = next((p for p in GALLERIES if p in splits), None)
+    test = next((p for p in TEST_PARTS if p in splits), None)
+    if "train" in splits and "query" in splits and gallery is not None:
         return splits.train, splits["query"], splits[gallery]
-    if "train" in there and test is not None:
+    if "train" in splits and test is not None:
         return splits.train, splits[test], None
-    if not there <= {"all", "train"}:
+    if not set(splits) <= {"all", "train"}:
         raise InputError(
             f"{source} has the parts {', '.join(map(repr, splits))}; a benchmark needs 'train' with "
             "'test', or 'train' with 'query' and 'gallery', or no parts at all."
         )
-    return *_divided(splits[next(iter(splits))], source), None
-
-
-def _divided(everything: Dataset, source: Path) -> tuple[Dataset, Dataset]:
+    everything = splits[next(iter(splits))]
     if everything.labels is None:
         raise InputError(
             f"{source} has positions and no classes, so it is not clear what belongs to the test. Name "
@@ -153,9 +146,9 @@ def _divided(everything: Dataset, source: Path) -> tuple[Dataset, Dataset]:
     check_trainable(everything)
     if len(everything.labels.unique()) >= OPEN_CLASSES:
         cut = open_set_split(everything, generator=seeded(0, "test"))
-        return cut.train, cut.test
+        return cut.train, cut.test, None
     cut = validation_split(everything, seeded(0, "test"), share=1 / 3)
-    return cut.train, cut["validation"]
+    return cut.train, cut["validation"], None
 
 
 def _validation(train: Dataset, test: Dataset) -> str:
@@ -187,16 +180,9 @@ def _ood(source: Path) -> Dataset:
     return data
 
 
-def _named(name: str) -> str:
-    """Keep results of custom data apart from those of a published data set of the same name."""
-    return f"{name}-custom" if name in PROTOCOLS else name
-
-
 def _notes(gallery: Dataset) -> tuple[str, ...]:
-    if gallery.labels is None:
-        return ()
-    _, counts = gallery.labels.unique(return_counts=True)
-    singles = int((counts == 1).sum())
+    counts = [] if gallery.labels is None else gallery.labels.unique(return_counts=True)[1].tolist()
+    singles = counts.count(1)
     if not singles:
         return ()
     return (

@@ -16,8 +16,8 @@ The embeddings of a seed are computed once for all baselines; features, which ar
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -112,35 +112,22 @@ class PointEstimate:
 
 def baseline_scores(name: str, point: PointEstimate) -> Scores:
     """Score the test and out-of-distribution data by one of `DISTANCE_BASELINES`."""
-    if name == "norm":
-        return _one_score(
-            NegativeNorm().score(point.outputs),
-            None if point.ood is None else NegativeNorm().score(point.ood),
-        )
     problem = point.problem
+    if name == "norm":
+        return _scores(NegativeNorm().score, point.outputs, point.ood)
     if name == "mahalanobis":
         features = point.apply(point.encoder.backbone, problem.train)
         fitted = fit_mahalanobis(features, problem.train.labels)
         del features  # gigabytes
-
-        def score(inputs: Tensor) -> Tensor:
-            return fitted.score(point.encoder.backbone(inputs))
-
-        return _one_score(
-            point.apply(score, problem.test),
-            None if problem.ood is None else point.apply(score, problem.ood),
-        )
-    closed = point.gallery is None or problem.gallery is None
-    if point.gallery is None or problem.gallery is None:
-        gallery = _neighbours(name, point.test, problem.test)
-    else:
-        gallery = _neighbours(name, point.gallery, problem.gallery)
+        score = partial(point.apply, lambda inputs: fitted.score(point.encoder.backbone(inputs)))
+        return _scores(score, problem.test, problem.ood)
     train = _neighbours(name, point.train, problem.train)
-    return Scores(
-        _array(gallery.score(point.test, exclude_self=closed)),
-        _array(train.score(point.test)),
-        None if point.ood is None else _array(train.score(on_sphere(point.ood))),
-    )
+    scores = _scores(train.score, point.test, None if point.ood is None else on_sphere(point.ood))
+    if point.gallery is None or problem.gallery is None:
+        gallery, closed = _neighbours(name, point.test, problem.test), True
+    else:
+        gallery, closed = _neighbours(name, point.gallery, problem.gallery), False
+    return replace(scores, retrieval=_array(gallery.score(point.test, exclude_self=closed)))
 
 
 def _neighbours(name: str, vectors: Tensor, part: Dataset) -> Margin | NeighbourDistance:
@@ -151,9 +138,10 @@ def _neighbours(name: str, vectors: Tensor, part: Dataset) -> Margin | Neighbour
     return fit_knn_density(vectors, k=min(NEIGHBOURS, len(vectors) - 1))
 
 
-def _one_score(known: Tensor, ood: Tensor | None) -> Scores:
-    scores = _array(known)
-    return Scores(scores, scores, None if ood is None else _array(ood))
+def _scores(score: Callable[[Any], Any], known: Any, ood: Any | None) -> Scores:
+    """Score both parts; one score of a query serves retrieval too."""
+    scores = _array(score(known))
+    return Scores(scores, scores, None if ood is None else _array(score(ood)))
 
 
 def _array(scores: Any) -> np.ndarray:

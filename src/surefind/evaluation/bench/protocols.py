@@ -36,7 +36,7 @@ without a positive pair, test data too few to search, an empty out-of-distributi
 import json
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ from surefind.data.catalogue import load
 from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.data.preprocessing import IMAGENET, Preprocessing
-from surefind.data.splits import Splits, validation_split
+from surefind.data.splits import validation_split
 from surefind.errors import DegenerateError, InputError
 from surefind.evaluation.evaluate import check_parts
 from surefind.learning.seeds import seeded
@@ -113,14 +113,9 @@ class Protocol:
 
     def settings(self) -> dict[str, Any]:
         """Return what a result records of its protocol, as JSON holds it; without defaults."""
-        recorded = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name not in ("build", "prepare")
-            and (f.default is MISSING or getattr(self, f.name) != f.default)
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(recorded))
-        return {**plain, "loss": repr(Contrastive(self.margin))}
+        options = [f for f in fields(self) if f.name not in ("build", "prepare")]
+        changed = {f.name: v for f in options if (v := getattr(self, f.name)) != f.default}
+        return {**json.loads(json.dumps(changed)), "loss": repr(Contrastive(self.margin))}
 
 
 def identity_net(features: int) -> Encoder:
@@ -152,53 +147,37 @@ def shrunk_ink(drawings: Dataset) -> Dataset:
     for block in torch.as_tensor(drawings.inputs).split(4096):  # type: ignore[no-untyped-call]
         small = interpolate(255 - block[:, None].float(), (28, 28), mode="area")
         shrunk.append(small[:, 0].round().to(torch.uint8))
-    return Dataset(
-        torch.cat(shrunk),
-        drawings.labels,
-        names=drawings.names,
-        classes=drawings.classes,
-        name=drawings.name,
-    )
+    named = {key: getattr(drawings, key) for key in ("names", "classes", "name")}
+    return Dataset(torch.cat(shrunk), drawings.labels, **named)
 
 
 PROTOCOLS = {
     "fashion-mnist": Protocol(
         lambda _, g: fashion_mnist_net(3, generator=g),
-        ("mnist", "test"),
-        *(MARGIN, 6, 6, 64, 64, 1e-3),
+        *(("mnist", "test"), MARGIN, 6, 6, 64, 64, 1e-3),
         decay=0.68,
     ),
     "cifar10": Protocol(
         lambda _, g: cifar10_net(16, generator=g),
-        ("svhn", "test"),
-        *(MARGIN, 20, 20, 64, 64, 1e-3),
+        *(("svhn", "test"), MARGIN, 20, 20, 64, 64, 1e-3),
         augment=True,
         channels=((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     ),
     "digits": Protocol(
         lambda _, g: small_net(1, 8, 4, generator=g),
-        ("digits", "ood"),
-        *(MARGIN, 10, 10, 64, 64, 1e-3),
+        *(("digits", "ood"), MARGIN, 10, 10, 64, 64, 1e-3),
     ),
     "cub200": Protocol(
-        None,
-        ("cars196", "test"),
-        *(1.0, 20, 20, 64, 64, 1e-7),
-        validation="class",
-        augment=True,
+        *(None, ("cars196", "test"), 1.0, 20, 20, 64, 64, 1e-7), validation="class", augment=True
     ),
     "lfw": Protocol(
-        None,
-        ("cub200", "test"),
-        *(1.0, 200, 200, 64, 64, 1e-7),
+        *(None, ("cub200", "test"), 1.0, 200, 200, 64, 64, 1e-7),
         validation="class",
         augment=True,
         examples_per_class=2,
     ),
     "msls": Protocol(
-        None,
-        None,
-        *(0.1, 30, 20, 64, 64, 1e-7),
+        *(None, None, 0.1, 30, 20, 64, 64, 1e-7),
         queries="query",
         gallery="database",
         validation="none",
@@ -206,16 +185,14 @@ PROTOCOLS = {
     ),
     "omniglot": Protocol(
         lambda _, g: fashion_mnist_net(64, generator=g),
-        ("fashion-mnist", "test"),
-        *(MARGIN, 10, 10, 256, 256, 1e-3),
+        *(("fashion-mnist", "test"), MARGIN, 10, 10, 256, 256, 1e-3),
         validation="class",
         examples_per_class=4,
         prepare=shrunk_ink,
     ),
     "cub200-features": Protocol(
         lambda train, _: identity_net(train.inputs.shape[1]),
-        ("cars196-features", "test"),
-        *(1.0, 20, 20, 64, 64, 1e-5),
+        *(("cars196-features", "test"), 1.0, 20, 20, 64, 64, 1e-5),
         validation="class",
     ),
 }
@@ -254,13 +231,14 @@ class Problem:
     def __post_init__(self) -> None:
         check_trainable(self.train)
         check_parts(self.test, self.gallery)
-        if self.ood is not None and not len(self.ood):
+        if self.ood is None:
+            return
+        name = self.ood.name
+        if not len(self.ood):
+            raise InputError(f"{name} is empty; out-of-distribution data need one example.")
+        if _same_inputs(self.test, self.ood):
             raise InputError(
-                f"{self.ood.name} is empty; out-of-distribution data need one example."
-            )
-        if self.ood is not None and _same_inputs(self.test, self.ood):
-            raise InputError(
-                f"{self.ood.name} holds the test data themselves, so there is nothing to detect. "
+                f"{name} holds the test data themselves, so there is nothing to detect. "
                 "Give the folder in which each set has a folder of its own name."
             )
 
@@ -282,11 +260,8 @@ class Problem:
     @property
     def files(self) -> dict[str, str]:
         """Fingerprints of the parts that are image files."""
-        return {
-            name: part.inputs.fingerprint()
-            for name, part in self.parts.items()
-            if isinstance(part.inputs, ImageFiles)
-        }
+        inputs = {name: part.inputs for name, part in self.parts.items()}
+        return {n: x.fingerprint() for n, x in inputs.items() if isinstance(x, ImageFiles)}
 
     @property
     def images(self) -> bool:
@@ -332,24 +307,19 @@ def load_problem(
     train = training_part(prepare(splits.train), protocol.validation)
     make: Callable[[torch.Generator], Encoder]
     preprocessing: Preprocessing | None = None
-    if backbone is not None:
-        make, preprocessing = on_backbone(backbone, augment=protocol.augment)
-        protocol = replace(protocol, backbone=Path(backbone).name)
-    elif build is not None:
+    if build is not None:
         make = partial(build, train)
         if protocol.channels is not None:
             mean, std = protocol.channels
             preprocessing = Preprocessing(mean=mean, std=std, flip=protocol.augment)
-    return Problem(
-        name,
-        protocol,
-        make,
-        train,
-        prepare(splits[protocol.queries]),
-        None if protocol.gallery is None else prepare(splits[protocol.gallery]),
-        _ood(name, protocol, splits, data),
-        preprocessing,
-    )
+    elif backbone is not None:
+        make, preprocessing = on_backbone(backbone, augment=protocol.augment)
+        protocol = replace(protocol, backbone=Path(backbone).name)
+    gallery = None if protocol.gallery is None else prepare(splits[protocol.gallery])
+    other, part = protocol.ood or (name, None)
+    ood = None if part is None else (splits if other == name else load(other, data))[part]
+    test = prepare(splits[protocol.queries])
+    return Problem(name, protocol, make, train, test, gallery, ood, preprocessing)
 
 
 def on_backbone(
@@ -420,10 +390,3 @@ def _same_inputs(one: Dataset, other: Dataset) -> bool:
         return False
     a, b = torch.as_tensor(ours), torch.as_tensor(theirs)
     return a.shape == b.shape and torch.equal(a, b)
-
-
-def _ood(name: str, protocol: Protocol, splits: Splits, data: str | Path | None) -> Dataset | None:
-    if protocol.ood is None:
-        return None
-    other, part = protocol.ood
-    return (splits if other == name else load(other, data))[part]

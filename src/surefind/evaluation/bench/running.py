@@ -14,7 +14,7 @@ from dataclasses import asdict, is_dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,12 +23,7 @@ from torch import Tensor
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.estimators.learner import MetricLearner
-from surefind.evaluation.artifacts import (
-    Artifacts,
-    extreme_images,
-    sphere_points,
-    write_artifacts,
-)
+from surefind.evaluation.artifacts import Artifacts, extreme_images, sphere_points, write_artifacts
 from surefind.evaluation.bench.distance_baselines import PointEstimate, baseline_scores
 from surefind.evaluation.bench.protocols import Problem
 from surefind.evaluation.corruptions import corruption_curves
@@ -49,11 +44,17 @@ from surefind.learning.methods.contract import Method
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
-from surefind.posterior.contract import Posterior
 from surefind.validation import check_choice
 
 SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", *DISTANCE_BASELINES)
 """Methods whose first training stage is the point estimate."""
+DIFFERENT = {
+    "protocol": "by another protocol",
+    "examples": "on other data",
+    "files": "on other files",
+    "settings": "with other settings of the method",
+}
+"""What it means if a result differs from what is to be measured."""
 CORRUPTED = 256
 """Test images that are corrupted."""
 BATCH = 64
@@ -64,11 +65,10 @@ OnResult = Callable[[str, int, dict[str, float] | None], None]
 
 def select_methods(names: Iterable[str], *, with_ablation: bool) -> list[str]:
     """Return the methods of these names ("all" for all), in the order in which they are best run."""
-    known = [*METHODS, *DISTANCE_BASELINES]
-    wanted = set(names)
-    for name in wanted - {"all"}:
+    known, wanted = [*METHODS, *DISTANCE_BASELINES], set(names)
+    for name in wanted:
         check_choice("method", name, ["all", *known])
-    chosen = [name for name in known if "all" in wanted or name in wanted]
+    chosen = [name for name in known if wanted & {"all", name}]
     return [*chosen, *(ABLATION if with_ablation else ())]
 
 
@@ -76,10 +76,9 @@ def build_method(name: str) -> Method:
     """Return a method with its options; a distance baseline's is the point estimate."""
     check_choice("method", name, [*METHODS, *DISTANCE_BASELINES, *ABLATION])
     if name in ABLATION:
-        _, stage, distance, approximation = name.split("-")
+        _, stage, *options = name.split("-")
         variant: Any = LaplacePosthoc if stage == "posthoc" else LaplaceOnline
-        made: Method = variant(distance, approximation)
-        return made
+        return cast(Method, variant(*options))
     return METHOD_CLASSES["deterministic" if name in DISTANCE_BASELINES else name]()
 
 
@@ -87,8 +86,7 @@ def method_settings(name: str) -> dict[str, Any]:
     """Return the options of a method as JSON holds them."""
     method = build_method(name)
     options: dict[str, Any] = asdict(method) if is_dataclass(method) else {}
-    plain: dict[str, Any] = json.loads(json.dumps(options))
-    return {"method": type(method).__name__, **plain}
+    return {"method": type(method).__name__, **json.loads(json.dumps(options))}
 
 
 def joint_samples(name: str, problem: Problem) -> int:
@@ -176,50 +174,49 @@ def run_problem(
     for file, result in kept.items():
         _check_comparable(file, result, problem)
     _report_versions(kept, say)
+    versions = {package: version(package) for package in ("surefind", "torch", "numpy")}
+    versions["python"] = platform.python_version()
     points: dict[int, PointEstimate] = {}
     for (seed, method), file in files.items():
         if file in kept:
             continue
         on_result(method, seed, None)
         start = time.perf_counter()
-        checkpoints = work / problem.name / f"seed{seed}"
+        train = partial(train_method, method, problem, seed, work / problem.name / f"seed{seed}")
         artifacts = work / problem.name / f"{method}-seed{seed}.npz"
         if method in DISTANCE_BASELINES:
             if seed not in points:
-                learner = train_method(method, problem, seed, checkpoints, report)
-                points = {seed: PointEstimate(problem, learner)}
+                points = {seed: PointEstimate(problem, train(report))}
             measured = _measure_baseline(method, points[seed], seed, artifacts)
         else:
-            learner = train_method(method, problem, seed, checkpoints, report)
-            measured = _measure_method(method, problem, learner, seed, artifacts)
-        measured["seconds"] = time.perf_counter() - start
-        result = Result(**measured, **_identity(method, seed, problem))
+            measured = _measure_method(method, problem, train(report), seed, artifacts)
+        result = Result(
+            **measured,
+            seconds=time.perf_counter() - start,
+            dataset=problem.name,
+            method=method,
+            seed=seed,
+            **_conditions(method, problem),
+            versions=versions,
+        )
         write_result(results, result)
         on_result(method, seed, result.values)
 
 
-def _identity(method: str, seed: int, problem: Problem) -> dict[str, Any]:
-    libraries = {package: version(package) for package in ("surefind", "torch", "numpy")}
+def _conditions(method: str, problem: Problem) -> dict[str, Any]:
+    """Return under what a method is measured: results that differ in it do not compare."""
     return {
-        "dataset": problem.name,
-        "method": method,
-        "seed": seed,
         "settings": method_settings(method),
         "protocol": problem.protocol.settings(),
         "examples": problem.examples,
         "files": problem.files,
-        "versions": libraries | {"python": platform.python_version()},
     }
 
 
 def _check_comparable(file: Path, result: Result, problem: Problem) -> None:
-    for field, how, now in (
-        ("protocol", "by another protocol", problem.protocol.settings()),
-        ("examples", "on other data", problem.examples),
-        ("files", "on other files", problem.files),
-        ("settings", "with other settings of the method", method_settings(result.method)),
-    ):
-        then = getattr(result, field)
+    conditions = _conditions(result.method, problem)
+    for field, how in DIFFERENT.items():
+        then, now = getattr(result, field), conditions[field]
         if then != now:
             changed = [k for k in {**now, **then} if then.get(k) != now.get(k)]
             said = ", ".join(f"{k} was {then.get(k)!r}, is {now.get(k)!r}" for k in changed)
@@ -265,11 +262,15 @@ def _measure_method(
             "corruptions": _corruptions(problem, learner, seeded(seed, "corruptions")),
             "ece_samples": samples,
         }
-        _save_artifacts(
-            artifacts, problem, found.uncertainty, found.embeddings, seeded(seed, "artifacts")
-        )
+        _save_artifacts(artifacts, problem, found.uncertainty, found.embeddings, seed)
     if isinstance(learner.fitted, HeadEmbedder):
-        measured["posterior"] = _described(learner.fitted.posterior)
+        precision = learner.fitted.posterior.precision
+        measured["posterior"] = {
+            "clipped": learner.fitted.posterior.clipped,
+            "least_precision": float(precision.min()),
+            "median_precision": float(precision.median()),
+            "largest_precision": float(precision.max()),
+        }
     return measured
 
 
@@ -278,14 +279,12 @@ def _measure_baseline(
 ) -> dict[str, Any]:
     problem, scores = point.problem, baseline_scores(name, point)
     judged = judge(point.test, problem.test, point.gallery, problem.gallery)
-    uncertainty = {"id": scores.id} | ({} if scores.ood is None else {"ood": scores.ood})
-    found = measure(
-        judged,
-        seeded(seed, "evaluation"),
-        uncertainty=scores.retrieval,
-        detection=None if scores.ood is None else (scores.id, scores.ood),
-    )
-    _save_artifacts(artifacts, problem, uncertainty, {}, seeded(seed, "artifacts"))
+    uncertainty, detection = {"id": scores.id}, None
+    if scores.ood is not None:
+        uncertainty["ood"], detection = scores.ood, (scores.id, scores.ood)
+    generator = seeded(seed, "evaluation")
+    found = measure(judged, generator, uncertainty=scores.retrieval, detection=detection)
+    _save_artifacts(artifacts, problem, uncertainty, {}, seed)
     return _measured(found)
 
 
@@ -296,17 +295,6 @@ def _measured(found: Evaluation) -> dict[str, Any]:
         "intervals": found.intervals,
         "curves": found.curves,
         "left_out": found.left_out,
-    }
-
-
-def _described(posterior: Posterior) -> dict[str, float]:
-    """Return the range of precisions that the rule for scale and prior led to."""
-    precision = posterior.precision
-    return {
-        "clipped": posterior.clipped,
-        "least_precision": float(precision.min()),
-        "median_precision": float(precision.median()),
-        "largest_precision": float(precision.max()),
     }
 
 
@@ -334,14 +322,14 @@ def _save_artifacts(
     problem: Problem,
     uncertainty: Mapping[str, np.ndarray],
     embeddings: Mapping[str, Embeddings],
-    generator: torch.Generator,
+    seed: int,
 ) -> None:
     """Save the least and the most uncertain images, and three-dimensional embeddings, if there are any."""
+    generator = seeded(seed, "artifacts")
     strips: dict[str, np.ndarray] = {}
-    for part, values in uncertainty.items():
-        if problem.images:
-            read = partial(problem.data(part).read, preprocessing=problem.shown)
-            strips |= extreme_images(part, read, values)
+    for part, values in uncertainty.items() if problem.images else ():
+        read = partial(problem.data(part).read, preprocessing=problem.shown)
+        strips |= extreme_images(part, read, values)
     sphere = {
         part: sphere_points(e.mean.numpy(), e.kappa.numpy(), problem.data(part).labels, generator)
         for part, e in embeddings.items()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from surefind.evaluation.report.paper import PaperComparison, Published, compare_published
+from surefind.evaluation.report.paper import Published, compare_published
 from surefind.evaluation.report.tables import (
     Entry,
     Table,
@@ -19,9 +19,7 @@ MARKS = "**Bold**: best. _Italic_: second best. ↑ higher is better, ↓ lower 
 
 
 def markdown_tables(
-    results: Results,
-    published: Published | None = None,
-    remarks: Mapping[str, str] | None = None,
+    results: Results, published: Published | None = None, remarks: Mapping[str, str] | None = None
 ) -> str:
     """Write all tables as Markdown.
 
@@ -33,31 +31,26 @@ def markdown_tables(
     Returns:
         One section for each data set, without a title over them.
     """
-    parts = [_section(s, published, remarks or {}) for s in results.sets]
+    parts = [_section(s, published, remarks) for s in results.sets]
     return "\n\n".join([MARKS, *parts]) + "\n"
 
 
-def _section(results: ResultSet, published: Published | None, remarks: Mapping[str, str]) -> str:
+def _section(
+    results: ResultSet, published: Published | None, remarks: Mapping[str, str] | None
+) -> str:
     parts = [f"## {dataset_title(results.name)}", data_note(results)]
-    warning = version_warning(results)
-    if warning:
+    if warning := version_warning(results):
         parts.append(f"**Mixed versions.** {warning}")
     for heading, table in (
         ("", methods_table(results)),
         ("### Ablation: stage × distance × approximation", ablation_table(results)),
     ):
         if table is not None:
-            parts += [p for p in (heading, _table(table), " ".join(table_notes(table))) if p]
-    if published is not None:
-        for part in compare_published(results, published, remarks):
-            parts += _comparison(part, published.source)
-    return "\n\n".join(parts)
-
-
-def _comparison(part: PaperComparison, source: str) -> list[str]:
-    gaps = "\n".join(f"- {line}" for line in part.gaps)
-    parts = [f"### {part.title}", f"Ours / {source}.", _table(part.table), part.caveat, gaps]
-    return [p for p in parts if p]
+            parts += [heading, _table(table), " ".join(table_notes(table))]
+    for part in compare_published(results, published, remarks):
+        parts += [f"### {part.title}", f"Ours / {part.source}.", _table(part.table), part.caveat]
+        parts.append("\n".join(f"- {line}" for line in part.gaps))
+    return "\n\n".join(filter(None, parts))
 
 
 def _table(table: Table) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from surefind.dependencies import require
-from surefind.evaluation.artifacts import Artifacts, read_artifacts
+from surefind.evaluation.artifacts import STRIPS, read_artifacts
 from surefind.evaluation.figures import (
     LEVEL_COLOURS,
     corruption_charts,
@@ -22,17 +22,11 @@ from surefind.evaluation.figures import (
 from surefind.evaluation.report import tables
 from surefind.evaluation.report.markdown import markdown_tables
 from surefind.evaluation.report.paper import Published, compare_published
-from surefind.evaluation.results import Result, Results, ResultSet
-from surefind.evaluation.vocabulary import METRICS, dataset_title, method_title
+from surefind.evaluation.results import Results, ResultSet
+from surefind.evaluation.vocabulary import DEFINITIONS, dataset_title, method_title, metric_of
 from surefind.files import write_atomically
 
 HERE = Path(__file__).parent
-STRIPS = {
-    "id-lowest": "In-distribution, most certain",
-    "id-highest": "In-distribution, most uncertain",
-    "ood-lowest": "Out-of-distribution, most certain",
-    "ood-highest": "Out-of-distribution, most uncertain",
-}
 
 
 def write_report(
@@ -54,19 +48,15 @@ def write_report(
         published: Numbers to compare ours with.
         remarks: Why a method differs from what was published, by "dataset/method".
     """
-    jinja2 = require("jinja2", "write the report", extra="report")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
     present = {m.name for s in results.sets for m in s.metrics("method", "baseline", "ablation")}
-    text = environment.get_template("page.html.j2").render(
+    text = fill_template(
+        HERE / "page.html.j2",
         css=palette_css() + (HERE / "page.css").read_text(encoding="utf-8"),
         kappa=tables.KAPPA,
         distributions=tables.DISTRIBUTIONS,
-        glossary=[m for m in METRICS if m.definition and m.name in present],
+        glossary=[(metric_of(name), text) for name, text in DEFINITIONS.items() if name in present],
         levels=LEVEL_COLOURS,
-        sets=[_section(s, artifacts, published, remarks or {}) for s in results.sets],
-        published=published,
+        sets=[_section(s, artifacts, published, remarks) for s in results.sets],
     )
     html.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(html, text)
@@ -75,52 +65,53 @@ def write_report(
         write_atomically(markdown, markdown_tables(results, published, remarks))
 
 
+def fill_template(file: Path, **values: Any) -> str:
+    """Fill in a Jinja template, escaping all values that it does not call safe."""
+    jinja2 = require("jinja2", "write the report", extra="report")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return str(environment.from_string(file.read_text(encoding="utf-8")).render(values))
+
+
 def _section(
     results: ResultSet,
     folder: Path | None,
     published: Published | None,
-    remarks: Mapping[str, str],
+    remarks: Mapping[str, str] | None,
 ) -> dict[str, Any]:
     """Gather all that the template shows of one data set."""
+    title = dataset_title(results.name)
     firsts = {m: found[0] for m, found in results.by_method("method", "baseline").items()}
-    artifacts = {} if folder is None else _artifacts(firsts, folder / results.name)
+    artifacts = [
+        (method_title(m), found)
+        for m, first in firsts.items()
+        if folder and (found := read_artifacts(folder / results.name / f"{first.name}.npz"))
+    ]
     titled = [
         ("Methods", tables.methods_table(results)),
         ("Ablation: stage × distance × approximation", tables.ablation_table(results)),
     ]
     return {
         "id": results.name,
-        "title": dataset_title(results.name),
+        "title": title,
         "about": tables.data_note(results),
         "warning": tables.version_warning(results),
         "tables": [(title, t, tables.table_notes(t)) for title, t in titled if t is not None],
-        "comparisons": compare_published(results, published, remarks) if published else [],
+        "comparisons": compare_published(results, published, remarks),
         "charts": curve_charts(firsts),
         "histograms": kappa_charts(firsts),
         "corruptions": corruption_charts(firsts),
         "spheres": [
-            (
-                method_title(m),
-                sphere_charts(found.sphere, f"{method_title(m)} on {dataset_title(results.name)}"),
-            )
-            for m, found in artifacts.items()
-            if found.sphere
+            (name, sphere_charts(a.sphere, f"{name} on {title}"))
+            for name, a in artifacts
+            if a.sphere
         ],
         "strips": [
-            (
-                method_title(m),
-                [(t, image_strip(found.strips[k])) for k, t in STRIPS.items() if k in found.strips],
-            )
-            for m, found in artifacts.items()
-            if found.strips
+            (name, [(t, image_strip(a.strips[k])) for k, t in STRIPS.items() if k in a.strips])
+            for name, a in artifacts
+            if a.strips
         ],
         "settings": _settings(results),
     }
-
-
-def _artifacts(firsts: Mapping[str, Result], folder: Path) -> dict[str, Artifacts]:
-    read = {m: read_artifacts(folder / f"{result.name}.npz") for m, result in firsts.items()}
-    return {m: found for m, found in read.items() if found is not None}
 
 
 def _settings(results: ResultSet) -> list[tuple[str, str]]:

@@ -20,23 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from surefind.evaluation.report.tables import (
-    Entry,
-    Line,
-    Score,
-    Table,
-    compare,
-    number_text,
-    seeds_text,
-)
+from surefind.evaluation.report.tables import Entry, Line, Table, compare, number_text, seeds_text
 from surefind.evaluation.results import ResultSet
-from surefind.evaluation.vocabulary import (
-    Kind,
-    ablation_parts,
-    dataset_title,
-    kind_of,
-    method_title,
-)
+from surefind.evaluation.vocabulary import Kind, ablation_parts, dataset_title, method_title
 
 LEAST_GAP = 0.01
 """Gaps to published numbers up to this are rounding: they come with two digits. Larger ones count from two
@@ -136,18 +122,16 @@ _TABLES = {
 }
 
 
-def _number(text: str) -> Number:
-    mean, _, sd = text.partition("±")
-    return float(mean), float(sd) if sd else None
-
-
 def _parsed() -> dict[str, Mapping[str, Mapping[str, Number]]]:
     sets: dict[str, dict[str, Mapping[str, Number]]] = {}
     for (name, header), body in _TABLES.items():
         for line in body.strip().splitlines():
             method, *numbers = line.split()
-            named = zip(header.split(), numbers, strict=True)
-            found = {metric: _number(text) for metric, text in named if text != "-"}
+            found: dict[str, Number] = {}
+            for metric, number in zip(header.split(), numbers, strict=True):
+                if number != "-":
+                    mean, _, sd = number.partition("±")
+                    found[metric] = float(mean), float(sd) if sd else None
             sets.setdefault(name, {})[method] = MappingProxyType(found)
     return {name: MappingProxyType(methods) for name, methods in sets.items()}
 
@@ -172,12 +156,14 @@ class PaperComparison:
     """One comparison with what was published.
 
     Attributes:
+        source: What to call what was published.
         title: Its heading.
         table: Our numbers, each with the published one.
         caveat: What must be known before they are compared; may be empty.
         gaps: A sentence or more for each method that differs.
     """
 
+    source: str
     title: str
     table: Table
     caveat: str
@@ -185,38 +171,37 @@ class PaperComparison:
 
 
 def compare_published(
-    results: ResultSet, published: Published, remarks: Mapping[str, str]
+    results: ResultSet, published: Published | None, remarks: Mapping[str, str] | None = None
 ) -> list[PaperComparison]:
     """Compare methods, and the variants of the ablation, with published numbers.
 
     Args:
         results: All results of a data set.
-        published: The numbers.
+        published: The numbers, if there are any.
         remarks: Why a method differs, by "dataset/method", in whole sentences.
 
     Returns:
         The comparisons that there are numbers for.
     """
+    if published is None:
+        return []
+    source, where = published.source, published.ablation_dataset
     found = []
-    methods = _table(results, published, results.name, "method")
-    if methods is not None:
+    if table := _table(results, published, results.name, "method"):
+        remarks = remarks or {}
         gaps = tuple(
             f"{method_title(method)}: {phrase}. {remarks.get(f'{results.name}/{method}', '')}".rstrip()
             for method, phrase in _gaps(results, published).items()
         )
-        title = f"Comparison with {published.source}"
-        found.append(PaperComparison(title, methods, published.caveat, gaps))
-    where = published.ablation_dataset
-    ablation = _table(results, published, where, "ablation")
-    if ablation is not None:
-        caveat = ""
-        if where != results.name:
-            caveat = (
-                f"Ours is on {dataset_title(results.name)}, {published.source}'s on "
-                f"{dataset_title(where)}: compare the order of the variants, not the levels."
-            )
-        title = f"Comparison of the ablation with {published.source}"
-        found.append(PaperComparison(title, ablation, caveat))
+        title = f"Comparison with {source}"
+        found.append(PaperComparison(source, title, table, published.caveat, gaps))
+    if table := _table(results, published, where, "ablation"):
+        caveat = (
+            f"Ours is on {dataset_title(results.name)}, {source}'s on {dataset_title(where)}: compare the "
+            "order of the variants, not the levels."
+        )
+        title = f"Comparison of the ablation with {source}"
+        found.append(PaperComparison(source, title, table, "" if where == results.name else caveat))
     return found
 
 
@@ -233,13 +218,11 @@ def _table(results: ResultSet, published: Published, dataset: str, kind: Kind) -
         entries = []
         for x in metrics:
             score, theirs = scores[x.name].get(method), values[method].get(x.name)
-            known = score is not None or theirs is not None
             ours = number_text(score.mean, score.sd) if score else ("–", "")
             text = " ".join(number_text(*theirs, digits=2)).strip() if theirs else "–"
-            entries.append(Entry(*ours, published=text) if known else None)
-        ablation = kind_of(method) == "ablation"
-        title = ", ".join(ablation_parts(method)) if ablation else method_title(method)
-        lines.append(Line(method, (title,), seeds_text(found), tuple(entries), kind))
+            entries.append(Entry(*ours, published=text) if score or theirs else None)
+        title = ", ".join(ablation_parts(method)) if kind == "ablation" else method_title(method)
+        lines.append(Line((title,), seeds_text(found), tuple(entries), kind))
     return Table(("Method",), tuple(metrics), tuple(lines))
 
 
@@ -253,17 +236,11 @@ def _gaps(results: ResultSet, published: Published) -> dict[str, str]:
         if metric.name == "auprc" and ood_differs:  # it depends on the fraction of OOD inputs
             continue
         for method, score in compare(methods, metric).items():
-            theirs = values.get(method, {}).get(metric.name)
-            if theirs is not None and _differs(score, theirs):
-                higher = score.mean > theirs[0]
-                better = higher == (metric.better == "higher")
-                found.setdefault(method, []).append(
-                    f"{metric.title} {score.mean:.3f} against {theirs[0]:.2f} "
-                    f"({'better' if better else 'worse'})"
-                )
+            if theirs := values.get(method, {}).get(metric.name):
+                gap, spread = score.mean - theirs[0], math.hypot(score.sd or 0, theirs[1] or 0)
+                if abs(gap) > max(LEAST_GAP, 2 * spread):
+                    verdict = "better" if (gap > 0) == (metric.better == "higher") else "worse"
+                    found.setdefault(method, []).append(
+                        f"{metric.title} {score.mean:.3f} against {theirs[0]:.2f} ({verdict})"
+                    )
     return {method: ", ".join(found[method]) for method in methods if method in found}
-
-
-def _differs(score: Score, theirs: Number) -> bool:
-    spread = math.hypot(score.sd or 0, theirs[1] or 0)
-    return abs(score.mean - theirs[0]) > max(LEAST_GAP, 2 * spread)

@@ -101,27 +101,24 @@ def compare(
     Returns:
         A score for each method that has the metric.
     """
-    scores = {method: _score(results, metric.name) for method, results in methods.items()}
-    present = {method: s for method, s in scores.items() if s is not None}
-    judged = [method for method in present if method not in unranked]
-    if not metric.better or not judged:
-        return present
-    means = _common_means({method: methods[method] for method in judged}, metric.name)
+    scored = ((method, _score(results, metric.name)) for method, results in methods.items())
+    scores = {method: score for method, score in scored if score is not None}
+    judged = {method: methods[method] for method in scores if method not in unranked}
+    means = _common_means(judged, metric.name) if metric.better and judged else {}
     if not means:
-        return present
-    sign = 1 if metric.better == "higher" else -1
-    ordered = sorted(means, key=lambda method: -sign * means[method])
-    best = ordered[0]
-    shown = {method: round(means[method], DIGITS) for method in ordered}
-    levels = list(dict.fromkeys(shown.values()))
-    for method in judged:
+        return scores
+    shown = {method: round(mean, DIGITS) for method, mean in means.items()}
+    higher = metric.better == "higher"
+    best = (max if higher else min)(means, key=means.__getitem__)
+    levels = sorted(set(shown.values()), reverse=higher)
+    for method, results in judged.items():
         if shown.get(method) == levels[0]:
-            present[method] = replace(present[method], rank="best")
+            scores[method] = replace(scores[method], rank="best")
             continue
-        verdict, basis = _verdict(methods[method], methods[best], metric.name)
-        rank: Rank = "second" if method in shown and shown[method] == levels[1] else ""
-        present[method] = replace(present[method], rank=rank, verdict=verdict, basis=basis)
-    return present
+        verdict, basis = _verdict(results, methods[best], metric.name)
+        rank: Rank = "second" if shown.get(method) in levels[1:2] else ""
+        scores[method] = replace(scores[method], rank=rank, verdict=verdict, basis=basis)
+    return scores
 
 
 def _common_means(methods: ByMethod, name: str) -> dict[str, float]:
@@ -203,14 +200,12 @@ class Line:
     """One line of a table.
 
     Attributes:
-        method: Its name in the benchmark.
         heads: What stands left of the numbers.
         seeds: How many seeds, and which if they are not the usual ones.
         entries: One for each metric; None where the method has none.
         kind: The block it belongs to.
     """
 
-    method: str
     heads: tuple[str, ...]
     seeds: str
     entries: tuple[Entry | None, ...]
@@ -260,36 +255,26 @@ def _table(
     methods, metrics = results.by_method(*kinds), results.metrics(*kinds)
     if not methods:
         return None
-    borrowed = frozenset(m for m in methods if kind_of(m) == "baseline")
-    scores = {
-        m.name: compare(methods, m, borrowed if m.group == RETRIEVAL else frozenset())
-        for m in metrics
-    }
+    borrowed = {RETRIEVAL: frozenset(m for m in methods if kind_of(m) == "baseline")}
+    scores = {m.name: compare(methods, m, borrowed.get(m.group, frozenset())) for m in metrics}
     judged = {name: [s for s in by.values() if s.verdict] for name, by in scores.items()}
     untested = frozenset(
         name for name, js in judged.items() if js and all(s.verdict == "untested" for s in js)
     )
-    lines = tuple(
-        Line(
-            method,
-            titles(method),
-            seeds_text(found),
-            tuple(_entry(scores[m.name].get(method), m.name in untested) for m in metrics),
-            kind_of(method),
-        )
-        for method, found in methods.items()
-    )
+    lines = []
+    for method, found in methods.items():
+        entries = (_entry(scores[m.name].get(method), m.name in untested) for m in metrics)
+        lines.append(Line(titles(method), seeds_text(found), tuple(entries), kind_of(method)))
     bases = frozenset(s.basis for js in judged.values() for s in js if s.basis)
-    return Table(heads, tuple(metrics), lines, untested, bases)
+    return Table(heads, tuple(metrics), tuple(lines), untested, bases)
 
 
 def _entry(score: Score | None, column_untested: bool) -> Entry | None:
     if score is None:
         return None
-    low_high = score.interval
     return Entry(
         *number_text(score.mean, score.sd),
-        f"{low_high[0]:.3f}–{low_high[1]:.3f}" if low_high else "",
+        "{:.3f}–{:.3f}".format(*score.interval) if score.interval else "",
         score.rank,
         score.verdict == "alike",
         score.verdict == "untested" and not column_untested,
@@ -313,12 +298,10 @@ def data_note(results: ResultSet) -> str:
     first = results.results[0]
     count = {part: f"{n:,}" for part, n in first.examples.items()}
     text = f"Trained on {count.get('train', '?')} and tested on {count.get('test', '?')} examples."
-    ood = first.protocol.get("ood")
-    if ood:
+    if ood := first.protocol.get("ood"):
         name, part = ood
         text += f" OOD inputs: {count.get('ood', '?')} of {dataset_title(name)} (part {part})."
-    left_out = max(r.left_out for r in results.results)
-    if left_out:
+    if left_out := max(r.left_out for r in results.results):
         text += f" {left_out:,} queries without a relevant item are left out of retrieval."
     return text
 
@@ -342,60 +325,37 @@ def version_warning(results: ResultSet) -> str:
 
 def table_notes(table: Table) -> list[str]:
     """Explain the marks of a table, and what they rest on, in sentences."""
-    notes = []
     counts = {line.seeds for line in table.lines}
-    if counts == {"1"}:
-        notes.append(f"Each method has one seed, so there is no ±; {INTERVAL}")
-    else:
-        notes.append("Mean ± standard deviation over seeds.")
-    if len(counts) > 1:
-        notes.append(
-            "Methods have different seeds (see that column), so their means are less comparable; best and "
-            "second best go by the seeds that all ranked methods have."
-        )
-        if "1" in counts:
-            notes.append(f"Where a method has one seed, {INTERVAL}")
-    if table.bases:
-        notes.append(_significance(table.bases))
-    if table.untested:
-        names = ", ".join(m.title for m in table.metrics if m.name in table.untested)
-        notes.append(
-            f"Not tested against the best, for want of seeds and intervals: {names}. "
-            "A small gap there may be chance."
-        )
-    if any(e is not None and e.untested for line in table.lines for e in line.entries):
-        notes.append("? — this method could not be tested against the best.")
-    wins = baseline_wins(table)
-    if wins:
-        notes.append(f"A distance baseline is best at: {', '.join(wins)}.")
-    if any(line.kind == "baseline" for line in table.lines):
-        notes.append(
-            "Distance baselines retrieve with the embeddings of the deterministic method, so their "
-            "retrieval metrics are not ranked."
-        )
-    return notes
-
-
-def baseline_wins(table: Table) -> list[str]:
-    """Name the metrics at which a distance baseline is best."""
-    return [
-        f"{metric.title} ({line.heads[0]})"
+    entries = [
+        (metric, line, entry)
         for i, metric in enumerate(table.metrics)
         for line in table.lines
-        if line.kind == "baseline"
-        and (entry := line.entries[i]) is not None
-        and entry.rank == "best"
+        if (entry := line.entries[i])
     ]
-
-
-def _significance(bases: frozenset[str]) -> str:
+    baselines = [(m, line, e) for m, line, e in entries if line.kind == "baseline"]
+    wins = [f"{m.title} ({line.heads[0]})" for m, line, e in baselines if e.rank == "best"]
+    untested = [m.title for m in table.metrics if m.name in table.untested]
     rules = {
         "seeds": f"a paired t-test over the common seeds ({SEEDS_TO_TEST} or more) gives p ≥ {LEVEL} "
         "(few seeds show large gaps only)",
         "intervals": f"with fewer than {SEEDS_TO_TEST} common seeds, the 95 % bootstrap intervals overlap",
     }
-    said = "; or, ".join(rules[b] for b in ("seeds", "intervals") if b in bases)
-    return (
+    said = "; or, ".join(rule for basis, rule in rules.items() if basis in table.bases)
+    notes = {
+        f"Each method has one seed, so there is no ±; {INTERVAL}": counts == {"1"},
+        "Mean ± standard deviation over seeds.": counts != {"1"},
+        "Methods have different seeds (see that column), so their means are less comparable; best and "
+        "second best go by the seeds that all ranked methods have.": len(counts) > 1,
+        f"Where a method has one seed, {INTERVAL}": len(counts) > 1 and "1" in counts,
         f"≈ means not significantly different from the best: {said}. "
-        "There is no correction for multiple comparisons."
-    )
+        "There is no correction for multiple comparisons.": table.bases,
+        f"Not tested against the best, for want of seeds and intervals: {', '.join(untested)}. "
+        "A small gap there may be chance.": untested,
+        "? — this method could not be tested against the best.": any(
+            e.untested for *_, e in entries
+        ),
+        f"A distance baseline is best at: {', '.join(wins)}.": wins,
+        "Distance baselines retrieve with the embeddings of the deterministic method, so their "
+        "retrieval metrics are not ranked.": any(x.kind == "baseline" for x in table.lines),
+    }
+    return [note for note, holds in notes.items() if holds]
