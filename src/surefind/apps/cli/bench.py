@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from surefind.apps.cli.console import say, spelled, stage_progress
 from surefind.apps.cli.interrupts import this_command, whole_steps
@@ -30,7 +30,7 @@ SHOWN = ("recall@1", "auroc", "ausc", "ece")
 def bench(
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A data set with a benchmark, or your own images: a folder per class, or a CSV/Parquet "
             "list.",
             autocompletion=complete_benched,
@@ -38,27 +38,26 @@ def bench(
     ],
     ood: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="With your own images: a folder of out-of-distribution images.",
             autocompletion=complete_source,
         ),
     ] = None,
     methods: Annotated[
-        str,
-        typer.Option(help="Methods, separated by commas, or all.", autocompletion=complete_methods),
+        str, Option(help="Methods, separated by commas, or all.", autocompletion=complete_methods)
     ] = "all",
-    seeds: Annotated[int, typer.Option(help="How many seeds: 0, 1, …")] = 1,
+    seeds: Annotated[int, Option(help="How many seeds: 0, 1, …")] = 1,
     ablation: Annotated[
-        bool, typer.Option("--ablation", help="Also the paper's twelve ablation variants.")
+        bool, Option("--ablation", help="Also the paper's twelve ablation variants.")
     ] = False,
     backbone: Annotated[
-        Path | None, typer.Option(help="Folder of a pretrained network, where one is needed.")
+        Path | None, Option(help="Folder of a pretrained network, where one is needed.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="With your own images: training epochs; 20 by default.")
+        int | None, Option(help="With your own images: training epochs; 20 by default.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where results are written.")] = Path("results"),
-    work: Annotated[Path, typer.Option(help="Folder of checkpoints and artifacts.")] = WORK,
+    out: Annotated[Path, Option(help="Where results are written.")] = Path("results"),
+    work: Annotated[Path, Option(help="Folder of checkpoints and artifacts.")] = WORK,
     data: DataFolder = None,
 ) -> None:
     """Compare methods on a data set; killed at any moment, the same command goes on.

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from surefind.apps.cli.console import console, say, spelled
 from surefind.apps.cli.items import Items, check_model, labels_like, read_items
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 GROUPS = ("groups", "group")
 GroupsOption = Annotated[
     Path | None,
-    typer.Option(help="A group for each query: .npy, .npz, or a table with a column `group`."),
+    Option(help="A group for each query: .npy, .npz, or a table with a column `group`."),
 ]
 RankOption = Annotated[
     Literal["distance", "expected", "match"],
-    typer.Option(help="What neighbours are ordered by; the last two use κ."),
+    Option(help="What neighbours are ordered by; the last two use κ."),
 ]
 
 
@@ -38,7 +38,7 @@ def calibrate(
     gallery: GalleryArgument,
     queries: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="Queries that neither the model nor the gallery has seen, with labels; one that is "
             f"-1 or empty has no match in the gallery. {SOURCE_HELP}",
             autocompletion=complete_source,
@@ -47,26 +47,26 @@ def calibrate(
     run: RunOption = None,
     labels: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Labels of the queries: .npy, .npz, or a table with a column `label`. The queries' own "
             "by default."
         ),
     ] = None,
     unknown: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="More queries, none of which has a match in the gallery.",
             autocompletion=complete_source,
         ),
     ] = None,
     max_wrong: Annotated[
-        float, typer.Option(help="Highest fraction of wrong answers among matches.")
+        float, Option(help="Highest fraction of wrong answers among matches.")
     ] = 0.01,
-    confidence: Annotated[float, typer.Option(help="Probability with which that holds.")] = 0.95,
+    confidence: Annotated[float, Option(help="Probability with which that holds.")] = 0.95,
     groups: GroupsOption = None,
-    k: Annotated[int, typer.Option("-k", help="Neighbours that decisions are based on.")] = 10,
+    k: Annotated[int, Option("-k", help="Neighbours that decisions are based on.")] = 10,
     rank: RankOption = "distance",
-    seed: Annotated[int, typer.Option(help="Splits the queries.")] = 0,
+    seed: Annotated[int, Option(help="Splits the queries.")] = 0,
     normalize: Normalize = False,
     on_bad: OnBad = "refuse",
     data: DataFolder = None,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument
 
 import surefind
 from surefind.apps.cli.console import console, say
@@ -132,8 +133,7 @@ def list_sets() -> None:
 
 def check_set(
     name: Annotated[
-        str,
-        typer.Argument(help="A set's name; see `surefind data list`.", autocompletion=complete_set),
+        str, Argument(help="A set's name; see `surefind data list`.", autocompletion=complete_set)
     ],
     data: DataFolder = None,
 ) -> None:

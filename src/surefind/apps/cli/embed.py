@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from surefind.apps.cli.console import count_progress, say
 from surefind.apps.cli.options import DataFolder, OnBad, RunArgument, SourceArgument
@@ -36,8 +36,8 @@ SUFFIXES = (".npz", ".parquet")
 def embed(
     run: RunArgument,
     source: SourceArgument,
-    out: Annotated[Path, typer.Option(help="File to write: .npz or .parquet.")],
-    batch_size: Annotated[int, typer.Option(help="Inputs at a time.")] = 128,
+    out: Annotated[Path, Option(help="File to write: .npz or .parquet.")],
+    batch_size: Annotated[int, Option(help="Inputs at a time.")] = 128,
     on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:

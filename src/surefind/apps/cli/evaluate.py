@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from surefind.apps.cli.console import console, say, spelled
 from surefind.apps.cli.options import SOURCE_HELP, DataFolder, OnBad, RunArgument, complete_source
@@ -35,29 +35,29 @@ def evaluate(
     run: RunArgument,
     source: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help=f"Labelled test data; the test part of the run's own set by default. {SOURCE_HELP}",
             autocompletion=complete_source,
         ),
     ] = None,
     ood: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Out-of-distribution data, which should be detected; named like the test data.",
             autocompletion=complete_source,
         ),
     ] = None,
     gallery: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Where the test data are looked up; among themselves by default.",
             autocompletion=complete_source,
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option(help="Samples for the calibration error; 0 leaves it out.")
+        int, Option(help="Samples for the calibration error; 0 leaves it out.")
     ] = 100,
-    seed: Annotated[int, typer.Option(help="Decides samples and intervals.")] = 0,
+    seed: Annotated[int, Option(help="Decides samples and intervals.")] = 0,
     on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:

@@ -8,7 +8,7 @@ and gain a κ, or a principal projection; it is learnt first if epochs are asked
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from surefind.apps.cli.console import say
 from surefind.apps.cli.options import (
@@ -20,13 +20,7 @@ from surefind.apps.cli.options import (
     complete_source,
 )
 from surefind.apps.cli.run_folder import check_run, open_run
-from surefind.apps.cli.sources import (
-    check_fits,
-    holds_vectors,
-    read_source,
-    read_vectors,
-    readable,
-)
+from surefind.apps.cli.sources import check_fits, holds_vectors, read_source, read_vectors, readable
 from surefind.apps.cli.train import fit_and_save
 from surefind.errors import InputError
 
@@ -39,7 +33,7 @@ if TYPE_CHECKING:
 def fit(
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="RUN|VECTORS",
             help="A run of a trained model, or vectors: .npy, .npz, .parquet, or a set of features.",
             autocompletion=complete_run,
@@ -48,50 +42,45 @@ def fit(
     out: Out,
     on: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help=f"What to fit on; a run's own training data by default. {SOURCE_HELP}",
             autocompletion=complete_source,
         ),
     ] = None,
     labels: Annotated[
-        Path | None,
-        typer.Option(help="Labels of vectors: .npy, .npz, or a table with a column `label`."),
+        Path | None, Option(help="Labels of vectors: .npy, .npz, or a table with a column `label`.")
     ] = None,
     distance: Annotated[
-        Literal["arccos", "euclidean"], typer.Option(help="Distance of the curvature.")
+        Literal["arccos", "euclidean"], Option(help="Distance of the curvature.")
     ] = "arccos",
     approximation: Annotated[
-        Literal["fixed", "positive", "full"], typer.Option(help="Which pairs curve the loss.")
+        Literal["fixed", "positive", "full"], Option(help="Which pairs curve the loss.")
     ] = "fixed",
     structure: Annotated[
         Literal["diagonal", "kronecker", "dense"],
-        typer.Option(help="Which weights the posterior lets vary together."),
+        Option(help="Which weights the posterior lets vary together."),
     ] = "diagonal",
     prior_precision: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="δ: a number, or `evidence` for the largest evidence; tuned on training data otherwise."
         ),
     ] = None,
     scale: Annotated[
         float | None,
-        typer.Option(
-            help="Observations that the loss stands for; tuned on training data otherwise."
-        ),
+        Option(help="Observations that the loss stands for; tuned on training data otherwise."),
     ] = None,
     epochs: Annotated[
-        int, typer.Option(help="Passes to learn a layer on vectors; 0 leaves them as they are.")
+        int, Option(help="Passes to learn a layer on vectors; 0 leaves them as they are.")
     ] = 0,
     embedding_dim: Annotated[
         int | None,
-        typer.Option(
-            help="Outputs of that layer, at first a principal projection; all by default."
-        ),
+        Option(help="Outputs of that layer, at first a principal projection; all by default."),
     ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="Squared distance up to which others repel.")
+        float | None, Option(help="Squared distance up to which others repel.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    seed: Annotated[int, Option(help="Decides everything random.")] = 0,
     data: DataFolder = None,
     resume: Resume = False,
 ) -> None:

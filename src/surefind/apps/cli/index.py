@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from surefind.apps.cli.console import count_progress, say, spelled
 from surefind.apps.cli.items import (
@@ -37,17 +37,17 @@ def index(
     source: SourceArgument,
     out: Annotated[
         str,
-        typer.Option(
+        Option(
             help="The gallery: a folder, milvus-lite's NAME.db, or http://host:port. Made if need be."
         ),
     ],
     run: RunOption = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="Labels, a row each: .npy, .npz, or a table with a column `label`."),
+        Option(help="Labels, a row each: .npy, .npz, or a table with a column `label`."),
     ] = None,
     prefix: Annotated[
-        str, typer.Option(help="Prefix of every id, to tell sources with the same ids apart.")
+        str, Option(help="Prefix of every id, to tell sources with the same ids apart.")
     ] = "",
     normalize: Normalize = False,
     on_bad: OnBad = "refuse",

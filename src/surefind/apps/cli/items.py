@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING, Any
 from surefind.apps.cli.console import say
 from surefind.apps.cli.embed import embed_in_blocks
 from surefind.apps.cli.run_folder import open_run
-from surefind.apps.cli.sources import (
-    check_fits,
-    holds_vectors,
-    read_source,
-    readable,
-)
+from surefind.apps.cli.sources import check_fits, holds_vectors, read_source, readable
 from surefind.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ The shell asks at every press of the tab key, so nothing here may wait for PyTor
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from surefind.evaluation.vocabulary import BENCHMARKS, DATASETS, DISTANCE_BASELINES, METHODS
 
@@ -76,28 +76,25 @@ SOURCE_HELP = (
 )
 
 DataFolder = Annotated[
-    Path | None,
-    typer.Option("--data", envvar="SUREFIND_DATA", help="Folder that holds the data sets."),
+    Path | None, Option("--data", envvar="SUREFIND_DATA", help="Folder that holds the data sets.")
 ]
 RunArgument = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         metavar="RUN",
         help="A run: the folder that `surefind train` or `surefind fit` wrote.",
         autocompletion=complete_run,
     ),
 ]
-SourceArgument = Annotated[str, typer.Argument(help=SOURCE_HELP, autocompletion=complete_source)]
-Out = Annotated[Path, typer.Option(help="Folder of the run; everything is written there.")]
+SourceArgument = Annotated[str, Argument(help=SOURCE_HELP, autocompletion=complete_source)]
+Out = Annotated[Path, Option(help="Folder of the run; everything is written there.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Resume an interrupted run, or train for more epochs.")
+    bool, Option("--resume", help="Resume an interrupted run, or train for more epochs.")
 ]
-OnBad = Annotated[
-    Literal["refuse", "skip"], typer.Option(help="What to do with unreadable images.")
-]
+OnBad = Annotated[Literal["refuse", "skip"], Option(help="What to do with unreadable images.")]
 RunOption = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--run",
         help="A run that embeds the source; without it, the source holds vectors.",
         autocompletion=complete_run,
@@ -105,10 +102,8 @@ RunOption = Annotated[
 ]
 GalleryArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="GALLERY", help="A gallery's folder, milvus-lite's NAME.db, or http://host:port."
     ),
 ]
-Normalize = Annotated[
-    bool, typer.Option("--normalize", help="Rescale vectors of another length than 1.")
-]
+Normalize = Annotated[bool, Option("--normalize", help="Rescale vectors of another length than 1.")]

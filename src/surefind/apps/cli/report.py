@@ -5,7 +5,7 @@ import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from surefind.apps.cli.bench import WORK
 from surefind.apps.cli.console import say, spelled, warn
@@ -37,17 +37,17 @@ th, td {{ padding: .2rem .8rem; border-bottom: 1px solid #999; text-align: left;
 def report(
     folder: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="RUN|RESULTS",
             help="A run, or the folder of results that `surefind bench` wrote.",
             autocompletion=complete_run,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The page; report.html in the folder by default.")
+        Path | None, Option(help="The page; report.html in the folder by default.")
     ] = None,
     work: Annotated[
-        Path, typer.Option(help="Where `surefind bench` stored its artifacts, if it did.")
+        Path, Option(help="Where `surefind bench` stored its artifacts, if it did.")
     ] = WORK,
 ) -> None:
     """Write a page to look at: of a benchmark's results, or of one run.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from surefind.apps.cli.calibrate import GROUPS, GroupsOption
 from surefind.apps.cli.console import console, say, spelled, to_stderr
@@ -48,21 +49,21 @@ STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
 def search(
     gallery: GalleryArgument,
     queries: Annotated[
-        str, typer.Argument(help=f"What to look up. {SOURCE_HELP}", autocompletion=complete_source)
+        str, Argument(help=f"What to look up. {SOURCE_HELP}", autocompletion=complete_source)
     ],
     run: RunOption = None,
-    k: Annotated[int, typer.Option("-k", help="Neighbours of each query.")] = 10,
+    k: Annotated[int, Option("-k", help="Neighbours of each query.")] = 10,
     rank: Annotated[
         Literal["distance", "expected", "match"] | None,
-        typer.Option(help="What neighbours are ordered by; that of the calibration by default."),
+        Option(help="What neighbours are ordered by; that of the calibration by default."),
     ] = None,
     stale: Annotated[
         Literal["refuse", "mark", "ignore"],
-        typer.Option(help="If the calibration is out of date: no answer, marked, or no decisions."),
+        Option(help="If the calibration is out of date: no answer, marked, or no decisions."),
     ] = "refuse",
     groups: GroupsOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
-    out: Annotated[Path | None, typer.Option(help="File to write: .json or .csv.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+    out: Annotated[Path | None, Option(help="File to write: .json or .csv.")] = None,
     normalize: Normalize = False,
     on_bad: OnBad = "refuse",
     data: DataFolder = None,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from surefind.apps.cli.console import say, spelled
 from surefind.apps.cli.items import check_model
@@ -35,37 +36,35 @@ CONNECTIONS = 1024
 def serve(
     target: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="RUN-or-GALLERY",
             help="A run, or a gallery: its folder or its Milvus address.",
             autocompletion=complete_run,
         ),
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
     model: Annotated[
-        Path | None, typer.Option(help="Run that embeds images, if the target is a gallery.")
+        Path | None, Option(help="Run that embeds images, if the target is a gallery.")
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(help="Folder of the payloads' paths; by default that of `index`.")
+        Path | None, Option(help="Folder of the payloads' paths; by default that of `index`.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where reviews are kept; beside the gallery by default.")
+        Path | None, Option(help="Where reviews are kept; beside the gallery by default.")
     ] = None,
     read_token: Annotated[
-        str | None,
-        typer.Option(envvar="SUREFIND_READ_TOKEN", help="Lets its bearer search and look."),
+        str | None, Option(envvar="SUREFIND_READ_TOKEN", help="Lets its bearer search and look.")
     ] = None,
     write_token: Annotated[
-        str | None,
-        typer.Option(envvar="SUREFIND_WRITE_TOKEN", help="Lets its bearer change things too."),
+        str | None, Option(envvar="SUREFIND_WRITE_TOKEN", help="Lets its bearer change things too.")
     ] = None,
     rate: Annotated[
-        float, typer.Option(min=0, help="Requests a second and client; 0 for no limit.")
+        float, Option(min=0, help="Requests a second and client; 0 for no limit.")
     ] = 200.0,
-    max_mb: Annotated[int, typer.Option(min=1, help="Largest request in MB.")] = 10,
+    max_mb: Annotated[int, Option(min=1, help="Largest request in MB.")] = 10,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check whether everything is ready.")
+        bool, Option("--check", help="Only check whether everything is ready.")
     ] = False,
 ) -> None:
     """Serve a gallery over HTTP, with a page to search, browse and review.

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Option
 
 from surefind.apps.cli.console import console, say, spelled, stage_progress
 from surefind.apps.cli.interrupts import this_command, whole_steps
@@ -121,31 +121,25 @@ def train(
     source: SourceArgument,
     out: Out,
     method: Annotated[
-        str,
-        typer.Option(help="The method, with its uncertainty.", autocompletion=complete_method),
+        str, Option(help="The method, with its uncertainty.", autocompletion=complete_method)
     ] = "laplace-online",
     encoder: Annotated[
-        str,
-        typer.Option(help="fashion-mnist, cifar10, small, or a backbone's folder; auto chooses."),
+        str, Option(help="fashion-mnist, cifar10, small, or a backbone's folder; auto chooses.")
     ] = "auto",
-    embedding_dim: Annotated[int | None, typer.Option(help="Dimension of the embedding.")] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 20,
-    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 64,
+    embedding_dim: Annotated[int | None, Option(help="Dimension of the embedding.")] = None,
+    epochs: Annotated[int, Option(help="Passes over the data.")] = 20,
+    batch_size: Annotated[int, Option(help="Examples a step.")] = 64,
     margin: Annotated[
         float | None,
-        typer.Option(
-            help="Squared distance up to which negative pairs repel; the learner's default."
-        ),
+        Option(help="Squared distance up to which negative pairs repel; the learner's default."),
     ] = None,
-    learning_rate: Annotated[float, typer.Option(help="Of RMSprop.")] = 1e-3,
-    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    learning_rate: Annotated[float, Option(help="Of RMSprop.")] = 1e-3,
+    seed: Annotated[int, Option(help="Decides everything random.")] = 0,
     examples_per_class: Annotated[
-        int | None,
-        typer.Option(help="K for batches of K examples per class or place; random otherwise."),
+        int | None, Option(help="K for batches of K examples per class or place; random otherwise.")
     ] = None,
     mining: Annotated[
-        Literal["none", "all", "hard", "semi-hard"],
-        typer.Option(help="Which pairs of a batch to take."),
+        Literal["none", "all", "hard", "semi-hard"], Option(help="Which pairs of a batch to take.")
     ] = "none",
     on_bad: OnBad = "refuse",
     data: DataFolder = None,
