@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from surefind.apps.cli import options
 from surefind.apps.cli.console import say, spelled, stage_progress
 from surefind.apps.cli.interrupts import this_command, whole_steps
-from surefind.apps.cli.options import (
-    DataFolder,
-    complete_benched,
-    complete_methods,
-    complete_source,
-)
 from surefind.apps.cli.preflight import check_place, duration_text
 from surefind.errors import CommandInterruptedError, InputError
 
@@ -33,18 +28,18 @@ def bench(
         Argument(
             help="A data set with a benchmark, or your own images: a folder per class, or a CSV/Parquet "
             "list.",
-            autocompletion=complete_benched,
+            autocompletion=options.complete_benched,
         ),
     ],
     ood: Annotated[
         str | None,
-        Option(
-            help="With your own images: a folder of out-of-distribution images.",
-            autocompletion=complete_source,
-        ),
+        options.source_option(help="With your own images: a folder of out-of-distribution images."),
     ] = None,
     methods: Annotated[
-        str, Option(help="Methods, separated by commas, or all.", autocompletion=complete_methods)
+        str,
+        Option(
+            help="Methods, separated by commas, or all.", autocompletion=options.complete_methods
+        ),
     ] = "all",
     seeds: Annotated[int, Option(help="How many seeds: 0, 1, …")] = 1,
     ablation: Annotated[
@@ -58,7 +53,7 @@ def bench(
     ] = None,
     out: Annotated[Path, Option(help="Where results are written.")] = Path("results"),
     work: Annotated[Path, Option(help="Folder of checkpoints and artifacts.")] = WORK,
-    data: DataFolder = None,
+    data: options.DataFolder = None,
 ) -> None:
     """Compare methods on a data set; killed at any moment, the same command goes on.
 

@@ -1,21 +1,12 @@
 """`surefind calibrate`: learn from held-out queries when the top answer is a match, at a stated risk."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Option
 
+from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled
 from surefind.apps.cli.items import Items, check_model, labels_like, read_items
-from surefind.apps.cli.options import (
-    SOURCE_HELP,
-    DataFolder,
-    GalleryArgument,
-    Normalize,
-    OnBad,
-    RunOption,
-    complete_source,
-)
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,52 +15,37 @@ if TYPE_CHECKING:
     from surefind.decisions import Contributions
 
 GROUPS = ("groups", "group")
-GroupsOption = Annotated[
-    Path | None,
-    Option(help="A group for each query: .npy, .npz, or a table with a column `group`."),
-]
-RankOption = Annotated[
-    Literal["distance", "expected", "match"],
-    Option(help="What neighbours are ordered by; the last two use κ."),
-]
 
 
 def calibrate(
-    gallery: GalleryArgument,
+    gallery: options.GalleryArgument,
     queries: Annotated[
         str,
-        Argument(
+        options.source_argument(
             help="Queries that neither the model nor the gallery has seen, with labels; one that is "
-            f"-1 or empty has no match in the gallery. {SOURCE_HELP}",
-            autocompletion=complete_source,
+            f"-1 or empty has no match in the gallery. {options.SOURCE_HELP}"
         ),
     ],
-    run: RunOption = None,
-    labels: Annotated[
-        Path | None,
-        Option(
-            help="Labels of the queries: .npy, .npz, or a table with a column `label`. The queries' own "
-            "by default."
-        ),
-    ] = None,
+    run: options.Run = None,
+    labels: options.Labels = None,
     unknown: Annotated[
         str | None,
-        Option(
-            help="More queries, none of which has a match in the gallery.",
-            autocompletion=complete_source,
-        ),
+        options.source_option(help="More queries, none of which has a match in the gallery."),
     ] = None,
     max_wrong: Annotated[
         float, Option(help="Highest fraction of wrong answers among matches.")
     ] = 0.01,
     confidence: Annotated[float, Option(help="Probability with which that holds.")] = 0.95,
-    groups: GroupsOption = None,
+    groups: options.Groups = None,
     k: Annotated[int, Option("-k", help="Neighbours that decisions are based on.")] = 10,
-    rank: RankOption = "distance",
+    rank: Annotated[
+        Literal["distance", "expected", "match"],
+        Option(help="What neighbours are ordered by; the last two use κ."),
+    ] = "distance",
     seed: Annotated[int, Option(help="Splits the queries.")] = 0,
-    normalize: Normalize = False,
-    on_bad: OnBad = "refuse",
-    data: DataFolder = None,
+    normalize: options.Normalize = False,
+    on_bad: options.OnBad = "refuse",
+    data: options.DataFolder = None,
 ) -> None:
     """Learn when the top answer of a search may be called a match, at a stated risk.
 

@@ -5,10 +5,10 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
+from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled
-from surefind.apps.cli.options import SOURCE_HELP, DataFolder, OnBad, RunArgument, complete_source
 from surefind.apps.cli.plots import NO_FIGURES, can_draw, draw_curves, draw_uncertainty
 from surefind.apps.cli.preflight import Estimate, check_place, peak_memory
 from surefind.apps.cli.run_folder import RunFolder, open_run
@@ -32,34 +32,32 @@ MEANINGS = {m.name: m.summary for m in METRICS}
 
 
 def evaluate(
-    run: RunArgument,
+    run: options.RunArgument,
     source: Annotated[
         str | None,
-        Argument(
-            help=f"Labelled test data; the test part of the run's own set by default. {SOURCE_HELP}",
-            autocompletion=complete_source,
+        options.source_argument(
+            help="Labelled test data; the test part of the run's own set by default. "
+            f"{options.SOURCE_HELP}"
         ),
     ] = None,
     ood: Annotated[
         str | None,
-        Option(
-            help="Out-of-distribution data, which should be detected; named like the test data.",
-            autocompletion=complete_source,
+        options.source_option(
+            help="Out-of-distribution data, which should be detected; named like the test data."
         ),
     ] = None,
     gallery: Annotated[
         str | None,
-        Option(
-            help="Where the test data are looked up; among themselves by default.",
-            autocompletion=complete_source,
+        options.source_option(
+            help="Where the test data are looked up; among themselves by default."
         ),
     ] = None,
     samples: Annotated[
         int, Option(help="Samples for the calibration error; 0 leaves it out.")
     ] = 100,
     seed: Annotated[int, Option(help="Decides samples and intervals.")] = 0,
-    on_bad: OnBad = "refuse",
-    data: DataFolder = None,
+    on_bad: options.OnBad = "refuse",
+    data: options.DataFolder = None,
 ) -> None:
     """Measure a run on unseen data: retrieval, and how good its uncertainty is.
 

@@ -8,17 +8,10 @@ and gain a κ, or a principal projection; it is learnt first if epochs are asked
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Option
 
+from surefind.apps.cli import options
 from surefind.apps.cli.console import say
-from surefind.apps.cli.options import (
-    SOURCE_HELP,
-    DataFolder,
-    Out,
-    Resume,
-    complete_run,
-    complete_source,
-)
 from surefind.apps.cli.run_folder import check_run, open_run
 from surefind.apps.cli.sources import check_fits, holds_vectors, read_source, read_vectors, readable
 from surefind.apps.cli.train import fit_and_save
@@ -33,18 +26,16 @@ if TYPE_CHECKING:
 def fit(
     model: Annotated[
         str,
-        Argument(
+        options.run_argument(
             metavar="RUN|VECTORS",
             help="A run of a trained model, or vectors: .npy, .npz, .parquet, or a set of features.",
-            autocompletion=complete_run,
         ),
     ],
-    out: Out,
+    out: options.Out,
     on: Annotated[
         str | None,
-        Option(
-            help=f"What to fit on; a run's own training data by default. {SOURCE_HELP}",
-            autocompletion=complete_source,
+        options.source_option(
+            help=f"What to fit on; a run's own training data by default. {options.SOURCE_HELP}"
         ),
     ] = None,
     labels: Annotated[
@@ -80,9 +71,9 @@ def fit(
     margin: Annotated[
         float | None, Option(help="Squared distance up to which others repel.")
     ] = None,
-    seed: Annotated[int, Option(help="Decides everything random.")] = 0,
-    data: DataFolder = None,
-    resume: Resume = False,
+    seed: options.Seed = 0,
+    data: options.DataFolder = None,
+    resume: options.Resume = False,
 ) -> None:
     """Give a trained model, or vectors you have, an uncertainty (post-hoc LAM).
 

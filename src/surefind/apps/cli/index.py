@@ -23,7 +23,7 @@ from surefind.apps.cli.items import (
     new_gallery,
     read_items,
 )
-from surefind.apps.cli.options import DataFolder, Normalize, OnBad, RunOption, SourceArgument
+from surefind.apps.cli.options import DataFolder, Labels, Normalize, OnBad, Run, SourceArgument
 from surefind.apps.cli.run_folder import open_run
 
 if TYPE_CHECKING:
@@ -41,11 +41,8 @@ def index(
             help="The gallery: a folder, milvus-lite's NAME.db, or http://host:port. Made if need be."
         ),
     ],
-    run: RunOption = None,
-    labels: Annotated[
-        Path | None,
-        Option(help="Labels, a row each: .npy, .npz, or a table with a column `label`."),
-    ] = None,
+    run: Run = None,
+    labels: Labels = None,
     prefix: Annotated[
         str, Option(help="Prefix of every id, to tell sources with the same ids apart.")
     ] = "",

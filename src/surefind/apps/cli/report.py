@@ -5,12 +5,12 @@ import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
 from surefind.apps.cli.bench import WORK
 from surefind.apps.cli.console import say, spelled, warn
 from surefind.apps.cli.evaluate import MEANINGS
-from surefind.apps.cli.options import complete_run, is_run
+from surefind.apps.cli.options import is_run, run_argument
 from surefind.apps.cli.run_folder import RunFolder, open_run
 from surefind.errors import InputError
 from surefind.files import write_atomically
@@ -37,10 +37,9 @@ th, td {{ padding: .2rem .8rem; border-bottom: 1px solid #999; text-align: left;
 def report(
     folder: Annotated[
         Path,
-        Argument(
+        run_argument(
             metavar="RUN|RESULTS",
             help="A run, or the folder of results that `surefind bench` wrote.",
-            autocompletion=complete_run,
         ),
     ],
     out: Annotated[

@@ -16,20 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
-from surefind.apps.cli.calibrate import GROUPS, GroupsOption
+from surefind.apps.cli import options
+from surefind.apps.cli.calibrate import GROUPS
 from surefind.apps.cli.console import console, say, spelled, to_stderr
 from surefind.apps.cli.items import check_model, read_items
-from surefind.apps.cli.options import (
-    SOURCE_HELP,
-    DataFolder,
-    GalleryArgument,
-    Normalize,
-    OnBad,
-    RunOption,
-    complete_source,
-)
 from surefind.apps.cli.preflight import check_file
 from surefind.files import write_atomically
 
@@ -47,11 +39,11 @@ STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
 
 
 def search(
-    gallery: GalleryArgument,
+    gallery: options.GalleryArgument,
     queries: Annotated[
-        str, Argument(help=f"What to look up. {SOURCE_HELP}", autocompletion=complete_source)
+        str, options.source_argument(help=f"What to look up. {options.SOURCE_HELP}")
     ],
-    run: RunOption = None,
+    run: options.Run = None,
     k: Annotated[int, Option("-k", help="Neighbours of each query.")] = 10,
     rank: Annotated[
         Literal["distance", "expected", "match"] | None,
@@ -61,12 +53,12 @@ def search(
         Literal["refuse", "mark", "ignore"],
         Option(help="If the calibration is out of date: no answer, marked, or no decisions."),
     ] = "refuse",
-    groups: GroupsOption = None,
+    groups: options.Groups = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
     out: Annotated[Path | None, Option(help="File to write: .json or .csv.")] = None,
-    normalize: Normalize = False,
-    on_bad: OnBad = "refuse",
-    data: DataFolder = None,
+    normalize: options.Normalize = False,
+    on_bad: options.OnBad = "refuse",
+    data: options.DataFolder = None,
 ) -> None:
     """Look up images or vectors in a gallery: match, review or no match, and the nearest items.
 

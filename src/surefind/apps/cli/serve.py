@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from surefind.apps.cli.console import say, spelled
 from surefind.apps.cli.items import check_model
-from surefind.apps.cli.options import complete_run
+from surefind.apps.cli.options import run_argument
 from surefind.apps.cli.run_folder import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
 
@@ -36,10 +36,8 @@ CONNECTIONS = 1024
 def serve(
     target: Annotated[
         str,
-        Argument(
-            metavar="RUN-or-GALLERY",
-            help="A run, or a gallery: its folder or its Milvus address.",
-            autocompletion=complete_run,
+        run_argument(
+            metavar="RUN-or-GALLERY", help="A run, or a gallery: its folder or its Milvus address."
         ),
     ],
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",

@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
+from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled, stage_progress
 from surefind.apps.cli.interrupts import this_command, whole_steps
-from surefind.apps.cli.options import (
-    DataFolder,
-    OnBad,
-    Out,
-    Resume,
-    SourceArgument,
-    complete_method,
-)
 from surefind.apps.cli.plots import NO_FIGURES, can_draw, draw_history
 from surefind.apps.cli.preflight import check_place, posterior_estimate, training_estimate
 from surefind.apps.cli.run_folder import RunFolder, check_run, create_run
@@ -118,10 +111,11 @@ COPIES = 6
 
 
 def train(
-    source: SourceArgument,
-    out: Out,
+    source: options.SourceArgument,
+    out: options.Out,
     method: Annotated[
-        str, Option(help="The method, with its uncertainty.", autocompletion=complete_method)
+        str,
+        Option(help="The method, with its uncertainty.", autocompletion=options.complete_method),
     ] = "laplace-online",
     encoder: Annotated[
         str, Option(help="fashion-mnist, cifar10, small, or a backbone's folder; auto chooses.")
@@ -134,16 +128,16 @@ def train(
         Option(help="Squared distance up to which negative pairs repel; the learner's default."),
     ] = None,
     learning_rate: Annotated[float, Option(help="Of RMSprop.")] = 1e-3,
-    seed: Annotated[int, Option(help="Decides everything random.")] = 0,
+    seed: options.Seed = 0,
     examples_per_class: Annotated[
         int | None, Option(help="K for batches of K examples per class or place; random otherwise.")
     ] = None,
     mining: Annotated[
         Literal["none", "all", "hard", "semi-hard"], Option(help="Which pairs of a batch to take.")
     ] = "none",
-    on_bad: OnBad = "refuse",
-    data: DataFolder = None,
-    resume: Resume = False,
+    on_bad: options.OnBad = "refuse",
+    data: options.DataFolder = None,
+    resume: options.Resume = False,
 ) -> None:
     """Train an encoder with uncertainty.
 
