@@ -120,7 +120,8 @@ def vector_encoder(vectors: Vectors, z: int | None = None) -> Encoder:
     if z > d:
         raise InputError(
             f"embedding_dim is {z}, but the vectors have {d} columns; a linear head cannot add any. "
-            f"Give at most {d}, or None."
+            f"Give at most {d}, or None.",
+            field="embedding_dim",
         )
     head = empty_head(d, z, bias=True, like=torch.empty(0, dtype=vectors.dtype))
     with torch.no_grad():

@@ -1,6 +1,7 @@
 """`surefind bench`: compare methods on a data set, a line per result."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +12,9 @@ from surefind.apps.cli.console import say, spelled, stage_progress
 from surefind.apps.cli.interrupts import this_command, whole_steps
 from surefind.apps.cli.preflight import check_place, duration_text
 from surefind.errors import CommandInterruptedError, InputError
+from surefind.evaluation.vocabulary import BENCHMARKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from surefind.evaluation.bench.protocols import Problem
 
 WORK = Path("runs/bench")
@@ -116,7 +116,6 @@ def chosen_problem(
     """
     from surefind.evaluation.bench.custom import custom_problem
     from surefind.evaluation.bench.protocols import load_problem
-    from surefind.evaluation.vocabulary import BENCHMARKS
 
     if source not in BENCHMARKS and Path(source).exists():
         passes = 20 if epochs is None else epochs
@@ -139,7 +138,7 @@ def chosen_problem(
     return load_problem(source, data, backbone=backbone)
 
 
-def result_lines(left: int) -> "Callable[[str, int, dict[str, float] | None], None]":
+def result_lines(left: int) -> Callable[[str, int, dict[str, float] | None], None]:
     """Return a function that prints a line per result, and how long the rest may take.
 
     Args:

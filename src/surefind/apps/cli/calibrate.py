@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from rich.table import Table
 from typer import Option
 
+import surefind as sf
 from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled
 from surefind.apps.cli.items import Items, check_model, labels_like, read_items
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from surefind.decisions import Contributions
 
 GROUPS = ("groups", "group")
@@ -53,7 +53,6 @@ def calibrate(
 
     Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
-    from surefind.gallery.gallery import Gallery
     from surefind.validation import check_int
 
     check_target(max_wrong=max_wrong, confidence=confidence)
@@ -64,7 +63,7 @@ def calibrate(
             "empty label, instead of --unknown.",
             field="groups",
         )
-    with Gallery.open(gallery, normalize=normalize) as opened:
+    with sf.Gallery.open(gallery, normalize=normalize) as opened:
         check_model(opened, run)
         known = read_items(queries, run, data, labels=labels, on_bad=on_bad)
         if known.labels is None:
@@ -119,9 +118,7 @@ def together(parts: list[Items]) -> Any:
     """
     import numpy as np
 
-    from surefind.embeddings import Embeddings
-
-    embedded = [p.embeddings for p in parts if isinstance(p.embeddings, Embeddings)]
+    embedded = [p.embeddings for p in parts if isinstance(p.embeddings, sf.Embeddings)]
     if embedded and len(embedded) < len(parts):
         raise InputError(
             "the queries have a κ and the unknown ones do not, or the other way round; embed both "
@@ -136,13 +133,11 @@ def together(parts: list[Items]) -> Any:
     mean = np.concatenate(rows)
     if not embedded:
         return mean
-    return Embeddings(mean, np.concatenate([e.numpy().kappa for e in embedded]))
+    return sf.Embeddings(mean, np.concatenate([e.numpy().kappa for e in embedded]))
 
 
-def contribution_table(found: "Contributions") -> "Table":
+def contribution_table(found: "Contributions") -> Table:
     """Return a table of how well each signal separates right from wrong answers."""
-    from rich.table import Table
-
     table = Table("signal", "alone", "rest without it", "all together", "adds")
     for signal in found.signals:
         table.add_row(

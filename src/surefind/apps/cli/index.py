@@ -10,10 +10,11 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Option
 
+import surefind as sf
 from surefind.apps.cli.console import count_progress, say, spelled
 from surefind.apps.cli.items import (
     Items,
@@ -25,9 +26,6 @@ from surefind.apps.cli.items import (
 )
 from surefind.apps.cli.options import DataFolder, Labels, Normalize, OnBad, Run, SourceArgument
 from surefind.apps.cli.run_folder import open_run
-
-if TYPE_CHECKING:
-    from surefind.gallery.gallery import Gallery
 
 BLOCK = 10_000
 """Items between two steps of the bar; each block is on the disk before the next."""
@@ -97,7 +95,7 @@ def index(
 
 
 def remember(
-    gallery: "Gallery", run: Path | None, files: Sequence[str] | None
+    gallery: "sf.Gallery", run: Path | None, files: Sequence[str] | None
 ) -> list[dict[str, str]] | None:
     """Store with a gallery where its model and its images are, and return the payload of each item.
 

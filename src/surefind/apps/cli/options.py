@@ -100,7 +100,10 @@ Groups = Annotated[
     Option(help="A group for each query: .npy, .npz, or a table with a column `group`."),
 ]
 Labels = Annotated[
-    Path | None, Option(help="Labels, a row each: .npy, .npz, or a table with a column `label`.")
+    Path | None,
+    Option(
+        help="Labels, a row each: .npy, .npz, or a table with a column `label`; the data's own by default."
+    ),
 ]
 Normalize = Annotated[bool, Option("--normalize", help="Rescale vectors of another length than 1.")]
 OnBad = Annotated[Literal["refuse", "skip"], Option(help="What to do with unreadable images.")]
