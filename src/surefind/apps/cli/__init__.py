@@ -4,7 +4,8 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong usage. A user's mistake is 
 never a traceback. What takes long is estimated first, shows its progress, and can be killed at any moment.
 
 A module a command; `surefind.apps.cli.app` puts them together. PyTorch is imported inside the commands,
-when they run: `--help` and shell completion must not wait for it.
+when they run: `--help` and shell completion must not wait for it. Public names are taken from `surefind`,
+which imports them when they are first used; others inside the functions that need them.
 """
 
 import sys

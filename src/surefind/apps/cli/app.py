@@ -1,8 +1,8 @@
 """All commands together, and what becomes of their errors.
 
-A command is one line below. What it raises ends here: the library's own errors, with their hint for the
-command line, and the system's (no such file, no space) become a sentence and exit code 1; typer explains
-wrong usage itself, with exit code 2; a defect of ours keeps its traceback.
+A command is one name in `COMMANDS`. What it raises ends here: the library's own errors, with their hint
+for the command line, and the system's (no such file, no space) become a sentence and exit code 1; typer
+explains wrong usage itself, with exit code 2; a defect of ours keeps its traceback.
 
 An error's field that is an option of the running command is named as the user types it: ``batch_size``
 becomes ``--batch-size``.
@@ -70,18 +70,10 @@ def option_names(group: typer.Typer, command: str) -> dict[str, str]:
     return {name: option for name, option in typed.items() if option.startswith("-")}
 
 
-register(app, train)
-register(app, fit)
-register(app, embed)
-register(app, evaluate)
-register(app, index)
-register(app, calibrate)
-register(app, search)
-register(app, serve)
-register(app, report)
-register(app, bench)
-register(app, demo)
-register(app, doctor)
+COMMANDS: tuple[Callable[..., None], ...] = (train, fit, embed, evaluate, index, calibrate, search)
+COMMANDS += (serve, report, bench, demo, doctor)
+for each in COMMANDS:
+    register(app, each)
 app.add_typer(data_app, name="data")
 register(data_app, list_sets, "list")
 register(data_app, check_set, "check")

@@ -1,25 +1,20 @@
 """`surefind bench`: compare methods on a data set, a line per result."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
+from surefind.apps.cli import options
 from surefind.apps.cli.console import say, spelled, stage_progress
 from surefind.apps.cli.interrupts import this_command, whole_steps
-from surefind.apps.cli.options import (
-    DataFolder,
-    complete_benched,
-    complete_methods,
-    complete_source,
-)
 from surefind.apps.cli.preflight import check_place, duration_text
 from surefind.errors import CommandInterruptedError, InputError
+from surefind.evaluation.vocabulary import BENCHMARKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from surefind.evaluation.bench.protocols import Problem
 
 WORK = Path("runs/bench")
@@ -30,36 +25,35 @@ SHOWN = ("recall@1", "auroc", "ausc", "ece")
 def bench(
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A data set with a benchmark, or your own images: a folder per class, or a CSV/Parquet "
             "list.",
-            autocompletion=complete_benched,
+            autocompletion=options.complete_benched,
         ),
     ],
     ood: Annotated[
         str | None,
-        typer.Option(
-            help="With your own images: a folder of out-of-distribution images.",
-            autocompletion=complete_source,
-        ),
+        options.source_option(help="With your own images: a folder of out-of-distribution images."),
     ] = None,
     methods: Annotated[
         str,
-        typer.Option(help="Methods, separated by commas, or all.", autocompletion=complete_methods),
+        Option(
+            help="Methods, separated by commas, or all.", autocompletion=options.complete_methods
+        ),
     ] = "all",
-    seeds: Annotated[int, typer.Option(help="How many seeds: 0, 1, …")] = 1,
+    seeds: Annotated[int, Option(help="How many seeds: 0, 1, …")] = 1,
     ablation: Annotated[
-        bool, typer.Option("--ablation", help="Also the paper's twelve ablation variants.")
+        bool, Option("--ablation", help="Also the paper's twelve ablation variants.")
     ] = False,
     backbone: Annotated[
-        Path | None, typer.Option(help="Folder of a pretrained network, where one is needed.")
+        Path | None, Option(help="Folder of a pretrained network, where one is needed.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="With your own images: training epochs; 20 by default.")
+        int | None, Option(help="With your own images: training epochs; 20 by default.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where results are written.")] = Path("results"),
-    work: Annotated[Path, typer.Option(help="Folder of checkpoints and artifacts.")] = WORK,
-    data: DataFolder = None,
+    out: Annotated[Path, Option(help="Where results are written.")] = Path("results"),
+    work: Annotated[Path, Option(help="Folder of checkpoints and artifacts.")] = WORK,
+    data: options.DataFolder = None,
 ) -> None:
     """Compare methods on a data set; killed at any moment, the same command goes on.
 
@@ -122,7 +116,6 @@ def chosen_problem(
     """
     from surefind.evaluation.bench.custom import custom_problem
     from surefind.evaluation.bench.protocols import load_problem
-    from surefind.evaluation.vocabulary import BENCHMARKS
 
     if source not in BENCHMARKS and Path(source).exists():
         passes = 20 if epochs is None else epochs
@@ -145,7 +138,7 @@ def chosen_problem(
     return load_problem(source, data, backbone=backbone)
 
 
-def result_lines(left: int) -> "Callable[[str, int, dict[str, float] | None], None]":
+def result_lines(left: int) -> Callable[[str, int, dict[str, float] | None], None]:
     """Return a function that prints a line per result, and how long the rest may take.
 
     Args:

@@ -1,75 +1,51 @@
 """`surefind calibrate`: learn from held-out queries when the top answer is a match, at a stated risk."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from rich.table import Table
+from typer import Option
 
+import surefind as sf
+from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled
 from surefind.apps.cli.items import Items, check_model, labels_like, read_items
-from surefind.apps.cli.options import (
-    SOURCE_HELP,
-    DataFolder,
-    GalleryArgument,
-    Normalize,
-    OnBad,
-    RunOption,
-    complete_source,
-)
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from surefind.decisions import Contributions
 
 GROUPS = ("groups", "group")
-GroupsOption = Annotated[
-    Path | None,
-    typer.Option(help="A group for each query: .npy, .npz, or a table with a column `group`."),
-]
-RankOption = Annotated[
-    Literal["distance", "expected", "match"],
-    typer.Option(help="What neighbours are ordered by; the last two use κ."),
-]
 
 
 def calibrate(
-    gallery: GalleryArgument,
+    gallery: options.GalleryArgument,
     queries: Annotated[
         str,
-        typer.Argument(
+        options.source_argument(
             help="Queries that neither the model nor the gallery has seen, with labels; one that is "
-            f"-1 or empty has no match in the gallery. {SOURCE_HELP}",
-            autocompletion=complete_source,
+            f"-1 or empty has no match in the gallery. {options.SOURCE_HELP}"
         ),
     ],
-    run: RunOption = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="Labels of the queries: .npy, .npz, or a table with a column `label`. The queries' own "
-            "by default."
-        ),
-    ] = None,
+    run: options.Run = None,
+    labels: options.Labels = None,
     unknown: Annotated[
         str | None,
-        typer.Option(
-            help="More queries, none of which has a match in the gallery.",
-            autocompletion=complete_source,
-        ),
+        options.source_option(help="More queries, none of which has a match in the gallery."),
     ] = None,
     max_wrong: Annotated[
-        float, typer.Option(help="Highest fraction of wrong answers among matches.")
+        float, Option(help="Highest fraction of wrong answers among matches.")
     ] = 0.01,
-    confidence: Annotated[float, typer.Option(help="Probability with which that holds.")] = 0.95,
-    groups: GroupsOption = None,
-    k: Annotated[int, typer.Option("-k", help="Neighbours that decisions are based on.")] = 10,
-    rank: RankOption = "distance",
-    seed: Annotated[int, typer.Option(help="Splits the queries.")] = 0,
-    normalize: Normalize = False,
-    on_bad: OnBad = "refuse",
-    data: DataFolder = None,
+    confidence: Annotated[float, Option(help="Probability with which that holds.")] = 0.95,
+    groups: options.Groups = None,
+    k: Annotated[int, Option("-k", help="Neighbours that decisions are based on.")] = 10,
+    rank: Annotated[
+        Literal["distance", "expected", "match"],
+        Option(help="What neighbours are ordered by; the last two use κ."),
+    ] = "distance",
+    seed: Annotated[int, Option(help="Splits the queries.")] = 0,
+    normalize: options.Normalize = False,
+    on_bad: options.OnBad = "refuse",
+    data: options.DataFolder = None,
 ) -> None:
     """Learn when the top answer of a search may be called a match, at a stated risk.
 
@@ -77,7 +53,6 @@ def calibrate(
 
     Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
-    from surefind.gallery.gallery import Gallery
     from surefind.validation import check_int
 
     check_target(max_wrong=max_wrong, confidence=confidence)
@@ -88,7 +63,7 @@ def calibrate(
             "empty label, instead of --unknown.",
             field="groups",
         )
-    with Gallery.open(gallery, normalize=normalize) as opened:
+    with sf.Gallery.open(gallery, normalize=normalize) as opened:
         check_model(opened, run)
         known = read_items(queries, run, data, labels=labels, on_bad=on_bad)
         if known.labels is None:
@@ -143,9 +118,7 @@ def together(parts: list[Items]) -> Any:
     """
     import numpy as np
 
-    from surefind.embeddings import Embeddings
-
-    embedded = [p.embeddings for p in parts if isinstance(p.embeddings, Embeddings)]
+    embedded = [p.embeddings for p in parts if isinstance(p.embeddings, sf.Embeddings)]
     if embedded and len(embedded) < len(parts):
         raise InputError(
             "the queries have a κ and the unknown ones do not, or the other way round; embed both "
@@ -160,13 +133,11 @@ def together(parts: list[Items]) -> Any:
     mean = np.concatenate(rows)
     if not embedded:
         return mean
-    return Embeddings(mean, np.concatenate([e.numpy().kappa for e in embedded]))
+    return sf.Embeddings(mean, np.concatenate([e.numpy().kappa for e in embedded]))
 
 
-def contribution_table(found: "Contributions") -> "Table":
+def contribution_table(found: "Contributions") -> Table:
     """Return a table of how well each signal separates right from wrong answers."""
-    from rich.table import Table
-
     table = Table("signal", "alone", "rest without it", "all together", "adds")
     for signal in found.signals:
         table.add_row(

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from surefind.apps.cli.console import say, spelled, stage_progress
 from surefind.apps.cli.preflight import check_place
@@ -18,7 +18,7 @@ SPACE = 10_000_000
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the page, the run and the gallery.")] = Path(
+    out: Annotated[Path, Option(help="Folder for the page, the run and the gallery.")] = Path(
         "surefind-demo"
     ),
 ) -> None:

@@ -9,33 +9,28 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument
 
-import surefind
+import surefind as sf
 from surefind.apps.cli.console import console, say
 from surefind.apps.cli.options import DataFolder, complete_set
 from surefind.apps.cli.preflight import size_text
 
 CORE = ("torch", "numpy", "safetensors", "jaxtyping")
 EXTRAS = {
-    "cli": {"rich": "rich", "tomli-w": "tomli_w", "typer": "typer"},
-    "backbones": {"transformers": "transformers"},
-    "data": {"pillow": "PIL", "pyarrow": "pyarrow", "scikit-learn": "sklearn", "scipy": "scipy"},
-    "gallery": {"faiss-cpu": "faiss", "scipy": "scipy"},
-    "milvus": {"milvus-lite": "milvus_lite", "pymilvus": "pymilvus"},
-    "report": {"jinja2": "jinja2"},
-    "serve": {
-        "fastapi": "fastapi",
-        "httptools": "httptools",
-        "prometheus-client": "prometheus_client",
-        "python-multipart": "python_multipart",
-        "threadpoolctl": "threadpoolctl",
-        "uvicorn": "uvicorn",
-        **({} if sys.platform == "win32" else {"uvloop": "uvloop"}),
-    },
-    "demo": {"matplotlib": "matplotlib"},
+    "cli": "pydantic rich tomli-w typer",
+    "backbones": "transformers",
+    "data": "pillow pyarrow scikit-learn scipy",
+    "gallery": "faiss-cpu pydantic scipy",
+    "milvus": "milvus-lite pymilvus",
+    "report": "jinja2 matplotlib pydantic",
+    "serve": "fastapi httptools prometheus-client python-multipart threadpoolctl uvicorn"
+    + ("" if sys.platform == "win32" else " uvloop"),
 }
-"""What each extra brings, and what it is imported as. It stands here and is not read from the installed
+"""What each extra brings of its own. It stands here and is not read from the installed
 package, whose own list may be missing or older than the code; a test compares it with pyproject.toml."""
+IMPORTED_AS = {"faiss-cpu": "faiss", "pillow": "PIL", "scikit-learn": "sklearn"}
+"""The others are imported by their own name, with an underscore for a hyphen."""
 
 
 def doctor(data: DataFolder = None) -> None:
@@ -43,23 +38,23 @@ def doctor(data: DataFolder = None) -> None:
 
     Example: `surefind doctor`
     """
-    say("Versions", style="bold")
-    say(
-        f"  surefind {surefind.__version__}, Python {platform.python_version()} on {platform.platform()}"
-    )
-    say("  " + ", ".join(f"{name} {_version(name)}" for name in CORE))
-    say("Machine", style="bold")
-    for line in machine():
-        say(f"  {line}")
-    say("Extras", style="bold")
-    for name, lacking in missing_extras().items():
-        if lacking:
-            say(f"  {name}: {', '.join(lacking)} missing: pip install 'surefind[{name}]'")
-        else:
-            say(f"  {name}: all there")
-    say("Data sets", style="bold")
-    for line in data_sets(data):
-        say(f"  {line}")
+    sections = {
+        "Versions": versions(),
+        "Machine": machine(),
+        "Extras": extras(),
+        "Data sets": data_sets(data),
+    }
+    for title, lines in sections.items():
+        say(title, style="bold")
+        for line in lines:
+            say(f"  {line}")
+
+
+def versions() -> list[str]:
+    """List the versions of surefind, Python and the libraries that it always needs."""
+    system = f"Python {platform.python_version()} on {platform.platform()}"
+    core = ", ".join(f"{name} {_version(name)}" for name in CORE)
+    return [f"surefind {sf.__version__}, {system}", core]
 
 
 def machine() -> list[str]:
@@ -95,24 +90,26 @@ def memory() -> tuple[int | None, int | None]:
     return os.sysconf("SC_PHYS_PAGES") * page, free
 
 
-def missing_extras() -> dict[str, list[str]]:
-    """List what each optional part of surefind lacks: what cannot be imported."""
-    return {
-        extra: [name for name, module in brought.items() if not _importable(module)]
-        for extra, brought in EXTRAS.items()
-    }
+def extras() -> list[str]:
+    """List what each optional part of surefind lacks, because it cannot be imported, and the remedy."""
+    lines = []
+    for extra, brought in EXTRAS.items():
+        modules = {name: IMPORTED_AS.get(name, name.replace("-", "_")) for name in brought.split()}
+        lacking = ", ".join(name for name, module in modules.items() if not _importable(module))
+        remedy = f"{lacking} missing: pip install 'surefind[{extra}]'"
+        lines.append(f"{extra}: {remedy if lacking else 'all there'}")
+    return lines
 
 
 def data_sets(folder: Path | None) -> list[str]:
     """List where each known data set is, or that it is not there."""
     from surefind.data.catalogue import find, set_names
-    from surefind.errors import InputError
 
     lines = []
     for name in set_names():
         try:
             place = find(name, folder)
-        except InputError:
+        except sf.InputError:
             lines.append(f"{name}: not there; `surefind data list` says where to get it")
         else:
             lines.append(f"{name}: {place or 'comes with scikit-learn'}")
@@ -132,8 +129,7 @@ def list_sets() -> None:
 
 def check_set(
     name: Annotated[
-        str,
-        typer.Argument(help="A set's name; see `surefind data list`.", autocompletion=complete_set),
+        str, Argument(help="A set's name; see `surefind data list`.", autocompletion=complete_set)
     ],
     data: DataFolder = None,
 ) -> None:

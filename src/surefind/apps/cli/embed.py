@@ -11,22 +11,17 @@ Both can be given to `surefind fit`. A model without uncertainty gives κ = ∞.
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
+from typer import Option
 
+import surefind as sf
 from surefind.apps.cli.console import count_progress, say
 from surefind.apps.cli.options import DataFolder, OnBad, RunArgument, SourceArgument
 from surefind.apps.cli.preflight import Estimate, check_file, check_place, peak_memory
 from surefind.apps.cli.run_folder import open_run
-from surefind.apps.cli.sources import check_fits, read_source, readable
-from surefind.errors import InputError
+from surefind.apps.cli.sources import read_for
 from surefind.files import write_atomically
-
-if TYPE_CHECKING:
-    from surefind.data.dataset import Dataset
-    from surefind.embeddings import Embeddings
-    from surefind.estimators.learner import MetricLearner
 
 FIRST, BLOCK = 64, 1024
 """Inputs that the estimate is made from, and inputs between two steps of the bar."""
@@ -36,8 +31,8 @@ SUFFIXES = (".npz", ".parquet")
 def embed(
     run: RunArgument,
     source: SourceArgument,
-    out: Annotated[Path, typer.Option(help="File to write: .npz or .parquet.")],
-    batch_size: Annotated[int, typer.Option(help="Inputs at a time.")] = 128,
+    out: Annotated[Path, Option(help="File to write: .npz or .parquet.")],
+    batch_size: Annotated[int, Option(help="Inputs at a time.")] = 128,
     on_bad: OnBad = "refuse",
     data: DataFolder = None,
 ) -> None:
@@ -49,12 +44,8 @@ def embed(
 
     check_int("batch_size", batch_size, least=1)
     check_file(out, SUFFIXES)
-    folder = open_run(run)
-    learner = folder.learner()
-    dataset = readable(read_source(source, data, mode=learner.input_spec_.mode), on_bad)
-    if len(dataset) == 0:
-        raise InputError(f"{source} holds nothing to embed.", field="source")
-    check_fits(learner, dataset)
+    learner = open_run(run).learner()
+    dataset = read_for(learner, source, data, on_bad)
     check_place(out.parent, 2 * len(dataset) * (4 * learner.encoder.embedding_dim + 64))
     found = embed_in_blocks(learner, dataset, batch_size, announce=say)
     write_embeddings(out, found, dataset)
@@ -65,16 +56,14 @@ def embed(
 
 
 def embed_in_blocks(
-    learner: "MetricLearner",
-    dataset: "Dataset",
+    learner: "sf.MetricLearner",
+    dataset: "sf.Dataset",
     batch_size: int,
     *,
     announce: Callable[[str], None],
-) -> "Embeddings":
+) -> "sf.Embeddings":
     """Embed a data set with a progress bar; ``announce`` is called with an estimate of time and memory."""
     import torch
-
-    from surefind.embeddings import Embeddings
 
     n = len(dataset)
     start = time.perf_counter()
@@ -85,10 +74,10 @@ def embed_in_blocks(
         for at in range(FIRST, n, BLOCK):
             parts.append(learner.embed(dataset[at : at + BLOCK], batch_size=batch_size))
             done(min(at + BLOCK, n))
-    return Embeddings(torch.cat([p.mean for p in parts]), torch.cat([p.kappa for p in parts]))
+    return sf.Embeddings(torch.cat([p.mean for p in parts]), torch.cat([p.kappa for p in parts]))
 
 
-def write_embeddings(file: Path, embeddings: "Embeddings", dataset: "Dataset") -> None:
+def write_embeddings(file: Path, embeddings: "sf.Embeddings", dataset: "sf.Dataset") -> None:
     """Write embeddings with the names and labels of their examples to a .npz or .parquet file."""
     import numpy as np
 

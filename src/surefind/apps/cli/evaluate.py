@@ -3,25 +3,21 @@
 import math
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
-import typer
+from rich.table import Table
+from typer import Option
 
+import surefind as sf
+from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled
-from surefind.apps.cli.options import SOURCE_HELP, DataFolder, OnBad, RunArgument, complete_source
 from surefind.apps.cli.plots import NO_FIGURES, can_draw, draw_curves, draw_uncertainty
 from surefind.apps.cli.preflight import Estimate, check_place, peak_memory
 from surefind.apps.cli.run_folder import RunFolder, open_run
-from surefind.apps.cli.sources import check_fits, read_source, readable, split_part
+from surefind.apps.cli.sources import read_for, split_part
 from surefind.errors import InputError
 from surefind.evaluation.vocabulary import METRICS
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from surefind.data.dataset import Dataset
-    from surefind.estimators.learner import MetricLearner
-    from surefind.evaluation.evaluate import Evaluation
 
 SPACE = 10_000_000
 """Bytes for numbers and pictures."""
@@ -32,41 +28,38 @@ MEANINGS = {m.name: m.summary for m in METRICS}
 
 
 def evaluate(
-    run: RunArgument,
+    run: options.RunArgument,
     source: Annotated[
         str | None,
-        typer.Argument(
-            help=f"Labelled test data; the test part of the run's own set by default. {SOURCE_HELP}",
-            autocompletion=complete_source,
+        options.source_argument(
+            help="Labelled test data; the test part of the run's own set by default. "
+            f"{options.SOURCE_HELP}"
         ),
     ] = None,
     ood: Annotated[
         str | None,
-        typer.Option(
-            help="Out-of-distribution data, which should be detected; named like the test data.",
-            autocompletion=complete_source,
+        options.source_option(
+            help="Out-of-distribution data, which should be detected; named like the test data."
         ),
     ] = None,
     gallery: Annotated[
         str | None,
-        typer.Option(
-            help="Where the test data are looked up; among themselves by default.",
-            autocompletion=complete_source,
+        options.source_option(
+            help="Where the test data are looked up; among themselves by default."
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option(help="Samples for the calibration error; 0 leaves it out.")
+        int, Option(help="Samples for the calibration error; 0 leaves it out.")
     ] = 100,
-    seed: Annotated[int, typer.Option(help="Decides samples and intervals.")] = 0,
-    on_bad: OnBad = "refuse",
-    data: DataFolder = None,
+    seed: Annotated[int, Option(help="Decides samples and intervals.")] = 0,
+    on_bad: options.OnBad = "refuse",
+    data: options.DataFolder = None,
 ) -> None:
     """Measure a run on unseen data: retrieval, and how good its uncertainty is.
 
     Example: `surefind evaluate runs/digits --ood digits:ood`
     """
     from surefind.evaluation.evaluate import check_parts
-    from surefind.evaluation.evaluate import evaluate as measure
     from surefind.learning.seeds import seeded
     from surefind.validation import check_int
 
@@ -74,24 +67,16 @@ def evaluate(
     folder = open_run(run)
     check_place(run, SPACE, field="run")
     learner = folder.learner()
-    place = data or folder.data
     source = source or own_test(folder)
-
-    def read(name: str, prefer: str) -> "Dataset":
-        dataset = readable(
-            read_source(name, place, prefer=prefer, mode=learner.input_spec_.mode), on_bad
-        )
-        check_fits(learner, dataset)
-        return dataset
-
-    test = read(source, "test")
-    unfamiliar = None if ood is None else read(ood, "test")
-    searched = None if gallery is None else read(gallery, "gallery")
+    read = partial(read_for, learner, data=data or folder.data, on_bad=on_bad)
+    test = read(source, prefer="test")
+    unfamiliar = None if ood is None else read(ood, prefer="test")
+    searched = None if gallery is None else read(gallery, prefer="gallery")
     check_parts(test, searched)
     parts = [d for d in (unfamiliar, searched) if d is not None]
     estimate = evaluation_estimate(learner, test, parts, samples)
     say(f"Evaluating on {len(test)} examples of {test.name} takes {estimate}.")
-    found = measure(
+    found = sf.evaluate(
         learner,
         test,
         unfamiliar,
@@ -138,7 +123,7 @@ def fit_command(run: RunFolder) -> str:
 
 
 def evaluation_estimate(
-    learner: "MetricLearner", test: "Dataset", others: "list[Dataset]", samples: int
+    learner: "sf.MetricLearner", test: "sf.Dataset", others: "list[sf.Dataset]", samples: int
 ) -> Estimate:
     """Embed a few inputs, search for them once, and extrapolate to all of them and all samples."""
     import torch
@@ -160,20 +145,16 @@ def evaluation_estimate(
     return Estimate(seconds, peak_memory())
 
 
-def keep_evaluation(run: RunFolder, found: "Evaluation", settings: dict[str, Any]) -> None:
+def keep_evaluation(run: RunFolder, found: "sf.Evaluation", settings: dict[str, Any]) -> None:
     """Store metrics and figures in a run, with a line in its log."""
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    run.write_json(
-        "metrics.json",
-        {
-            **settings,
-            "when": when,
-            "values": {k: v for k, v in found.values.items() if math.isfinite(v)},
-            "intervals": found.intervals,
-            "left_out": found.left_out,
-            "curves": found.curves,
-        },
-    )
+    measured = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "values": {k: v for k, v in found.values.items() if math.isfinite(v)},
+        "intervals": found.intervals,
+        "left_out": found.left_out,
+        "curves": found.curves,
+    }
+    run.write_json("metrics.json", settings | measured)
     if can_draw():
         draw_curves(found.curves, run.path / "plots")
         draw_uncertainty(found.uncertainty, run.path / "plots")
@@ -182,10 +163,8 @@ def keep_evaluation(run: RunFolder, found: "Evaluation", settings: dict[str, Any
     run.explain()
 
 
-def evaluation_table(found: "Evaluation") -> "Table":
+def evaluation_table(found: "sf.Evaluation") -> Table:
     """Return the metrics of an evaluation as a table."""
-    from rich.table import Table
-
     table = Table("metric", "value", "95 % interval", "meaning")
     for name, meaning in MEANINGS.items():
         if name in found.values:

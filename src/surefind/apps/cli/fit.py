@@ -6,94 +6,68 @@ and gain a κ, or a principal projection; it is learnt first if epochs are asked
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import typer
+from typer import Option
 
+import surefind as sf
+from surefind.apps.cli import options
 from surefind.apps.cli.console import say
-from surefind.apps.cli.options import (
-    SOURCE_HELP,
-    DataFolder,
-    Out,
-    Resume,
-    complete_run,
-    complete_source,
-)
-from surefind.apps.cli.run_folder import check_run, open_run
-from surefind.apps.cli.sources import (
-    check_fits,
-    holds_vectors,
-    read_source,
-    read_vectors,
-    readable,
-)
+from surefind.apps.cli.run_folder import as_settings, check_run, open_run
+from surefind.apps.cli.sources import check_fits, holds_vectors, read_for, read_source, read_vectors
 from surefind.apps.cli.train import fit_and_save
 from surefind.errors import InputError
-
-if TYPE_CHECKING:
-    from surefind.data.dataset import Dataset
-    from surefind.estimators.learner import MetricLearner
-    from surefind.models.encoder import Encoder
 
 
 def fit(
     model: Annotated[
         str,
-        typer.Argument(
+        options.run_argument(
             metavar="RUN|VECTORS",
             help="A run of a trained model, or vectors: .npy, .npz, .parquet, or a set of features.",
-            autocompletion=complete_run,
         ),
     ],
-    out: Out,
+    out: options.Out,
     on: Annotated[
         str | None,
-        typer.Option(
-            help=f"What to fit on; a run's own training data by default. {SOURCE_HELP}",
-            autocompletion=complete_source,
+        options.source_option(
+            help=f"What to fit on; a run's own training data by default. {options.SOURCE_HELP}"
         ),
     ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="Labels of vectors: .npy, .npz, or a table with a column `label`."),
-    ] = None,
+    labels: options.Labels = None,
     distance: Annotated[
-        Literal["arccos", "euclidean"], typer.Option(help="Distance of the curvature.")
+        Literal["arccos", "euclidean"], Option(help="Distance of the curvature.")
     ] = "arccos",
     approximation: Annotated[
-        Literal["fixed", "positive", "full"], typer.Option(help="Which pairs curve the loss.")
+        Literal["fixed", "positive", "full"], Option(help="Which pairs curve the loss.")
     ] = "fixed",
     structure: Annotated[
         Literal["diagonal", "kronecker", "dense"],
-        typer.Option(help="Which weights the posterior lets vary together."),
+        Option(help="Which weights the posterior lets vary together."),
     ] = "diagonal",
     prior_precision: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="δ: a number, or `evidence` for the largest evidence; tuned on training data otherwise."
         ),
     ] = None,
     scale: Annotated[
         float | None,
-        typer.Option(
-            help="Observations that the loss stands for; tuned on training data otherwise."
-        ),
+        Option(help="Observations that the loss stands for; tuned on training data otherwise."),
     ] = None,
     epochs: Annotated[
-        int, typer.Option(help="Passes to learn a layer on vectors; 0 leaves them as they are.")
+        int, Option(help="Passes to learn a layer on vectors; 0 leaves them as they are.")
     ] = 0,
     embedding_dim: Annotated[
         int | None,
-        typer.Option(
-            help="Outputs of that layer, at first a principal projection; all by default."
-        ),
+        Option(help="Outputs of that layer, at first a principal projection; all by default."),
     ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="Squared distance up to which others repel.")
+        float | None, Option(help="Squared distance up to which others repel.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
-    data: DataFolder = None,
-    resume: Resume = False,
+    seed: options.Seed = 0,
+    data: options.DataFolder = None,
+    resume: options.Resume = False,
 ) -> None:
     """Give a trained model, or vectors you have, an uncertainty (post-hoc LAM).
 
@@ -103,7 +77,7 @@ def fit(
 
     Example: `surefind fit train.npz --out runs/vectors`
     """
-    from surefind.estimators.learner import MetricLearner
+    given = locals().copy()
     from surefind.learning.methods import LaplacePosthoc
     from surefind.pairs.objectives import MARGIN
     from surefind.posterior.fit import check_posterior_options
@@ -114,32 +88,17 @@ def fit(
     check_posterior_options(structure, scale, prior)
     if margin is not None:
         check_positive("margin", margin)
-    settings = {
-        "model": model,
-        "on": on or "",
-        "labels": "" if labels is None else str(labels),
-        "method": "laplace-posthoc",
-        "distance": distance,
-        "approximation": approximation,
-        "scale": scale or 0.0,
-        "prior_precision": prior or 0.0,
-        "structure": structure,
-        "epochs": epochs,
-        "embedding_dim": embedding_dim or 0,
-        "margin": margin or 0.0,
-        "seed": seed,
-        "data": "" if data is None else str(data),
-    }
+    settings = as_settings(given | {"method": "laplace-posthoc", "prior_precision": prior})
     check_run(out, settings, resume=resume)
     method = LaplacePosthoc(distance, approximation, scale, prior, structure)
-    options: dict[str, Any] = {"method": method, "epochs": epochs, "seed": seed}
+    how: dict[str, Any] = {"method": method, "epochs": epochs, "seed": seed}
     if not Path(model).is_dir():
         if on is not None:
             raise InputError("vectors are fitted on themselves; leave --on out.", field="on")
         dataset, trained_on = _vectors(model, labels, data), model
         dataset, network = _prepared(dataset, embedding_dim)
         on_bad = "refuse"
-        learner = MetricLearner(network, margin=margin or MARGIN, **options)
+        learner = sf.MetricLearner(network, margin=margin or MARGIN, **how)
     else:
         if labels is not None or epochs or embedding_dim is not None:
             raise InputError(
@@ -149,16 +108,15 @@ def fit(
         trained = run.learner()
         trained_on = on or run.own_source("name it with --on")
         place = data or run.data  # kept, so that the new run finds its data too
-        settings["data"] = "" if place is None else str(place)
-        mode, on_bad = trained.input_spec_.mode, run.config.get("on_bad", "refuse")
-        dataset = readable(read_source(trained_on, place, prefer="train", mode=mode), on_bad)
-        check_fits(trained, dataset)
-        learner = MetricLearner(
+        settings |= as_settings({"data": place})
+        on_bad = run.config.get("on_bad", "refuse")
+        dataset = read_for(trained, trained_on, place, on_bad, prefer="train")
+        learner = sf.MetricLearner(
             point_estimate(trained),
             margin=margin or trained.margin,
             preprocessing=trained.preprocessing,
             batch_size=trained.batch_size,
-            **options,
+            **how,
         )
     if dataset.labels is None and dataset.positions is None:
         raise InputError(
@@ -173,7 +131,7 @@ def fit(
     fit_and_save(learner, dataset, out, settings | found, resume=resume)
 
 
-def point_estimate(learner: "MetricLearner") -> "Encoder":
+def point_estimate(learner: "sf.MetricLearner") -> "sf.Encoder":
     """Return the one network inside a fitted learner.
 
     Args:
@@ -197,7 +155,7 @@ def point_estimate(learner: "MetricLearner") -> "Encoder":
     return fitted.encoder
 
 
-def _prepared(dataset: "Dataset", dim: int | None) -> tuple["Dataset", "Encoder"]:
+def _prepared(dataset: "sf.Dataset", dim: int | None) -> tuple["sf.Dataset", "sf.Encoder"]:
     """Build the encoder of vectors, and leave out those without a direction.
 
     Args:
@@ -238,7 +196,7 @@ def _prior(text: str | None) -> Any:
         ) from None
 
 
-def _vectors(source: str, labels: Path | None, data: Path | None) -> "Dataset":
+def _vectors(source: str, labels: Path | None, data: Path | None) -> "sf.Dataset":
     path = Path(source)
     if path.is_file() and holds_vectors(path):
         return read_vectors(path, labels)

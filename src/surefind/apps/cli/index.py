@@ -10,10 +10,11 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from typer import Option
 
+import surefind as sf
 from surefind.apps.cli.console import count_progress, say, spelled
 from surefind.apps.cli.items import (
     Items,
@@ -23,11 +24,8 @@ from surefind.apps.cli.items import (
     new_gallery,
     read_items,
 )
-from surefind.apps.cli.options import DataFolder, Normalize, OnBad, RunOption, SourceArgument
+from surefind.apps.cli.options import DataFolder, Labels, Normalize, OnBad, Run, SourceArgument
 from surefind.apps.cli.run_folder import open_run
-
-if TYPE_CHECKING:
-    from surefind.gallery.gallery import Gallery
 
 BLOCK = 10_000
 """Items between two steps of the bar; each block is on the disk before the next."""
@@ -37,17 +35,14 @@ def index(
     source: SourceArgument,
     out: Annotated[
         str,
-        typer.Option(
+        Option(
             help="The gallery: a folder, milvus-lite's NAME.db, or http://host:port. Made if need be."
         ),
     ],
-    run: RunOption = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="Labels, a row each: .npy, .npz, or a table with a column `label`."),
-    ] = None,
+    run: Run = None,
+    labels: Labels = None,
     prefix: Annotated[
-        str, typer.Option(help="Prefix of every id, to tell sources with the same ids apart.")
+        str, Option(help="Prefix of every id, to tell sources with the same ids apart.")
     ] = "",
     normalize: Normalize = False,
     on_bad: OnBad = "refuse",
@@ -100,7 +95,7 @@ def index(
 
 
 def remember(
-    gallery: "Gallery", run: Path | None, files: Sequence[str] | None
+    gallery: "sf.Gallery", run: Path | None, files: Sequence[str] | None
 ) -> list[dict[str, str]] | None:
     """Store with a gallery where its model and its images are, and return the payload of each item.
 

@@ -13,23 +13,16 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import surefind as sf
 from surefind.apps.cli.console import say
 from surefind.apps.cli.embed import embed_in_blocks
 from surefind.apps.cli.run_folder import open_run
-from surefind.apps.cli.sources import (
-    check_fits,
-    holds_vectors,
-    read_source,
-    readable,
-)
+from surefind.apps.cli.sources import check_fits, holds_vectors, read_source, readable
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from surefind.data.dataset import Dataset
-    from surefind.embeddings import Embeddings
-    from surefind.gallery.gallery import Gallery
 
 BATCH = 128
 """Inputs that are embedded at a time."""
@@ -47,7 +40,7 @@ class Items:
         kept: Whether each row of the source is among them; None if all are.
     """
 
-    embeddings: "Embeddings | Any"
+    embeddings: "sf.Embeddings | Any"
     ids: list[str]
     labels: list[str | None] | None
     files: "Sequence[str] | None" = None
@@ -97,8 +90,7 @@ def read_items(
                 f"{source} holds images; give --run RUN, which embeds them.", field="run"
             )
     else:
-        folder = open_run(run)
-        learner = folder.learner()
+        learner = open_run(run).learner()
         dataset = read_source(source, data, mode=learner.input_spec_.mode)
         good = readable(dataset, on_bad, announce=announce)
         found = _of_dataset(good, source)
@@ -136,31 +128,26 @@ def read_texts(path: Path, names: tuple[str, ...], count: int) -> list[str | Non
     return found
 
 
-def _kept(dataset: "Dataset", files: Sequence[str] | None) -> list[bool] | None:
+def _kept(dataset: "sf.Dataset", files: Sequence[str] | None) -> list[bool] | None:
     if files is None or len(files) == len(dataset):
         return None
     good = set(files)
     return [path in good for path in dataset.inputs.paths]
 
 
-def _of_dataset(dataset: "Dataset", source: str) -> Items:
+def _of_dataset(dataset: "sf.Dataset", source: str) -> Items:
     names = dataset.names or [f"{Path(source).stem}/{i}" for i in range(len(dataset))]
-    labels = None if dataset.labels is None else dataset.labels.tolist()
-    if labels is not None and dataset.classes is not None:
-        labels = [dataset.classes[x] for x in labels]
-    return Items(
-        dataset.inputs,
-        list(names),
-        None if labels is None else [_text_or_none(x) for x in labels],
-        getattr(dataset.inputs, "paths", None),
-    )
+    labels = None
+    if dataset.labels is not None:
+        classes = dataset.classes
+        labels = [_text(classes[x] if classes else x) for x in dataset.labels.tolist()]
+    return Items(dataset.inputs, list(names), labels, getattr(dataset.inputs, "paths", None))
 
 
 def _read_file(path: Path) -> Items:
     import numpy as np
 
     from surefind.data.formats import read_vector_file
-    from surefind.embeddings import Embeddings
 
     found = read_vector_file(path)
     vectors: Any = found.vectors.astype(np.float32)
@@ -176,27 +163,27 @@ def _read_file(path: Path) -> Items:
     if unnamed is not None:
         raise InputError(f"{path}: row {unnamed} has no id.", field="ids")
     if found.kappa is not None:
-        vectors = Embeddings(vectors, found.kappa.astype(np.float32))
+        vectors = sf.Embeddings(vectors, found.kappa.astype(np.float32))
     labels = None if found.labels is None else _texts(found.labels)
     return Items(vectors, [str(i) for i in ids], labels)
 
 
 def _texts(cells: "np.ndarray") -> list[str | None]:
-    return [_text_or_none(cell) for cell in cells.tolist()]
+    return [_text(cell) for cell in cells.tolist()]
 
 
-def _text_or_none(value: Any) -> str | None:
+def _text(value: Any) -> str | None:
     """Write a label as a text; None for one that says: not in the gallery."""
-    return None if value is None or str(value).strip() in ("", "-1") else str(value).strip()
+    text = "" if value is None else str(value).strip()
+    return None if text in ("", "-1") else text
 
 
-def existing_gallery(place: str, normalize: bool) -> "Gallery | None":
+def existing_gallery(place: str, normalize: bool) -> "sf.Gallery | None":
     """Open a gallery for writing; return None if one can be made at that place.
 
     Raises:
         InputError: If something else is there.
     """
-    from surefind.gallery.gallery import Gallery
     from surefind.gallery.store import check_free, holds_gallery
 
     path = Path(place)
@@ -204,23 +191,20 @@ def existing_gallery(place: str, normalize: bool) -> "Gallery | None":
         check_free(path)
         return None
     try:
-        return Gallery.open(place, normalize=normalize)
+        return sf.Gallery.open(place, normalize=normalize)
     except InputError:  # there is none
         return None
 
 
-def new_gallery(place: str, run: Path | None, normalize: bool) -> "Gallery":
+def new_gallery(place: str, run: Path | None, normalize: bool) -> "sf.Gallery":
     """Make an empty gallery, whose items ``run`` embeds if it is known."""
-    from surefind.gallery.gallery import Gallery
-
     engine = "milvus" if _on_milvus(place) else "faiss"
-    model = None if run is None else open_run(run).fingerprint
-    return Gallery(engine, place, model=model, normalize=normalize)
+    return sf.Gallery(engine, place, model=_fingerprint(run), normalize=normalize)
 
 
-def check_model(gallery: "Gallery", run: Path | None) -> None:
+def check_model(gallery: "sf.Gallery", run: Path | None) -> None:
     """Require that a gallery's items were embedded by the same run, as far as both are known."""
-    model = None if run is None else open_run(run).fingerprint
+    model = _fingerprint(run)
     if None not in (model, gallery.model) and model != gallery.model:
         raise InputError(
             f"the gallery was made with another run ({gallery.model}, this one is {model}), and vectors "
@@ -229,14 +213,16 @@ def check_model(gallery: "Gallery", run: Path | None) -> None:
         )
 
 
-def labels_like(gallery: "Gallery", labels: Sequence[str | None]) -> list[Any]:
+def labels_like(gallery: "sf.Gallery", labels: Sequence[str | None]) -> list[Any]:
     """Convert labels to integers if those of the gallery are."""
-    first = next(
-        (label for label in (gallery.get(i).label for i in gallery) if label is not None), ""
-    )
-    if isinstance(first, str):
+    stored = (gallery.get(i).label for i in gallery)
+    if isinstance(next((label for label in stored if label is not None), ""), str):
         return list(labels)
     return [int(x) if x is not None and x.removeprefix("-").isdecimal() else x for x in labels]
+
+
+def _fingerprint(run: Path | None) -> str | None:
+    return None if run is None else open_run(run).fingerprint
 
 
 def _on_milvus(place: str) -> bool:

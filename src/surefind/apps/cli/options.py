@@ -5,10 +5,11 @@ What the shell completes: methods, data sets, runs, files.
 The shell asks at every press of the tab key, so nothing here may wait for PyTorch.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from surefind.evaluation.vocabulary import BENCHMARKS, DATASETS, DISTANCE_BASELINES, METHODS
 
@@ -74,41 +75,47 @@ SOURCE_HELP = (
     "A set's name, a folder of images, a CSV/Parquet list of images, or vectors (.npy, .npz, .parquet); "
     "`:PART` at its end picks a part, as in `digits:test`."
 )
+run_argument = partial(Argument, autocompletion=complete_run)
+source_argument = partial(Argument, autocompletion=complete_source)
+source_option = partial(Option, autocompletion=complete_source)
 
-DataFolder = Annotated[
-    Path | None,
-    typer.Option("--data", envvar="SUREFIND_DATA", help="Folder that holds the data sets."),
-]
 RunArgument = Annotated[
     Path,
-    typer.Argument(
-        metavar="RUN",
-        help="A run: the folder that `surefind train` or `surefind fit` wrote.",
-        autocompletion=complete_run,
-    ),
-]
-SourceArgument = Annotated[str, typer.Argument(help=SOURCE_HELP, autocompletion=complete_source)]
-Out = Annotated[Path, typer.Option(help="Folder of the run; everything is written there.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Resume an interrupted run, or train for more epochs.")
-]
-OnBad = Annotated[
-    Literal["refuse", "skip"], typer.Option(help="What to do with unreadable images.")
-]
-RunOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--run",
-        help="A run that embeds the source; without it, the source holds vectors.",
-        autocompletion=complete_run,
+    run_argument(
+        metavar="RUN", help="A run: the folder that `surefind train` or `surefind fit` wrote."
     ),
 ]
 GalleryArgument = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="GALLERY", help="A gallery's folder, milvus-lite's NAME.db, or http://host:port."
     ),
 ]
-Normalize = Annotated[
-    bool, typer.Option("--normalize", help="Rescale vectors of another length than 1.")
+SourceArgument = Annotated[str, source_argument(help=SOURCE_HELP)]
+DataFolder = Annotated[
+    Path | None, Option("--data", envvar="SUREFIND_DATA", help="Folder that holds the data sets.")
 ]
+Groups = Annotated[
+    Path | None,
+    Option(help="A group for each query: .npy, .npz, or a table with a column `group`."),
+]
+Labels = Annotated[
+    Path | None,
+    Option(
+        help="Labels, a row each: .npy, .npz, or a table with a column `label`; the data's own by default."
+    ),
+]
+Normalize = Annotated[bool, Option("--normalize", help="Rescale vectors of another length than 1.")]
+OnBad = Annotated[Literal["refuse", "skip"], Option(help="What to do with unreadable images.")]
+Out = Annotated[Path, Option(help="Folder of the run; everything is written there.")]
+Resume = Annotated[
+    bool, Option("--resume", help="Resume an interrupted run, or train for more epochs.")
+]
+Run = Annotated[
+    Path | None,
+    Option(
+        help="A run that embeds the source; without it, the source holds vectors.",
+        autocompletion=complete_run,
+    ),
+]
+Seed = Annotated[int, Option(help="Decides everything random.")]

@@ -16,14 +16,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from surefind.errors import CommandInterruptedError, InputError
-
-if TYPE_CHECKING:
-    from surefind.data.dataset import Dataset
-    from surefind.estimators.learner import MetricLearner
-
+import surefind as sf
+from surefind.errors import CommandInterruptedError, DegenerateError, InputError
 
 WARM_UP = 3
 """Steps that are timed, after a first one."""
@@ -43,7 +39,7 @@ class Estimate:
         return f"about {duration_text(self.seconds)}{room}"
 
 
-def training_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate | None:
+def training_estimate(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> Estimate | None:
     """Time a few training steps and extrapolate; nothing is changed or written.
 
     Returns:
@@ -72,7 +68,7 @@ def training_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate 
     return Estimate(step * total * getattr(method, "members", 1), peak_memory())
 
 
-def posterior_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate | None:
+def posterior_estimate(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> Estimate | None:
     """Time fits without training steps on two small parts of the data, and extrapolate.
 
     A pass over the data grows linearly, one over its pairs with the square. Tuning the posterior, which
@@ -84,7 +80,6 @@ def posterior_estimate(learner: "MetricLearner", dataset: "Dataset") -> Estimate
     """
     import torch
 
-    from surefind.errors import DegenerateError
     from surefind.learning.methods import LaplacePosthoc
     from surefind.learning.seeds import seeded
 

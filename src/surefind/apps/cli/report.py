@@ -2,15 +2,16 @@
 
 import base64
 import html
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from surefind.apps.cli.bench import WORK
 from surefind.apps.cli.console import say, spelled, warn
 from surefind.apps.cli.evaluate import MEANINGS
-from surefind.apps.cli.options import complete_run, is_run
+from surefind.apps.cli.options import is_run, run_argument
 from surefind.apps.cli.run_folder import RunFolder, open_run
 from surefind.errors import InputError
 from surefind.files import write_atomically
@@ -37,17 +38,16 @@ th, td {{ padding: .2rem .8rem; border-bottom: 1px solid #999; text-align: left;
 def report(
     folder: Annotated[
         Path,
-        typer.Argument(
+        run_argument(
             metavar="RUN|RESULTS",
             help="A run, or the folder of results that `surefind bench` wrote.",
-            autocompletion=complete_run,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The page; report.html in the folder by default.")
+        Path | None, Option(help="The page; report.html in the folder by default.")
     ] = None,
     work: Annotated[
-        Path, typer.Option(help="Where `surefind bench` stored its artifacts, if it did.")
+        Path, Option(help="Where `surefind bench` stored its artifacts, if it did.")
     ] = WORK,
 ) -> None:
     """Write a page to look at: of a benchmark's results, or of one run.
@@ -98,14 +98,12 @@ def missing_results(results: "Results") -> list[str]:
     for part in results.sets:
         lacking = []
         for methods in (part.by_method("method", "baseline"), part.by_method("ablation")):
-            seeds = {result.seed for found in methods.values() for result in found}
-            for method, found in methods.items():
-                there = {result.seed for result in found}
-                lacking += [f"{method}-seed{s}" for s in sorted(seeds - there)]
+            seeds = {m: {result.seed for result in found} for m, found in methods.items()}
+            every = sorted(set().union(*seeds.values()))
+            lacking += [f"{m}-seed{s}" for m in seeds for s in every if s not in seeds[m]]
         if lacking:
-            sentences.append(
-                f"{part.name} has no {', '.join(lacking)}; other methods have these seeds."
-            )
+            missing = ", ".join(lacking)
+            sentences.append(f"{part.name} has no {missing}; other methods have these seeds.")
     return sentences
 
 
@@ -131,32 +129,27 @@ def run_page(run: RunFolder) -> str:
     if figures:
         parts += ["<h2>Figures</h2>", *map(_figure, figures)]
     history = run.read_json("history.json") or {}
-    if any(history.values()):
-        stages = [
-            (
-                stage,
-                f"{len(e)} epochs, {sum(x['seconds'] for x in e):.0f} s, loss {e[-1]['loss']:.4f}",
-            )
-            for stage, e in history.items()
-            if e
-        ]
+    stages = {
+        stage: f"{len(e)} epochs, {sum(x['seconds'] for x in e):.0f} s, loss {e[-1]['loss']:.4f}"
+        for stage, e in history.items()
+        if e
+    }
+    if stages:
         parts += ["<h2>Training</h2>", _table(stages)]
-    parts += ["<h2>Settings</h2>", _table(run.config.items())]
+    parts += ["<h2>Settings</h2>", _table(run.config)]
     return PAGE.format(title=html.escape(f"Run {run.path.resolve().name}"), body="\n".join(parts))
 
 
 def _numbers(measured: dict[str, Any]) -> str:
     on = f"On {measured['test']}" + (f", OOD: {measured['ood']}" if measured["ood"] else "")
     values = measured["values"]
-    rows = [(f"{k}: {MEANINGS[k]}", f"{values[k]:.3f}") for k in MEANINGS if k in values]
+    rows = {f"{k}: {what}": f"{values[k]:.3f}" for k, what in MEANINGS.items() if k in values}
     return f"<p>{html.escape(on)}, {html.escape(measured['when'])}.</p>\n{_table(rows)}"
 
 
-def _table(rows: Any) -> str:
-    cells = (
-        f"<tr><th>{html.escape(str(k))}</th><td>{html.escape(str(v))}</td></tr>" for k, v in rows
-    )
-    return f"<table>{''.join(cells)}</table>"
+def _table(rows: Mapping[str, Any]) -> str:
+    shown = [(html.escape(k), html.escape(str(v))) for k, v in rows.items()]
+    return f"<table>{''.join(f'<tr><th>{k}</th><td>{v}</td></tr>' for k, v in shown)}</table>"
 
 
 def _figure(file: Path) -> str:

@@ -19,24 +19,21 @@ import json
 import shlex
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomli_w
 
-import surefind
+import surefind as sf
 from surefind.apps.cli.interrupts import this_command
 from surefind.apps.cli.plots import LOSS
 from surefind.apps.cli.preflight import check_place
 from surefind.apps.cli.sources import split_part
 from surefind.errors import InputError
 from surefind.files import write_atomically
-
-if TYPE_CHECKING:
-    from surefind.estimators.learner import MetricLearner
-
 
 FORMAT = 1
 CONFIG = "config.toml"
@@ -60,11 +57,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def write_config(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a run's config.toml, and return what it holds: the settings, after the format."""
-    config = {"format": FORMAT, **settings}
-    write_atomically(folder / CONFIG, tomli_w.dumps(config))
-    return config
+NUMBERS = ("embedding_dim", "examples_per_class", "margin", "prior_precision", "scale")
+"""Options that may be left out, for which config.toml, which has no null, then holds 0."""
+
+
+def as_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a command as config.toml holds them: all but where and whether to resume."""
+    settings = {k: v for k, v in given.items() if k not in ("out", "resume")}
+    for name, value in settings.items():
+        if value is None:
+            settings[name] = 0 if name in NUMBERS else ""
+        elif isinstance(value, Path):
+            settings[name] = str(value)
+    return settings
 
 
 EXPLAINED = {
@@ -133,13 +138,11 @@ class RunFolder:
     path: Path
     config: Mapping[str, Any]
 
-    def learner(self) -> "MetricLearner":
+    def learner(self) -> "sf.MetricLearner":
         """Load the fitted model; refuse a run that has none yet, or whose model cannot be read."""
-        from surefind.estimators.learner import load
-
         if not self.trained:
             raise InputError(self.unfinished, field="run")
-        return load(self.path)
+        return sf.load(self.path)
 
     @property
     def trained(self) -> bool:
@@ -176,18 +179,13 @@ class RunFolder:
             InputError: If it is not known, or not to be found from here.
         """
         source: str | None = self.config.get("source")
-        if source is None:
-            raise InputError(
-                f"{self.path} does not say what it was trained on; {otherwise}.", field="source"
-            )
-        try:
-            split_part(source)
-        except InputError as error:
-            raise InputError(
-                f"{self.path} was trained on {source}, which is not to be found from here; {otherwise}.",
-                field="source",
-            ) from error
-        return source
+        why = "does not say what it was trained on"
+        if source is not None:
+            with suppress(InputError):
+                split_part(source)
+                return source
+            why = f"was trained on {source}, which is not to be found from here"
+        raise InputError(f"{self.path} {why}; {otherwise}.", field="source")
 
     @property
     def fingerprint(self) -> str | None:
@@ -258,11 +256,11 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
 
 def create_run(folder: Path, settings: Mapping[str, Any]) -> RunFolder:
     """Make a run's folder, or resume the one that `check_run` allowed, with settings that TOML can hold."""
-    made = {"surefind": surefind.__version__, "command": this_command()}
+    made = {"format": FORMAT, "surefind": sf.__version__, "command": this_command()}
+    run = RunFolder(folder, {**made, **settings})
     folder.mkdir(parents=True, exist_ok=True)
-    config = write_config(folder, {**made, **settings})
-    run = RunFolder(folder, config)
-    run.log(f"started: {config['command']}")
+    write_atomically(folder / CONFIG, tomli_w.dumps(run.config))
+    run.log(f"started: {made['command']}")
     run.explain()
     return run
 

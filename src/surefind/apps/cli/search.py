@@ -13,65 +13,55 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.table import Table
+from rich.text import Text
+from typer import Option
 
-from surefind.apps.cli.calibrate import GROUPS, GroupsOption
+import surefind as sf
+from surefind.apps.cli import options
+from surefind.apps.cli.calibrate import GROUPS
 from surefind.apps.cli.console import console, say, spelled, to_stderr
 from surefind.apps.cli.items import check_model, read_items
-from surefind.apps.cli.options import (
-    SOURCE_HELP,
-    DataFolder,
-    GalleryArgument,
-    Normalize,
-    OnBad,
-    RunOption,
-    complete_source,
-)
 from surefind.apps.cli.preflight import check_file
 from surefind.files import write_atomically
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from surefind.gallery.answers import Answers
 
 SHOWN, NEIGHBOURS = 20, 3
 """Queries, and neighbours of each, in the table; files have all of them."""
 SUFFIXES = (".json", ".csv")
+DECIDED = ("decision", "probability", "reasons")
 COLUMNS = ("id", "label", "score", "kappa")
-HEADER = ("query", "decision", "probability", "reasons", "rank", *COLUMNS)
 STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
 
 
 def search(
-    gallery: GalleryArgument,
+    gallery: options.GalleryArgument,
     queries: Annotated[
-        str, typer.Argument(help=f"What to look up. {SOURCE_HELP}", autocompletion=complete_source)
+        str, options.source_argument(help=f"What to look up. {options.SOURCE_HELP}")
     ],
-    run: RunOption = None,
-    k: Annotated[int, typer.Option("-k", help="Neighbours of each query.")] = 10,
+    run: options.Run = None,
+    k: Annotated[int, Option("-k", help="Neighbours of each query.")] = 10,
     rank: Annotated[
         Literal["distance", "expected", "match"] | None,
-        typer.Option(help="What neighbours are ordered by; that of the calibration by default."),
+        Option(help="What neighbours are ordered by; that of the calibration by default."),
     ] = None,
     stale: Annotated[
         Literal["refuse", "mark", "ignore"],
-        typer.Option(help="If the calibration is out of date: no answer, marked, or no decisions."),
+        Option(help="If the calibration is out of date: no answer, marked, or no decisions."),
     ] = "refuse",
-    groups: GroupsOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
-    out: Annotated[Path | None, typer.Option(help="File to write: .json or .csv.")] = None,
-    normalize: Normalize = False,
-    on_bad: OnBad = "refuse",
-    data: DataFolder = None,
+    groups: options.Groups = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+    out: Annotated[Path | None, Option(help="File to write: .json or .csv.")] = None,
+    normalize: options.Normalize = False,
+    on_bad: options.OnBad = "refuse",
+    data: options.DataFolder = None,
 ) -> None:
     """Look up images or vectors in a gallery: match, review or no match, and the nearest items.
 
     Example: `surefind search gallery digits:test --run runs/digits -k 5 --out answers.csv`
     """
-    from surefind.gallery.gallery import Gallery
     from surefind.validation import check_int
 
     check_int("k", k, least=1)
@@ -79,7 +69,7 @@ def search(
         check_file(out, SUFFIXES)
     aside = to_stderr if as_json else say
     policy = "mark" if stale == "mark" else "refuse"
-    with Gallery.open(gallery, mode="r", normalize=normalize, on_stale=policy) as opened:
+    with sf.Gallery.open(gallery, mode="r", normalize=normalize, on_stale=policy) as opened:
         check_model(opened, run)
         items = read_items(queries, run, data, on_bad=on_bad, announce=aside)
         members = None if groups is None else items.column(groups, GROUPS)
@@ -98,7 +88,7 @@ def search(
         aside(f"Wrote the answers of {len(answers)} queries to {out}.")
 
 
-def show(ids: Sequence[str], answers: "Answers", calibrating: str) -> None:
+def show(ids: Sequence[str], answers: "sf.Answers", calibrating: str) -> None:
     """Print a table of the first answers, and a count of the decisions, or how to calibrate."""
     console.print(answer_table(ids, answers))
     if len(answers) > SHOWN:
@@ -109,19 +99,15 @@ def show(ids: Sequence[str], answers: "Answers", calibrating: str) -> None:
     counts = Counter(answers.decision.tolist())
     counted = ", ".join(f"{counts[d]} {d}" for d in STYLES)
     old = (
-        " They are stale: the gallery has changed since it was calibrated." if answers.stale else ""
+        "They are stale: the gallery has changed since it was calibrated." if answers.stale else ""
     )
-    say(f"Decisions: {counted}.{old}")
+    say(f"Decisions: {counted}. {old}".rstrip())
 
 
-def answer_table(ids: Sequence[str], answers: "Answers") -> "Table":
+def answer_table(ids: Sequence[str], answers: "sf.Answers") -> Table:
     """Return the first answers as a table."""
-    from rich.table import Table
-    from rich.text import Text
-
     decided = answers.decision is not None
-    columns = ("query", *(("decision", "probability", "reasons") if decided else ()), "nearest")
-    table = Table(*columns)
+    table = Table("query", *(DECIDED if decided else ()), "nearest")
     for row in plain_answers(ids[:SHOWN], answers):
         near = row["neighbours"][:NEIGHBOURS]
         cells = [Text(row["query"])]
@@ -135,16 +121,14 @@ def answer_table(ids: Sequence[str], answers: "Answers") -> "Table":
     return table
 
 
-def plain_answers(ids: Sequence[str], answers: "Answers") -> list[dict[str, Any]]:
+def plain_answers(ids: Sequence[str], answers: "sf.Answers") -> list[dict[str, Any]]:
     """Return answers as JSON can hold them, an object for each query; ``ids`` name the first, or all."""
     from surefind.gallery.answers import answer_records
 
     return [
         {
             "query": name,
-            "decision": record["decision"],
-            "probability": record["probability"],
-            "reasons": record["reasons"],
+            **{key: record[key] for key in DECIDED},
             "stale": answers.stale,
             "neighbours": [{key: found[key] for key in COLUMNS} for found in record["neighbours"]],
         }
@@ -152,16 +136,16 @@ def plain_answers(ids: Sequence[str], answers: "Answers") -> list[dict[str, Any]
     ]
 
 
-def json_text(ids: Sequence[str], answers: "Answers") -> str:
+def json_text(ids: Sequence[str], answers: "sf.Answers") -> str:
     """Write answers as JSON."""
     return json.dumps(plain_answers(ids, answers), ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def csv_text(ids: Sequence[str], answers: "Answers") -> str:
+def csv_text(ids: Sequence[str], answers: "sf.Answers") -> str:
     """Write answers as CSV, a line for each neighbour."""
     stream = io.StringIO()
     write = csv.writer(stream, lineterminator="\n").writerow
-    write(HEADER)
+    write(("query", *DECIDED, "rank", *COLUMNS))
     for row in plain_answers(ids, answers):
         front = row["query"], row["decision"], row["probability"], ", ".join(row["reasons"])
         for place, near in enumerate(row["neighbours"], start=1):

@@ -13,19 +13,17 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from typer import Option
 
+import surefind as sf
 from surefind.apps.cli.console import say, spelled
 from surefind.apps.cli.items import check_model
-from surefind.apps.cli.options import complete_run
+from surefind.apps.cli.options import run_argument
 from surefind.apps.cli.run_folder import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
-
-if TYPE_CHECKING:
-    from surefind.estimators.learner import MetricLearner
-    from surefind.gallery.gallery import Gallery
 
 GRACE = 30
 """Seconds that requests have to end when the service is stopped."""
@@ -35,37 +33,33 @@ CONNECTIONS = 1024
 def serve(
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN-or-GALLERY",
-            help="A run, or a gallery: its folder or its Milvus address.",
-            autocompletion=complete_run,
+        run_argument(
+            metavar="RUN-or-GALLERY", help="A run, or a gallery: its folder or its Milvus address."
         ),
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
     model: Annotated[
-        Path | None, typer.Option(help="Run that embeds images, if the target is a gallery.")
+        Path | None, Option(help="Run that embeds images, if the target is a gallery.")
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(help="Folder of the payloads' paths; by default that of `index`.")
+        Path | None, Option(help="Folder of the payloads' paths; by default that of `index`.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where reviews are kept; beside the gallery by default.")
+        Path | None, Option(help="Where reviews are kept; beside the gallery by default.")
     ] = None,
     read_token: Annotated[
-        str | None,
-        typer.Option(envvar="SUREFIND_READ_TOKEN", help="Lets its bearer search and look."),
+        str | None, Option(envvar="SUREFIND_READ_TOKEN", help="Lets its bearer search and look.")
     ] = None,
     write_token: Annotated[
-        str | None,
-        typer.Option(envvar="SUREFIND_WRITE_TOKEN", help="Lets its bearer change things too."),
+        str | None, Option(envvar="SUREFIND_WRITE_TOKEN", help="Lets its bearer change things too.")
     ] = None,
     rate: Annotated[
-        float, typer.Option(min=0, help="Requests a second and client; 0 for no limit.")
+        float, Option(min=0, help="Requests a second and client; 0 for no limit.")
     ] = 200.0,
-    max_mb: Annotated[int, typer.Option(min=1, help="Largest request in MB.")] = 10,
+    max_mb: Annotated[int, Option(min=1, help="Largest request in MB.")] = 10,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check whether everything is ready.")
+        bool, Option("--check", help="Only check whether everything is ready.")
     ] = False,
 ) -> None:
     """Serve a gallery over HTTP, with a page to search, browse and review.
@@ -127,21 +121,20 @@ def gallery_and_run(target: str) -> tuple[str, Path | None]:
     )
 
 
-def open_gallery(place: str, run: Path | None, *, check: bool) -> "Gallery":
+def open_gallery(place: str, run: Path | None, *, check: bool) -> "sf.Gallery":
     """Open the gallery, or make an empty one for a run that has none; with ``check``, only in memory."""
-    from surefind.gallery.gallery import Gallery
     from surefind.gallery.store import holds_gallery
 
     if run is None or holds_gallery(Path(place)):
-        return Gallery.open(place, mode="r" if check else "w", on_stale="mark")
+        return sf.Gallery.open(place, mode="r" if check else "w", on_stale="mark")
     owner = open_run(run)
-    made = Gallery(path=None if check else place, model=owner.fingerprint, on_stale="mark")
+    made = sf.Gallery(path=None if check else place, model=owner.fingerprint, on_stale="mark")
     if not check:
         owner.explain()
     return made
 
 
-def learner_for(gallery: "Gallery", run: Path | None) -> "MetricLearner | None":
+def learner_for(gallery: "sf.Gallery", run: Path | None) -> "sf.MetricLearner | None":
     """Load the model that embeds images; None if there is none, and only vectors can be searched."""
     if run is None and gallery.model is not None and (Path(gallery.model) / MODEL).is_file():
         run = Path(gallery.model)
@@ -151,20 +144,20 @@ def learner_for(gallery: "Gallery", run: Path | None) -> "MetricLearner | None":
     return None if run is None else open_run(run).learner()
 
 
-def remembered_images(gallery: "Gallery") -> Path | None:
+def remembered_images(gallery: "sf.Gallery") -> Path | None:
     """Return the folder of the images that were indexed, if it is there."""
     folder = gallery.about.get("images")
     return Path(folder) if folder is not None and Path(folder).is_dir() else None
 
 
-def remembered_run(gallery: "Gallery") -> Path | None:
+def remembered_run(gallery: "sf.Gallery") -> Path | None:
     """Return the run that embedded the items, if it is there and unchanged."""
     run = Path(gallery.about.get("run", ""))
     there = (run / MODEL).is_file() and open_run(run).fingerprint == gallery.model
     return run if there else None
 
 
-def described(place: str, gallery: "Gallery", learner: "MetricLearner | None") -> str:
+def described(place: str, gallery: "sf.Gallery", learner: "sf.MetricLearner | None") -> str:
     """Describe what will be served."""
     images = "images and vectors" if learner is not None else "vectors only: no model is known"
     made = "calibrated" if gallery.calibration is not None else "not calibrated: no decisions"

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import surefind as sf
 from surefind.apps.cli.console import say
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    from surefind.data.dataset import Dataset
     from surefind.data.splits import Splits
-    from surefind.estimators.learner import MetricLearner
 
 
 def holds_vectors(path: Path) -> bool:
@@ -25,7 +24,7 @@ def holds_vectors(path: Path) -> bool:
     return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
 
 
-def read_vectors(path: Path, labels: Path | None = None) -> "Dataset":
+def read_vectors(path: Path, labels: Path | None = None) -> "sf.Dataset":
     """Read vectors as a data set.
 
     Args:
@@ -35,7 +34,6 @@ def read_vectors(path: Path, labels: Path | None = None) -> "Dataset":
     Raises:
         InputError: If the file holds no vectors, or a label is missing.
     """
-    from surefind.data.dataset import Dataset
     from surefind.data.formats import LABELS, read_column, read_vector_file
 
     found = read_vector_file(path)
@@ -43,7 +41,7 @@ def read_vectors(path: Path, labels: Path | None = None) -> "Dataset":
     if labels is not None and known is not None and known.dtype.kind in "US" and not all(known):
         empty = next(row for row, label in enumerate(known) if not label)
         raise InputError(f"{labels}: the label of row {empty} is empty. Fill it.", field="labels")
-    return Dataset(found.vectors, known, names=found.ids, name=path.stem)
+    return sf.Dataset(found.vectors, known, names=found.ids, name=path.stem)
 
 
 NAMED = 10
@@ -52,7 +50,7 @@ NAMED = 10
 
 def read_source(
     source: str, data: Path | None, *, prefer: str | None = None, mode: str | None = None
-) -> "Dataset":
+) -> "sf.Dataset":
     """Read one part of what a user named.
 
     Args:
@@ -85,8 +83,8 @@ def read_source(
 
 
 def readable(
-    dataset: "Dataset", on_bad: str, *, announce: Callable[[str], None] = say
-) -> "Dataset":
+    dataset: "sf.Dataset", on_bad: str, *, announce: Callable[[str], None] = say
+) -> "sf.Dataset":
     """Decode every image in files once, before anything long, and return the examples that can be read.
 
     Args:
@@ -106,6 +104,22 @@ def readable(
     if not len(good):
         raise InputError(f"no image of {dataset.name} can be read; give others.", field="source")
     return good
+
+
+def read_for(
+    learner: "sf.MetricLearner",
+    source: str,
+    data: Path | None,
+    on_bad: str,
+    prefer: str | None = None,
+) -> "sf.Dataset":
+    """Read what a fitted learner is to embed; refuse what it cannot take, or a source that is empty."""
+    dataset = read_source(source, data, prefer=prefer, mode=learner.input_spec_.mode)
+    dataset = readable(dataset, on_bad)
+    if not len(dataset):
+        raise InputError(f"{source} holds nothing.", field="source")
+    check_fits(learner, dataset)
+    return dataset
 
 
 def split_part(source: str) -> tuple[str, str | None]:
@@ -138,7 +152,7 @@ def part_names(where: str, data: Path | None) -> tuple[str, ...]:
     return tuple(_parts(where, data, "RGB"))
 
 
-def check_fits(learner: "MetricLearner", dataset: "Dataset") -> None:
+def check_fits(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> None:
     """Embed two examples before anything long, to see that the network takes them.
 
     Args:
@@ -169,7 +183,8 @@ def check_fits(learner: "MetricLearner", dataset: "Dataset") -> None:
 
 def _parts(where: str, data: Path | None, mode: str) -> "Splits":
     from surefind.data.catalogue import load, set_names
-    from surefind.data.folder import load_folder
+    from surefind.data.folder import image_paths, load_folder
+    from surefind.data.images import ImageFiles
     from surefind.data.splits import Splits
     from surefind.data.tables import load_manifest
 
@@ -177,24 +192,12 @@ def _parts(where: str, data: Path | None, mode: str) -> "Splits":
     if where in set_names():
         return load(where, data)
     if path.is_dir():
-        flat = _loose_images(path, mode)
-        return load_folder(path, mode=mode) if flat is None else flat
+        nested = any(p.is_dir() and not p.name.startswith(".") for p in path.iterdir())
+        if nested or not (images := image_paths(path)):
+            return load_folder(path, mode=mode)
+        # Without class folders they are images without labels.
+        names = [p.name for p in images]
+        return Splits({"all": sf.Dataset(ImageFiles(images, mode), names=names, name=path.name)})
     if holds_vectors(path):
         return Splits({"all": read_vectors(path)})
     return load_manifest(path, mode=mode)
-
-
-def _loose_images(folder: Path, mode: str) -> "Splits | None":
-    """Read a folder without class folders as images without labels."""
-    from surefind.data.dataset import Dataset
-    from surefind.data.folder import image_paths
-    from surefind.data.images import ImageFiles
-    from surefind.data.splits import Splits
-
-    if any(p.is_dir() and not p.name.startswith(".") for p in folder.iterdir()):
-        return None
-    paths = image_paths(folder)
-    if not paths:
-        return None
-    names = [p.name for p in paths]
-    return Splits({"all": Dataset(ImageFiles(paths, mode), names=names, name=folder.name)})

@@ -5,32 +5,19 @@ The network is one by name, or a backbone from a folder with a new head.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import typer
+from typer import Option
 
+import surefind as sf
+from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled, stage_progress
 from surefind.apps.cli.interrupts import this_command, whole_steps
-from surefind.apps.cli.options import (
-    DataFolder,
-    OnBad,
-    Out,
-    Resume,
-    SourceArgument,
-    complete_method,
-)
 from surefind.apps.cli.plots import NO_FIGURES, can_draw, draw_history
 from surefind.apps.cli.preflight import check_place, posterior_estimate, training_estimate
-from surefind.apps.cli.run_folder import RunFolder, check_run, create_run
+from surefind.apps.cli.run_folder import RunFolder, as_settings, check_run, create_run
 from surefind.apps.cli.sources import check_fits, part_names, read_source, readable, split_part
 from surefind.errors import CommandInterruptedError, InputError, NumericalError
-
-if TYPE_CHECKING:
-    from surefind.data.dataset import Dataset
-    from surefind.data.preprocessing import Preprocessing
-    from surefind.estimators.learner import MetricLearner
-    from surefind.models.encoder import Encoder
-
 
 FITTING = {"fashion-mnist": "fashion-mnist", "cifar10": "cifar10", "digits": "small"}
 """The network that "auto" takes for a set; for images in files, the small one."""
@@ -39,8 +26,8 @@ SIDES = {"fashion-mnist": 28, "cifar10": 32, "small": 64}
 
 
 def chosen_encoder(
-    kind: str, source: str, dataset: "Dataset", dim: int | None, seed: int
-) -> "tuple[Encoder, Preprocessing | None]":
+    kind: str, source: str, dataset: "sf.Dataset", dim: int | None, seed: int
+) -> "tuple[sf.Encoder, sf.Preprocessing | None]":
     """Build the network that was asked for, or that fits the set.
 
     Args:
@@ -57,7 +44,6 @@ def chosen_encoder(
         InputError: If "auto" knows no network for the set.
     """
     from surefind.data.images import ImageFiles
-    from surefind.data.preprocessing import Preprocessing
     from surefind.learning.seeds import seeded
     from surefind.models.backbones import load_backbone, with_linear_head
     from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
@@ -66,9 +52,8 @@ def chosen_encoder(
     if kind == "auto":
         kind = FITTING.get(source, "small" if files else "")
     generator = seeded(seed, "encoder")
-    resized = (
-        Preprocessing(resize=SIDES[kind], crop=SIDES[kind]) if files and kind in SIDES else None
-    )
+    side = SIDES.get(kind) if files else None
+    resized = None if side is None else sf.Preprocessing(resize=side, crop=side)
     if kind == "fashion-mnist":
         return fashion_mnist_net(dim or 3, generator=generator), resized
     if kind == "cifar10":
@@ -88,7 +73,9 @@ def chosen_encoder(
             field="encoder",
         )
     tower = load_backbone(kind)
-    wanted = None if tower.preprocessing is None else Preprocessing.from_dict(tower.preprocessing)
+    wanted = (
+        None if tower.preprocessing is None else sf.Preprocessing.from_dict(tower.preprocessing)
+    )
     return with_linear_head(tower, dim, generator=generator), wanted
 
 
@@ -113,43 +100,40 @@ def leave_processes() -> None:
         distributed.destroy_process_group()
 
 
+LEARNER = ("method", "epochs", "seed", "batch_size", "learning_rate", "examples_per_class")
+"""Options that the learner takes by the same name."""
 COPIES = 6
 """How often a model's size is written: weights, optimiser, result, and each once more beside its place."""
 
 
 def train(
-    source: SourceArgument,
-    out: Out,
+    source: options.SourceArgument,
+    out: options.Out,
     method: Annotated[
         str,
-        typer.Option(help="The method, with its uncertainty.", autocompletion=complete_method),
+        Option(help="The method, with its uncertainty.", autocompletion=options.complete_method),
     ] = "laplace-online",
     encoder: Annotated[
-        str,
-        typer.Option(help="fashion-mnist, cifar10, small, or a backbone's folder; auto chooses."),
+        str, Option(help="fashion-mnist, cifar10, small, or a backbone's folder; auto chooses.")
     ] = "auto",
-    embedding_dim: Annotated[int | None, typer.Option(help="Dimension of the embedding.")] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 20,
-    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 64,
+    embedding_dim: Annotated[int | None, Option(help="Dimension of the embedding.")] = None,
+    epochs: Annotated[int, Option(help="Passes over the data.")] = 20,
+    batch_size: Annotated[int, Option(help="Examples a step.")] = 64,
     margin: Annotated[
         float | None,
-        typer.Option(
-            help="Squared distance up to which negative pairs repel; the learner's default."
-        ),
+        Option(help="Squared distance up to which negative pairs repel; the learner's default."),
     ] = None,
-    learning_rate: Annotated[float, typer.Option(help="Of RMSprop.")] = 1e-3,
-    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    learning_rate: Annotated[float, Option(help="Of RMSprop.")] = 1e-3,
+    seed: options.Seed = 0,
     examples_per_class: Annotated[
-        int | None,
-        typer.Option(help="K for batches of K examples per class or place; random otherwise."),
+        int | None, Option(help="K for batches of K examples per class or place; random otherwise.")
     ] = None,
     mining: Annotated[
-        Literal["none", "all", "hard", "semi-hard"],
-        typer.Option(help="Which pairs of a batch to take."),
+        Literal["none", "all", "hard", "semi-hard"], Option(help="Which pairs of a batch to take.")
     ] = "none",
-    on_bad: OnBad = "refuse",
-    data: DataFolder = None,
-    resume: Resume = False,
+    on_bad: options.OnBad = "refuse",
+    data: options.DataFolder = None,
+    resume: options.Resume = False,
 ) -> None:
     """Train an encoder with uncertainty.
 
@@ -158,9 +142,8 @@ def train(
 
     Example: `surefind train digits --out runs/digits --epochs 2`
     """
+    given = locals().copy()
     from surefind.data.images import ImageFiles
-    from surefind.data.preprocessing import Preprocessing
-    from surefind.estimators.learner import MetricLearner
     from surefind.learning.methods import METHODS
     from surefind.pairs.objectives import MARGIN, Contrastive
     from surefind.validation import check_choice, check_int, check_positive
@@ -172,21 +155,7 @@ def train(
     check_int("batch_size", batch_size, least=2)
     check_int("epochs", epochs, least=0)
     speaks = join_processes()
-    settings = {
-        "source": source,
-        "method": method,
-        "encoder": encoder,
-        "embedding_dim": embedding_dim or 0,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "margin": margin,
-        "learning_rate": learning_rate,
-        "seed": seed,
-        "examples_per_class": examples_per_class or 0,
-        "mining": mining,
-        "on_bad": on_bad,
-        "data": "" if data is None else str(data),
-    }
+    settings = as_settings(given | {"margin": margin})
     if speaks:
         check_run(out, settings, resume=resume)
     dataset = readable(read_source(source, data, prefer="train"), on_bad)
@@ -194,16 +163,11 @@ def train(
         encoder, split_part(source)[0], dataset, embedding_dim, seed
     )
     if preprocessing is None and isinstance(dataset.inputs, ImageFiles):
-        preprocessing = Preprocessing(resize=256, crop=224)
-    learner = MetricLearner(
+        preprocessing = sf.Preprocessing(resize=256, crop=224)
+    learner = sf.MetricLearner(
         network,
-        method=method,
-        epochs=epochs,
-        seed=seed,
-        batch_size=batch_size,
+        **{name: given[name] for name in LEARNER},
         margin=margin,
-        learning_rate=learning_rate,
-        examples_per_class=examples_per_class,
         objective=Contrastive(margin, mining=None if mining == "none" else mining),
         preprocessing=preprocessing,
     )
@@ -214,8 +178,8 @@ def train(
 
 
 def fit_and_save(
-    learner: "MetricLearner",
-    dataset: "Dataset",
+    learner: "sf.MetricLearner",
+    dataset: "sf.Dataset",
     out: Path,
     settings: dict[str, Any],
     *,
@@ -263,7 +227,7 @@ def fit_and_save(
     say(f"Next: {next_command(out, settings)}")
 
 
-def say_how_long(learner: "MetricLearner", dataset: "Dataset", *, resume: bool) -> None:
+def say_how_long(learner: "sf.MetricLearner", dataset: "sf.Dataset", *, resume: bool) -> None:
     """Print how long a fit takes, as far as that can be measured, and what is not included."""
     kept = " What a checkpoint holds is not done again." if resume else ""
     steps = training_estimate(learner, dataset)
@@ -291,7 +255,7 @@ def next_command(out: Path, settings: dict[str, Any]) -> str:
     return spelled("index", source, run=out, out=out / "gallery", **how)
 
 
-def finish_run(run: RunFolder, learner: "MetricLearner") -> None:
+def finish_run(run: RunFolder, learner: "sf.MetricLearner") -> None:
     """Write history, figure and README beside a saved model."""
     history = {stage: [vars(e) for e in epochs] for stage, epochs in learner.history_.items()}
     run.write_json("history.json", history)
