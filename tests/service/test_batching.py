@@ -5,10 +5,9 @@ import time
 
 import numpy as np
 import pytest
-from surefind.gallery.faults import StaleError
 
 from surefind.apps.service.batching import Batcher, Query, search_together
-from surefind.errors import DegenerateError, InputError, RefusedError
+from surefind.errors import DegenerateError, InputError, RefusedError, StaleError
 from surefind.gallery.gallery import Gallery
 
 
