@@ -1,4 +1,5 @@
 import json
+import os
 import zlib
 
 import numpy as np
@@ -239,6 +240,6 @@ def test_a_disk_without_room_for_the_graph_fails_no_search(builds, tmp_path, mon
     rng = np.random.default_rng(10)
     with Gallery(path=tmp_path / "g", index="hnsw") as gallery:
         gallery.add(unit(rng, 100))
-        monkeypatch.setattr(graph.os, "replace", full)
+        monkeypatch.setattr(os, "replace", full)
         assert len(gallery.search(unit(rng, 3))) == 3
     assert not [p for p in (tmp_path / "g").iterdir() if "graph" in p.name]
