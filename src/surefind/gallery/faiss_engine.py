@@ -110,12 +110,12 @@ class FaissEngine:
         """Drop records, all of which are kept."""
         table = self._table
         gone = table.rows(ids)
-        filled, sources = table.gaps(gone)
+        moves = table.moves(gone)
         total = table.total - sum(table.take(gone).hashes())
         if store := self._writable():
-            store.remove(gone, filled, sources, table.total, total)
-        table.remove(ids, filled, sources, total)
-        self._graph.moved(filled, sources, len(table))
+            store.remove(gone, moves, table.total, total)
+        table.remove(ids, moves, total)
+        self._graph.moved(moves, len(table))
 
     def fetch(self, ids: Sequence[Id]) -> Records:
         """Return kept records, in the order of the ids."""
@@ -219,38 +219,27 @@ class Table:
         self, rows: Int[np.ndarray, " n"], records: Records, total: int
     ) -> Int[np.ndarray, " m"]:
         """Keep records in their rows; return those rows whose vector changed."""
-        size, new = len(self), len(rows) - int((rows < len(self)).sum())
-        self._reserve(size + new, records.vectors.shape[1])
-        for row, id_, label, payload in zip(
-            rows.tolist(), records.ids, records.labels, records.payload, strict=True
-        ):
-            if row == len(self.ids):
-                self.row_of[id_] = row
-                self.ids.append(id_)
-                self.labels.append(label)
-                self.payload.append(payload)
-            else:
-                self.labels[row], self.payload[row] = label, payload
+        size, places = len(self), rows.tolist()
+        self._reserve(int(rows.max(initial=size - 1)) + 1, records.vectors.shape[1])
+        self.row_of.update(zip(records.ids, places, strict=True))
+        values = (records.ids, records.labels, records.payload)
+        for column, new in zip(self._columns, values, strict=True):
+            for row, value in zip(places, new, strict=True):
+                column[row : row + 1] = [value]  # in place of the old one, or at the end
         changed = (rows >= size) | (self._vectors[rows] != records.vectors).any(axis=1)
         self._vectors[rows], self._kappa[rows] = records.vectors, records.kappa
         self.total = total
         return np.asarray(rows[changed])
 
-    def gaps(
-        self, gone: Int[np.ndarray, " n"]
-    ) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
+    def moves(self, gone: Int[np.ndarray, " n"]) -> Int[np.ndarray, "2 m"]:
         """Return the rows that removals leave empty, and the last rows that are to fill them."""
         size = len(self) - len(gone)
-        return gone[gone < size], np.setdiff1d(np.arange(size, len(self)), gone)
+        last = np.setdiff1d(np.arange(size, len(self)), gone)
+        return np.stack([gone[gone < size], last])
 
-    def remove(
-        self,
-        ids: Sequence[Id],
-        filled: Int[np.ndarray, " m"],
-        sources: Int[np.ndarray, " m"],
-        total: int,
-    ) -> None:
-        """Drop records, and move those of the rows ``sources`` to ``filled``."""
+    def remove(self, ids: Sequence[Id], moves: Int[np.ndarray, "2 m"], total: int) -> None:
+        """Drop records, and move others into their rows."""
+        filled, sources = moves
         for id_ in ids:
             del self.row_of[id_]
         self._vectors[filled], self._kappa[filled] = self._vectors[sources], self._kappa[sources]

@@ -130,11 +130,9 @@ class Graph:
         self._row_of[nodes[nodes >= 0]] = -1
         self._node_of[rows] = -1
 
-    def moved(
-        self, filled: Int[np.ndarray, " m"], sources: Int[np.ndarray, " m"], size: int
-    ) -> None:
-        """Follow a removal: the records of ``sources`` went to ``filled``, and ``size`` rows are left."""
-        heard = len(self._node_of)
+    def moved(self, moves: Int[np.ndarray, "2 m"], size: int) -> None:
+        """Follow a removal: rows ``moves[1]`` went to ``moves[0]``, and ``size`` rows are left."""
+        (filled, sources), heard = moves, len(self._node_of)
         kept = sources < heard  # then so is the row to fill, which comes before
         nodes = self._node_of[sources[kept]]
         self.changed(np.concatenate([filled, np.arange(size, heard)]))

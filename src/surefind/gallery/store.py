@@ -97,19 +97,13 @@ class Store:
             content["records"] = max(content["records"], int(rows.max(initial=-1)) + 1)
 
     def remove(
-        self,
-        gone: Int[np.ndarray, " n"],
-        filled: Int[np.ndarray, " m"],
-        sources: Int[np.ndarray, " m"],
-        before: int,
-        after: int,
+        self, gone: Int[np.ndarray, " n"], moves: Int[np.ndarray, "2 m"], before: int, after: int
     ) -> None:
-        """Drop the rows ``gone``, and move those of ``sources`` to ``filled``."""
+        """Drop the rows ``gone``, and give the rows ``moves[1]`` the places ``moves[0]``."""
         with self._change(before, after) as content:
             execute = self._connection.executemany
             execute("DELETE FROM items WHERE row = ?", [(row,) for row in gone.tolist()])
-            moves = zip(filled.tolist(), sources.tolist(), strict=True)
-            execute("UPDATE items SET row = ? WHERE row = ?", moves)
+            execute("UPDATE items SET row = ? WHERE row = ?", moves.T.tolist())
             content["records"] -= len(gone)
 
     def set_metadata(self, metadata: Metadata, total: int) -> None:
