@@ -12,6 +12,7 @@ gallery has changed.
 import asyncio
 import functools
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -94,29 +95,22 @@ class AppState:
     def __init__(self, gallery: Gallery, learner: Learner | None, settings: Settings) -> None:
         self.gallery, self.settings = gallery, settings
         self.reviews = Reviews(settings.folder / FILE)
-        self.thumbnails = Thumbnails(
-            settings.folder / "thumbnails", settings.images, settings.max_pixels
-        )
+        pictures = settings.folder / "thumbnails"
+        self.thumbnails = Thumbnails(pictures, settings.images, settings.max_pixels)
         self.catalogues = Catalogues(gallery)
         self.metrics = Metrics(lambda: len(gallery), lambda: len(self.reviews))
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-service")
         self._lister = ThreadPoolExecutor(1, thread_name_prefix="surefind-list")
-        self._embedder = None if learner is None else ImageEmbedder(learner, settings.max_pixels)
-        self._searches: Batcher[Query, Reply] = Batcher(
-            functools.partial(search_together, gallery, self.thumbnails.has),
-            most=settings.max_batch,
-            waiting=settings.max_waiting,
-            observe=self.metrics.batch("search"),
+        batcher = functools.partial(Batcher, most=settings.max_batch, waiting=settings.max_waiting)
+        search = functools.partial(search_together, gallery, self.thumbnails.has)
+        self._searches: Batcher[Query, Reply] = batcher(
+            search, observe=self.metrics.batch("search")
         )
+        self._embedder = None if learner is None else ImageEmbedder(learner, settings.max_pixels)
         self._images: Batcher[np.ndarray, Embeddings] | None = None
         if self._embedder is not None:
-            self._images = Batcher(
-                self._embedder.embed,
-                most=settings.max_batch,
-                wait=settings.max_wait,
-                waiting=settings.max_waiting,
-                observe=self.metrics.batch("embed"),
-            )
+            count = self.metrics.batch("embed")
+            self._images = batcher(self._embedder.embed, wait=settings.max_wait, observe=count)
 
     @property
     def embeds(self) -> bool:
@@ -131,9 +125,8 @@ class AppState:
         """Decode and embed an upload; refused if it is no image, or there is no model."""
         embedder, images = self._embedder, self._images
         if embedder is None or images is None:
-            raise RefusedError(
-                409, "this service has no model, so it cannot embed images; send vectors."
-            )
+            sentence = "this service has no model, so it cannot embed images; send vectors."
+            raise RefusedError(409, sentence)
         prepared = await self.work(lambda: embedder.read(data))
         return await self._in_time(images.ask(prepared))
 
@@ -167,9 +160,8 @@ class AppState:
             async with asyncio.timeout(self.settings.seconds):
                 return await task
         except TimeoutError as error:
-            raise RefusedError(
-                504, f"this took longer than {self.settings.seconds:g} seconds; try again."
-            ) from error
+            limit = f"{self.settings.seconds:g} seconds"
+            raise RefusedError(504, f"this took longer than {limit}; try again.") from error
 
 
 async def state_of(request: Request) -> AppState:
@@ -192,20 +184,17 @@ def _read(gallery: Gallery, content: str) -> Catalogue:
 
 
 def _confusions(gallery: Gallery, ids: tuple[Id, ...]) -> dict[Id, int]:
-    rng = np.random.default_rng(0)
-    chosen = rng.permutation(len(ids))[:SAMPLE]
-    counts: dict[Id, int] = {}
+    chosen = np.random.default_rng(0).permutation(len(ids))[:SAMPLE]
+    counts: Counter[Id] = Counter()
     for start in range(0, len(chosen), BLOCK):
         items = [gallery.get(ids[i]) for i in chosen[start : start + BLOCK] if ids[i] in gallery]
         if not items:
             continue
-        queries = Embeddings(
-            np.stack([item.vector for item in items]), np.array([item.kappa for item in items])
-        )
+        mean, kappa = zip(*((item.vector, item.kappa) for item in items), strict=True)
+        queries = Embeddings(np.stack(mean), np.array(kappa))
         found = gallery.search(queries, k=2, decide=False)
         for item, near, labels in zip(items, found.ids, found.labels, strict=True):
-            others = [n for n, id_ in enumerate(near) if id_ != item.id]
-            if others and labels[others[0]] != item.label:
-                id_ = near[others[0]]
-                counts[id_] = counts.get(id_, 0) + 1
+            nearest = next((n for n, id_ in enumerate(near) if id_ != item.id), None)
+            if nearest is not None and labels[nearest] != item.label:
+                counts[near[nearest]] += 1
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0]))))
