@@ -71,16 +71,18 @@ class CalibrationRecord:
     content: str
     settings: Settings
 
-    def changes(self, model: str | None, content: str, settings: Settings) -> list[str]:
+    def changes(self, engine: Engine, model: str | None, rank: str) -> list[str]:
         """Return what is different now, a phrase each; none if the calibration still holds."""
         found = []
         if model != self.model:
             found.append(f"the model was {self.model!r} and is {model!r}")
-        if content != self.content:
+        if engine.fingerprint() != self.content:
             found.append("items were added, updated or deleted")
-        before, now = asdict(self.settings), asdict(settings)
-        found += [f"{n} was {before[n]!r} and is {now[n]!r}" for n in now if now[n] != before[n]]
-        return found
+        before = asdict(self.settings)
+        now = asdict(Settings(self.settings.neighbours, rank, engine.index))
+        return found + [
+            f"{n} was {before[n]!r} and is {now[n]!r}" for n in now if now[n] != before[n]
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
@@ -173,8 +175,7 @@ def is_stale(
     Raises:
         StaleError: If it was, and that is refused.
     """
-    now = Settings(record.settings.neighbours, rank, engine.index)
-    changes = record.changes(model, engine.fingerprint(), now)
+    changes = record.changes(engine, model, rank)
     if changes and policy == "refuse":
         raise StaleError(
             f"the calibration does not hold any more: {'; '.join(changes)}.",

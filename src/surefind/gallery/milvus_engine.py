@@ -104,15 +104,15 @@ class MilvusEngine:
             self._create(records.vectors.shape[1])
         if self._total is not None:
             self._total += sum(records.hashes()) - self._hash_sum(records.ids)
-        for start in range(0, len(rows), BATCH):
-            self._change("upsert", data=rows[start : start + BATCH])
+        for part in _parts(rows):
+            self._change("upsert", data=part)
 
     def remove(self, ids: Sequence[Id]) -> None:
         """Drop records, all of which are kept."""
         if self._total is not None:
             self._total -= self._hash_sum(ids)
-        for start in range(0, len(ids), BATCH):
-            self._change("delete", ids=[_key(i) for i in ids[start : start + BATCH]])
+        for part in _parts([_key(i) for i in ids]):
+            self._change("delete", ids=part)
 
     def fetch(self, ids: Sequence[Id]) -> Records:
         """Return kept records, in the order of the ids."""
@@ -154,7 +154,7 @@ class MilvusEngine:
     def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""
         text = json.dumps(metadata)  # ASCII, so that characters are bytes
-        parts = [text[start : start + PART] for start in range(0, len(text), PART)]
+        parts = _parts(text, PART)
         if not self._milvus.call("has_collection", self._metadata_name):
             self._milvus.make(self._metadata_name, 2, ["text"])
         rows = [
@@ -250,8 +250,7 @@ class Milvus:
     def rows(self, collection: str, keys: Sequence[str], columns: list[str]) -> list[Row]:
         """Return the rows of those keys that exist, in any order."""
         found: list[Row] = []
-        for start in range(0, len(keys), BATCH):
-            part = list(keys[start : start + BATCH])
+        for part in _parts(list(keys)):
             found += self.call("get", collection, ids=part, output_fields=columns)
         return found
 
@@ -311,6 +310,10 @@ class Milvus:
                 "before is kept there. Check that it runs, that the address is right, and that no "
                 "other process has a milvus-lite folder open; then repeat the call."
             ) from error
+
+
+def _parts(values: Any, size: int = BATCH) -> list[Any]:
+    return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def _key(id_: Id) -> str:

@@ -90,14 +90,15 @@ def find(
     count, k = min(size, candidates(k, rank)), min(size, k)
     blocks = [slice(start, start + BLOCK) for start in range(0, len(queries), BLOCK)]
     parts = [_block(engine, queries[b], kappa[b], count, k, rank) for b in blocks]
-    fewest = min(part.ids.shape[1] for part in parts)
-    columns = ("ids", "labels", "scores", "kappa", "payload")
-    return Found(*(np.concatenate([getattr(p, c)[:, :fewest] for p in parts]) for c in columns))
+    fewest = min(part[0].shape[1] for part in parts)
+    columns = zip(*parts, strict=True)
+    return Found(*(np.concatenate([part[:, :fewest] for part in column]) for column in columns))
 
 
 def _block(
     engine: Engine, queries: np.ndarray, kappa: np.ndarray, count: int, k: int, rank: str
-) -> Found:
+) -> list[np.ndarray]:
+    """Find the columns of `Found` for some queries."""
     records = engine.search(queries, count)
     shape = (len(queries), len(records) // len(queries))
     vectors, own = records.vectors.reshape(*shape, -1), records.kappa.reshape(shape)
@@ -105,7 +106,7 @@ def _block(
     ids = objects(records.ids, shape)
     order = _order(scores, ids)[:, :k]
     pick = [ids, objects(records.labels, shape), scores, own, objects(records.payload, shape)]
-    return Found(*(np.take_along_axis(column, order, axis=1) for column in pick))
+    return [np.take_along_axis(column, order, axis=1) for column in pick]
 
 
 def _order(scores: Float[np.ndarray, "q c"], ids: np.ndarray) -> np.ndarray:

@@ -209,12 +209,9 @@ def connect(file: Path, mode: str = "rw") -> sqlite3.Connection:
     Returns:
         A connection that any thread may use, one at a time, and that begins no transaction by itself.
     """
+    address = f"{file.resolve().as_uri()}?mode={mode}"
     connection = sqlite3.connect(
-        f"{file.resolve().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=BUSY,
-        isolation_level=None,
-        check_same_thread=False,
+        address, uri=True, timeout=BUSY, isolation_level=None, check_same_thread=False
     )
     settings = {"synchronous": "FULL", "trusted_schema": "OFF", "wal_autocheckpoint": CHECKPOINT}
     with closing_on_failure(connection):

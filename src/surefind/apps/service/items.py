@@ -45,8 +45,9 @@ async def list_items(
     """List items: from the surest, from the least sure, or those that confuse others."""
 
     def read() -> wire.ItemPage:
-        counts = state.catalogues.confusing() if order == "confusing" else {}
-        ids = tuple(counts) if order == "confusing" else state.catalogues.now().surest
+        catalogue = state.catalogue()
+        counts = catalogue.confusing if order == "confusing" else {}
+        ids = list(counts) if order == "confusing" else catalogue.surest
         ids = ids[::-1] if order == "least-sure" else ids
         page = [state.gallery.get(i) for i in ids[offset : offset + limit] if i in state.gallery]
         views = [view(state, item, counts.get(item.id), with_vector=vectors) for item in page]

@@ -124,12 +124,10 @@ async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
             raise RefusedError(status, str(error)) from error
 
     if relabelled and body.label is not None:
-        known = (await state.list(state.catalogues.now)).labels
+        known = (await state.list(state.catalogue)).labels
         if body.label not in known:
-            sentence = (
-                "no item of the gallery has this label. Reject the query, or add one that has."
-            )
-            raise RefusedError(422, sentence)
+            advice = "Reject the query, or add an item with the label."
+            raise RefusedError(422, f"no item of the gallery has this label. {advice}")
     return wire.DecidedView.model_validate(await state.work(keep))
 
 
