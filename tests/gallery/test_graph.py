@@ -1,4 +1,5 @@
 import json
+import os
 import zlib
 
 import numpy as np
@@ -32,7 +33,7 @@ def test_the_graph_finds_almost_all_through_changes_and_removals():
             filled, sources = gone[gone < size], np.setdiff1d(np.arange(size, len(x)), gone)
             x[filled] = x[sources]
             x = x[:size]
-            followed.moved(filled, sources, size)
+            followed.moved(np.stack([filled, sources]), size)
         rows = rng.choice(len(x), 100, replace=False)
         x = np.concatenate([x, unit(rng, 40 * round_)])
         x[rows] = unit(rng, 100)
@@ -45,7 +46,7 @@ def test_a_graph_of_dead_nodes_is_built_anew_and_answers():
     x, followed = unit(rng, 300), Graph()
     followed.search(x, x[:1], 1)
     for _ in range(298):
-        followed.moved(np.array([0]), np.array([len(x) - 1]), len(x) - 1)
+        followed.moved(np.array([[0], [len(x) - 1]]), len(x) - 1)
         x[0] = x[-1]
         x = x[:-1]
     assert sorted(followed.search(x, x[:1], 2)[0].tolist()) == [0, 1]
@@ -239,6 +240,6 @@ def test_a_disk_without_room_for_the_graph_fails_no_search(builds, tmp_path, mon
     rng = np.random.default_rng(10)
     with Gallery(path=tmp_path / "g", index="hnsw") as gallery:
         gallery.add(unit(rng, 100))
-        monkeypatch.setattr(graph.os, "replace", full)
+        monkeypatch.setattr(os, "replace", full)
         assert len(gallery.search(unit(rng, 3))) == 3
     assert not [p for p in (tmp_path / "g").iterdir() if "graph" in p.name]

@@ -44,7 +44,7 @@ def test_long_metadata_come_back_in_one_piece(path):
 
 def test_a_collection_of_something_else_is_left_alone(path):
     engine = MilvusEngine(path, "other")
-    engine._milvus.make("foreign", 4, texts=["title"])
+    engine._milvus.make("foreign", 4, ["title"])
     with pytest.raises(InputError, match="is not a gallery"):
         MilvusEngine(path, "foreign")
     with pytest.raises(InputError, match="holds no gallery yet"):

@@ -12,7 +12,7 @@ import numpy as np
 
 from surefind.embeddings import kappa_to_json
 from surefind.gallery.engine import Id, Label, Records
-from surefind.gallery.ranking import Found
+from surefind.gallery.ranking import Found, objects
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +93,9 @@ class Answers:
 def answers_of(found: Found, k: int, rank: str, **decided: Any) -> Answers:
     """Return the ``k`` best of what was found, with what was decided about them."""
     texts = found.payload[:, :k]
-    payload = np.empty(texts.size, dtype=object)
-    payload[:] = [None if text is None else json.loads(text) for text in texts.ravel()]
+    payload = [None if text is None else json.loads(text) for text in texts.ravel()]
     kept = (found.ids[:, :k], found.labels[:, :k], found.scores[:, :k], found.kappa[:, :k])
-    return Answers(*kept, payload.reshape(texts.shape), rank, **decided)
+    return Answers(*kept, objects(payload, texts.shape), rank, **decided)
 
 
 def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[dict[str, Any]]:

@@ -31,7 +31,6 @@ from jaxtyping import Float
 from surefind.decisions.calibration import Calibration, calibrate
 from surefind.decisions.signals import KAPPA_RANGE, Signals, neighbour_signals
 from surefind.errors import Hint, InputError, StaleError
-from surefind.gallery.answers import Answers, answers_of
 from surefind.gallery.engine import Engine, Label, Metadata
 from surefind.gallery.ranking import Found, find
 
@@ -72,35 +71,29 @@ class CalibrationRecord:
     content: str
     settings: Settings
 
-    def changes(self, model: str | None, content: str, settings: Settings) -> list[str]:
+    def changes(self, engine: Engine, model: str | None, rank: str) -> list[str]:
         """Return what is different now, a phrase each; none if the calibration still holds."""
         found = []
         if model != self.model:
             found.append(f"the model was {self.model!r} and is {model!r}")
-        if content != self.content:
+        if engine.fingerprint() != self.content:
             found.append("items were added, updated or deleted")
-        before, now = asdict(self.settings), asdict(settings)
-        found += [f"{n} was {before[n]!r} and is {now[n]!r}" for n in now if now[n] != before[n]]
-        return found
+        before = asdict(self.settings)
+        now = asdict(Settings(self.settings.neighbours, rank, engine.index))
+        return found + [
+            f"{n} was {before[n]!r} and is {now[n]!r}" for n in now if now[n] != before[n]
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
-        return {
-            "calibration": self.calibration.to_json(),
-            "model": self.model,
-            "content": self.content,
-            "settings": asdict(self.settings),
-        }
+        settings = asdict(self.settings)
+        return vars(self) | {"calibration": self.calibration.to_json(), "settings": settings}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "CalibrationRecord":
         """Return what `to_json` wrote."""
-        return cls(
-            Calibration.from_json(value["calibration"]),
-            value["model"],
-            value["content"],
-            Settings(**value["settings"]),
-        )
+        calibration, settings = Calibration.from_json(value["calibration"]), value["settings"]
+        return cls(calibration, value["model"], value["content"], Settings(**settings))
 
 
 def fit_record(
@@ -182,8 +175,7 @@ def is_stale(
     Raises:
         StaleError: If it was, and that is refused.
     """
-    now = Settings(record.settings.neighbours, rank, engine.index)
-    changes = record.changes(model, engine.fingerprint(), now)
+    changes = record.changes(engine, model, rank)
     if changes and policy == "refuse":
         raise StaleError(
             f"the calibration does not hold any more: {'; '.join(changes)}.",
@@ -199,44 +191,30 @@ def is_stale(
     return bool(changes)
 
 
-def answers_with_decisions(
+def decided(
     found: Found,
-    k: int,
     rank: str,
     record: CalibrationRecord,
     kappa: Float[np.ndarray, " q"],
     dim: int,
-    *,
     groups: Any,
-    stale: bool,
-) -> Answers:
+) -> dict[str, Any]:
     """Decide about the top answers.
 
     Args:
         found: As many neighbours as the calibration looks at, or more, if there are.
-        k: How many of them to return.
         rank: What they are ordered by.
         record: The calibration.
         kappa: The queries' concentrations.
         dim: The vectors' dimension.
         groups: The group of each query, if the calibration had groups.
-        stale: Whether the calibration was made for something else.
 
     Returns:
-        The answers.
+        The probabilities, decisions and reasons, as `surefind.gallery.answers.Answers` names them.
     """
     seen = slice(record.settings.neighbours)
     signals = signals_of(rank, kappa, found.scores[:, seen], found.labels[:, seen], dim)
-    decisions = record.calibration.decide(signals, groups)
-    return answers_of(
-        found,
-        k,
-        rank,
-        probability=decisions.probability,
-        decision=decisions.decision,
-        reasons=decisions.reasons,
-        stale=stale,
-    )
+    return vars(record.calibration.decide(signals, groups))
 
 
 def signals_of(

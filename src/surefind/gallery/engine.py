@@ -54,42 +54,19 @@ class Records:
 
     def part(self, start: int, stop: int) -> "Records":
         """Return the records from ``start`` up to ``stop``."""
-        rows = slice(start, stop)
-        return Records(
-            self.ids[rows],
-            self.vectors[rows],
-            self.kappa[rows],
-            self.labels[rows],
-            self.payload[rows],
-        )
+        columns: tuple[Any, ...] = (self.ids, self.vectors, self.kappa, self.labels, self.payload)
+        return Records(*(column[start:stop] for column in columns))
 
     def hashes(self) -> list[int]:
         """Return each record's part of the content fingerprint."""
         vectors = np.ascontiguousarray(self.vectors, dtype="<f4")
         kappa = np.ascontiguousarray(self.kappa, dtype="<f8")
-        names = (json.dumps(pair) for pair in zip(self.ids, self.labels, strict=True))
+        names = (json.dumps(pair).encode() for pair in zip(self.ids, self.labels, strict=True))
+        size = FINGERPRINT_BITS // 8
         return [
-            int.from_bytes(
-                hashlib.blake2b(
-                    name.encode() + vector.tobytes() + k.tobytes(),
-                    digest_size=FINGERPRINT_BITS // 8,
-                ).digest()
-            )
-            for name, vector, k in zip(names, vectors, kappa, strict=True)
+            int.from_bytes(hashlib.blake2b(b"".join(parts), digest_size=size).digest())
+            for parts in zip(names, vectors, kappa, strict=True)
         ]
-
-
-@dataclass(frozen=True, eq=False)
-class Hits:
-    """The candidates of each query, nearest first.
-
-    Attributes:
-        records: All of them, the first query's first.
-        per_query: How many each query has.
-    """
-
-    records: Records
-    per_query: int
 
 
 @runtime_checkable
@@ -127,8 +104,12 @@ class Engine(Protocol):
     def fetch(self, ids: Sequence[Id]) -> Records:
         """Return kept records, in the order of the ids."""
 
-    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Hits:
-        """Find ``count`` candidates of high cosine for each query; there are that many records."""
+    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Records:
+        """Find ``count`` candidates of high cosine for each query; there are that many records.
+
+        Returns:
+            Equally many for each query, nearest first; the first query's first.
+        """
 
     def scan(self, size: int) -> Iterator[Records]:
         """Return all records, ``size`` at a time, in no order that means anything."""

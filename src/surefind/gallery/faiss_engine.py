@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from surefind.errors import InputError
-from surefind.gallery.engine import Hits, Id, Label, Metadata, Records, as_fingerprint
+from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint
 from surefind.gallery.graph import Graph
 from surefind.gallery.store import GRAPH, Store, Stored, create_store, open_store, read_store
 from surefind.retrieval.search import nearest_rows
@@ -44,7 +44,7 @@ class FaissEngine:
         self._index = index
         self._table = Table()
         self._graph = Graph()
-        self._metadata: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
         self._store: Store | None = None
         self._folder: Path | None = None
 
@@ -66,8 +66,8 @@ class FaissEngine:
             stored = read_store(folder)
         else:
             engine._store, stored = open_store(folder)
-        engine._table, engine._metadata = Table(stored.records, stored.total), stored.metadata
-        engine._index = index or engine._metadata.get("index", "auto")
+        engine._table, engine.metadata = Table(stored.records, stored.total), stored.metadata
+        engine._index = index or engine.metadata.get("index", "auto")
         if engine._index != "exact":
             engine._graph.load(folder / GRAPH, engine._table.vectors)
         return engine
@@ -88,11 +88,6 @@ class FaissEngine:
         if self._index == "auto":
             return "hnsw" if len(self._table) > LARGE else "exact"
         return self._index
-
-    @property
-    def metadata(self) -> Metadata:
-        """What `set_metadata` kept."""
-        return self._metadata
 
     def __len__(self) -> int:
         return len(self._table)
@@ -115,23 +110,23 @@ class FaissEngine:
         """Drop records, all of which are kept."""
         table = self._table
         gone = table.rows(ids)
-        filled, sources = table.gaps(gone)
+        moves = table.moves(gone)
         total = table.total - sum(table.take(gone).hashes())
         if store := self._writable():
-            store.remove(gone, filled, sources, table.total, total)
-        table.remove(ids, filled, sources, total)
-        self._graph.moved(filled, sources, len(table))
+            store.remove(gone, moves, table.total, total)
+        table.remove(ids, moves, total)
+        self._graph.moved(moves, len(table))
 
     def fetch(self, ids: Sequence[Id]) -> Records:
         """Return kept records, in the order of the ids."""
         return self._table.take(self._table.rows(ids))
 
-    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Hits:
+    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Records:
         """Find ``count`` candidates of high cosine for each query; there are that many records."""
         find = self._graph.search if self.index == "hnsw" else nearest_rows
         rows = find(self._table.vectors, queries, count)
         self._save_graph()
-        return Hits(self._table.take(rows.ravel()), count)
+        return self._table.take(rows.ravel())
 
     def scan(self, size: int) -> Iterator[Records]:
         """Return all records, ``size`` at a time."""
@@ -150,11 +145,11 @@ class FaissEngine:
         """Keep a JSON object, in place of the last one."""
         if store := self._writable():
             store.set_metadata(metadata, self._table.total)
-        self._metadata = dict(metadata)
+        self.metadata = dict(metadata)
 
     def persist(self, folder: Path) -> None:
         """Move from memory into a folder, where every later change is kept too."""
-        stored = Stored(self._table.everything(), self._table.total, self._metadata)
+        stored = Stored(self._table.everything(), self._table.total, self.metadata)
         self._store = create_store(folder, stored)
         self._folder = folder
         self._save_graph()
@@ -179,9 +174,8 @@ class FaissEngine:
 
     def _save_graph(self) -> None:
         if self._store is not None and self._graph.worth_keeping:
-            with suppress(
-                OSError
-            ):  # a search that has its answer does not fail for want of a cache
+            # A search that has its answer does not fail for want of a cache.
+            with suppress(OSError):
                 self._graph.save(self._store.folder / GRAPH)
 
 
@@ -225,38 +219,27 @@ class Table:
         self, rows: Int[np.ndarray, " n"], records: Records, total: int
     ) -> Int[np.ndarray, " m"]:
         """Keep records in their rows; return those rows whose vector changed."""
-        size, new = len(self), len(rows) - int((rows < len(self)).sum())
-        self._reserve(size + new, records.vectors.shape[1])
-        for row, id_, label, payload in zip(
-            rows.tolist(), records.ids, records.labels, records.payload, strict=True
-        ):
-            if row == len(self.ids):
-                self.row_of[id_] = row
-                self.ids.append(id_)
-                self.labels.append(label)
-                self.payload.append(payload)
-            else:
-                self.labels[row], self.payload[row] = label, payload
+        size, places = len(self), rows.tolist()
+        self._reserve(int(rows.max(initial=size - 1)) + 1, records.vectors.shape[1])
+        self.row_of.update(zip(records.ids, places, strict=True))
+        values = (records.ids, records.labels, records.payload)
+        for column, new in zip(self._columns, values, strict=True):
+            for row, value in zip(places, new, strict=True):
+                column[row : row + 1] = [value]  # in place of the old one, or at the end
         changed = (rows >= size) | (self._vectors[rows] != records.vectors).any(axis=1)
         self._vectors[rows], self._kappa[rows] = records.vectors, records.kappa
         self.total = total
         return np.asarray(rows[changed])
 
-    def gaps(
-        self, gone: Int[np.ndarray, " n"]
-    ) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
+    def moves(self, gone: Int[np.ndarray, " n"]) -> Int[np.ndarray, "2 m"]:
         """Return the rows that removals leave empty, and the last rows that are to fill them."""
         size = len(self) - len(gone)
-        return gone[gone < size], np.setdiff1d(np.arange(size, len(self)), gone)
+        last = np.setdiff1d(np.arange(size, len(self)), gone)
+        return np.stack([gone[gone < size], last])
 
-    def remove(
-        self,
-        ids: Sequence[Id],
-        filled: Int[np.ndarray, " m"],
-        sources: Int[np.ndarray, " m"],
-        total: int,
-    ) -> None:
-        """Drop records, and move those of the rows ``sources`` to ``filled``."""
+    def remove(self, ids: Sequence[Id], moves: Int[np.ndarray, "2 m"], total: int) -> None:
+        """Drop records, and move others into their rows."""
+        filled, sources = moves
         for id_ in ids:
             del self.row_of[id_]
         self._vectors[filled], self._kappa[filled] = self._vectors[sources], self._kappa[sources]

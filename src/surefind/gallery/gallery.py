@@ -24,7 +24,7 @@ from surefind.errors import DegenerateError, InputError
 from surefind.gallery.answers import Answers, Item, answers_of
 from surefind.gallery.calibration_record import (
     METADATA,
-    answers_with_decisions,
+    decided,
     fit_record,
     is_stale,
     stored_record,
@@ -113,12 +113,8 @@ class Gallery:
             path, mode=mode, index=index, collection=collection, token=token, timeout=timeout
         )
         gallery = cls.__new__(cls)
-        gallery._start(
-            found,
-            model=model or found.metadata.get("model"),
-            normalize=normalize,
-            on_stale=on_stale,
-        )
+        model = model or found.metadata.get("model")
+        gallery._start(found, model=model, normalize=normalize, on_stale=on_stale)
         return gallery
 
     def _start(self, engine: Engine, *, model: str | None, normalize: bool, on_stale: str) -> None:
@@ -203,10 +199,10 @@ class Gallery:
         ids = list(self)
         for start in range(0, len(ids), size):
             with self._lock:
-                known = self._engine.known(ids[start : start + size])
-                there = [i for i in ids[start : start + size] if i in known]
-                found = self._engine.fetch(there) if there else None
-            if found is not None:
+                block = ids[start : start + size]
+                known = self._engine.known(block)
+                found = self._engine.fetch([i for i in block if i in known]) if known else ()
+            if found:
                 yield [Item.of(found, row) for row in range(len(found))]
 
     def add(
@@ -233,8 +229,7 @@ class Gallery:
             check_count("ids", named, len(vectors))
             texts = read_payload(payload, len(vectors))
             records = Records(named, vectors, kappa, read_labels(labels, len(vectors)), texts)
-            there = self._engine.known(named)
-            if there:
+            if there := self._engine.known(named):
                 raise InputError(
                     f"{len(there)} of the ids are in the gallery already, such as "
                     f"{min(there, key=str)!r}; use update to replace them."
@@ -258,19 +253,13 @@ class Gallery:
         with self._lock:
             named = self._present(ids)
             old = self._engine.fetch(named)
-            vectors, kappa = (
-                (old.vectors, old.kappa) if embeddings is None else self._read(embeddings)
-            )
+            vectors, kappa = old.vectors, old.kappa
+            if embeddings is not None:
+                vectors, kappa = self._read(embeddings)
             check_count("ids", named, len(vectors))
-            self._engine.put(
-                Records(
-                    named,
-                    vectors,
-                    kappa,
-                    old.labels if labels is None else read_labels(labels, len(named)),
-                    old.payload if payload is None else read_payload(payload, len(named)),
-                )
-            )
+            new_labels = old.labels if labels is None else read_labels(labels, len(named))
+            texts = old.payload if payload is None else read_payload(payload, len(named))
+            self._engine.put(Records(named, vectors, kappa, new_labels, texts))
 
     def delete(self, ids: Any) -> None:
         """Delete items; all of them or, if an id is missing, none.
@@ -316,10 +305,8 @@ class Gallery:
             found = find(self._engine, queries, kappa, looked_at, rank)
         if record is None:
             return answers_of(found, k, rank)
-        dim = queries.shape[1]
-        return answers_with_decisions(
-            found, k, rank, record, kappa, dim, groups=groups, stale=stale
-        )
+        decisions = decided(found, rank, record, kappa, queries.shape[1], groups)
+        return answers_of(found, k, rank, stale=stale, **decisions)
 
     def calibrate(
         self,
@@ -418,8 +405,7 @@ class Gallery:
 
     def _present(self, ids: Any) -> list[Id]:
         named = read_ids(ids)
-        missing = set(named) - self._engine.known(named)
-        if missing:
+        if missing := set(named) - self._engine.known(named):
             raise InputError(
                 f"{len(missing)} of the ids are not in the gallery, such as "
                 f"{min(missing, key=str)!r}; nothing was changed."

@@ -27,7 +27,6 @@ compares every node's vector with that of its row, and a node whose row has chan
 """
 
 import json
-import os
 import zlib
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +35,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from surefind.files import write_atomically
 from surefind.retrieval.search import nearest_rows
 
 faiss: Any = import_module("faiss")
@@ -85,13 +85,12 @@ class Graph:
             "nodes": len(self._row_of),
             "checksum": zlib.crc32(body[1], zlib.crc32(body[0])),
         }
-        beside = file.with_name(f".{file.name}.tmp")
-        try:
+
+        def write(beside: Path) -> None:
             with beside.open("wb") as out:
                 out.writelines([json.dumps(about).encode(), b"\n", *body])
-            os.replace(beside, file)
-        finally:
-            beside.unlink(missing_ok=True)
+
+        write_atomically(file, write)
         self._kept = len(self._row_of)
 
     def load(self, file: Path, vectors: Float[np.ndarray, "n z"]) -> None:
@@ -99,9 +98,8 @@ class Graph:
         try:
             with file.open("rb") as stored:
                 about, body = json.loads(stored.readline()), stored.read()
-            if (about["format"], about["version"]) != (FORMAT, VERSION):
-                return
-            if zlib.crc32(body) != about["checksum"]:
+            known = (about["format"], about["version"]) == (FORMAT, VERSION)
+            if not known or zlib.crc32(body) != about["checksum"]:
                 return
             rows = np.frombuffer(body, dtype="<i8", count=about["nodes"])
             index = faiss.deserialize_index(np.frombuffer(body, np.uint8, offset=rows.nbytes))
@@ -132,11 +130,9 @@ class Graph:
         self._row_of[nodes[nodes >= 0]] = -1
         self._node_of[rows] = -1
 
-    def moved(
-        self, filled: Int[np.ndarray, " m"], sources: Int[np.ndarray, " m"], size: int
-    ) -> None:
-        """Follow a removal: the records of ``sources`` went to ``filled``, and ``size`` rows are left."""
-        heard = len(self._node_of)
+    def moved(self, moves: Int[np.ndarray, "2 m"], size: int) -> None:
+        """Follow a removal: rows ``moves[1]`` went to ``moves[0]``, and ``size`` rows are left."""
+        (filled, sources), heard = moves, len(self._node_of)
         kept = sources < heard  # then so is the row to fill, which comes before
         nodes = self._node_of[sources[kept]]
         self.changed(np.concatenate([filled, np.arange(size, heard)]))

@@ -13,6 +13,7 @@ Policies:
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
@@ -103,10 +104,9 @@ def read_ids(ids: Any) -> list[Id]:
     Raises:
         InputError: If one is neither, or one comes twice.
     """
-    listed = [_id(i) for i in _listed(ids)]
+    listed = [_string_or_int(i, "an id must be a string or an integer") for i in _listed(ids)]
     if len(set(listed)) < len(listed):
-        seen: set[Id] = set()
-        twice = next(i for i in listed if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+        twice = next(i for i, times in Counter(listed).items() if times > 1)
         raise InputError(f"ids must be distinct; {twice!r} comes more than once in this call.")
     return listed
 
@@ -179,25 +179,17 @@ def _listed(values: Any) -> Iterable[Any]:
     return [values] if isinstance(values, str | int) else list(values)
 
 
-def _id(value: Any) -> Id:
-    plain = _string_or_int(value)
-    if plain is None:
-        raise InputError(f"an id must be a string or an integer; got {value!r}.")
-    return plain
-
-
 def _label(value: Any) -> Label:
-    plain = _string_or_int(value)
-    if plain is None and value is not None:
-        raise InputError(f"a label must be a string, an integer or None; got {value!r}.")
-    return plain
+    expected = "a label must be a string, an integer or None"
+    return None if value is None else _string_or_int(value, expected)
 
 
-def _string_or_int(value: Any) -> str | int | None:
+def _string_or_int(value: Any, expected: str) -> Id:
     if isinstance(value, str):
         return str(value)
-    integer = isinstance(value, Integral) and not isinstance(value, bool | np.bool_)
-    return int(value) if integer else None
+    if isinstance(value, Integral) and not isinstance(value, bool | np.bool_):
+        return int(value)
+    raise InputError(f"{expected}; got {value!r}.")
 
 
 def _payload(value: Any) -> str | None:

@@ -16,6 +16,7 @@ What a server can and cannot promise here:
 pymilvus is imported when a connection is made, not before.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -26,7 +27,7 @@ import numpy as np
 from jaxtyping import Float
 
 from surefind.errors import InputError, StorageError
-from surefind.gallery.engine import Hits, Id, Label, Metadata, Records, as_fingerprint
+from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint
 
 BATCH = 1000
 """Rows per request: with 1,024 dimensions about 4 MB."""
@@ -40,7 +41,11 @@ LINKS, BUILD_BREADTH, BREADTH = 16, 64, 128
 PART = TEXT_LENGTH - 16
 """Bytes of the metadata in one row, beside the number of rows."""
 
-_NAMES = {"key": "an id", "label": "a label", "payload": "a payload"}
+LIMITS = {
+    "key": ("an id", KEY_LENGTH),
+    "label": ("a label", TEXT_LENGTH),
+    "payload": ("a payload", TEXT_LENGTH),
+}
 COLUMNS = ["key", "vector", "kappa", "label", "payload"]
 Row = dict[str, Any]
 
@@ -51,7 +56,7 @@ class MilvusEngine:
     def __init__(
         self,
         address: str,
-        name: str,
+        collection: str,
         *,
         index: str = "auto",
         token: str = "",
@@ -61,44 +66,29 @@ class MilvusEngine:
 
         Args:
             address: A folder for milvus-lite that ends in ``.db``, or ``http://host:port``.
-            name: The collection.
+            collection: Its name.
             index: ``"auto"`` and ``"exact"`` look at every vector, ``"hnsw"`` does not.
             token: ``user:password``, for a server that wants it.
             timeout: Seconds after which a call fails.
         """
-        self._name = name
-        self._index = "hnsw" if index == "hnsw" else "exact"
-        self._dim: int | None = None
+        self._name, self._metadata_name = collection, f"{collection}_metadata"
+        self.index = "hnsw" if index == "hnsw" else "exact"
+        self.dim: int | None = None
+        self.metadata: dict[str, Any] = {}
         self._total: int | None = None
-        self._metadata: dict[str, Any] = {}
         self._milvus = Milvus(address, token=token, timeout=timeout)
-        if self._milvus.call("has_collection", name):
+        if self._milvus.call("has_collection", collection):
             self._take_over()
         if self._milvus.call("has_collection", self._metadata_name):
-            self._metadata = self._read_metadata()
+            self.metadata = self._read_metadata()
 
     @property
     def place(self) -> str:
         """Where the records are, in words."""
         return f"{self._milvus.address} ({self._name})"
 
-    @property
-    def dim(self) -> int | None:
-        """The vectors' dimension; None until the first record."""
-        return self._dim
-
-    @property
-    def index(self) -> str:
-        """How it searches: ``"exact"`` or ``"hnsw"``."""
-        return self._index
-
-    @property
-    def metadata(self) -> Metadata:
-        """What `set_metadata` kept."""
-        return self._metadata
-
     def __len__(self) -> int:
-        if self._dim is None:
+        if self.dim is None:
             return 0
         found = self._milvus.call("query", self._name, filter="", output_fields=["count(*)"])
         return int(found[0]["count(*)"])
@@ -110,28 +100,28 @@ class MilvusEngine:
     def put(self, records: Records) -> None:
         """Keep records, in place of those with the same ids."""
         rows = _to_rows(records)
-        if self._dim is None:
+        if self.dim is None:
             self._create(records.vectors.shape[1])
         if self._total is not None:
             self._total += sum(records.hashes()) - self._hash_sum(records.ids)
-        for start in range(0, len(rows), BATCH):
-            self._change("upsert", data=rows[start : start + BATCH])
+        for part in _parts(rows):
+            self._change("upsert", data=part)
 
     def remove(self, ids: Sequence[Id]) -> None:
         """Drop records, all of which are kept."""
         if self._total is not None:
             self._total -= self._hash_sum(ids)
-        for start in range(0, len(ids), BATCH):
-            self._change("delete", ids=[_key(i) for i in ids[start : start + BATCH]])
+        for part in _parts([_key(i) for i in ids]):
+            self._change("delete", ids=part)
 
     def fetch(self, ids: Sequence[Id]) -> Records:
         """Return kept records, in the order of the ids."""
         found = {row["key"]: row for row in self._rows(ids, COLUMNS)}
         return _to_records([found[_key(i)] for i in ids])
 
-    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Hits:
+    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Records:
         """Find ``count`` candidates of high cosine for each query; there are that many records."""
-        options = {"ef": max(BREADTH, 4 * count)} if self._index == "hnsw" else {}
+        options = {"ef": max(BREADTH, 4 * count)} if self.index == "hnsw" else {}
         found = self._milvus.call(
             "search",
             self._name,
@@ -144,7 +134,7 @@ class MilvusEngine:
         # A graph may find fewer than asked for; the gallery works with rows of one length.
         fewest = min(len(hits) for hits in found)
         rows = [{"key": hit["key"], **hit["entity"]} for hits in found for hit in hits[:fewest]]
-        return Hits(_to_records(rows), fewest)
+        return _to_records(rows)
 
     def scan(self, size: int) -> Iterator[Records]:
         """Return all records, at most ``size`` at a time."""
@@ -164,60 +154,48 @@ class MilvusEngine:
     def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""
         text = json.dumps(metadata)  # ASCII, so that characters are bytes
-        parts = [text[start : start + PART] for start in range(0, len(text), PART)]
+        parts = _parts(text, PART)
         if not self._milvus.call("has_collection", self._metadata_name):
-            self._milvus.make(self._metadata_name, 2, texts=["text"])
+            self._milvus.make(self._metadata_name, 2, ["text"])
         rows = [
             {"key": str(n), "vector": [1.0, 0.0], "text": f"{len(parts)} {part}"}
             for n, part in enumerate(parts)
         ]
         self._milvus.call("upsert", self._metadata_name, rows)
-        self._metadata = dict(metadata)
+        self.metadata = dict(metadata)
 
     def close(self) -> None:
         """Let go of the connection."""
         self._milvus.close()
 
-    @property
-    def _metadata_name(self) -> str:
-        return f"{self._name}_metadata"
-
     def _read_metadata(self) -> dict[str, Any]:
         # Earlier metadata may have had more parts, which are still there.
         first = self._milvus.rows(self._metadata_name, ["0"], ["key", "text"])
         count = int(first[0]["text"].split(" ", 1)[0]) if first else 0
-        rows = self._milvus.rows(
-            self._metadata_name, [str(n) for n in range(count)], ["key", "text"]
-        )
+        keys = [str(n) for n in range(count)]
+        rows = self._milvus.rows(self._metadata_name, keys, ["key", "text"])
         rows.sort(key=lambda row: int(row["key"]))
         return dict(json.loads("".join(row["text"].split(" ", 1)[1] for row in rows) or "{}"))
 
     def _take_over(self) -> None:
         """Learn the dimension and the index of a collection that exists."""
-        fields = {
-            f["name"]: f for f in self._milvus.call("describe_collection", self._name)["fields"]
-        }
+        found = self._milvus.call("describe_collection", self._name)
+        fields = {field["name"]: field for field in found["fields"]}
         if not set(COLUMNS) <= set(fields):
             raise InputError(
                 f"the Milvus collection {self._name!r} is not a gallery: it has the columns "
                 f"{', '.join(fields)}. Choose another collection."
             )
-        self._dim = int(fields["vector"]["params"]["dim"])
+        self.dim = int(fields["vector"]["params"]["dim"])
         index = self._milvus.call("describe_index", self._name, index_name="vector")
-        self._index = "hnsw" if index and index["index_type"] == "HNSW" else "exact"
+        self.index = "hnsw" if index and index["index_type"] == "HNSW" else "exact"
         self._milvus.call("load_collection", self._name)
 
     def _create(self, dim: int) -> None:
-        hnsw = self._index == "hnsw"
         self._milvus.make(
-            self._name,
-            dim,
-            texts=["label", "payload"],
-            numbers=["kappa"],
-            index="HNSW" if hnsw else "FLAT",
-            options={"M": LINKS, "efConstruction": BUILD_BREADTH} if hnsw else {},
+            self._name, dim, ["label", "payload"], numbers=["kappa"], hnsw=self.index == "hnsw"
         )
-        self._dim = dim
+        self.dim = dim
 
     def _change(self, method: str, **options: Any) -> None:
         """Send a change; if it fails, what is kept must be counted again."""
@@ -228,12 +206,12 @@ class MilvusEngine:
             raise
 
     def _rows(self, ids: Sequence[Id], columns: list[str]) -> list[Row]:
-        if self._dim is None:
+        if self.dim is None:
             return []
         return self._milvus.rows(self._name, [_key(i) for i in ids], columns)
 
     def _walk(self, columns: list[str], size: int) -> Iterator[list[Row]]:
-        return iter(()) if self._dim is None else self._milvus.walk(self._name, columns, size)
+        return iter(()) if self.dim is None else self._milvus.walk(self._name, columns, size)
 
     def _hash_sum(self, ids: Sequence[Id]) -> int:
         return sum(_to_records(self._rows(ids, COLUMNS)).hashes())
@@ -261,38 +239,25 @@ class Milvus:
             ) from error
         self.address = address
         self._timeout = timeout
-        self._client: Any = self._ask(
-            self._pymilvus.MilvusClient, address, token=token, timeout=timeout
-        )
+        connect = self._pymilvus.MilvusClient
+        self._client: Any = self._ask(connect, address, token=token, timeout=timeout)
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of pymilvus's client.
-
-        Args:
-            method: Its name.
-            *arguments: Its arguments.
-            **options: Its keyword arguments.
-
-        Returns:
-            What it returns.
-        """
-        return self._ask(
-            getattr(self._client, method), *arguments, timeout=self._timeout, **options
-        )
+        """Call a method of pymilvus's client."""
+        called = getattr(self._client, method)
+        return self._ask(called, *arguments, timeout=self._timeout, **options)
 
     def rows(self, collection: str, keys: Sequence[str], columns: list[str]) -> list[Row]:
         """Return the rows of those keys that exist, in any order."""
         found: list[Row] = []
-        for start in range(0, len(keys), BATCH):
-            part = list(keys[start : start + BATCH])
+        for part in _parts(list(keys)):
             found += self.call("get", collection, ids=part, output_fields=columns)
         return found
 
     def walk(self, collection: str, columns: list[str], size: int) -> Iterator[list[Row]]:
         """Return all rows, at most ``size`` at a time."""
-        walk = self.call(
-            "query_iterator", collection, batch_size=min(size, BATCH), output_fields=columns
-        )
+        most = min(size, BATCH)
+        walk = self.call("query_iterator", collection, batch_size=most, output_fields=columns)
         while rows := self._ask(walk.next):
             yield list(rows)
         walk.close()
@@ -301,11 +266,10 @@ class Milvus:
         self,
         collection: str,
         dim: int,
-        *,
         texts: Sequence[str],
+        *,
         numbers: Sequence[str] = (),
-        index: str = "FLAT",
-        options: dict[str, int] | None = None,
+        hnsw: bool = False,
     ) -> None:
         """Make a collection of vectors, each with a key and further columns, ready to search.
 
@@ -314,8 +278,7 @@ class Milvus:
             dim: The vectors' dimension.
             texts: Columns of text.
             numbers: Columns of float64.
-            index: Milvus's name for how to search.
-            options: The index's parameters.
+            hnsw: Whether to search through a graph; every vector is looked at otherwise.
         """
         client, kinds = self._pymilvus.MilvusClient, self._pymilvus.DataType
         schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -326,14 +289,11 @@ class Milvus:
         for column in numbers:
             schema.add_field(column, kinds.DOUBLE)
         how = client.prepare_index_params()
-        how.add_index("vector", index_type=index, metric_type="IP", params=options or {})
-        self.call(
-            "create_collection",
-            collection,
-            schema=schema,
-            index_params=how,
-            consistency_level="Strong",
-        )
+        options = {"M": LINKS, "efConstruction": BUILD_BREADTH} if hnsw else {}
+        index = "HNSW" if hnsw else "FLAT"
+        how.add_index("vector", index_type=index, metric_type="IP", params=options)
+        made = {"schema": schema, "index_params": how, "consistency_level": "Strong"}
+        self.call("create_collection", collection, **made)
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -352,6 +312,10 @@ class Milvus:
             ) from error
 
 
+def _parts(values: Any, size: int = BATCH) -> list[Any]:
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
 def _key(id_: Id) -> str:
     """Write an id without the quotes and backslashes that would end a text in Milvus's filters."""
     return f"s{quote(id_, safe='')}" if isinstance(id_, str) else f"i{id_}"
@@ -363,25 +327,15 @@ def _id(key: str) -> Id:
 
 def _to_rows(records: Records) -> list[Row]:
     """Write records as Milvus takes them, and refuse texts that it would not keep whole."""
-    rows = [
-        {"key": _key(id_), "vector": vector, "kappa": kappa, "label": json.dumps(label)}
-        | {"payload": payload or ""}
-        for id_, vector, kappa, label, payload in zip(
-            records.ids,
-            records.vectors,
-            records.kappa.tolist(),
-            records.labels,
-            records.payload,
-            strict=True,
-        )
-    ]
-    for row in rows:
-        for column, most in (("key", KEY_LENGTH), ("label", TEXT_LENGTH), ("payload", TEXT_LENGTH)):
-            if len(row[column]) > most:
-                raise InputError(
-                    f"Milvus keeps at most {most} bytes of {_NAMES[column]}; that of id {row['key']} "
-                    f"has {len(row[column])}. Keep long texts elsewhere, under the id."
-                )
+    labels, payload = map(json.dumps, records.labels), (text or "" for text in records.payload)
+    columns = (map(_key, records.ids), records.vectors, records.kappa.tolist(), labels, payload)
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
+    for row, (column, (name, most)) in itertools.product(rows, LIMITS.items()):
+        if len(row[column]) > most:
+            raise InputError(
+                f"Milvus keeps at most {most} bytes of {name}; that of id {row['key']} has "
+                f"{len(row[column])}. Keep long texts elsewhere, under the id."
+            )
     return rows
 
 

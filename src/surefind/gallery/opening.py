@@ -6,7 +6,7 @@ milvus    ``PLACE.db``, a milvus-lite folder, or ``http://host:port``, a server 
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Engine
@@ -24,15 +24,7 @@ COPY = 10_000
 """Records copied at a time."""
 
 
-def make_engine(
-    engine: str,
-    path: str | Path | None,
-    *,
-    index: str,
-    collection: str,
-    token: str,
-    timeout: float | int,
-) -> Engine:
+def make_engine(engine: str, path: str | Path | None, *, index: str, **milvus: Any) -> Engine:
     """Make an engine for a new gallery; the arguments are those of `surefind.Gallery`."""
     check_choice("engine", engine, ENGINES)
     check_choice("index", index, INDICES)
@@ -46,7 +38,7 @@ def make_engine(
             "engine='milvus' needs a path: 'NAME.db' for milvus-lite on this machine, or "
             f"'http://host:port' for a server; got {path!r}."
         )
-    found = MilvusEngine(str(path), collection, index=index, token=token, timeout=timeout)
+    found = MilvusEngine(str(path), index=index, **milvus)
     if found.dim is not None:
         found.close()
         raise InputError(
@@ -55,15 +47,7 @@ def make_engine(
     return found
 
 
-def open_engine(
-    path: str | Path,
-    *,
-    mode: str,
-    index: str | None,
-    collection: str,
-    token: str,
-    timeout: float | int,
-) -> Engine:
+def open_engine(path: str | Path, *, mode: str, index: str | None, **milvus: Any) -> Engine:
     """Open the engine of a gallery that exists; the arguments are those of `surefind.Gallery.open`."""
     check_choice("mode", mode, MODES)
     if index is not None:
@@ -71,25 +55,11 @@ def open_engine(
     if not _is_milvus(path):
         return _faiss().open(Path(path), index=index, read_only=mode == "r")
     if "://" not in str(path) and not Path(path).exists():
-        raise InputError(
-            f"there is no gallery at {path}.",
-            field="path",
-            hint=Hint(
-                f"Make one with Gallery('milvus', {str(path)!r}).",
-                f"Make one: surefind index SOURCE --out {path}.",
-            ),
-        )
-    found = MilvusEngine(str(path), collection, index=index or "auto", token=token, timeout=timeout)
+        raise _missing(f"there is no gallery at {path}.", path)
+    found = MilvusEngine(str(path), index=index or "auto", **milvus)
     if found.dim is None:
         found.close()
-        raise InputError(
-            f"{found.place} holds no gallery yet.",
-            field="path",
-            hint=Hint(
-                f"Make one with Gallery('milvus', {str(path)!r}).",
-                f"Make one: surefind index SOURCE --out {path}.",
-            ),
-        )
+        raise _missing(f"{found.place} holds no gallery yet.", path)
     return found
 
 
@@ -110,6 +80,12 @@ def save_engine(engine: Engine, path: Path | None) -> None:
         copy.set_metadata(engine.metadata)
         copy.persist(path)
         copy.close()
+
+
+def _missing(message: str, path: str | Path) -> InputError:
+    in_python = f"Make one with Gallery('milvus', {str(path)!r})."
+    hint = Hint(in_python, f"Make one: surefind index SOURCE --out {path}.")
+    return InputError(message, field="path", hint=hint)
 
 
 def _is_milvus(path: str | Path) -> bool:

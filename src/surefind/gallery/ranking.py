@@ -31,10 +31,9 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from surefind.errors import Hint, InputError
-from surefind.gallery.engine import Engine, Id
+from surefind.gallery.engine import Engine
 from surefind.posterior.vmf import match_score, vmf_log_normalizer
 
 RANKS = ("distance", "expected", "match")
@@ -89,43 +88,38 @@ def find(
     """
     size = len(engine)
     count, k = min(size, candidates(k, rank)), min(size, k)
-    starts = range(0, len(queries), BLOCK)
-    parts = [
-        _block(engine, queries[s : s + BLOCK], kappa[s : s + BLOCK], count, k, rank) for s in starts
-    ]
-    fewest = min(part.ids.shape[1] for part in parts)
-    columns = ("ids", "labels", "scores", "kappa", "payload")
-    return Found(*(np.concatenate([getattr(p, c)[:, :fewest] for p in parts]) for c in columns))
+    blocks = [slice(start, start + BLOCK) for start in range(0, len(queries), BLOCK)]
+    parts = [_block(engine, queries[b], kappa[b], count, k, rank) for b in blocks]
+    fewest = min(part[0].shape[1] for part in parts)
+    columns = zip(*parts, strict=True)
+    return Found(*(np.concatenate([part[:, :fewest] for part in column]) for column in columns))
 
 
 def _block(
     engine: Engine, queries: np.ndarray, kappa: np.ndarray, count: int, k: int, rank: str
-) -> Found:
-    hits = engine.search(queries, count)
-    shape = (len(queries), hits.per_query)
-    records = hits.records
+) -> list[np.ndarray]:
+    """Find the columns of `Found` for some queries."""
+    records = engine.search(queries, count)
+    shape = (len(queries), len(records) // len(queries))
     vectors, own = records.vectors.reshape(*shape, -1), records.kappa.reshape(shape)
     scores = score(rank, queries, kappa, vectors, own)
-    ids = _objects(records.ids, shape)
+    ids = objects(records.ids, shape)
     order = _order(scores, ids)[:, :k]
-    pick = [ids, _objects(records.labels, shape), scores, own, _objects(records.payload, shape)]
-    return Found(*(np.take_along_axis(column, order, axis=1) for column in pick))
+    pick = [ids, objects(records.labels, shape), scores, own, objects(records.payload, shape)]
+    return [np.take_along_axis(column, order, axis=1) for column in pick]
 
 
 def _order(scores: Float[np.ndarray, "q c"], ids: np.ndarray) -> np.ndarray:
     order = np.argsort(-scores, axis=1, kind="stable")
     ordered = np.take_along_axis(scores, order, axis=1)
     for q in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):
-        order[q] = sorted(order[q].tolist(), key=lambda c: (-scores[q, c], *_place(ids[q, c])))
+        # Integers come before strings, which cannot be compared with each other.
+        places = [(-scores[q, c], isinstance(id_, str), id_) for c, id_ in enumerate(ids[q])]
+        order[q] = sorted(range(len(places)), key=places.__getitem__)
     return order
 
 
-def _place(id_: Any) -> tuple[bool, Id]:
-    """Sort integers before strings, which cannot be compared with each other."""
-    return isinstance(id_, str), id_
-
-
-def _objects(values: Sequence[Any], shape: tuple[int, int]) -> np.ndarray:
+def objects(values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
     """Put values of any kind into an array, without NumPy guessing a common type."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
@@ -205,13 +199,10 @@ def score(
                 "Index and search with --run RUN, or use --rank expected.",
             ),
         )
-    return match_score(_t(gap), _t(query_kappa)[:, None], _t(kappa), dim).numpy()
+    tensor = torch.from_numpy
+    return match_score(tensor(gap), tensor(query_kappa)[:, None], tensor(kappa), dim).numpy()
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
     double = vectors.astype(np.float64)
     return np.asarray(double / np.linalg.norm(double, axis=-1, keepdims=True))
-
-
-def _t(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array))

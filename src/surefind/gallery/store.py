@@ -27,7 +27,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -36,6 +36,7 @@ import numpy as np
 from jaxtyping import Int
 
 from surefind.errors import Hint, InputError, StorageError
+from surefind.files import write_atomically
 from surefind.gallery.engine import Metadata, Records
 
 FILE, GRAPH, LOCK = "gallery.sqlite", "graph.bin", "lock"
@@ -96,19 +97,13 @@ class Store:
             content["records"] = max(content["records"], int(rows.max(initial=-1)) + 1)
 
     def remove(
-        self,
-        gone: Int[np.ndarray, " n"],
-        filled: Int[np.ndarray, " m"],
-        sources: Int[np.ndarray, " m"],
-        before: int,
-        after: int,
+        self, gone: Int[np.ndarray, " n"], moves: Int[np.ndarray, "2 m"], before: int, after: int
     ) -> None:
-        """Drop the rows ``gone``, and move those of ``sources`` to ``filled``."""
+        """Drop the rows ``gone``, and give the rows ``moves[1]`` the places ``moves[0]``."""
         with self._change(before, after) as content:
             execute = self._connection.executemany
             execute("DELETE FROM items WHERE row = ?", [(row,) for row in gone.tolist()])
-            moves = zip(filled.tolist(), sources.tolist(), strict=True)
-            execute("UPDATE items SET row = ? WHERE row = ?", moves)
+            execute("UPDATE items SET row = ? WHERE row = ?", moves.T.tolist())
             content["records"] -= len(gone)
 
     def set_metadata(self, metadata: Metadata, total: int) -> None:
@@ -118,14 +113,11 @@ class Store:
 
     def compact(self) -> None:
         """Give room back that removed records had, and fold the write-ahead log into the database."""
-        try:
+        advice = "Nothing is lost; make room and repeat it."
+        with failing_in_words(f"cannot compact {self.folder}", advice):
             if self._connection.execute("PRAGMA freelist_count").fetchone()[0]:
                 self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.Error as error:
-            raise StorageError(
-                f"cannot compact {self.folder}: {error}. Nothing is lost; make room and repeat it."
-            ) from error
 
     def close(self) -> None:
         """Close the database and let go of the lock."""
@@ -135,22 +127,21 @@ class Store:
     @contextmanager
     def _change(self, before: int, after: int) -> Iterator[dict[str, Any]]:
         """Make what is executed inside durable, or raise and leave everything as it was."""
-        try:
-            with transaction(self._connection):
-                content = _read_state(self._connection, "content")
-                if int(content["total"], 16) != before:
-                    raise StorageError(
-                        f"{self.folder} holds a change that was interrupted before it was seen here; "
-                        "open the gallery again."
-                    )
-                yield content
-                content |= {"total": f"{after:x}", "changes": content["changes"] + 1}
-                _write_state(self._connection, "content", content)
-        except sqlite3.Error as error:
-            raise StorageError(
-                f"cannot write to {self.folder}: {error}. Nothing of this call was kept, and everything "
-                "before it was; make room or repair the disk, then repeat it."
-            ) from error
+        advice = (
+            "Nothing of this call was kept, and everything before it was; make room or repair the disk, "
+            "then repeat it."
+        )
+        words = failing_in_words(f"cannot write to {self.folder}", advice)
+        with words, transaction(self._connection):
+            content = _read_state(self._connection, "content")
+            if int(content["total"], 16) != before:
+                raise StorageError(
+                    f"{self.folder} holds a change that was interrupted before it was seen here; "
+                    "open the gallery again."
+                )
+            yield content
+            content |= {"total": f"{after:x}", "changes": content["changes"] + 1}
+            _write_state(self._connection, "content", content)
         _count(self._lock, content["changes"])
 
 
@@ -162,34 +153,24 @@ def create_store(folder: Path, stored: Stored) -> Store:
     except OSError as error:
         raise StorageError(f"cannot make {folder}: {error.strerror or error}.") from error
     lock = _locked(folder)
-    try:
+    words = (f"cannot write a gallery to {folder}", "Make room, or choose another place.")
+    with failing_in_words(*words, (sqlite3.Error, OSError)), closing_on_failure(lock):
         check_free(folder)  # another process may have been quicker
         _count(lock, 0)
         _write_whole(folder, stored)
         return Store(folder, lock, connect(folder / FILE))
-    except (sqlite3.Error, OSError) as error:
-        lock.close()
-        raise StorageError(
-            f"cannot write a gallery to {folder}: {error}. Make room, or choose another place."
-        ) from error
-    except BaseException:
-        lock.close()
-        raise
 
 
 def open_store(folder: Path) -> tuple[Store, Stored]:
     """Open a gallery's folder for writing; one process at a time may."""
     _require_gallery(folder)
     lock = _locked(folder)
-    try:
+    with closing_on_failure(lock):
         (folder / f".{GRAPH}.tmp").unlink(missing_ok=True)
         # Read first: closing a connection that may write would tidy away a log that is damaged.
         stored = read_store(folder)
         with _readable(folder / FILE):
             return Store(folder, lock, connect(folder / FILE)), stored
-    except BaseException:
-        lock.close()
-        raise
 
 
 def read_store(folder: Path) -> Stored:
@@ -228,21 +209,15 @@ def connect(file: Path, mode: str = "rw") -> sqlite3.Connection:
     Returns:
         A connection that any thread may use, one at a time, and that begins no transaction by itself.
     """
+    address = f"{file.resolve().as_uri()}?mode={mode}"
     connection = sqlite3.connect(
-        f"{file.resolve().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=BUSY,
-        isolation_level=None,
-        check_same_thread=False,
+        address, uri=True, timeout=BUSY, isolation_level=None, check_same_thread=False
     )
     settings = {"synchronous": "FULL", "trusted_schema": "OFF", "wal_autocheckpoint": CHECKPOINT}
-    try:
+    with closing_on_failure(connection):
         for name, value in (settings | {"journal_size_limit": LOG}).items():
             connection.execute(f"PRAGMA {name}={value}")
         connection.execute("SELECT count(*) FROM sqlite_master")  # so that it fails here if it does
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -279,15 +254,32 @@ def check_pages(connection: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    """Put into words what is wrong with a database."""
+def closing_on_failure(resource: IO[bytes] | sqlite3.Connection) -> Iterator[None]:
+    """Close a file or a connection if what is done with it fails; otherwise it stays open."""
     try:
         yield
-    except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
-        raise StorageError(
-            f"{file} cannot be read ({error}). If it is damaged, restore the folder from a copy; "
-            "nothing was changed."
-        ) from error
+    except BaseException:
+        resource.close()
+        raise
+
+
+@contextmanager
+def failing_in_words(
+    what: str, advice: str, kinds: tuple[type[Exception], ...] = (sqlite3.Error,)
+) -> Iterator[None]:
+    """Raise errors of some kinds as a `StorageError` that says what failed, why, and what to do."""
+    try:
+        yield
+    except kinds as error:
+        raise StorageError(f"{what}: {error}. {advice}") from error
+
+
+def _readable(file: Path) -> AbstractContextManager[None]:
+    return failing_in_words(
+        f"{file} cannot be read",
+        "If it is damaged, restore the folder from a copy; nothing was changed.",
+        (sqlite3.Error, ValueError, TypeError, KeyError),
+    )
 
 
 def _read(connection: sqlite3.Connection, folder: Path) -> Stored:
@@ -371,46 +363,33 @@ def _write_state(connection: sqlite3.Connection, key: str, value: Mapping[str, A
 
 def _write_whole(folder: Path, stored: Stored) -> None:
     """Write a new database beside its place and move it there."""
-    beside, records = folder / TEMPORARY, stored.records
+    records = stored.records
     content = {"dimension": records.vectors.shape[1], "records": len(records), "changes": 0}
-    beside.unlink(missing_ok=True)
-    try:
+
+    def write(beside: Path) -> None:
+        beside.unlink(missing_ok=True)
         with closing(connect(beside, mode="rwc")) as connection:
             # A file that is thrown away if this fails needs no journal.
-            connection.execute("PRAGMA journal_mode=OFF")
-            connection.execute(f"PRAGMA page_size={PAGE}")
-            connection.execute(f"PRAGMA application_id={APPLICATION}")
-            connection.execute(f"PRAGMA user_version={VERSION}")
-            connection.executescript(SCHEMA)
+            connection.executescript(
+                f"PRAGMA journal_mode=OFF; PRAGMA page_size={PAGE}; "
+                f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}; {SCHEMA}"
+            )
             with transaction(connection):
-                connection.executemany(
-                    "INSERT INTO items VALUES (?, ?, ?, ?)",
-                    _to_rows(np.arange(len(records)), records),
-                )
+                rows = _to_rows(np.arange(len(records)), records)
+                connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
                 _write_state(connection, "content", content | {"total": f"{stored.total:x}"})
                 _write_state(connection, "metadata", stored.metadata)
             connection.execute("PRAGMA journal_mode=WAL")
-        os.replace(beside, folder / FILE)
-    finally:
-        beside.unlink(missing_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+
+    write_atomically(folder / FILE, write, durable=True)
 
 
 def _require_gallery(folder: Path) -> None:
     if not holds_gallery(folder):
         _refuse_earlier(folder)
-        raise InputError(
-            f"there is no gallery at {folder}.",
-            field="path",
-            hint=Hint(
-                f"Make one with Gallery(path={str(folder)!r}).",
-                f"Make one: surefind index SOURCE --out {folder}.",
-            ),
-        )
+        in_python = f"Make one with Gallery(path={str(folder)!r})."
+        hint = Hint(in_python, f"Make one: surefind index SOURCE --out {folder}.")
+        raise InputError(f"there is no gallery at {folder}.", field="path", hint=hint)
 
 
 def _refuse_earlier(folder: Path) -> None:

@@ -107,25 +107,11 @@ async def calibration(state: State) -> CalibrationView:
     made = state.gallery.calibration
     if made is None:
         return CalibrationView(calibrated=False)
-    curve, added = made.risk_curve, made.contributions
+    added = made.contributions
+    names = CalibrationView.model_fields.keys() - {"calibrated", "risk_curve", "contributions"}
     return CalibrationView(
         calibrated=True,
-        summary=made.summary,
-        max_wrong=made.max_wrong,
-        confidence=made.confidence,
-        threshold=made.threshold,
-        floor=made.floor,
-        queries=made.queries,
-        unknown=made.unknown,
-        log_kappa_quantiles=list(made.log_kappa_quantiles),
-        risk_curve=Curve(
-            thresholds=list(curve.thresholds),
-            coverage=list(curve.coverage),
-            wrong_rate=list(curve.wrong_rate),
-            upper_bound=list(curve.upper_bound),
-            chosen=curve.chosen,
-        ),
-        contributions=None
-        if added is None
-        else [dataclasses.asdict(signal) for signal in added.signals],
+        risk_curve=Curve.model_validate(made.risk_curve, from_attributes=True),
+        contributions=None if added is None else list(map(dataclasses.asdict, added.signals)),
+        **{name: getattr(made, name) for name in names},
     )

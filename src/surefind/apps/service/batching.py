@@ -11,7 +11,6 @@ query that cannot be searched fails by itself, and does not spoil the others.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -150,18 +149,15 @@ def search_together(
 ) -> list[Reply | Exception]:
     """Search for several callers at once; return a reply, or what is wrong with the query, for each."""
     try:
-        return list(_searched(gallery, has_picture, queries))
+        return [*_searched(gallery, has_picture, queries)]
     except InputError as error:
         if len(queries) == 1:
             return [error]
     # Somebody's vectors cannot be used. Reading is cheap, so all are read again, one by one.
-    outcomes: list[Any] = [_fault(gallery, query) for query in queries]
-    good = [n for n, fault in enumerate(outcomes) if fault is None]
-    if good:
-        replies = _searched(gallery, has_picture, [queries[n] for n in good])
-        for n, reply in zip(good, replies, strict=True):
-            outcomes[n] = reply
-    return outcomes
+    faults = [_fault(gallery, query) for query in queries]
+    good = [query for query, fault in zip(queries, faults, strict=True) if fault is None]
+    replies = iter(_searched(gallery, has_picture, good) if good else ())
+    return [fault or next(replies) for fault in faults]
 
 
 def _searched(gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query]) -> list[Reply]:
@@ -192,9 +188,8 @@ def _surer_than(quantiles: Sequence[float] | None, kappa: np.ndarray) -> list[fl
         return [None] * len(kappa)
     below = np.searchsorted(quantiles, np.log(np.maximum(kappa, 1e-300)))
     shares = np.minimum(below / (len(quantiles) - 1), 1.0)
-    return [
-        share if math.isfinite(k) else None for share, k in zip(shares.tolist(), kappa, strict=True)
-    ]
+    known = np.isfinite(kappa)
+    return [share if k else None for share, k in zip(shares.tolist(), known, strict=True)]
 
 
 def _unit(gallery: Gallery, vectors: Vectors) -> np.ndarray:

@@ -3,7 +3,7 @@
 The model's own `InputSpec` says how: its mode, its size and its preprocessing are those of its training.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -50,19 +50,13 @@ class ImageEmbedder:
         for shape in {image.shape for image in images}:
             rows = [i for i, image in enumerate(images) if image.shape == shape]
             try:
-                found = self._pass(np.stack([images[i] for i in rows]))
-            except (
-                RuntimeError,
-                InputError,
-            ):  # of PyTorch and of encoders, if a layer cannot take it
-                refused = RefusedError(
-                    422, f"the network cannot take an image of {shape[2]} × {shape[1]} pixels."
-                )
-                for i in rows:
-                    results[i] = refused
-            else:
-                for i, one in zip(rows, found, strict=True):
-                    results[i] = one
+                batch = np.stack([images[i] for i in rows])
+                found: Iterable[Embeddings | Exception] = self._pass(batch)
+            except (RuntimeError, InputError):  # if a layer cannot take it
+                sentence = f"the network cannot take an image of {shape[2]} × {shape[1]} pixels."
+                found = [RefusedError(422, sentence)] * len(rows)
+            for i, one in zip(rows, found, strict=True):
+                results[i] = one
         return results
 
     @torch.no_grad()

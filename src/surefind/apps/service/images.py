@@ -43,9 +43,8 @@ def check_header(data: bytes, max_pixels: int) -> None:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         width, height = max_pixels + 1, 1
     except Exception as error:  # decoders of broken files raise whatever their parsing trips over
-        raise RefusedError(
-            415, f"this is no image of a known format; send {', '.join(FORMATS)}."
-        ) from error
+        sentence = f"this is no image of a known format; send {', '.join(FORMATS)}."
+        raise RefusedError(415, sentence) from error
     if width * height > max_pixels:
         raise RefusedError(413, f"an image may have {max_pixels:,} pixels at most; shrink it.")
 
@@ -56,9 +55,8 @@ def refusing_broken() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise RefusedError(
-            422, "the image cannot be decoded: it is damaged, cut off or of an unusual kind."
-        ) from error
+        sentence = "the image cannot be decoded: it is damaged, cut off or of an unusual kind."
+        raise RefusedError(422, sentence) from error
 
 
 def small_picture(data: bytes, max_pixels: int) -> bytes:
@@ -89,9 +87,8 @@ class Thumbnails:
         self._folder, self._max_pixels = folder, max_pixels
         self._images = None if images is None else images.resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        self._seen: set[str] = (
-            set()
-        )  # paths of payloads; a file that goes later is missed when read
+        # Paths of payloads; a file that goes later is missed when read.
+        self._seen: set[str] = set()
         self._known = {path.stem for path in folder.glob("*.webp")}
 
     def has(self, id_: Id, payload: Any = None) -> bool:

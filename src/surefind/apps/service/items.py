@@ -12,18 +12,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, File, Form, Path, Query, Response, UploadFile
 from pydantic import TypeAdapter, ValidationError
 
-from surefind.apps.service.messages import (
-    LARGEST,
-    Ids,
-    ItemChange,
-    ItemId,
-    ItemLabel,
-    ItemPage,
-    ItemView,
-    Kind,
-    NewItems,
-    Payload,
-)
+from surefind.apps.service import messages as wire
 from surefind.apps.service.problems import described
 from surefind.apps.service.settings import allowed, may_write
 from surefind.apps.service.state import AppState, State
@@ -33,8 +22,9 @@ from surefind.gallery.answers import Item
 from surefind.gallery.engine import Id
 
 NUMBER = re.compile(r"-?\d{1,16}", re.ASCII)
+Upload = Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")]
 PathId = Annotated[str, Path(max_length=256)]
-AskedKind = Annotated[Kind | None, Query(description="What the id is, if both are there.")]
+AskedKind = Annotated[wire.Kind | None, Query(description="What the id is, if both are there.")]
 
 router = APIRouter(
     prefix="/v1/items",
@@ -48,28 +38,26 @@ router = APIRouter(
 async def list_items(
     state: State,
     order: Literal["surest", "least-sure", "confusing"] = "surest",
-    offset: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+    offset: Annotated[int, Query(ge=0, le=wire.LARGEST)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     vectors: bool = False,
-) -> ItemPage:
+) -> wire.ItemPage:
     """List items: from the surest, from the least sure, or those that confuse others."""
 
-    def read() -> ItemPage:
-        counts = state.catalogues.confusing() if order == "confusing" else {}
-        surest = state.catalogues.now().surest
-        ids: Any = tuple(counts) if order == "confusing" else surest
+    def read() -> wire.ItemPage:
+        catalogue = state.catalogue()
+        counts = catalogue.confusing if order == "confusing" else {}
+        ids = list(counts) if order == "confusing" else catalogue.surest
         ids = ids[::-1] if order == "least-sure" else ids
-        page = [i for i in ids[offset : offset + limit] if i in state.gallery]
-        views = [
-            view(state, state.gallery.get(i), counts.get(i), with_vector=vectors) for i in page
-        ]
-        return ItemPage(total=len(ids), offset=offset, items=views)
+        page = [state.gallery.get(i) for i in ids[offset : offset + limit] if i in state.gallery]
+        views = [view(state, item, counts.get(item.id), with_vector=vectors) for item in page]
+        return wire.ItemPage(total=len(ids), offset=offset, items=views)
 
     return await state.list(read)
 
 
 @router.post("", status_code=201, dependencies=[Depends(may_write)])
-async def add_items(body: NewItems, state: State) -> Ids:
+async def add_items(body: wire.NewItems, state: State) -> wire.Ids:
     """Add items with vectors of length 1: all of them, or none."""
     named = [item.id for item in body.items]
     if None in named and any(id_ is not None for id_ in named):
@@ -77,42 +65,44 @@ async def add_items(body: NewItems, state: State) -> Ids:
     if len({len(item.vector) for item in body.items}) > 1:
         raise RefusedError(422, "give vectors of one length.")
 
-    def add() -> Ids:
+    def add() -> wire.Ids:
         _require_new(state, [i for i in named if i is not None])
         mean = np.array([item.vector for item in body.items])
-        embeddings = Embeddings(mean, _kappa([item.kappa for item in body.items]))
         ids = state.gallery.add(
-            embeddings,
+            Embeddings(mean, _kappa([item.kappa for item in body.items])),
             ids=None if None in named else named,
             labels=[item.label for item in body.items],
             payload=[item.payload for item in body.items],
         )
-        return Ids(ids=ids)
+        return wire.Ids(ids=ids)
 
     return await state.work(add)
 
 
 @router.post("/image", status_code=201, responses=described(415), dependencies=[Depends(may_write)])
 async def add_image(
-    file: Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")],
+    file: Upload,
     state: State,
     id: Annotated[str | None, Form(max_length=256, description="JSON, or a plain text.")] = None,
     label: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
     payload: Annotated[str | None, Form(max_length=65536, description="A JSON object.")] = None,
-) -> Ids:
+) -> wire.Ids:
     """Add an image as an item."""
-    named, called, extra = _form(id, ItemId), _form(label, ItemLabel), _payload(payload)
+    named, called, extra = (
+        _form(id, wire.ItemId),
+        _form(label, wire.ItemLabel),
+        _payload(payload),
+    )
+    new = [] if named is None else [named]
     data = await file.read()
     embedding = await state.embed(data)
 
-    def add() -> Ids:
-        _require_new(state, [] if named is None else [named])
+    def add() -> wire.Ids:
+        _require_new(state, new)
         picture = state.picture(data)
-        ids = state.gallery.add(
-            embedding, ids=None if named is None else [named], labels=[called], payload=[extra]
-        )
+        ids = state.gallery.add(embedding, ids=new or None, labels=[called], payload=[extra])
         state.thumbnails.keep(ids[0], picture)
-        return Ids(ids=ids)
+        return wire.Ids(ids=ids)
 
     return await state.work(add)
 
@@ -129,27 +119,22 @@ async def item_image(id: PathId, state: State, kind: AskedKind = None) -> Respon
 
 
 @router.put("/{id:path}/image", responses=described(415), dependencies=[Depends(may_write)])
-async def change_image(
-    id: PathId,
-    file: Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")],
-    state: State,
-    kind: AskedKind = None,
-) -> Ids:
+async def change_image(id: PathId, file: Upload, state: State, kind: AskedKind = None) -> wire.Ids:
     """Replace the embedding and the picture of an item by those of another image."""
     data = await file.read()
     embedding = await state.embed(data)
 
-    def change() -> Ids:
+    def change() -> wire.Ids:
         there, picture = _present(state, id, kind), state.picture(data)
         state.gallery.update(embedding, ids=[there])
         state.thumbnails.keep(there, picture)
-        return Ids(ids=[there])
+        return wire.Ids(ids=[there])
 
     return await state.work(change)
 
 
 @router.get("/{id:path}")
-async def one_item(id: PathId, state: State, kind: AskedKind = None) -> ItemView:
+async def one_item(id: PathId, state: State, kind: AskedKind = None) -> wire.ItemView:
     """Look at one item."""
     return await state.work(
         lambda: view(state, state.gallery.get(_present(state, id, kind)), with_vector=True)
@@ -157,47 +142,50 @@ async def one_item(id: PathId, state: State, kind: AskedKind = None) -> ItemView
 
 
 @router.put("/{id:path}", dependencies=[Depends(may_write)])
-async def change_item(id: PathId, body: ItemChange, state: State, kind: AskedKind = None) -> Ids:
+async def change_item(
+    id: PathId, body: wire.ItemChange, state: State, kind: AskedKind = None
+) -> wire.Ids:
     """Change an item; what is left out stays. A vector without κ has an unknown uncertainty."""
     if body.vector is None and body.kappa is not None:
         raise RefusedError(422, "kappa belongs to a vector; give both.")
     given = body.model_fields_set
 
-    def change() -> Ids:
+    def change() -> wire.Ids:
         there = _present(state, id, kind)
+        embedding = None
+        if body.vector is not None:
+            embedding = Embeddings(np.array([body.vector]), _kappa([body.kappa]))
         state.gallery.update(
-            None
-            if body.vector is None
-            else Embeddings(np.array([body.vector]), _kappa([body.kappa])),
+            embedding,
             ids=[there],
             labels=[body.label] if "label" in given else None,
             payload=[body.payload] if "payload" in given else None,
         )
         if body.vector is not None:
             state.thumbnails.drop(there)
-        return Ids(ids=[there])
+        return wire.Ids(ids=[there])
 
     return await state.work(change)
 
 
 @router.delete("/{id:path}", dependencies=[Depends(may_write)])
-async def delete_item(id: PathId, state: State, kind: AskedKind = None) -> Ids:
+async def delete_item(id: PathId, state: State, kind: AskedKind = None) -> wire.Ids:
     """Delete an item."""
 
-    def delete() -> Ids:
+    def delete() -> wire.Ids:
         there = _present(state, id, kind)
         state.gallery.delete([there])
         state.thumbnails.drop(there)
-        return Ids(ids=[there])
+        return wire.Ids(ids=[there])
 
     return await state.work(delete)
 
 
 def view(
     state: AppState, item: Item, confuses: int | None = None, *, with_vector: bool = False
-) -> ItemView:
+) -> wire.ItemView:
     """Describe an item, with how many others it confuses if that was counted."""
-    return ItemView(
+    return wire.ItemView(
         id=item.id,
         label=item.label,
         kappa=kappa_to_json(item.kappa),
@@ -213,24 +201,18 @@ def picture_response(picture: bytes) -> Response:
     return Response(picture, media_type="image/webp", headers={"Cache-Control": "no-cache"})
 
 
-def _present(state: AppState, text: str, kind: Kind | None) -> Id:
-    candidates: list[Id] = []
-    if kind != "text" and NUMBER.fullmatch(text):
-        candidates.append(int(text))
-    if kind != "number":
-        candidates.append(text)
-    for id_ in candidates:
+def _present(state: AppState, text: str, kind: wire.Kind | None) -> Id:
+    numbers: list[Id] = [int(text)] if kind != "text" and NUMBER.fullmatch(text) else []
+    for id_ in numbers + ([] if kind == "number" else [text]):
         if id_ in state.gallery:
             return id_
     raise RefusedError(404, "there is no item of this id.")
 
 
 def _require_new(state: AppState, ids: list[Id]) -> None:
-    there = [i for i in ids if i in state.gallery]
-    if there:
-        raise RefusedError(
-            409, f"{len(there)} of the ids are in the gallery already; change them with PUT."
-        )
+    if there := sum(i in state.gallery for i in ids):
+        sentence = f"{there} of the ids are in the gallery already; change them with PUT."
+        raise RefusedError(409, sentence)
 
 
 def _kappa(values: list[float | None]) -> np.ndarray:
@@ -247,6 +229,6 @@ def _form(text: str | None, kind: Any) -> Any:
 
 def _payload(text: str | None) -> Any:
     try:
-        return None if text is None else TypeAdapter(Payload).validate_json(text)
+        return None if text is None else TypeAdapter(wire.Payload).validate_json(text)
     except ValidationError as error:
         raise RefusedError(422, "payload must be a JSON object.") from error

@@ -17,9 +17,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from surefind.apps.service.problems import problem
+from surefind.apps.service.problems import answer_to
 from surefind.apps.service.settings import LOCAL_NAMES, Settings
-from surefind.errors import RefusedError
 
 MOST_CLIENTS = 10_000
 """Clients whose rate is remembered; the one that was away longest is forgotten first."""
@@ -60,11 +59,10 @@ class Limits:
             return
         try:
             self._check(scope)
-        except RefusedError as refused:
-            answer = problem(refused.status, refused.message, refused.headers)
-            await answer(scope, receive, send)
-            return
-        await self._app(scope, self._bounded(receive), send)
+        except HTTPException as refused:
+            await answer_to(refused)(scope, receive, send)
+        else:
+            await self._app(scope, self._bounded(receive), send)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -72,9 +70,8 @@ class Limits:
         client = (scope.get("client") or ("", 0))[0]
         wait = 0.0 if scope["path"] in FREE else self._buckets.wait(client, time.monotonic())
         if wait:
-            raise RefusedError(
-                429, "too many requests; wait a moment.", {"Retry-After": str(int(wait) + 1)}
-            )
+            later = {"Retry-After": str(int(wait) + 1)}
+            raise HTTPException(429, "too many requests; wait a moment.", later)
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._settings.max_bytes:
             raise _too_large(self._settings)
@@ -95,26 +92,23 @@ class Limits:
             seen += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if seen > self._settings.max_bytes:
-                refused = _too_large(self._settings)
-                raise HTTPException(refused.status, refused.message, refused.headers)
+                raise _too_large(self._settings)
             return message
 
         return bounded
 
 
-def _too_large(settings: Settings) -> RefusedError:
+def _too_large(settings: Settings) -> HTTPException:
     # What is left of the body is not read, so the connection cannot be used again.
-    return RefusedError(
-        413, f"a request may have {settings.max_bytes:,} bytes at most.", {"Connection": "close"}
-    )
+    sentence = f"a request may have {settings.max_bytes:,} bytes at most."
+    return HTTPException(413, sentence, {"Connection": "close"})
 
 
 def _check_origin(headers: Headers, settings: Settings) -> None:
     host, origin = headers.get("host", ""), headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != host:
-        raise RefusedError(403, "a page of another host may not use this service.")
+        raise HTTPException(403, "a page of another host may not use this service.")
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if not settings.has_token and name not in LOCAL_NAMES:
-        raise RefusedError(
-            403, f"without a token this service answers as {', '.join(LOCAL_NAMES)} only."
-        )
+        names = ", ".join(LOCAL_NAMES)
+        raise HTTPException(403, f"without a token this service answers as {names} only.")

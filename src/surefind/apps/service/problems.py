@@ -60,12 +60,10 @@ def answer_to(error: HTTPException | RequestValidationError | SurefindError) -> 
             return problem(422, invalid_sentence(error.errors()))
         case RefusedError():
             return problem(error.status, error.text_for("http"), error.headers)
-        case StaleError():
-            return problem(409, error.text_for("http"))
         case StorageError():
             return problem(503, "what was asked could not be stored; nothing was changed.")
-        case InputError():
-            return problem(422, error.text_for("http"))
         case SurefindError():
-            return problem(500, error.text_for("http"))
+            kinds = ((StaleError, 409), (InputError, 422), (SurefindError, 500))
+            status = next(status for kind, status in kinds if isinstance(error, kind))
+            return problem(status, error.text_for("http"))
     raise error

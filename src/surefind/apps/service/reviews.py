@@ -12,11 +12,9 @@ disk before `Reviews.ask` or `Reviews.decide` returns (`surefind.gallery.store.c
 """
 
 import json
-import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from surefind.embeddings import Embeddings, kappa_from_json
-from surefind.errors import DegenerateError, InputError, StorageError
+from surefind.errors import DegenerateError, InputError
+from surefind.gallery import store
 from surefind.gallery.engine import Label
-from surefind.gallery.store import check_pages, connect, connect_reader, transaction
 from surefind.validation import check_choice
 
 FILE = "reviews.sqlite"
+DECIDED = "FROM reviews WHERE decided IS NOT NULL ORDER BY decided"
 VERDICTS = ("accept", "reject", "relabel")
 
 SCHEMA = """
@@ -54,15 +53,12 @@ class Reviews:
         self._lock = threading.Lock()
         with _in_words(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = connect(path, mode="rwc")
-            try:
+            self._connection = store.connect(path, mode="rwc")
+            with store.closing_on_failure(self._connection):
                 self._connection.execute("PRAGMA journal_mode=WAL")
-                check_pages(self._connection)
+                store.check_pages(self._connection)
                 self._connection.executescript(SCHEMA)
                 self._pending = len(self.pending())
-            except BaseException:
-                self._connection.close()
-                raise
 
     def __len__(self) -> int:
         return self._pending
@@ -79,10 +75,9 @@ class Reviews:
         id_ = uuid.uuid4().hex
         text = json.dumps({"id": id_, "when": _now()} | question, allow_nan=False)
         with self._lock:
-            with _in_words(self._path), transaction(self._connection):
-                self._connection.execute(
-                    "INSERT INTO reviews (id, question) VALUES (?, ?)", (id_, text)
-                )
+            with _in_words(self._path), store.transaction(self._connection):
+                insert = "INSERT INTO reviews (id, question) VALUES (?, ?)"
+                self._connection.execute(insert, (id_, text))
             self._pending += 1
         return id_
 
@@ -102,10 +97,9 @@ class Reviews:
         """
         check_choice("verdict", verdict, VERDICTS)
         with self._lock:
-            with _in_words(self._path), transaction(self._connection):
-                found = self._connection.execute(
-                    "SELECT question, decided FROM reviews WHERE id = ?", (id_,)
-                ).fetchone()
+            with _in_words(self._path), store.transaction(self._connection):
+                query = "SELECT question, decided FROM reviews WHERE id = ?"
+                found = self._connection.execute(query, (id_,)).fetchone()
                 if found is None or found[1] is not None:
                     what = "does not wait" if found is None else "was decided already"
                     raise InputError(f"this query {what}; ask for the queue again.")
@@ -135,9 +129,7 @@ class Reviews:
 
     def decided(self) -> list[dict[str, Any]]:
         """List the decisions, the oldest first."""
-        return self._select(
-            "SELECT decision FROM reviews WHERE decided IS NOT NULL ORDER BY decided"
-        )
+        return self._select(f"SELECT decision {DECIDED}")
 
     def close(self) -> None:
         """Close the file."""
@@ -164,11 +156,9 @@ def read_reviews(path: str | Path) -> tuple[Embeddings, list[Label]]:
     file = Path(path) / FILE if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise InputError(f"there are no reviews at {file}; `surefind serve` collects them.")
-    with _in_words(file), closing(connect_reader(file)) as connection:
-        check_pages(connection)
-        found = connection.execute(
-            "SELECT question, decision FROM reviews WHERE decided IS NOT NULL ORDER BY decided"
-        ).fetchall()
+    with _in_words(file), closing(store.connect_reader(file)) as connection:
+        store.check_pages(connection)
+        found = connection.execute(f"SELECT question, decision {DECIDED}").fetchall()
     if not found:
         raise DegenerateError(f"nothing in {file} was decided yet; review some queries first.")
     questions = [json.loads(question) for question, _ in found]
@@ -177,16 +167,11 @@ def read_reviews(path: str | Path) -> tuple[Embeddings, list[Label]]:
     return Embeddings(mean, kappa), [json.loads(decision)["label"] for _, decision in found]
 
 
-@contextmanager
-def _in_words(path: Path) -> Iterator[None]:
-    """Put into words what SQLite says."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StorageError(
-            f"the reviews in {path} cannot be read or kept: {error}. Make room; if the file is damaged, "
-            "restore it from a copy."
-        ) from error
+def _in_words(path: Path) -> AbstractContextManager[None]:
+    return store.failing_in_words(
+        f"the reviews in {path} cannot be read or kept",
+        "Make room; if the file is damaged, restore it from a copy.",
+    )
 
 
 def _now() -> str:

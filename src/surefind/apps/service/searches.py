@@ -8,21 +8,14 @@ import functools
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, File, Path, Query, Request, Response, UploadFile
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from surefind.apps.service import batching
-from surefind.apps.service.items import picture_response
-from surefind.apps.service.messages import (
-    DecidedView,
-    ReviewList,
-    ReviewView,
-    SearchAnswer,
-    VectorSearch,
-    Verdicts,
-)
+from surefind.apps.service import messages as wire
+from surefind.apps.service.items import Upload, picture_response
 from surefind.apps.service.problems import described, invalid_sentence
 from surefind.apps.service.settings import WRITE, Allowed, allowed, may_write
 from surefind.apps.service.state import AppState, State, state_of
@@ -57,7 +50,7 @@ async def search_vectors(request: Request) -> Response:
     """Search with vectors of length 1, each with its κ if that is known."""
     state, found = await state_of(request), await allowed(request)
     try:
-        body = VectorSearch.model_validate_json(await request.body())
+        body = wire.VectorSearch.model_validate_json(await request.body())
     except ValidationError as error:
         raise RefusedError(422, invalid_sentence(error.errors())) from error
     most = state.settings.max_queries
@@ -70,24 +63,20 @@ async def search_vectors(request: Request) -> Response:
     return await _answer(state, query, keep=body.keep and found == WRITE, image=None)
 
 
+ASKED = {"schema": wire.VectorSearch.model_json_schema()}
 router.add_api_route(
     "/vector",
     search_vectors,
     methods=["POST"],
-    response_model=SearchAnswer,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": VectorSearch.model_json_schema()}},
-        }
-    },
+    response_model=wire.SearchAnswer,
+    openapi_extra={"requestBody": {"required": True, "content": {"application/json": ASKED}}},
     route_class_override=RequestRoute,
 )
 
 
-@router.post("/image", response_model=SearchAnswer, responses=described(415))
+@router.post("/image", response_model=wire.SearchAnswer, responses=described(415))
 async def search_image(
-    file: Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")],
+    file: Upload,
     state: State,
     found: Allowed,
     k: Annotated[int, Query(ge=1, le=100)] = 10,
@@ -101,14 +90,16 @@ async def search_image(
 
 
 @reviews.get("")
-async def list_reviews(state: State, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> ReviewList:
+async def list_reviews(
+    state: State, limit: Annotated[int, Query(ge=1, le=200)] = 50
+) -> wire.ReviewList:
     """List what waits for a person, the oldest first, and the latest decisions."""
     pending = await state.work(state.reviews.pending)
     decided = (await state.work(state.reviews.decided))[-limit:]
-    return ReviewList(
+    return wire.ReviewList(
         total=len(pending),
-        pending=[ReviewView.model_validate(entry) for entry in pending[:limit]],
-        decided=[DecidedView.model_validate(entry) for entry in decided],
+        pending=[wire.ReviewView.model_validate(entry) for entry in pending[:limit]],
+        decided=[wire.DecidedView.model_validate(entry) for entry in decided],
     )
 
 
@@ -119,7 +110,7 @@ async def review_image(id: Annotated[str, Path(max_length=64)], state: State) ->
 
 
 @reviews.post("", status_code=201, dependencies=[Depends(may_write)])
-async def decide(body: Verdicts, state: State) -> DecidedView:
+async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
     """Accept (the top answer is right), reject (not in the gallery) or relabel (it is another one)."""
     relabelled = body.verdict == "relabel"
 
@@ -133,13 +124,11 @@ async def decide(body: Verdicts, state: State) -> DecidedView:
             raise RefusedError(status, str(error)) from error
 
     if relabelled and body.label is not None:
-        known = (await state.list(state.catalogues.now)).labels
+        known = (await state.list(state.catalogue)).labels
         if body.label not in known:
-            raise RefusedError(
-                422,
-                "no item of the gallery has this label. Reject the query, or add an item with the label.",
-            )
-    return DecidedView.model_validate(await state.work(keep))
+            advice = "Reject the query, or add an item with the label."
+            raise RefusedError(422, f"no item of the gallery has this label. {advice}")
+    return wire.DecidedView.model_validate(await state.work(keep))
 
 
 async def _answer(
@@ -150,9 +139,8 @@ async def _answer(
         state.metrics.decision(answer["decision"])
         unsure = answer["decision"] == "review" and keep
         if unsure and len(state.reviews) < state.settings.max_reviews:
-            answer["review"] = await state.work(
-                functools.partial(_ask, state, answer | {"vector": vector.tolist()}, image)
-            )
+            asked = functools.partial(_ask, state, answer | {"vector": vector.tolist()}, image)
+            answer["review"] = await state.work(asked)
     if image is not None:
         reply.answers[0]["vector"] = reply.vectors[0].tolist()
     body = {"answers": reply.answers, "rank": reply.rank, "stale": reply.stale}

@@ -11,10 +11,9 @@ gallery has changed.
 
 import asyncio
 import functools
-import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import numpy as np
@@ -40,9 +39,8 @@ BLOCK = 32
 """Searched at a time, so that other requests get their turn."""
 
 
-@dataclass(frozen=True, eq=False)
 class Catalogue:
-    """The items of the gallery at one moment, listed.
+    """The items of a gallery at one moment, listed.
 
     Attributes:
         content: The gallery's fingerprint then.
@@ -50,36 +48,34 @@ class Catalogue:
         labels: In use.
     """
 
-    content: str
-    surest: tuple[Id, ...]
-    labels: frozenset[Label]
-
-
-class Catalogues:
-    """The latest catalogue of a gallery; one is made at a time."""
-
     def __init__(self, gallery: Gallery) -> None:
-        self._gallery = gallery
-        self._lock = threading.Lock()
-        self._latest = Catalogue("", (), frozenset())
-        self._confusing: tuple[str, dict[Id, int]] = ("", {})
+        self._gallery, self.content = gallery, gallery.fingerprint
+        kappa: dict[Id, float] = {}
+        self.labels: set[Label] = set()
+        for block in gallery.records():
+            kappa |= {item.id: item.kappa for item in block}
+            self.labels |= {item.label for item in block if item.label is not None}
+        self.surest = sorted(kappa, key=lambda i: (-kappa[i], isinstance(i, str), i))
 
-    def now(self) -> Catalogue:
-        """Return the catalogue of the gallery as it is."""
-        with self._lock:
-            content = self._gallery.fingerprint
-            if content != self._latest.content:
-                self._latest = _read(self._gallery, content)
-            return self._latest
-
+    @functools.cached_property
     def confusing(self) -> dict[Id, int]:
-        """Return how many of the sample each item confuses, if any; the most first."""
-        catalogue = self.now()
-        with self._lock:
-            if self._confusing[0] != catalogue.content:
-                counts = _confusions(self._gallery, catalogue.surest)
-                self._confusing = (catalogue.content, counts)
-            return self._confusing[1]
+        """How many of the sample each item confuses, if any; the most first."""
+        gallery, ids = self._gallery, self.surest
+        chosen = np.random.default_rng(0).permutation(len(ids))[:SAMPLE]
+        counts: Counter[Id] = Counter()
+        for start in range(0, len(chosen), BLOCK):
+            block = [ids[i] for i in chosen[start : start + BLOCK]]
+            items = [gallery.get(i) for i in block if i in gallery]
+            if not items:
+                continue
+            mean, kappa = zip(*((item.vector, item.kappa) for item in items), strict=True)
+            queries = Embeddings(np.stack(mean), np.array(kappa))
+            found = gallery.search(queries, k=2, decide=False)
+            for item, near, labels in zip(items, found.ids, found.labels, strict=True):
+                nearest = next((n for n, id_ in enumerate(near) if id_ != item.id), None)
+                if nearest is not None and labels[nearest] != item.label:
+                    counts[near[nearest]] += 1
+        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0]))))
 
 
 class AppState:
@@ -94,29 +90,22 @@ class AppState:
     def __init__(self, gallery: Gallery, learner: Learner | None, settings: Settings) -> None:
         self.gallery, self.settings = gallery, settings
         self.reviews = Reviews(settings.folder / FILE)
-        self.thumbnails = Thumbnails(
-            settings.folder / "thumbnails", settings.images, settings.max_pixels
-        )
-        self.catalogues = Catalogues(gallery)
+        pictures = settings.folder / "thumbnails"
+        self.thumbnails = Thumbnails(pictures, settings.images, settings.max_pixels)
+        self._catalogue: Catalogue | None = None
         self.metrics = Metrics(lambda: len(gallery), lambda: len(self.reviews))
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-service")
         self._lister = ThreadPoolExecutor(1, thread_name_prefix="surefind-list")
-        self._embedder = None if learner is None else ImageEmbedder(learner, settings.max_pixels)
-        self._searches: Batcher[Query, Reply] = Batcher(
-            functools.partial(search_together, gallery, self.thumbnails.has),
-            most=settings.max_batch,
-            waiting=settings.max_waiting,
-            observe=self.metrics.batch("search"),
+        batcher = functools.partial(Batcher, most=settings.max_batch, waiting=settings.max_waiting)
+        search = functools.partial(search_together, gallery, self.thumbnails.has)
+        self._searches: Batcher[Query, Reply] = batcher(
+            search, observe=self.metrics.batch("search")
         )
+        self._embedder = None if learner is None else ImageEmbedder(learner, settings.max_pixels)
         self._images: Batcher[np.ndarray, Embeddings] | None = None
         if self._embedder is not None:
-            self._images = Batcher(
-                self._embedder.embed,
-                most=settings.max_batch,
-                wait=settings.max_wait,
-                waiting=settings.max_waiting,
-                observe=self.metrics.batch("embed"),
-            )
+            count = self.metrics.batch("embed")
+            self._images = batcher(self._embedder.embed, wait=settings.max_wait, observe=count)
 
     @property
     def embeds(self) -> bool:
@@ -131,9 +120,8 @@ class AppState:
         """Decode and embed an upload; refused if it is no image, or there is no model."""
         embedder, images = self._embedder, self._images
         if embedder is None or images is None:
-            raise RefusedError(
-                409, "this service has no model, so it cannot embed images; send vectors."
-            )
+            sentence = "this service has no model, so it cannot embed images; send vectors."
+            raise RefusedError(409, sentence)
         prepared = await self.work(lambda: embedder.read(data))
         return await self._in_time(images.ask(prepared))
 
@@ -148,6 +136,12 @@ class AppState:
     async def list(self, call: Callable[[], R]) -> R:
         """Call something that may read the whole gallery, one after the other, so that writes go on."""
         return await self._in_thread(self._lister, call)
+
+    def catalogue(self) -> Catalogue:
+        """Return the listing of the gallery as it is; to be called by way of `list`."""
+        if self._catalogue is None or self._catalogue.content != self.gallery.fingerprint:
+            self._catalogue = Catalogue(self.gallery)
+        return self._catalogue
 
     async def close(self) -> None:
         """Finish everything that was begun."""
@@ -167,9 +161,8 @@ class AppState:
             async with asyncio.timeout(self.settings.seconds):
                 return await task
         except TimeoutError as error:
-            raise RefusedError(
-                504, f"this took longer than {self.settings.seconds:g} seconds; try again."
-            ) from error
+            limit = f"{self.settings.seconds:g} seconds"
+            raise RefusedError(504, f"this took longer than {limit}; try again.") from error
 
 
 async def state_of(request: Request) -> AppState:
@@ -179,33 +172,3 @@ async def state_of(request: Request) -> AppState:
 
 
 State = Annotated[AppState, Depends(state_of)]
-
-
-def _read(gallery: Gallery, content: str) -> Catalogue:
-    kappa: dict[Id, float] = {}
-    labels: set[Label] = set()
-    for block in gallery.records():
-        kappa |= {item.id: item.kappa for item in block}
-        labels |= {item.label for item in block}
-    order = sorted(kappa, key=lambda i: (-kappa[i], isinstance(i, str), i))
-    return Catalogue(content, tuple(order), frozenset(labels - {None}))
-
-
-def _confusions(gallery: Gallery, ids: tuple[Id, ...]) -> dict[Id, int]:
-    rng = np.random.default_rng(0)
-    chosen = rng.permutation(len(ids))[:SAMPLE]
-    counts: dict[Id, int] = {}
-    for start in range(0, len(chosen), BLOCK):
-        items = [gallery.get(ids[i]) for i in chosen[start : start + BLOCK] if ids[i] in gallery]
-        if not items:
-            continue
-        queries = Embeddings(
-            np.stack([item.vector for item in items]), np.array([item.kappa for item in items])
-        )
-        found = gallery.search(queries, k=2, decide=False)
-        for item, near, labels in zip(items, found.ids, found.labels, strict=True):
-            others = [n for n, id_ in enumerate(near) if id_ != item.id]
-            if others and labels[others[0]] != item.label:
-                id_ = near[others[0]]
-                counts[id_] = counts.get(id_, 0) + 1
-    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0]))))

@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -50,24 +51,14 @@ def write_to_stderr() -> None:
     LOGGER.propagate = False
 
 
-def log_request(
-    number: str, method: str, route: str, status: int, seconds: float, defect: str | None
-) -> None:
+def log_request(fields: dict[str, Any], defect: str | None) -> None:
     """Log a request; ``defect`` is the kind of an unforeseen error, and where it was raised."""
-    fields = {
-        "request": number,
-        "method": method,
-        "route": route,
-        "status": status,
-        "ms": round(seconds * 1e3, 2),
-    } | ({} if defect is None else {"defect": defect})
+    fields |= {} if defect is None else {"defect": defect}
     level = logging.INFO if defect is None else logging.ERROR
     if LOGGER.isEnabledFor(level):
         # A line does not say whence it was written, so the stack is not searched for that.
-        nowhere = ("", 0)
-        record = LOGGER.makeRecord(
-            LOGGER.name, level, *nowhere, "request", (), None, extra={"fields": fields}
-        )
+        where, extra = ("", 0), {"fields": fields}
+        record = LOGGER.makeRecord(LOGGER.name, level, *where, "request", (), None, extra=extra)
         LOGGER.handle(record)
 
 
@@ -80,45 +71,20 @@ class Metrics:
 
     def __init__(self, items: Callable[[], int], pending: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "surefind_requests_total",
-            "Requests answered.",
-            ["method", "route", "status"],
-            registry=self._registry,
-        )
-        self._seconds = Histogram(
-            "surefind_request_seconds",
-            "Time to answer.",
-            ["route"],
-            buckets=SECONDS,
-            registry=self._registry,
-        )
+        own: dict[str, Any] = {"namespace": "surefind", "registry": self._registry}
+        requests = Counter("requests", "Requests answered.", ["method", "route", "status"], **own)
+        times = Histogram("request_seconds", "Time to answer.", ["route"], buckets=SECONDS, **own)
         self._batches = Histogram(
-            "surefind_batch_size",
-            "Requests done together.",
-            ["kind"],
-            buckets=SIZES,
-            registry=self._registry,
+            "batch_size", "Requests done together.", ["kind"], buckets=SIZES, **own
         )
-        self._decisions = Counter(
-            "surefind_decisions_total",
-            "Queries answered, by decision.",
-            ["decision"],
-            registry=self._registry,
-        )
+        decisions = Counter("decisions", "Queries answered, by decision.", ["decision"], **own)
+        Gauge("items", "Items in the gallery.", **own).set_function(items)
+        Gauge("reviews_pending", "Queries that wait for a person.", **own).set_function(pending)
         # Labels are looked up once: there are few, and many requests.
         self._of = functools.cache(
-            lambda method, route, status: (
-                self._requests.labels(method, route, status).inc,
-                self._seconds.labels(route).observe,
-            )
+            lambda *asked: (requests.labels(*asked).inc, times.labels(asked[1]).observe)
         )
-        self._decided = functools.cache(lambda name: self._decisions.labels(name).inc)
-        for name, text, value in (
-            ("surefind_items", "Items in the gallery.", items),
-            ("surefind_reviews_pending", "Queries that wait for a person.", pending),
-        ):
-            Gauge(name, text, registry=self._registry).set_function(value)
+        self._decided = functools.cache(lambda name: decisions.labels(name).inc)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -170,11 +136,8 @@ class Recorder:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [
-                    *message["headers"],
-                    *SAFE,
-                    (b"x-request-id", number.encode()),
-                ]
+                own = (b"x-request-id", number.encode())
+                message["headers"] = [*message["headers"], *SAFE, own]
             await send(message)
 
         try:
@@ -188,7 +151,8 @@ class Recorder:
         route = getattr(scope.get("route"), "path", "") or "none"
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.request(method, route, status, seconds)
-        log_request(number, method, route, status, seconds, defect)
+        asked = {"request": number, "method": method, "route": route}
+        log_request(asked | {"status": status, "ms": round(seconds * 1e3, 2)}, defect)
 
 
 def _where(error: Exception) -> str:
