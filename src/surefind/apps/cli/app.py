@@ -65,7 +65,8 @@ def register(group: typer.Typer, command: Callable[..., None], name: str | None 
 
 def option_names(group: typer.Typer, command: str) -> dict[str, str]:
     """Return the option of each parameter of a command, as it is typed."""
-    listed = typer.main.get_command(group).commands[command].params  # type: ignore[attr-defined]
+    found = typer.main.get_command(group)  # of a single command it is that one
+    listed = getattr(found, "commands", {command: found})[command].params
     typed = {p.name: max(p.opts, key=len) for p in listed}
     return {name: option for name, option in typed.items() if option.startswith("-")}
 
