@@ -8,7 +8,7 @@ from typer import Option
 import surefind as sf
 from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled
-from surefind.apps.cli.items import Items, check_model, labels_like, read_items
+from surefind.apps.cli.items import check_model, labels_like, read_items
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ def calibrate(
             raise InputError(
                 f"{queries} has no labels; give them with --labels FILE.", field="labels"
             )
-        parts = [known]
+        parts, truth = [known.embeddings], [*known.labels]
         if unknown is not None:
             others = read_items(unknown, run, data, on_bad=on_bad)
-            parts.append(Items(others.embeddings, others.ids, [None] * len(others)))
-        truth = [label for part in parts for label in part.labels or []]
+            parts.append(others.embeddings)
+            truth += [None] * len(others)
         members = None if groups is None else known.column(groups, GROUPS)
         say(
             f"Calibrating on {len(truth)} queries, {truth.count(None)} of them without a match in the "
@@ -110,7 +110,7 @@ def check_target(**fractions: float) -> None:
             )
 
 
-def together(parts: list[Items]) -> Any:
+def together(parts: list[Any]) -> Any:
     """Concatenate the embeddings of several sources, all with κ or all without.
 
     Raises:
@@ -118,14 +118,14 @@ def together(parts: list[Items]) -> Any:
     """
     import numpy as np
 
-    embedded = [p.embeddings for p in parts if isinstance(p.embeddings, sf.Embeddings)]
+    embedded = [p for p in parts if isinstance(p, sf.Embeddings)]
     if embedded and len(embedded) < len(parts):
         raise InputError(
             "the queries have a κ and the unknown ones do not, or the other way round; embed both "
             "with one model.",
             field="unknown",
         )
-    rows = [e.numpy().mean for e in embedded] or [np.asarray(p.embeddings) for p in parts]
+    rows = [e.numpy().mean for e in embedded] or [np.asarray(p) for p in parts]
     if len({r.shape[1] for r in rows}) > 1:
         raise InputError(
             "the queries and the unknown ones differ in dimension; use one model.", field="unknown"

@@ -73,10 +73,9 @@ def chosen_encoder(
             field="encoder",
         )
     tower = load_backbone(kind)
-    wanted = (
-        None if tower.preprocessing is None else sf.Preprocessing.from_dict(tower.preprocessing)
-    )
-    return with_linear_head(tower, dim, generator=generator), wanted
+    wanted = tower.preprocessing
+    read = None if wanted is None else sf.Preprocessing.from_dict(wanted)
+    return with_linear_head(tower, dim, generator=generator), read
 
 
 def join_processes() -> bool:
