@@ -36,6 +36,7 @@ def test_every_command_has_an_example_of_itself():
         assert any(e.startswith(name) for e in found), name
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_help_run_one_after_the_other(surefind, quick):
     for line in examples():
         code, _, err = surefind(*shlex.split(line)[1:])

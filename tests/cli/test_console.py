@@ -17,6 +17,8 @@ from surefind.apps.cli import main
 from surefind.apps.cli.console import spelled
 from surefind.learning.train import Progress
 
+pytestmark = pytest.mark.slow
+
 WIDTH = ("--scale", 200.0, "--prior-precision", 1000.0)
 """Given, because choosing it takes longer than all the rest."""
 

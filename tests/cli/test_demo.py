@@ -5,6 +5,8 @@ import pytest
 import surefind as sf
 from surefind.apps.cli.demo import clear_place
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_demo_reports_what_it_found_and_leaves_a_page(surefind, tmp_path):
     code, out, err = surefind("demo", "--out", "shown")

@@ -8,6 +8,8 @@ from surefind.apps.cli.run_folder import open_run
 from surefind.learning.methods import LaplacePosthoc
 from surefind.models.vectors import Vectors, vector_encoder
 
+pytestmark = pytest.mark.slow
+
 TUNED = ("--scale", 150.0, "--prior-precision", 1000.0)
 """Scale and prior, given because tuning them takes longer than all the rest."""
 

@@ -11,6 +11,8 @@ from surefind.apps.cli import train as training
 from surefind.apps.cli.preflight import Estimate
 from surefind.models.checkpoint import load_tensors
 
+pytestmark = pytest.mark.slow
+
 TRAIN = ("train", "digits", "--out", "run")
 
 

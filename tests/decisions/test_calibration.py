@@ -59,6 +59,7 @@ def test_the_guarantee_holds_for_fresh_queries(calibration):
 
 
 @pytest.mark.parametrize("world", [everything_useful, two_ways_to_be_wrong])
+@pytest.mark.slow
 def test_the_guarantee_holds_in_simulated_calibrations(world):
     found = simulate_calibrations(world, runs=40, queries=900, max_wrong=0.05)
     assert found.exceeded <= 0.15  # 5 % in truth gives more than this once in 300 times

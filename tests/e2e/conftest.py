@@ -1,14 +1,12 @@
 """The page in a real Chromium, on a real server with a gallery of digits."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import sync_playwright
 from service import world as worlds
 from service.live import live
 
-HERE = Path(__file__).parent
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
     "--no-sandbox",
@@ -19,14 +17,6 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
-    """One process makes the small world for all tests of this folder."""
-    for item in items:
-        if item.path.parent == HERE:
-            item.add_marker(pytest.mark.xdist_group("service"))
 
 
 @pytest.fixture(scope="session")

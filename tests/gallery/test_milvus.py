@@ -10,6 +10,8 @@ from surefind.errors import InputError, StorageError
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.milvus_engine import PART, MilvusEngine
 
+pytestmark = pytest.mark.slow
+
 X = np.eye(4)
 
 

@@ -12,7 +12,7 @@ import torch
 import surefind as sf
 from surefind.learning.distributed import gather_rows, part, sum_ranks, world
 
-pytestmark = pytest.mark.xdist_group("processes")  # one set of processes at a time
+pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import sys

@@ -12,6 +12,8 @@ from surefind.models.encoder import on_sphere
 from surefind.pairs.objectives import Contrastive
 from surefind.posterior.tuning import shuffled
 
+pytestmark = pytest.mark.slow
+
 SIX = [(d, a) for d in ("euclidean", "arccos") for a in ("fixed", "positive", "full")]
 
 

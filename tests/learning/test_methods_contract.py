@@ -13,6 +13,8 @@ import surefind as sf
 from surefind.learning import METHOD_NAMES
 from surefind.learning.methods import METHODS
 
+pytestmark = pytest.mark.slow
+
 QUICK = {
     "mc-dropout": METHODS["mc-dropout"](n_samples=20),
     "deep-ensemble": METHODS["deep-ensemble"](members=3),

@@ -16,6 +16,8 @@ from surefind.learning import train as module
 from surefind.learning.train import TrainConfig, epoch_batches, relation_of
 from surefind.models.checkpoint import load_tensors
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import sys, time, torch
 sys.path.insert(0, {tests!r})

@@ -83,6 +83,7 @@ def test_prediction_agrees_with_samples_of_the_dense_gaussian(posterior, problem
 
 
 @pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.slow
 def test_samples_have_the_predicted_moments(posterior, problem, generator, joint):
     features = problem[1][:5]
     u = posterior.sample(features, 400_000, joint=joint, generator=generator)

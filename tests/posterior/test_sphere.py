@@ -37,6 +37,7 @@ def test_first_moment_and_shortfall_equal_high_precision_quadrature(normal, z, s
         (2048, (1e-8, 1e2), torch.float32),
     ],
 )
+@pytest.mark.slow
 def test_moments_equal_a_million_samples(normal, generator, z, scales, dtype):
     n, size = 1_000_000, max(4_000, 500_000 // z)
     cases = [gaussian(normal, z, scale, anisotropic=True) for scale in scales]
@@ -74,6 +75,7 @@ def check_against_samples(mean, variance, first, second, first_std, second_std):
 
 
 @pytest.mark.parametrize("z", [3, 16])
+@pytest.mark.slow
 def test_prediction_equals_a_million_sampled_heads(normal, generator, z):
     """The whole way, from weights and their precision to direction and κ, within five errors."""
     n, size, d = 1_000_000, 50_000, 4

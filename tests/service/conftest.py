@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 from fastapi.testclient import TestClient
 from service import world as worlds
@@ -7,16 +5,6 @@ from service import world as worlds
 from surefind.apps.service.app import create_app
 from surefind.apps.service.settings import Settings
 from surefind.gallery.gallery import Gallery
-
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
-    """One process makes the small world for all tests of this folder."""
-    for item in items:
-        if item.path.parent == HERE:
-            item.add_marker(pytest.mark.xdist_group("service"))
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ import pytest
 from service.live import live
 from service.world import copy
 
+pytestmark = pytest.mark.slow
+
 CASES = 100
 
 

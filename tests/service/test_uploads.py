@@ -13,6 +13,8 @@ from service.world import png
 from surefind.apps.service.images import check_header, small_picture
 from surefind.errors import RefusedError
 
+pytestmark = pytest.mark.slow
+
 UPLOADS = uploads()
 ROUNDS = 200
 LEAK = 40 * 2**20
