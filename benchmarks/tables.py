@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -229,7 +230,38 @@ def gallery_lines() -> list[str]:
         f"SIGKILL in each of {killed['rounds']} rounds of additions, updates and deletions: "
         f"{killed['acknowledged']:,} calls were acknowledged, {killed['lost']} lost.",
         "",
+        *store_lines(table.get("compared", {})),
     ]
+
+
+STORE = {
+    "open_seconds": "open 1,000,000 x 128, s",
+    "disk_mb": "its folder, MB",
+    "save_seconds": "save it from memory, s",
+    "label_ms p50": "change one label in it, ms",
+    "single_per_second": "durable additions a second, one at a time",
+    "in_hundreds_per_second": "durable additions a second, 100 at a time",
+}
+"""What is compared of a gallery's folder."""
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def store_lines(compared: dict[str, Any]) -> list[str]:
+    """Compare the folder's format with the one before it; measured in turns by ``--against SRC``."""
+    if not compared:
+        return []
+    found = {key: case for case in compared.values() for key in STORE if key in case["after"]}
+    rows = (
+        f"| {title} | {number(found[key]['before'][key])} | {number(found[key]['after'][key])} "
+        f"| {found[key]['ratio'][key]:.2f} |"
+        for key, title in STORE.items()
+        if key in found
+    )
+    head = "| the gallery's folder | journal and snapshots | SQLite | ratio |"
+    return [head, "| --- | --: | --: | --: |", *rows, ""]
 
 
 SIGNALS = ("log_kappa", "distance", "margin", "density", "mahalanobis", "combined")
