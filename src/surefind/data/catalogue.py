@@ -4,12 +4,13 @@ Nothing is downloaded. A set that is not there is answered by one sentence: what
 put it. `check` compares what is there with what the publisher announces: examples and classes of each
 part, and SHA-256 sums of those files whose bytes are fixed and were seen by the authors.
 
-`ENTRIES` is the one list of the sets' names; it needs no PyTorch until a set is loaded. Counts are those of
-the publishers' files under the retrieval protocol of the loader; a checksum that is missing is not known.
+`ENTRIES` is the one list of the sets' names, read from ``catalogue.toml``; it needs no PyTorch until a set
+is loaded.
 """
 
 import hashlib
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -19,9 +20,6 @@ from surefind.errors import Hint, InputError
 
 if TYPE_CHECKING:
     from surefind.data.splits import Splits
-
-CUB_FILE, CARS_FILE = "cub200_effnetlite0.npz", "cars196_test_effnetlite0.npz"
-"""Frozen features of the two sets, see `surefind.data.photographs`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,147 +41,19 @@ class Entry:
     title: str
     short: str
     loader: str
-    markers: tuple[str, ...]
+    markers: Sequence[str]
     get: str
     counts: Mapping[str, int]
     n_classes: Mapping[str, int] = field(default_factory=dict)
     checksums: Mapping[str, str] = field(default_factory=dict)
-    system: tuple[str, ...] = ()
+    system: Sequence[str] = ()
 
 
-ENTRIES: Mapping[str, Entry] = {
-    "fashion-mnist": Entry(
-        "FashionMNIST",
-        "FashionMNIST",
-        "small_images.load_fashion_mnist",
-        ("*-images-idx3-ubyte*",),
-        "the four idx .gz files (Debian: apt-get install dataset-fashion-mnist; otherwise "
-        "github.com/zalandoresearch/fashion-mnist)",
-        {"train": 60000, "test": 10000},
-        {"train": 10, "test": 10},
-        {
-            "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea42"
-            "2014ce006caf5b757f851416ee8300c7",
-            "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c5"
-            "47b9c6aebcaf235f0400a0cce308b056",
-            "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c33"
-            "6ef481a96936906477e6dd344da56eaa",
-            "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c"
-            "8131fef761fdbfec72c424d5222f1a05",
-        },
-        ("/usr/share/datasets/fashion-mnist",),
-    ),
-    "mnist": Entry(
-        "MNIST",
-        "MNIST",
-        "small_images.load_mnist",
-        ("*-images-idx3-ubyte*",),
-        "the four idx .gz files of yann.lecun.com/exdb/mnist",
-        {"train": 60000, "test": 10000},
-        {"train": 10, "test": 10},
-        {
-            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e3"
-            "3eeafee792b84584aec276f5a2dbc4e6",
-            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd"
-            "2371eca3ffa0defaefb259924204aec6",
-        },
-    ),
-    "cifar10": Entry(
-        "CIFAR-10",
-        "CIFAR10",
-        "small_images.load_cifar10",
-        ("cifar-10-batches-py", "test_batch", "labels.npz"),
-        "cifar-10-python.tar.gz of www.cs.toronto.edu/~kriz/cifar.html, unpack it",
-        {"train": 50000, "test": 10000},
-        {"train": 10, "test": 10},
-    ),
-    "svhn": Entry(
-        "SVHN",
-        "SVHN",
-        "small_images.load_svhn",
-        ("*_32x32.mat", "svhn_test*.webp"),
-        "train_32x32.mat and test_32x32.mat of ufldl.stanford.edu/housenumbers",
-        {"train": 73257, "test": 26032},
-        {"train": 10, "test": 10},
-    ),
-    "cub200": Entry(
-        "CUB-200-2011",
-        "CUB200",
-        "photographs.load_cub",
-        ("images.txt", "CUB_200_2011/images.txt"),
-        "CUB_200_2011.tgz of www.vision.caltech.edu/datasets/cub_200_2011, unpack it",
-        {"train": 5864, "test": 5924},
-        {"train": 100, "test": 100},
-    ),
-    "cars196": Entry(
-        "Cars196",
-        "Cars196",
-        "photographs.load_cars",
-        ("cars_annos.mat", "devkit/cars_train_annos.mat"),
-        "the Stanford Cars images with cars_annos.mat (or the devkit and "
-        "cars_test_annos_withlabels.mat)",
-        {"train": 8054, "test": 8131},
-        {"train": 98, "test": 98},
-    ),
-    "lfw": Entry(
-        "LFW",
-        "LFW",
-        "photographs.load_lfw",
-        ("lfw*", "labels.csv", "people*.txt"),
-        "lfw.tgz with peopleDevTrain.txt and peopleDevTest.txt of vis-www.cs.umass.edu/lfw, "
-        "unpack it",
-        {"train": 9525, "test": 3708},
-        {"train": 4038, "test": 1711},
-    ),
-    "msls": Entry(
-        "MSLS",
-        "MSLS",
-        "photographs.load_msls",
-        ("train_val", "*/database/postprocessed.csv"),
-        "Mapillary Street-level Sequences of www.mapillary.com/dataset/places, unpack it",
-        {},
-    ),
-    "omniglot": Entry(
-        "Omniglot",
-        "Omniglot",
-        "small_images.load_omniglot",
-        ("omniglot.npz", "images_background", "images_evaluation"),
-        "images_background.zip and images_evaluation.zip of github.com/brendenlake/omniglot, "
-        "unpack them",
-        {"train": 19280, "test": 13180},
-        {"train": 964, "test": 659},
-    ),
-    "cub200-features": Entry(
-        "CUB-200-2011 features",
-        "CUB200, frozen features",
-        "photographs.load_cub_features",
-        (CUB_FILE, f"embeddings/{CUB_FILE}"),
-        f"features of all images from a network of your choice, written as surefind.data.photographs says "
-        f"to {CUB_FILE},",
-        {"train": 5864, "test": 5924},
-        {"train": 100, "test": 100},
-    ),
-    "cars196-features": Entry(
-        "Cars196 features",
-        "Cars196, frozen features",
-        "photographs.load_cars_features",
-        (CARS_FILE, f"embeddings/{CARS_FILE}"),
-        f"features of the test images from the same network, written as surefind.data.photographs says "
-        f"to {CARS_FILE},",
-        {},
-        {"test": 98},
-    ),
-    "digits": Entry(
-        "digits",
-        "Digits",
-        "small_images.load_digits",
-        (),
-        "scikit-learn",
-        {"train": 1198, "test": 599, "ood": 500},
-        {"train": 10, "test": 10},
-    ),
-}
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+ENTRIES: Mapping[str, Entry] = {name: Entry(**fields) for name, fields in _TABLE.items()}
 """Every set by the name that `load` takes."""
+CUB_FILE, CARS_FILE = (ENTRIES[f"{name}-features"].markers[0] for name in ("cub200", "cars196"))
+"""Frozen features of the two sets, see `surefind.data.photographs`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,26 +114,20 @@ def check(name: str, folder: str | Path | None = None) -> CheckReport:
     entry, place = _entry(name), find(name, folder)
     # Sums first: they say of a damaged file that it is damaged, also when it cannot be loaded.
     sums, problems = _checked_sums(entry, place)
-    counts: dict[str, int] = {}
-    n_classes: dict[str, int] = {}
     try:
-        parts = _load(entry, place)
+        parts = _load(entry, place).parts
     except InputError as error:
-        problems.append(str(error))
-        return CheckReport(entry.title, place, counts, n_classes, sums, tuple(problems))
-    for part in parts:
-        counts[part] = len(parts[part])
-        if parts[part].labels is not None:
-            n_classes[part] = len(parts[part].labels.unique())
-    for what, expected, found in (
-        ("examples", entry.counts, counts),
-        ("classes", entry.n_classes, n_classes),
-    ):
-        problems += [
-            f"part {part!r} has {found[part]} {what} where {n} are published."
-            for part, n in expected.items()
-            if part in found and found[part] != n
-        ]
+        return CheckReport(entry.title, place, {}, {}, sums, (*problems, str(error)))
+    counts = {name: len(part) for name, part in parts.items()}
+    labels = {name: part.labels for name, part in parts.items() if part.labels is not None}
+    n_classes = {name: len(values.unique()) for name, values in labels.items()}
+    compared = (("examples", entry.counts, counts), ("classes", entry.n_classes, n_classes))
+    problems += [
+        f"part {part!r} has {found[part]} {what} where {n} are published."
+        for what, expected, found in compared
+        for part, n in expected.items()
+        if part in found and found[part] != n
+    ]
     problems += [
         f"part {p!r} is not there ({n} examples)."
         for p, n in entry.counts.items()

@@ -14,19 +14,8 @@ from surefind.data.images import MAX_PIXELS, ImageFiles
 from surefind.data.splits import Splits
 from surefind.errors import InputError
 
-EXTENSIONS = frozenset([
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".webp",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".ppm",
-    ".pgm",
-    ".jfif",
-])
+_FORMATS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "jfif")
+EXTENSIONS = frozenset(f".{name}" for name in _FORMATS)
 PARTS = ("train", "val", "valid", "validation", "test", "query", "gallery", "database")
 
 
@@ -57,8 +46,8 @@ def load_folder(
     classes = sorted({c for by_class in found.values() for c in by_class})
     parts = {}
     for part, by_class in found.items():
-        pairs = [(path, c) for c, paths in sorted(by_class.items()) for path in paths]
-        paths, labels = [p for p, _ in pairs], [c for _, c in pairs]
+        paths = [path for c in sorted(by_class) for path in by_class[c]]
+        labels = [c for c in sorted(by_class) for _ in by_class[c]]
         parts[part] = Dataset(
             ImageFiles(paths, mode, max_pixels),
             labels,
