@@ -60,12 +60,8 @@ class Dataset:
         positions = None if self.positions is None else _checked_positions(self.positions, n)
         if names is not None and len(names) != n:
             raise InputError(f"names must have one entry per example, {n}; got {len(names)}.")
-        for key, value in (
-            ("labels", labels),
-            ("positions", positions),
-            ("names", names),
-            ("classes", classes),
-        ):
+        checked = {"labels": labels, "positions": positions, "names": names, "classes": classes}
+        for key, value in checked.items():
             object.__setattr__(self, key, value)
 
     def __len__(self) -> int:

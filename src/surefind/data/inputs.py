@@ -16,6 +16,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -278,16 +279,13 @@ def _framings(
     for number in key:
         check_int("augment_seed", number, least=0)
     seen: Counter[int] = Counter()
-    framings = []
+    framings: list[Framing] = []
     for row in rows.tolist():
         # A repeated example must not meet its exact copy: the pair would teach nothing.
-        framings.append(_random_framing(preprocessing, example_rng(key, row, seen[row])))
+        rng = example_rng(key, row, seen[row])
+        framings.append(partial(preprocessing.random_frame, rng=rng))
         seen[row] += 1
     return framings
-
-
-def _random_framing(preprocessing: Preprocessing, rng: np.random.Generator) -> Framing:
-    return lambda width, height: preprocessing.random_frame(width, height, rng)
 
 
 def _is_uint8(inputs: Any) -> bool:

@@ -14,7 +14,7 @@ Cars196 trains on the first half of the classes and tests on the second (``"zero
 divides the images of every class (``"published"``).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,18 +108,9 @@ def query_gallery_split(
     """
     check_int("queries_per_class", queries_per_class, least=1)
     check_choice("singles", singles, QUERY_SINGLES)
-    query: list[Tensor] = []
-    gallery: list[Tensor] = []
-    for rows in rows_by_class(_labels(dataset)):
-        if len(rows) == 1:
-            _refuse_single(dataset, rows, singles)
-            query += [rows] if singles == "query" else []
-            gallery += [rows] if singles == "gallery" else []
-            continue
-        shuffled = rows[torch.randperm(len(rows), generator=generator)]
-        count = min(queries_per_class, len(rows) - 1)
-        query.append(shuffled[:count])
-        gallery.append(shuffled[count:])
+    query, gallery, alone = _by_example(dataset, lambda n: queries_per_class, generator, singles)
+    query += alone if singles == "query" else []
+    gallery += alone if singles == "gallery" else []
     if not query or not gallery:
         raise DegenerateError(
             f"{dataset.name} cannot be split: {len(query)} classes give queries and "
@@ -159,16 +150,8 @@ def validation_split(
     if by == "class":
         kept, cut = _by_class(train, share, generator)
         return Splits({"train": train[kept], "validation": train[cut]})
-    keep, validation = [], []
-    for rows in rows_by_class(_labels(train)):
-        if len(rows) == 1:
-            _refuse_single(train, rows, singles)
-            keep += [rows] if singles == "train" else []
-            continue
-        shuffled = rows[torch.randperm(len(rows), generator=generator)]
-        count = min(max(round(share * len(rows)), 1), len(rows) - 1)
-        validation.append(shuffled[:count])
-        keep.append(shuffled[count:])
+    validation, keep, alone = _by_example(train, lambda n: round(share * n), generator, singles)
+    keep += alone if singles == "train" else []
     if not validation:
         raise DegenerateError(
             f"{train.name} has no class with two images to cut a validation part from.",
@@ -176,6 +159,27 @@ def validation_split(
             hint=Hint('Cut by="class", or give more images.', "Give more images."),
         )
     return Splits({"train": train[_sorted(keep)], "validation": train[_sorted(validation)]})
+
+
+def _by_example(
+    dataset: Dataset, wanted: Callable[[int], int], generator: torch.Generator, singles: str
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Take from each class of n images ``wanted(n)``, at least one and never all.
+
+    Returns:
+        The rows taken and those left, of each class; and those of the classes of a single image.
+    """
+    taken, left, alone = [], [], []
+    for rows in rows_by_class(_labels(dataset)):
+        if len(rows) == 1:
+            _refuse_single(dataset, rows, singles)
+            alone.append(rows)
+            continue
+        shuffled = rows[torch.randperm(len(rows), generator=generator)]
+        count = min(max(wanted(len(rows)), 1), len(rows) - 1)
+        taken.append(shuffled[:count])
+        left.append(shuffled[count:])
+    return taken, left, alone
 
 
 def _by_class(

@@ -18,7 +18,6 @@ first, as numbers.
 
 import csv
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,10 +73,6 @@ class Table:
                     f"{self.path} line {i + 2}: {name} must be a finite number; got {cell!r}."
                 )
         return values
-
-    def pick(self, rows: Sequence[int]) -> "Table":
-        """Return some of the rows."""
-        return Table(self.path, {k: [v[i] for i in rows] for k, v in self.columns.items()})
 
 
 def read_table(path: Path) -> Table:
@@ -158,34 +153,28 @@ def load_manifest(
     files = [str(path.parent / p) for p in table.filled("path")]
     if not files:
         raise DegenerateError(f"{path} lists no images.")
-    if "label" not in table and not ("easting" in table and "northing" in table):
+    placed = "easting" in table and "northing" in table
+    if "label" not in table and not placed:
         raise InputError(
             f"{path} needs a column 'label', or 'easting' and 'northing'; "
             f"it has {', '.join(map(repr, table.columns))}."
         )
     check_exist(files, path)
-    classes = sorted(set(table.filled("label")), key=_class_order) if "label" in table else None
+    labels = table.filled("label") if "label" in table else None
     splits = table.filled("split") if "split" in table else ["all"] * len(files)
-    parts = {}
-    for part in dict.fromkeys(splits):
-        rows = [i for i, s in enumerate(splits) if s == part]
-        images = ImageFiles([files[i] for i in rows], mode, max_pixels)
-        parts[part] = _dataset(table.pick(rows), images, classes, name or path.stem)
-    return Splits(parts)
-
-
-def _dataset(table: Table, images: ImageFiles, classes: list[str] | None, name: str) -> Dataset:
-    placed = "easting" in table and "northing" in table
-    return Dataset(
-        images,
-        None if classes is None else table["label"],
-        positions=list(zip(table.numbers("easting"), table.numbers("northing"), strict=True))
-        if placed
-        else None,
-        names=table["name"] if "name" in table else table["path"],
-        classes=classes,
-        name=name,
+    axes = [table.numbers(axis) for axis in ("easting", "northing")] if placed else None
+    dataset = Dataset(
+        ImageFiles(files, mode, max_pixels),
+        labels,
+        positions=axes and list(zip(*axes, strict=True)),
+        names=table["name" if "name" in table else "path"],
+        classes=labels and sorted(set(labels), key=_class_order),
+        name=name or path.stem,
     )
+    return Splits({
+        part: dataset[[i for i, s in enumerate(splits) if s == part]]
+        for part in dict.fromkeys(splits)
+    })
 
 
 def _class_order(label: str) -> tuple[bool, int, str]:
