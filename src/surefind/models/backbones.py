@@ -184,9 +184,8 @@ def resnet50(
     else:
         tower = load_backbone(pretrained, download=download)
         config: Any = tower.model.config
-        wrong = {k: getattr(config, k, None) for k, v in RESNET50.items()}
-        wrong = {k: v for k, v in wrong.items() if v != RESNET50[k]}
-        if wrong:
+        found = {k: getattr(config, k, None) for k in RESNET50}
+        if wrong := {k: v for k, v in found.items() if v != RESNET50[k]}:
             raise InputError(
                 f"{pretrained} is not a ResNet-50: it has {wrong}. "
                 "Use load_backbone and put a head on it."

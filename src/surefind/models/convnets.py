@@ -19,28 +19,18 @@ from surefind.models.initialization import initialize, untouched_rng
 from surefind.models.pooling import FlattenPositions
 from surefind.validation import check_int
 
+KEEP, POOL = False, True
+
 
 def fashion_mnist_net(embedding_dim: int = 3, *, generator: torch.Generator) -> Encoder:
     """Build the paper's network for 28 × 28 grey images, in training mode."""
-    check_int("embedding_dim", embedding_dim, least=1)
-    with untouched_rng():
-        layers = [
-            *(nn.Conv2d(1, 32, 3), nn.ReLU(inplace=True)),
-            *(nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
-        ]
-        return _encoder(layers, nn.Linear(9216, embedding_dim), generator)
+    return _encoder([(1, 32, KEEP), (32, 64, POOL)], 9216, embedding_dim, generator)
 
 
 def cifar10_net(embedding_dim: int = 16, *, generator: torch.Generator) -> Encoder:
     """Build the paper's network for 32 × 32 colour images, in training mode."""
-    check_int("embedding_dim", embedding_dim, least=1)
-    with untouched_rng():
-        layers = [
-            *(nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
-            *(nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
-            *(nn.Conv2d(64, 64, 3), nn.ReLU(inplace=True)),
-        ]
-        return _encoder(layers, nn.Linear(1024, embedding_dim), generator)
+    blocks = [(3, 32, POOL), (32, 64, POOL), (64, 64, KEEP)]
+    return _encoder(blocks, 1024, embedding_dim, generator)
 
 
 def small_net(
@@ -49,16 +39,26 @@ def small_net(
     """Build a network, in training mode, for tiny square images, such as the digits of scikit-learn."""
     check_int("in_channels", in_channels, least=1)
     check_int("side", side, least=2)
+    blocks, features = [(in_channels, 16, KEEP), (16, 32, POOL)], 32 * (side // 2) ** 2
+    return _encoder(blocks, features, embedding_dim, generator, padding=1)
+
+
+def _encoder(
+    blocks: list[tuple[int, int, bool]],
+    features: int,
+    embedding_dim: int,
+    generator: torch.Generator,
+    *,
+    padding: int = 0,
+) -> Encoder:
+    """Build convolutions, each from so many channels to so many, with pooling after it or without."""
     check_int("embedding_dim", embedding_dim, least=1)
+    layers: list[nn.Module] = []
     with untouched_rng():
-        layers = [
-            *(nn.Conv2d(in_channels, 16, 3, padding=1), nn.ReLU(inplace=True)),
-            *(nn.Conv2d(16, 32, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(inplace=True)),
-        ]
-        return _encoder(layers, nn.Linear(32 * (side // 2) ** 2, embedding_dim), generator)
-
-
-def _encoder(layers: list[nn.Module], head: nn.Linear, generator: torch.Generator) -> Encoder:
+        for channels, out, pool in blocks:
+            layers.append(nn.Conv2d(channels, out, 3, padding=padding))
+            layers += [nn.MaxPool2d(2), nn.ReLU(inplace=True)] if pool else [nn.ReLU(inplace=True)]
+        head = nn.Linear(features, embedding_dim)
     encoder = Encoder(nn.Sequential(*layers, FlattenPositions()), head)
     initialize(encoder, generator)
     encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -21,7 +21,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,14 +31,8 @@ from surefind.models.initialization import NORMS
 from surefind.models.pooling import GeM
 from surefind.validation import check_int
 
-
-@dataclass(frozen=True, eq=False)
-class _Masks:
-    generator: torch.Generator
-    joint: bool
-
-
-_MASKS: ContextVar[_Masks | None] = ContextVar("masks", default=None)
+_MASKS: ContextVar[tuple[torch.Generator, bool] | None] = ContextVar("masks", default=None)
+"""The generator of the masks, and whether they are joint."""
 
 
 @contextmanager
@@ -53,7 +46,7 @@ def dropping(generator: torch.Generator, *, joint: bool = False) -> Iterator[Non
     Yields:
         Nothing.
     """
-    token = _MASKS.set(_Masks(generator, joint))
+    token = _MASKS.set((generator, joint))
     try:
         yield
     finally:
@@ -98,11 +91,10 @@ class Dropout(nn.Module):
                     "`with dropping(generator):`, or call .eval() for embeddings without dropout."
                 )
             return values
-        shape = (1, *values.shape[1:]) if masks.joint else values.shape
+        rng, joint = masks
+        shape = (1, *values.shape[1:]) if joint else values.shape
         # Compared uniforms: bernoulli_ takes three times as long, more than the convolution after it.
-        kept = torch.rand(
-            shape, dtype=torch.float32, generator=masks.generator, device=masks.generator.device
-        )
+        kept = torch.rand(shape, dtype=torch.float32, generator=rng, device=rng.device)
         return values * kept.ge_(self.rate).div_(1 - self.rate).to(values)
 
     def extra_repr(self) -> str:
@@ -129,7 +121,7 @@ def with_dropout(encoder: Encoder, rate: float = 0.2) -> Encoder:
     Raises:
         InputError: If the encoder has such layers already.
     """
-    if any(isinstance(m, Dropout) for m in encoder.modules()):
+    if _holds_dropout(encoder):
         raise InputError("the encoder has dropout already; pass the one that it was made from.")
     new = copy.deepcopy(encoder)
     backbone = new.backbone
@@ -190,7 +182,7 @@ def marginal_samples(
 def _samples(
     encoder: Encoder, inputs: Tensor, generators: Iterator[torch.Generator], *, joint: bool
 ) -> Tensor:
-    if not any(isinstance(m, Dropout) for m in encoder.modules()):
+    if not _holds_dropout(encoder):
         raise InputError(
             "the encoder has no dropout, so every sample would be the same. Train one from "
             "with_dropout(encoder) and sample that."
@@ -212,8 +204,7 @@ def _split(encoder: Encoder) -> tuple[nn.Module, Encoder]:
     if type(encoder.backbone) is not nn.Sequential:
         return nn.Identity(), encoder
     layers = list(encoder.backbone)
-    random = (i for i, layer in enumerate(layers) if _holds_dropout(layer))
-    at = next(random, 0)
+    at = next((i for i, layer in enumerate(layers) if _holds_dropout(layer)), 0)
     after = Encoder(_sequential(layers[at:], training=False), encoder.head)
     after.training = False
     return _sequential(layers[:at], training=False), after
