@@ -36,6 +36,7 @@ class Entry:
         n_classes: Classes of each part as published, where that is fixed.
         checksums: SHA-256 of files, by name.
         system: Folders where a package manager puts it.
+        classes: Names of its classes by label, where its files do not hold them.
     """
 
     title: str
@@ -47,6 +48,7 @@ class Entry:
     n_classes: Mapping[str, int] = field(default_factory=dict)
     checksums: Mapping[str, str] = field(default_factory=dict)
     system: Sequence[str] = ()
+    classes: Sequence[str] = ()
 
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

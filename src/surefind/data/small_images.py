@@ -38,6 +38,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from surefind.data.catalogue import ENTRIES
 from surefind.data.dataset import Dataset
 from surefind.data.folder import image_paths
 from surefind.data.formats import read_arrays, read_mat, read_sheet
@@ -48,18 +49,6 @@ from surefind.errors import InputError
 from surefind.validation import check_int
 
 DIGITS = tuple("0123456789")
-FASHION_CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
 IDX_PREFIXES = {"train": "train", "test": "t10k"}
 UNSIGNED_BYTE = 8
 MAX_RATIO = 1100
@@ -108,7 +97,7 @@ def load_mnist(folder: str | Path) -> Splits:
 
 def load_fashion_mnist(folder: str | Path) -> Splits:
     """Load FashionMNIST, see `load_idx`."""
-    return load_idx(folder, name="FashionMNIST", classes=FASHION_CLASSES)
+    return load_idx(folder, name="FashionMNIST", classes=ENTRIES["fashion-mnist"].classes)
 
 
 def read_idx(path: str | Path) -> np.ndarray:
@@ -141,18 +130,7 @@ def _find(folder: Path, stem: str) -> Path | None:
 
 
 CIFAR_BATCHES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
-CIFAR_CLASSES = [
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-]
+CIFAR_CLASSES = ENTRIES["cifar10"].classes
 
 
 def load_cifar10(folder: str | Path) -> Splits:
