@@ -122,8 +122,9 @@ def test_whole_numbers_may_stand_for_floats(calibration):
     ],
 )
 def test_damaged_files_are_refused(calibration, change, field):
-    with pytest.raises(InputError, match=field):
+    with pytest.raises(InputError, match=field) as refused:
         Calibration.from_json(calibration.to_json() | change)
+    assert refused.value.field == "stored"
 
 
 def test_too_few_queries_say_how_many_are_needed():
@@ -275,30 +276,31 @@ def test_groups_are_distinguished_by_their_text():
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "field"),
     [
-        ({"max_wrong": 0.0}, InputError, "max_wrong must lie between"),
-        ({"max_wrong": 1.0}, InputError, "max_wrong must lie between"),
-        ({"confidence": 1.0}, InputError, "confidence must lie between"),
-        ({"max_missed": float("nan")}, InputError, "max_missed must lie between"),
-        ({"right": np.ones(99)}, InputError, "right has 99"),
-        ({"enrolled": np.ones(101)}, InputError, "enrolled has 101"),
-        ({"enrolled": np.zeros(100)}, InputError, "right but not enrolled"),
-        ({"groups": ["a"] * 3}, InputError, "3 entries for 100"),
+        ({"max_wrong": 0.0}, "max_wrong"),
+        ({"max_wrong": 1.0}, "max_wrong"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"max_missed": float("nan")}, "max_missed"),
+        ({"right": np.ones(99)}, "right"),
+        ({"enrolled": np.ones(101)}, "enrolled"),
+        ({"enrolled": np.zeros(100)}, None),
+        ({"groups": ["a"] * 3}, "groups"),
     ],
 )
-def test_unusable_input_is_refused(change, error, message):
+def test_unusable_input_is_refused(change, field):
     rng = np.random.default_rng(13)
     signals, right = everything_useful(100, rng)
     given = {"right": right, "enrolled": np.ones(100)} | change
-    with pytest.raises(error, match=message):
+    with pytest.raises(InputError) as refused:
         calibrate(signals, rng=rng, **given)
+    assert refused.value.field == field
 
 
 def test_a_handful_of_queries_is_refused():
     rng = np.random.default_rng(14)
     signals, right = everything_useful(19, rng)
-    with pytest.raises(DegenerateError, match=r"19 calibration queries are too few.* at least 449"):
+    with pytest.raises(DegenerateError, match=r"19 .* at least 449"):
         calibrate(signals, right, enrolled=np.ones(19), rng=rng)
 
 
@@ -307,5 +309,6 @@ def test_twenty_queries_are_taken():
 
 
 def test_groups_of_another_length_are_refused_when_deciding(calibration):
-    with pytest.raises(InputError, match="2 entries for 1"):
+    with pytest.raises(InputError) as refused:
         calibration.decide(one(), groups=["a", "b"])
+    assert refused.value.field == "groups"

@@ -20,41 +20,50 @@ def gallery():
 
 
 @pytest.mark.parametrize(
-    ("vectors", "error", "message"),
+    ("vectors", "error"),
     [
-        (2 * X, InputError, "row 0 has length 2.*normalize=True"),
-        (np.zeros((1, 4)), DegenerateError, "zero"),
-        (np.full((1, 4), np.nan), InputError, "NaN"),
-        (np.full((1, 4), np.inf), InputError, "infinite"),
-        (X[:, :3], DegenerateError, "zero"),
-        (X[:3, :3], InputError, "3 dimensions and the gallery 4"),
-        (X[0], InputError, "matrix"),
-        (np.empty((0, 4)), DegenerateError, "empty"),
-        ([["x", "y"]], InputError, "matrix of numbers; got list"),
-        (None, InputError, "matrix of numbers; got NoneType"),
+        (2 * X, InputError),
+        (np.zeros((1, 4)), DegenerateError),
+        (np.full((1, 4), np.nan), InputError),
+        (np.full((1, 4), np.inf), InputError),
+        (X[:, :3], DegenerateError),
+        (X[:3, :3], InputError),
+        (X[0], InputError),
+        (np.empty((0, 4)), DegenerateError),
+        ([["x", "y"]], InputError),
+        (None, InputError),
     ],
 )
 @pytest.mark.parametrize("call", ["add", "search", "calibrate"])
-def test_vectors_that_are_no_directions(gallery, vectors, error, message, call):
+def test_vectors_that_are_no_directions(gallery, vectors, error, call):
     arguments = {"calibrate": {"labels": [None]}}.get(call, {})
-    with pytest.raises(error, match=message):
+    with pytest.raises(error) as refused:
         getattr(gallery, call)(vectors, **arguments)
+    assert refused.value.field == "embeddings"
     assert len(gallery) == 4
+
+
+def test_a_length_that_is_not_one_is_named_with_the_remedy(gallery):
+    with pytest.raises(InputError, match=r"row 0 has length 2.*normalize=True"):
+        gallery.search(2 * X)
 
 
 def test_normalize_rescales_but_takes_no_zero():
     gallery = Gallery(normalize=True)
     gallery.add(np.array([[3, 4], [-2, 0]]), ids=[1, 2])
     np.testing.assert_allclose(gallery.get(1).vector, [0.6, 0.8])
-    with pytest.raises(DegenerateError, match="zero"):
+    with pytest.raises(DegenerateError) as refused:
         gallery.add(np.zeros((1, 2)))
-    with pytest.raises(InputError, match="NaN"):
+    assert refused.value.field == "embeddings"
+    with pytest.raises(InputError) as refused:
         gallery.search(np.full((1, 2), np.nan))
+    assert refused.value.field == "embeddings"
 
 
 def test_one_dimension_is_too_few():
-    with pytest.raises(InputError, match="at least 2 dimensions"):
+    with pytest.raises(InputError) as refused:
         Gallery().add(np.ones((1, 1)))
+    assert refused.value.field == "embeddings"
 
 
 def test_tensors_arrays_and_embeddings_are_all_welcome():
@@ -70,24 +79,26 @@ def test_tensors_arrays_and_embeddings_are_all_welcome():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("field", "value"),
     [
-        ({"ids": ["x", "y"]}, "ids must have one entry per embedding, 1; got 2"),
-        ({"ids": [1.5]}, "an id must be .*got 1.5"),
-        ({"ids": [None]}, "an id must be"),
-        ({"ids": [True]}, "an id must be"),
-        ({"labels": [1, 2]}, "labels must have one entry"),
-        ({"labels": [1.5]}, "a label must be .*got 1.5"),
-        ({"labels": [-1]}, "must not be -1"),
-        ({"payload": [{}, {}]}, "payload must have one entry"),
-        ({"payload": ["text"]}, "a payload must be a dict or None; got str"),
-        ({"payload": [{"x": {1, 2}}]}, "what JSON can hold"),
-        ({"payload": [{"x": float("nan")}]}, "what JSON can hold"),
+        ("ids", ["x", "y"]),
+        ("ids", [1.5]),
+        ("ids", [None]),
+        ("ids", [True]),
+        ("ids", ["a"]),
+        ("labels", [1, 2]),
+        ("labels", [1.5]),
+        ("labels", [-1]),
+        ("payload", [{}, {}]),
+        ("payload", ["text"]),
+        ("payload", [{"x": {1, 2}}]),
+        ("payload", [{"x": float("nan")}]),
     ],
 )
-def test_ids_labels_and_payload_that_do_not_fit(gallery, arguments, message):
-    with pytest.raises(InputError, match=message):
-        gallery.add(X[:1], **arguments)
+def test_ids_labels_and_payload_that_do_not_fit(gallery, field, value):
+    with pytest.raises(InputError) as refused:
+        gallery.add(X[:1], **{field: value})
+    assert refused.value.field == field
     assert len(gallery) == 4
 
 
@@ -97,50 +108,49 @@ def test_an_id_may_come_once(gallery):
         lambda: gallery.update(X[:2], ids=["a", "a"]),
         lambda: gallery.delete(["a", "a"]),
     ):
-        with pytest.raises(InputError, match="comes more than once"):
+        with pytest.raises(InputError) as refused:
             call()
+        assert refused.value.field == "ids"
     assert len(gallery) == 4
 
 
 def test_update_wants_one_vector_per_id(gallery):
-    with pytest.raises(InputError, match="ids must have one entry per embedding, 1; got 2"):
+    with pytest.raises(InputError) as refused:
         gallery.update(X[:1], ids=["a", "b"])
+    assert refused.value.field == "ids"
 
 
 def test_options_that_do_not_exist(gallery, tmp_path):
-    for call in (
-        lambda: Gallery("annoy"),
-        lambda: Gallery(index="ivf"),
-        lambda: Gallery(on_stale="ignore"),
-        lambda: gallery.search(X, rank="best"),
-        lambda: gallery.calibrate(X, [1] * 4, rank="best"),
-        lambda: Gallery.open(tmp_path, mode="a"),
-        lambda: Gallery.open(tmp_path, index="ivf"),
-        lambda: Gallery.open(tmp_path, on_stale="ignore"),
+    for call, field in (
+        (lambda: Gallery("annoy"), "engine"),
+        (lambda: Gallery(index="ivf"), "index"),
+        (lambda: Gallery(on_stale="ignore"), "on_stale"),
+        (lambda: gallery.search(X, rank="best"), "rank"),
+        (lambda: gallery.calibrate(X, [1] * 4, rank="best"), "rank"),
+        (lambda: Gallery.open(tmp_path, mode="a"), "mode"),
+        (lambda: Gallery.open(tmp_path, index="ivf"), "index"),
+        (lambda: Gallery.open(tmp_path, on_stale="ignore"), "on_stale"),
+        (lambda: gallery.search(X, k=0), "k"),
+        (lambda: gallery.search(X, k=-1), "k"),
+        (lambda: gallery.calibrate(X, [None] * 4, k=0), "k"),
+        (lambda: gallery.calibrate(X, [None] * 4, k=-1), "k"),
     ):
-        with pytest.raises(InputError, match="must be one of"):
+        with pytest.raises(InputError) as refused:
             call()
-    for k in (0, -1):
-        for call in (
-            lambda k=k: gallery.search(X, k=k),
-            lambda k=k: gallery.calibrate(X, [None] * 4, k=k),
-        ):
-            with pytest.raises(InputError, match=r"\bk must be"):
-                call()
+        assert refused.value.field == field
 
 
 def test_match_needs_a_known_uncertainty(gallery):
-    with pytest.raises(InputError, match="no known uncertainty"):
+    with pytest.raises(InputError) as refused:
         gallery.search(Embeddings(X, np.ones(4)), rank="match")
+    assert refused.value.field == "rank"
 
 
 def test_a_gallery_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="there is no gallery at"):
-        Gallery.open(tmp_path / "nothing")
-    with pytest.raises(InputError, match="there is no gallery at"):
-        Gallery.open(tmp_path / "nothing", mode="r")
-    with pytest.raises(InputError, match="there is no gallery at"):
-        Gallery.open(tmp_path / "nothing.db")
+    for name, options in (("nothing", {}), ("nothing", {"mode": "r"}), ("nothing.db", {})):
+        with pytest.raises(InputError) as refused:
+            Gallery.open(tmp_path / name, **options)
+        assert refused.value.field == "path"
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
@@ -183,5 +193,6 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
 
 
 def test_a_block_holds_at_least_one_item(gallery):
-    with pytest.raises(InputError, match="size must be"):
+    with pytest.raises(InputError) as refused:
         next(gallery.records(0))
+    assert refused.value.field == "size"

@@ -94,20 +94,21 @@ def test_draws_without_a_value_are_left_out_and_counted():
 
 
 @pytest.mark.parametrize(
-    ("samples", "options", "message"),
+    ("samples", "options", "field"),
     [
-        (([1.0], [1.0]), {}, "one array of values; got 2"),
-        (([],), {}, "values is empty"),
-        (([np.nan],), {}, "values holds 1 NaN"),
-        (([np.inf],), {}, "values holds infinities"),
-        (([1.0],), {"confidence": 1.0}, "confidence must lie strictly between 0 and 1"),
-        (([1.0],), {"n_resamples": 0}, "n_resamples must be"),
-        ((), {"statistic": np.mean}, "give at least one array"),
-        ((1.0,), {"statistic": np.mean}, "give at least one array"),
-        (([],), {"statistic": np.mean}, "an array is empty"),
-        (([1.0], [1.0, 2.0]), {"statistic": metrics.auroc}, "equally long; got \\[1, 2\\]"),
+        (([1.0], [1.0]), {}, "samples"),
+        (([],), {}, "samples"),
+        (([np.nan],), {}, "samples"),
+        (([np.inf],), {}, "samples"),
+        (([1.0],), {"confidence": 1.0}, "confidence"),
+        (([1.0],), {"n_resamples": 0}, "n_resamples"),
+        ((), {"statistic": np.mean}, "samples"),
+        ((1.0,), {"statistic": np.mean}, "samples"),
+        (([],), {"statistic": np.mean}, "samples"),
+        (([1.0], [1.0, 2.0]), {"statistic": metrics.auroc}, "samples"),
     ],
 )
-def test_what_cannot_be_resampled_is_refused(samples, options, message):
-    with pytest.raises(InputError, match=message):
+def test_what_cannot_be_resampled_is_refused(samples, options, field):
+    with pytest.raises(InputError) as refused:
         metrics.bootstrap_interval(*samples, generator=seeded(), **options)
+    assert refused.value.field == field

@@ -121,24 +121,34 @@ def test_the_order_and_the_kind_of_array_do_not_matter():
     assert isinstance(metrics.auprc(known, unknown), float)
 
 
+@pytest.mark.parametrize(
+    ("known", "unknown", "error", "field"),
+    [
+        (np.array([]), [1.0], DegenerateError, "id_uncertainty"),
+        ([1.0], torch.zeros(0), DegenerateError, "ood_uncertainty"),
+        ([[1.0]], [1.0], InputError, "id_uncertainty"),
+        ([1.0], ["high"], InputError, "ood_uncertainty"),
+    ],
+)
 @pytest.mark.parametrize("metric", DETECTION)
-def test_what_cannot_be_detected_is_refused(metric):
-    with pytest.raises(DegenerateError, match="id_uncertainty is empty"):
-        metric(np.array([]), [1.0])
-    with pytest.raises(DegenerateError, match="ood_uncertainty is empty"):
-        metric([1.0], torch.zeros(0))
-    with pytest.raises(InputError, match="holds 1 NaN values, the first at 1"):
+def test_what_cannot_be_detected_is_refused(metric, known, unknown, error, field):
+    with pytest.raises(error) as refused:
+        metric(known, unknown)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("metric", DETECTION)
+def test_nan_is_counted_and_located(metric):
+    with pytest.raises(InputError, match="1 NaN values, the first at 1") as refused:
         metric([1.0, np.nan], [1.0])
-    with pytest.raises(InputError, match="id_uncertainty must be a vector of numbers"):
-        metric([[1.0]], [1.0])
-    with pytest.raises(InputError, match="must be a vector of numbers"):
-        metric([1.0], ["high"])
+    assert refused.value.field == "id_uncertainty"
 
 
 @pytest.mark.parametrize("tpr", [0.0, -0.5, 1.5, float("nan")])
 def test_rates_out_of_range_are_refused(tpr):
-    with pytest.raises(InputError, match="tpr must"):
+    with pytest.raises(InputError) as refused:
         metrics.fpr_at_tpr([0.0], [1.0], tpr)
+    assert refused.value.field == "tpr"
 
 
 def slow_ausc(correct, uncertainty):
@@ -209,8 +219,9 @@ def test_all_right_and_all_wrong():
     assert metrics.ausc(np.zeros(30), uncertainty) == 0
     assert metrics.aurc(np.zeros(30), uncertainty) == 1
     for same, word in ((np.ones(3), "right"), (np.zeros(3), "wrong")):
-        with pytest.raises(DegenerateError, match=f"all 3 answers are {word}"):
+        with pytest.raises(DegenerateError, match=f"3 answers are {word}") as refused:
             metrics.r_auroc(same, uncertainty[:3])
+        assert refused.value.field == "correct"
 
 
 def test_perfect_beats_random_beats_reversed():
@@ -240,13 +251,17 @@ def test_tensors_of_any_kind_are_taken(answers):
     assert metrics.ausc(correct.astype(float), torch.as_tensor(uncertainty).float()) == expected
 
 
+@pytest.mark.parametrize(
+    ("correct", "uncertainty", "error", "field"),
+    [
+        (np.array([]), np.array([]), DegenerateError, "correct"),
+        ([True, False], [0.0], InputError, "uncertainty"),
+        ([True, False], [0.0, np.nan], InputError, "uncertainty"),
+        ([1, 0.5], [0.0, 1.0], InputError, "correct"),
+    ],
+)
 @pytest.mark.parametrize("metric", SELECTIVE)
-def test_what_cannot_be_selected_is_refused(metric):
-    with pytest.raises(DegenerateError, match="correct is empty"):
-        metric(np.array([]), np.array([]))
-    with pytest.raises(InputError, match=r"uncertainty has 1 values where .* have 2"):
-        metric([True, False], [0.0])
-    with pytest.raises(InputError, match="uncertainty holds 1 NaN"):
-        metric([True, False], [0.0, np.nan])
-    with pytest.raises(InputError, match=r"correct must be true or false .*; got 0.5"):
-        metric([1, 0.5], [0.0, 1.0])
+def test_what_cannot_be_selected_is_refused(metric, correct, uncertainty, error, field):
+    with pytest.raises(error) as refused:
+        metric(correct, uncertainty)
+    assert refused.value.field == field

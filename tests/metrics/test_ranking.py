@@ -68,8 +68,9 @@ def test_a_gallery_in_the_queries_order_is_known_by_a_query_that_finds_its_twin(
     neighbours, labels = np.array([[0, 1], [0, 1], [2, 0]]), np.array([5, 6, 7])
     assert metrics.recall_at_k(neighbours, labels, labels, 1) == pytest.approx(2 / 3)
     missed = np.array([[2, 1], [0, 2], [1, 0]])
-    with pytest.raises(DegenerateError, match="pass self_in_gallery=False"):
+    with pytest.raises(DegenerateError) as refused:
         metrics.recall_at_k(missed, labels, labels, 1)
+    assert refused.value.field == "self_in_gallery"
     assert metrics.recall_at_k(missed, labels, labels, 1, self_in_gallery=False) == 0
 
 
@@ -115,56 +116,66 @@ def test_places_are_relevant_within_a_radius(in_gallery):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "field"),
     [
-        (([[0.0]], [0], [0], 1), "neighbours must be a matrix of indices .* float64"),
-        (([0], [0], [0], 1), "neighbours must be a matrix of indices"),
-        (([[0]], [0, 1], [0], 1), "neighbours has 1 rows for 2 queries"),
-        (([[1]], [0], [0], 1), "must point into the gallery, 0 … 0; got 1 … 1"),
-        (([[-1]], [0], [0], 1), "An index of -1 marks a missing neighbour"),
-        (([[0]], [0], [0], 0), "k must be"),
-        (([[0]], [0], [0], 2), "k is 2, but only 1 neighbours are given"),
-        (([[0]], [1], [0], 1), "none of the 1 queries has a relevant item"),
-        (([[0]], [0.5], [0], 1), "query_labels must be"),
-        (([[0]], [0], [[0]], 1), "gallery_labels must be"),
-        (([[0]], ["a"], [0], 1), "query_labels .* gallery_labels"),
-        (([[0]], [], [0], 1), "query_labels must be"),
-        (([[0]], np.array([], int), [0], 1), "query_labels is empty"),
-        (([[0, 0]], [0], [0], 1), "2 relevant neighbours but only 1 relevant items"),
-        ((np.zeros((1, 0), int), [0], [0], 1), "hits is empty: shape \\(1, 0\\)"),
+        (([[0.0]], [0], [0], 1), "neighbours"),
+        (([0], [0], [0], 1), "neighbours"),
+        (([[0]], [0, 1], [0], 1), "neighbours"),
+        (([[1]], [0], [0], 1), "neighbours"),
+        (([[-1]], [0], [0], 1), "neighbours"),
+        (([[0]], [0], [0], 0), "k"),
+        (([[0]], [0], [0], 2), "k"),
+        (([[0]], [1], [0], 1), "self_in_gallery"),
+        (([[0]], [0.5], [0], 1), "query_labels"),
+        (([[0]], [0], [[0]], 1), "gallery_labels"),
+        (([[0]], ["a"], [0], 1), None),
+        (([[0]], [], [0], 1), "query_labels"),
+        (([[0]], np.array([], int), [0], 1), "query_labels"),
+        (([[0, 0]], [0], [0], 1), "hits"),
+        ((np.zeros((1, 0), int), [0], [0], 1), "hits"),
     ],
 )
-def test_what_cannot_be_ranked_is_refused(arguments, message):
+def test_what_cannot_be_ranked_is_refused(arguments, field):
     for metric in (metrics.recall_at_k, metrics.map_at_k):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError) as refused:
             metric(*arguments)
-
-
-def test_queries_said_to_be_in_the_gallery_must_be_there():
-    with pytest.raises(InputError, match=r"1 queries have no relevant item .* not even themselves"):
-        metrics.relevance([[0], [0]], [0, 1], [0, 0], self_in_gallery=True)
-    with pytest.raises(InputError, match="the query is its own neighbour"):
-        metrics.relevance([[0], [1]], [0, 1], [0, 1], self_in_gallery=True)
+        assert refused.value.field == field
 
 
 @pytest.mark.parametrize(
-    ("hits", "counts", "message"),
+    ("neighbours", "gallery", "field"),
+    [([[0], [0]], [0, 0], "self_in_gallery"), ([[0], [1]], [0, 1], "hits")],
+)
+def test_queries_said_to_be_in_the_gallery_must_be_there(neighbours, gallery, field):
+    with pytest.raises(InputError) as refused:
+        metrics.relevance(neighbours, [0, 1], gallery, self_in_gallery=True)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("hits", "counts", "field"),
     [
-        (np.zeros((2, 3)), np.ones(2, int), "hits must be a boolean matrix"),
-        (np.zeros(2, bool), np.ones(2, int), "hits must be a boolean matrix"),
-        (np.zeros((2, 3), bool), np.ones(3, int), "counts must be"),
-        (np.zeros((2, 3), bool), np.ones(2), "counts must be"),
+        (np.zeros((2, 3)), np.ones(2, int), "hits"),
+        (np.zeros(2, bool), np.ones(2, int), "hits"),
+        (np.zeros((2, 3), bool), np.ones(3, int), "counts"),
+        (np.zeros((2, 3), bool), np.ones(2), "counts"),
     ],
 )
-def test_relevance_by_hand_is_checked(hits, counts, message):
-    with pytest.raises(InputError, match=message):
+def test_relevance_by_hand_is_checked(hits, counts, field):
+    with pytest.raises(InputError) as refused:
         metrics.Relevance(hits, counts)
+    assert refused.value.field == field
 
 
-def test_positions_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="same axes; got 2 for the queries and 3"):
-        metrics.relevance_within([[0]], np.zeros((1, 2)), np.zeros((1, 3)), 1.0)
-    with pytest.raises(InputError, match="radius must be a finite number above 0"):
-        metrics.relevance_within([[0]], np.zeros((1, 2)), np.zeros((1, 2)), 0.0)
-    with pytest.raises(InputError, match="query_positions holds 2 NaN"):
-        metrics.relevance_within([[0]], np.full((1, 2), np.nan), np.zeros((1, 2)), 1.0)
+@pytest.mark.parametrize(
+    ("queries", "gallery", "radius", "field"),
+    [
+        (np.zeros((1, 2)), np.zeros((1, 3)), 1.0, None),
+        (np.zeros((1, 2)), np.zeros((1, 2)), 0.0, "radius"),
+        (np.full((1, 2), np.nan), np.zeros((1, 2)), 1.0, "query_positions"),
+    ],
+)
+def test_positions_that_do_not_fit_are_refused(queries, gallery, radius, field):
+    with pytest.raises(InputError) as refused:
+        metrics.relevance_within([[0]], queries, gallery, radius)
+    assert refused.value.field == field

@@ -154,7 +154,8 @@ class Calibration:
         """
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise InputError(
-                f"this is no calibration of format {FORMAT}; calibrate again with this version."
+                f"this is no calibration of format {FORMAT}; calibrate again with this version.",
+                field="stored",
             )
         fields = {name: value for name, value in stored.items() if name != "format"}
         adapter = _adapter()
@@ -162,7 +163,8 @@ class Calibration:
             calibration: Calibration = adapter.validate_json(json.dumps(fields))
         except ValueError as error:  # pydantic's ValidationError is one
             raise InputError(
-                f"a stored calibration is damaged or of another version; calibrate again. {error}"
+                f"a stored calibration is damaged or of another version; calibrate again. {error}",
+                field="stored",
             ) from error
         return calibration
 
@@ -282,7 +284,9 @@ def _check_target(queries: int, *, max_wrong: float, confidence: float, max_miss
     fractions = {"max_wrong": max_wrong, "confidence": confidence, "max_missed": max_missed}
     for name, value in fractions.items():
         if not 0 < value < 1:
-            raise InputError(f"{name} must lie between 0 and 1, both excluded; got {value!r}.")
+            raise InputError(
+                f"{name} must lie between 0 and 1, both excluded; got {value!r}.", field=name
+            )
     if queries < LEAST_QUERIES:
         least = int(least_accepted(max_wrong, confidence) / (1 - FIT_FRACTION)) + 1
         raise DegenerateError(

@@ -151,7 +151,8 @@ def group_names(groups: Sequence[Any] | None, length: int) -> np.ndarray:
         return np.full(length, None, dtype=object)
     if len(groups) != length:
         raise InputError(
-            f"groups has {len(groups)} entries for {length} queries; give one each, or None."
+            f"groups has {len(groups)} entries for {length} queries; give one each, or None.",
+            field="groups",
         )
     return np.array([None if g is None else str(g) for g in groups] + [None], dtype=object)[:-1]
 

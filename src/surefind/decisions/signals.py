@@ -56,7 +56,8 @@ class Signals:
             if np.isinf(values).any():
                 raise InputError(
                     f"{name} is infinite at {int(np.isinf(values).argmax())}; signals must be "
-                    "finite. neighbour_signals makes them so."
+                    "finite. neighbour_signals makes them so.",
+                    field=name,
                 )
             object.__setattr__(self, name, values)
             length = len(values)
@@ -93,7 +94,7 @@ def neighbour_signals(kappa: Any, distances: Any, labels: Any) -> Signals:
     """
     concentration = as_scores("kappa", kappa)
     if not (concentration > 0).all():
-        raise InputError(f"kappa must be above 0; got {concentration.min():g}.")
+        raise InputError(f"kappa must be above 0; got {concentration.min():g}.", field="kappa")
     near, names = np.asarray(as_array(distances), dtype=np.float64), as_array(labels)
     if near.ndim != 2 or near.shape != names.shape or len(near) != len(concentration):
         raise InputError(
@@ -101,10 +102,15 @@ def neighbour_signals(kappa: Any, distances: Any, labels: Any) -> Signals:
             f"{len(concentration)} queries; got {near.shape} and {names.shape}."
         )
     if not near.shape[1] or not np.isfinite(near[:, 0]).all():
-        raise InputError("a query has no neighbour: search a gallery that holds at least one item.")
+        raise InputError(
+            "a query has no neighbour: search a gallery that holds at least one item.",
+            field="distances",
+        )
     # Also false for NaN, which is neither above nor below anything. ∞ - ∞ is never formed.
     if not ((near >= 0).all() and (near[:, 1:] >= near[:, :-1]).all()):
-        raise InputError("distances must be numbers from 0 up, the nearest first in each row.")
+        raise InputError(
+            "distances must be numbers from 0 up, the nearest first in each row.", field="distances"
+        )
     there = np.isfinite(near)
     other = np.asarray(names != names[:, :1], dtype=bool) & there
     rival = np.where(other, near, np.inf).min(axis=1)

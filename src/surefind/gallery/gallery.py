@@ -232,7 +232,8 @@ class Gallery:
             if there := self._engine.known(named):
                 raise InputError(
                     f"{len(there)} of the ids are in the gallery already, such as "
-                    f"{min(there, key=str)!r}; use update to replace them."
+                    f"{min(there, key=str)!r}; use update to replace them.",
+                    field="ids",
                 )
             self._engine.put(records)
             if self._next_id is not None:
@@ -408,7 +409,8 @@ class Gallery:
         if missing := set(named) - self._engine.known(named):
             raise InputError(
                 f"{len(missing)} of the ids are not in the gallery, such as "
-                f"{min(missing, key=str)!r}; nothing was changed."
+                f"{min(missing, key=str)!r}; nothing was changed.",
+                field="ids",
             )
         return named
 

@@ -57,11 +57,12 @@ def read_vectors(
     if not normalize:
         _check_length(rows)
     if rows.shape[1] < 2:
-        raise InputError("embeddings must have at least 2 dimensions; got 1.")
+        raise InputError("embeddings must have at least 2 dimensions; got 1.", field="embeddings")
     if dim is not None and rows.shape[1] != dim:
         raise InputError(
             f"embeddings have {rows.shape[1]} dimensions and the gallery {dim}; "
-            "embed both with one model."
+            "embed both with one model.",
+            field="embeddings",
         )
     unit = torch.nn.functional.normalize(rows, dim=1).float().numpy()
     known = np.full(len(rows), np.inf) if kappa is None else np.asarray(kappa, dtype=np.float64)
@@ -87,7 +88,8 @@ def _plain(vectors: Any) -> Tensor:
     if array.dtype.kind not in "fiu":
         raise InputError(
             f"embeddings must be surefind.Embeddings or a matrix of numbers; got "
-            f"{type(vectors).__name__} of {array.dtype}."
+            f"{type(vectors).__name__} of {array.dtype}.",
+            field="embeddings",
         )
     return torch.from_numpy(array.astype(np.float64))
 
@@ -104,10 +106,14 @@ def read_ids(ids: Any) -> list[Id]:
     Raises:
         InputError: If one is neither, or one comes twice.
     """
-    listed = [_string_or_int(i, "an id must be a string or an integer") for i in _listed(ids)]
+    listed = [
+        _string_or_int("ids", i, "an id must be a string or an integer") for i in _listed(ids)
+    ]
     if len(set(listed)) < len(listed):
         twice = next(i for i, times in Counter(listed).items() if times > 1)
-        raise InputError(f"ids must be distinct; {twice!r} comes more than once in this call.")
+        raise InputError(
+            f"ids must be distinct; {twice!r} comes more than once in this call.", field="ids"
+        )
     return listed
 
 
@@ -132,7 +138,8 @@ def read_labels(labels: Any, count: int, *, queries: bool = False) -> list[Label
     if NOT_ENROLLED in listed:
         raise InputError(
             f"a label must not be {NOT_ENROLLED}, which stands for 'not in the gallery'; "
-            "use None for an item without a label."
+            "use None for an item without a label.",
+            field="labels",
         )
     return listed
 
@@ -170,7 +177,9 @@ def check_count(name: str, values: Sequence[Any], count: int) -> None:
         InputError: If there are more or fewer.
     """
     if len(values) != count:
-        raise InputError(f"{name} must have one entry per embedding, {count}; got {len(values)}.")
+        raise InputError(
+            f"{name} must have one entry per embedding, {count}; got {len(values)}.", field=name
+        )
 
 
 def _listed(values: Any) -> Iterable[Any]:
@@ -181,25 +190,28 @@ def _listed(values: Any) -> Iterable[Any]:
 
 def _label(value: Any) -> Label:
     expected = "a label must be a string, an integer or None"
-    return None if value is None else _string_or_int(value, expected)
+    return None if value is None else _string_or_int("labels", value, expected)
 
 
-def _string_or_int(value: Any, expected: str) -> Id:
+def _string_or_int(name: str, value: Any, expected: str) -> Id:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Integral) and not isinstance(value, bool | np.bool_):
         return int(value)
-    raise InputError(f"{expected}; got {value!r}.")
+    raise InputError(f"{expected}; got {value!r}.", field=name)
 
 
 def _payload(value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise InputError(f"a payload must be a dict or None; got {type(value).__name__}.")
+        raise InputError(
+            f"a payload must be a dict or None; got {type(value).__name__}.", field="payload"
+        )
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"a payload must be what JSON can hold: {error}. Turn it into numbers, strings, lists, dicts."
+            f"a payload must be what JSON can hold: {error}. Turn it into numbers, strings, lists, dicts.",
+            field="payload",
         ) from error

@@ -85,7 +85,9 @@ def bootstrap_interval(
     """
     check_int("n_resamples", n_resamples, least=1)
     if not 0 < confidence < 1:
-        raise InputError(f"confidence must lie strictly between 0 and 1; got {confidence!r}.")
+        raise InputError(
+            f"confidence must lie strictly between 0 and 1; got {confidence!r}.", field="confidence"
+        )
     if statistic is None:
         values = _values(samples)
         estimate, drawn = float(values.mean()), _means(values, n_resamples, generator)
@@ -105,25 +107,34 @@ def bootstrap_interval(
 def _values(samples: tuple[Any, ...]) -> Float[np.ndarray, " n"]:
     if len(samples) != 1:
         raise InputError(
-            f"without a statistic there must be one array of values; got {len(samples)}."
+            f"without a statistic there must be one array of values; got {len(samples)}.",
+            field="samples",
         )
-    values = as_scores("values", samples[0])
+    values = as_scores("samples", samples[0])
     if not np.isfinite(values).all():
-        raise InputError("values holds infinities, which have no mean; pass a statistic instead.")
+        raise InputError(
+            "samples holds infinities, which have no mean; pass a statistic instead.",
+            field="samples",
+        )
     return values
 
 
 def _arrays(samples: tuple[Any, ...], independent: bool) -> list[np.ndarray]:
     arrays = [as_array(sample) for sample in samples]
     if not arrays or any(array.ndim == 0 for array in arrays):
-        raise InputError("give at least one array with queries along its first axis.")
+        raise InputError(
+            "give at least one array with queries along its first axis.", field="samples"
+        )
     lengths = [len(array) for array in arrays]
     if 0 in lengths:
-        raise DegenerateError(f"an array is empty: lengths {lengths}. Give at least one query.")
+        raise DegenerateError(
+            f"an array is empty: lengths {lengths}. Give at least one query.", field="samples"
+        )
     if not independent and len(set(lengths)) > 1:
         raise InputError(
             f"arrays that are drawn together must be equally long; got {lengths}. "
-            "If they are sets of their own, pass independent=True."
+            "If they are sets of their own, pass independent=True.",
+            field="samples",
         )
     return arrays
 

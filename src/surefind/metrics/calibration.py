@@ -96,7 +96,8 @@ def _checked(
     if outside.any():
         raise InputError(
             f"confidence must lie between 0 and 1; got {scores[outside][0]:g}. "
-            "Give the fraction of samples that agree, or a probability."
+            "Give the fraction of samples that agree, or a probability.",
+            field="confidence",
         )
     came_as = as_array(confidence).dtype
     return scores, right, float(np.finfo(came_as).eps) if came_as.kind == "f" else 0.0

@@ -105,7 +105,9 @@ def fpr_at_tpr(id_uncertainty: Any, ood_uncertainty: Any, tpr: float = 0.95) -> 
     """
     check_fraction("tpr", tpr)
     if tpr == 0:
-        raise InputError("tpr must be above 0: at 0 nothing need be flagged, and the answer is 0.")
+        raise InputError(
+            "tpr must be above 0: at 0 nothing need be flagged, and the answer is 0.", field="tpr"
+        )
     known, unknown = _both(id_uncertainty, ood_uncertainty)
     # 0.95 · 20 is 19 in numbers, but may be 19.000000000000004 in floats.
     needed = max(1, int(np.ceil(tpr * len(unknown) - 1e-9)))
@@ -218,7 +220,8 @@ def r_auroc(correct: Any, uncertainty: Any) -> float:
     if right.all() or not right.any():
         raise DegenerateError(
             f"all {len(right)} answers are {'right' if right.all() else 'wrong'}: there is nothing "
-            "to separate. Give more or harder queries."
+            "to separate. Give more or harder queries.",
+            field="correct",
         )
     return auroc(scores[right], scores[~right])
 

@@ -41,21 +41,24 @@ def as_scores(name: str, value: Any, *, length: int | None = None) -> Float[np.n
     if array.ndim != 1 or array.dtype.kind not in "fiub":
         raise InputError(
             f"{name} must be a vector of numbers, one per query; got {array.dtype} of shape "
-            f"{array.shape}."
+            f"{array.shape}.",
+            field=name,
         )
     if not len(array):
-        raise DegenerateError(f"{name} is empty: give at least one query.")
+        raise DegenerateError(f"{name} is empty: give at least one query.", field=name)
     if length is not None and len(array) != length:
         raise InputError(
             f"{name} has {len(array)} values where the other arguments have {length}; "
-            "give one value per query everywhere."
+            "give one value per query everywhere.",
+            field=name,
         )
     scores = array.astype(np.float64)
     missing = np.isnan(scores)
     if missing.any():
         raise InputError(
             f"{name} holds {int(missing.sum())} NaN values, the first at {int(missing.argmax())}. "
-            "NaN cannot be ranked: drop those queries or repair their scores."
+            "NaN cannot be ranked: drop those queries or repair their scores.",
+            field=name,
         )
     return scores
 
@@ -78,7 +81,8 @@ def as_correct(name: str, value: Any, *, length: int | None = None) -> Bool[np.n
     other = (scores != 0) & (scores != 1)
     if other.any():
         raise InputError(
-            f"{name} must be true or false (1 or 0) for each query; got {scores[other][0]:g}."
+            f"{name} must be true or false (1 or 0) for each query; got {scores[other][0]:g}.",
+            field=name,
         )
     return np.asarray(scores == 1)
 
@@ -104,10 +108,11 @@ def as_labels(name: str, value: Any, *, axes: int = 1) -> np.ndarray:
     if array.ndim != axes or array.dtype.kind not in "iubU":
         raise InputError(
             f"{name} must be integers or names with {axes} axes; got {array.dtype} of shape "
-            f"{array.shape}. Convert float labels with .astype(int)."
+            f"{array.shape}. Convert float labels with .astype(int).",
+            field=name,
         )
     if not array.size:
-        raise DegenerateError(f"{name} is empty: give at least one label.")
+        raise DegenerateError(f"{name} is empty: give at least one label.", field=name)
     return array
 
 

@@ -56,14 +56,18 @@ class Relevance:
         hits, counts = as_array(self.hits), as_array(self.counts)
         if hits.ndim != 2 or hits.dtype != bool:
             raise InputError(
-                f"hits must be a boolean matrix (q, m); got {hits.dtype} of shape {hits.shape}."
+                f"hits must be a boolean matrix (q, m); got {hits.dtype} of shape {hits.shape}.",
+                field="hits",
             )
         if not hits.size:
-            raise DegenerateError(f"hits is empty: shape {hits.shape}. Give at least one query.")
+            raise DegenerateError(
+                f"hits is empty: shape {hits.shape}. Give at least one query.", field="hits"
+            )
         if counts.shape != hits.shape[:1] or counts.dtype.kind not in "iu":
             raise InputError(
                 f"counts must be one integer per query, shape {hits.shape[:1]}; got "
-                f"{counts.dtype} of shape {counts.shape}."
+                f"{counts.dtype} of shape {counts.shape}.",
+                field="counts",
             )
         over = hits.sum(1) > counts
         if over.any():
@@ -71,7 +75,8 @@ class Relevance:
             raise InputError(
                 f"query {row} has {int(hits[row].sum())} relevant neighbours but only "
                 f"{int(counts[row])} relevant items: a neighbour is listed twice, or the query is "
-                "its own neighbour. Leave the query out of its neighbours."
+                "its own neighbour. Leave the query out of its neighbours.",
+                field="hits",
             )
         object.__setattr__(self, "hits", hits)
         object.__setattr__(self, "counts", counts)
@@ -167,16 +172,19 @@ def _indices(neighbours: Any, queries: int, gallery: int) -> Int[np.ndarray, "q 
     if indices.ndim != 2 or indices.dtype.kind not in "iu":
         raise InputError(
             f"neighbours must be a matrix of indices into the gallery (q, m); got {indices.dtype} "
-            f"of shape {indices.shape}."
+            f"of shape {indices.shape}.",
+            field="neighbours",
         )
     if len(indices) != queries:
         raise InputError(
-            f"neighbours has {len(indices)} rows for {queries} queries; give one row per query."
+            f"neighbours has {len(indices)} rows for {queries} queries; give one row per query.",
+            field="neighbours",
         )
     if indices.size and not 0 <= indices.min() <= indices.max() < gallery:
         raise InputError(
             f"neighbours must point into the gallery, 0 … {gallery - 1}; got {indices.min()} … "
-            f"{indices.max()}. An index of -1 marks a missing neighbour: search for fewer."
+            f"{indices.max()}. An index of -1 marks a missing neighbour: search for fewer.",
+            field="neighbours",
         )
     return indices.astype(np.int64)
 
@@ -189,7 +197,8 @@ def _others(counts: Int[np.ndarray, " q"], self_in_gallery: bool) -> Int[np.ndar
     if self_in_gallery and not counts.all():
         raise InputError(
             f"{int((counts == 0).sum())} queries have no relevant item in the gallery, not even "
-            "themselves, so the gallery does not hold them: pass self_in_gallery=False."
+            "themselves, so the gallery does not hold them: pass self_in_gallery=False.",
+            field="self_in_gallery",
         )
     return counts - int(self_in_gallery)
 
@@ -238,7 +247,8 @@ def _judged(relevant: Relevance, k: int) -> tuple[Bool[np.ndarray, "a k"], Int[n
     if k > relevant.hits.shape[1]:
         raise InputError(
             f"k is {k}, but only {relevant.hits.shape[1]} neighbours are given for each query; "
-            "search for more or lower k."
+            "search for more or lower k.",
+            field="k",
         )
     answerable = relevant.answerable
     if not answerable.any():

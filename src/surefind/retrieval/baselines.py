@@ -168,7 +168,9 @@ def fit_knn_density(embeddings: Any, *, k: int = 10) -> NeighbourDistance:
     rows = as_unit_rows("embeddings", embeddings)
     check_int("k", k, least=1)
     if k > len(rows):
-        raise InputError(f"k is {k}, but there are {len(rows)} training vectors; lower k.")
+        raise InputError(
+            f"k is {k}, but there are {len(rows)} training vectors; lower k.", field="k"
+        )
     return NeighbourDistance(unit64(rows), k)
 
 
@@ -188,12 +190,14 @@ def fit_margin(embeddings: Any, labels: Any = None) -> Margin:
     """
     rows = as_unit_rows("embeddings", embeddings)
     if len(rows) < 2:
-        raise DegenerateError("a margin needs two training vectors; got 1.")
+        raise DegenerateError("a margin needs two training vectors; got 1.", field="embeddings")
     if labels is None:
         return Margin(unit64(rows), None)
     codes, counts = label_codes(labels, len(rows))
     if len(counts) < 2:
-        raise DegenerateError("a labelled margin needs two labels; got 1. Leave the labels out.")
+        raise DegenerateError(
+            "a labelled margin needs two labels; got 1. Leave the labels out.", field="labels"
+        )
     bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(rows.device)
     order = codes.argsort(stable=True).to(rows.device)
     return Margin(unit64(rows)[order], bounds, order)
@@ -203,7 +207,9 @@ def label_codes(labels: Any, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " c
     """Number the labels, one for each of ``n`` examples, from 0, and count each."""
     array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if array.shape != (n,):
-        raise InputError(f"labels must be one per example, shape ({n},); got {array.shape}.")
+        raise InputError(
+            f"labels must be one per example, shape ({n},); got {array.shape}.", field="labels"
+        )
     _, codes, counts = np.unique(array, return_inverse=True, return_counts=True)
     return torch.from_numpy(codes), torch.from_numpy(counts)
 
@@ -214,12 +220,14 @@ def _queries(queries: Any, vectors: Float[Tensor, "n z"], *, others: int | None)
     if rows.shape[1] != vectors.shape[1]:
         raise InputError(
             f"queries have {rows.shape[1]} dimensions, the training vectors {vectors.shape[1]}; "
-            "embed both with one model."
+            "embed both with one model.",
+            field="queries",
         )
     if others is not None and not (len(rows) == len(vectors) > others):
         raise InputError(
             f"exclude_self needs the {len(vectors)} training vectors themselves as "
-            f"queries, and more of them than k = {others}; got {len(rows)} queries."
+            f"queries, and more of them than k = {others}; got {len(rows)} queries.",
+            field="exclude_self",
         )
     return rows
 
@@ -263,7 +271,8 @@ class Mahalanobis:
         if rows.shape[1] != len(self.centre):
             raise InputError(
                 f"queries have {rows.shape[1]} features, the training set {len(self.centre)}; "
-                "take both from one network."
+                "take both from one network.",
+                field="queries",
             )
         parts = [self._squared(rows[i : i + ROWS].double()) for i in range(0, len(rows), ROWS)]
         return torch.cat(parts).sqrt().to(rows.dtype)
@@ -312,7 +321,8 @@ def fit_mahalanobis(
     if not trace > 0:
         raise DegenerateError(
             "features do not vary within any class, so there is no covariance: give classes with "
-            "several different examples."
+            "several different examples.",
+            field="features",
         )
     left = max(trace - float(variances.sum()), 0.0) / max(d - keep, 1)
     shrunk = (1 - shrinkage) * variances.clamp(min=0) + shrinkage * trace / d
@@ -321,7 +331,8 @@ def fit_mahalanobis(
     if not smallest > 1e-12 * trace / d:
         raise DegenerateError(
             "the covariance is singular: features do not vary in some direction. "
-            "Raise shrinkage above 0."
+            "Raise shrinkage above 0.",
+            field="shrinkage",
         )
     return Mahalanobis(means - centre, centre, directions, shrunk, rest if keep < d else 1.0)
 

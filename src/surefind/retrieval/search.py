@@ -219,7 +219,10 @@ class Neighbours:
                 f"and {tuple(self.similarities.shape)}."
             )
         if not bool((self.similarities[:, 1:] <= self.similarities[:, :-1]).all()):
-            raise InputError("similarities must not rise along a row: list the nearest first.")
+            raise InputError(
+                "similarities must not rise along a row: list the nearest first.",
+                field="similarities",
+            )
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -245,17 +248,20 @@ def nearest(queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -
     if q.shape[1] != g.shape[1]:
         raise InputError(
             f"queries have {q.shape[1]} dimensions and the gallery {g.shape[1]}; "
-            "embed both with one model."
+            "embed both with one model.",
+            field="queries",
         )
     if exclude_self and len(q) != len(g):
         raise InputError(
             f"exclude_self needs the same rows on both sides; got {len(q)} queries and "
-            f"{len(g)} gallery items."
+            f"{len(g)} gallery items.",
+            field="exclude_self",
         )
     available = len(g) - int(exclude_self)
     if k > available:
         raise InputError(
-            f"k is {k}, but the gallery can give {available} neighbours; lower k to at most that."
+            f"k is {k}, but the gallery can give {available} neighbours; lower k to at most that.",
+            field="k",
         )
     indices, cosines = highest_cosines(unit64(q), unit64(g), k, exclude_self=exclude_self)
     return Neighbours(indices, cosines.clamp(-1, 1).to(q.dtype))
@@ -283,11 +289,11 @@ def sampled_nearest(
     found = []
     galleries = repeat(None) if gallery is None else gallery
     for sample, items in zip(samples, galleries, strict=gallery is not None):
-        u = as_unit_rows("a sample", sample)
-        v = u if items is None else as_unit_rows("a sample of the gallery", items)
+        u = as_unit_rows("samples", sample)
+        v = u if items is None else as_unit_rows("gallery", items)
         found.append(nearest(u, v, 1, exclude_self=items is None).indices[:, 0])
     if not found:
-        raise DegenerateError("there are no samples: draw at least one.")
+        raise DegenerateError("there are no samples: draw at least one.", field="samples")
     return torch.stack(found)
 
 
@@ -315,6 +321,7 @@ def _of_length(samples: Iterable[Any], n: int) -> Iterator[Any]:
         if len(sample) != n:
             raise InputError(
                 f"a sample has {len(sample)} rows where there are {n} labels; "
-                "each sample must embed every example."
+                "each sample must embed every example.",
+                field="samples",
             )
         yield sample
