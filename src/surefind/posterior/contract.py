@@ -7,7 +7,7 @@ the eigenvectors of the whole matrix. Clipping, scale and prior act on the eigen
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -66,6 +66,7 @@ class Posterior(Protocol):
 
 
 P = TypeVar("P", bound=Posterior)
+S = TypeVar("S", bound="SpectralPosterior")
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,14 +128,14 @@ class SpectralPosterior:
 
     @classmethod
     def from_curvature(
-        cls,
+        cls: type[S],
         mean: Tensor,
         curvature: Curvature,
         *,
         scale: float,
         prior_precision: float,
         loss: float | None = None,
-    ) -> Self:
+    ) -> S:
         """Clip and scale a curvature, add the prior, and centre the posterior at the weights.
 
         Args:
@@ -149,7 +150,7 @@ class SpectralPosterior:
         """
         spectrum = cls.spectrum(mean, curvature)
         options = {"scale": scale, "prior_precision": prior_precision}
-        made: Self = spectral_posterior(cls, mean, spectrum, **options, loss=loss)  # type: ignore[type-var]
+        made: S = spectral_posterior(cls, mean, spectrum, **options, loss=loss)  # type: ignore[type-var]
         return made
 
     def log_evidence(self) -> float:
