@@ -35,6 +35,7 @@ Axes: ``n`` examples, ``d`` features, ``z`` outputs, ``v`` summed vectors, ``r``
 block or group, ``b`` rows read at a time, ``m`` pairs found.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -78,10 +79,7 @@ def entries_above(
     members = group[:, None] + groups * torch.arange(GROUP, device=scores.device)
     hit, which = (scores[row[:, None], members] >= threshold).nonzero().T
     row_left, column_left = (scores[:, even:] >= threshold).nonzero().T
-    return (
-        torch.cat([row[hit], row_left]),
-        torch.cat([members[hit, which], column_left + even]),
-    )
+    return torch.cat([row[hit], row_left]), torch.cat([members[hit, which], column_left + even])
 
 
 BLOCK_ROWS, BLOCK_COLUMNS = 1024, 4096
@@ -386,6 +384,12 @@ EXACT_ROWS = 200_000
 COLUMNS = 8192
 """Columns that are sampled beyond, unless the caller says otherwise."""
 
+CURVATURES: dict[Structure, Callable[..., Curvature]] = {
+    "diagonal": dataset_curvature,
+    "kronecker": dataset_kronecker_curvature,
+    "dense": dataset_dense_curvature,
+}
+
 
 def pair_curvature(
     features: Features,
@@ -412,11 +416,7 @@ def pair_curvature(
         The curvature of that structure, unscaled and unclipped.
     """
     options: dict[str, Any] = {"distance": distance, "margin": margin, "rows": rows}
-    if structure == "kronecker":
-        return dataset_kronecker_curvature(features, outputs, relation, **options)
-    if structure == "dense":
-        return dataset_dense_curvature(features, outputs, relation, **options)
-    return dataset_curvature(features, outputs, relation, **options)
+    return CURVATURES[structure](features, outputs, relation, **options)
 
 
 def scan_pairs(
@@ -450,31 +450,22 @@ def scan_pairs(
         InputError: If columns are to be sampled without labels, or for more than the diagonal.
     """
     classes = relation if isinstance(relation, Classes) else None
+    options: dict[str, Any] = {"distance": distance, "margin": margin}
     if columns == "auto":
         large = classes is not None and structure == "diagonal" and len(vectors) > EXACT_ROWS
         columns = COLUMNS if large else "all"
     if columns == "all":
-        exact = pair_curvature(
-            vectors.batches(),
-            vectors.outputs(weights),
-            PrunedClasses(classes) if classes is not None and len(vectors) > SMALL else relation,
-            structure=structure,
-            distance=distance,
-            margin=margin,
-        )
-        return exact, 0.0
+        outputs = vectors.outputs(weights)
+        if classes is not None and len(vectors) > SMALL:
+            relation = PrunedClasses(classes)
+        scan = CURVATURES[structure]
+        return scan(vectors.batches(), outputs, relation, **options), 0.0
     if classes is None or structure != "diagonal":
         raise InputError(
             "scan_columns can sample labelled examples, and their diagonal curvature, only; take "
             '"all" for positions, pairs and other structures.'
         )
     sampled = sampled_curvature(
-        vectors,
-        weights,
-        classes,
-        distance=distance,
-        margin=margin,
-        columns=columns,
-        generator=generator,
+        vectors, weights, classes, columns=columns, generator=generator, **options
     )
     return sampled.curvature, sampled.relative_error

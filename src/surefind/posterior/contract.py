@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from surefind.curvature.structured import Structure
+from surefind.curvature.structured import Curvature, Structure
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.posterior.evidence import Evidence
+from surefind.posterior.evidence import Evidence, laplace_log_evidence
 from surefind.posterior.precision import laplace_precision
 from surefind.validation import check_matrix
 
@@ -66,6 +66,7 @@ class Posterior(Protocol):
 
 
 P = TypeVar("P", bound=Posterior)
+S = TypeVar("S", bound="SpectralPosterior")
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +116,47 @@ def spectral_posterior(
         clipped=clipped + spectrum.clipped,
         evidence=None if loss is None else Evidence(scale * loss, prior_precision),
     )
+
+
+class SpectralPosterior:
+    """What posteriors of every structure do alike, once they can diagonalise their curvature."""
+
+    spectrum: ClassVar[Callable[..., Spectrum]]
+    mean: Tensor
+    precision: Tensor
+    evidence: Evidence | None
+
+    @classmethod
+    def from_curvature(
+        cls: type[S],
+        mean: Tensor,
+        curvature: Curvature,
+        *,
+        scale: float,
+        prior_precision: float,
+        loss: float | None = None,
+    ) -> S:
+        """Clip and scale a curvature, add the prior, and centre the posterior at the weights.
+
+        Args:
+            mean: The head's weights (z, d).
+            curvature: Their curvature, of the posterior's structure, from any of the curvature functions.
+            scale: How many observations the averaged loss stands for.
+            prior_precision: δ.
+            loss: The averaged loss at the weights, if the evidence is wanted.
+
+        Returns:
+            The posterior.
+        """
+        spectrum = cls.spectrum(mean, curvature)
+        options = {"scale": scale, "prior_precision": prior_precision}
+        made: S = spectral_posterior(cls, mean, spectrum, **options, loss=loss)  # type: ignore[type-var]
+        return made
+
+    def log_evidence(self) -> float:
+        """Compute the Laplace approximation of the log marginal likelihood."""
+        log_det = float(self.precision.double().log().sum())
+        return laplace_log_evidence(self.evidence, self.mean, log_det)
 
 
 def posterior_tensors(posterior: Posterior) -> dict[str, Tensor]:

@@ -25,8 +25,8 @@ from surefind.curvature.structured import Structure
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.pairs.blocks import blocks
-from surefind.posterior.contract import Spectrum, check_features, spectral_posterior
-from surefind.posterior.evidence import Evidence, laplace_log_evidence
+from surefind.posterior.contract import SpectralPosterior, Spectrum, check_features
+from surefind.posterior.evidence import Evidence
 from surefind.posterior.precision import check_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
 from surefind.validation import check_int, check_matrix
@@ -36,7 +36,7 @@ SQUARES = 1 << 19
 
 
 @dataclass(frozen=True, eq=False)
-class HeadPosterior:
+class HeadPosterior(SpectralPosterior):
     """Independent Gaussian weights of a linear head.
 
     Attributes:
@@ -75,32 +75,6 @@ class HeadPosterior:
                 f"got {tuple(curvature.shape)}."
             )
         return Spectrum(curvature)
-
-    @classmethod
-    def from_curvature(
-        cls,
-        mean: Tensor,
-        curvature: Tensor,
-        *,
-        scale: float,
-        prior_precision: float,
-        loss: float | None = None,
-    ) -> "HeadPosterior":
-        """Clip and scale a curvature, add the prior, and centre the posterior at the weights.
-
-        Args:
-            mean: The head's weights (z, d).
-            curvature: Their curvature (z, d), from any of the curvature functions.
-            scale: How many observations the averaged loss stands for.
-            prior_precision: δ.
-            loss: The averaged loss at the weights, if the evidence is wanted.
-
-        Returns:
-            The posterior.
-        """
-        spectrum = cls.spectrum(mean, curvature)
-        options = {"scale": scale, "prior_precision": prior_precision}
-        return spectral_posterior(cls, mean, spectrum, **options, loss=loss)
 
     @cached_property
     def _variance(self) -> Float[Tensor, "z d"]:
@@ -164,12 +138,6 @@ class HeadPosterior:
             head = torch.addcmul(self.mean, deviation, normal(self.mean.shape, mean, generator))
             torch.matmul(features, head.T, out=sample)
         return unit(samples)
-
-    def log_evidence(self) -> float:
-        """Compute the Laplace approximation of the log marginal likelihood."""
-        return laplace_log_evidence(
-            self.evidence, self.mean, float(self.precision.double().log().sum())
-        )
 
 
 def _quadratic(

@@ -22,16 +22,16 @@ from torch import Tensor
 from surefind.curvature.structured import KroneckerCurvature, Structure
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.posterior.contract import Spectrum, check_features, completed, spectral_posterior
+from surefind.posterior.contract import SpectralPosterior, Spectrum, check_features, completed
 from surefind.posterior.diagonal import normal
-from surefind.posterior.evidence import Evidence, laplace_log_evidence
+from surefind.posterior.evidence import Evidence
 from surefind.posterior.precision import check_precision, clip_negative
 from surefind.posterior.projection import gaussian_embeddings, unit
 from surefind.validation import check_finite, check_int, check_matrix
 
 
 @dataclass(frozen=True, eq=False)
-class KroneckerPosterior:
+class KroneckerPosterior(SpectralPosterior):
     """Gaussian weights whose covariance is diagonal in a product basis.
 
     Attributes:
@@ -77,24 +77,8 @@ class KroneckerPosterior:
         (a, lost_left), (b, lost_right) = clip_negative(left_values), clip_negative(right_values)
         # The product's trace is that of either factor; clipping must not change it.
         values = a[:, None] * b[None, :] / b.sum()
-        return Spectrum(
-            values, {"left": left, "right": right}, 1 - (1 - lost_left) * (1 - lost_right)
-        )
-
-    @classmethod
-    def from_curvature(
-        cls,
-        mean: Tensor,
-        curvature: KroneckerCurvature,
-        *,
-        scale: float,
-        prior_precision: float,
-        loss: float | None = None,
-    ) -> "KroneckerPosterior":
-        """Clip each factor's eigenvalues, scale, and add the prior; as `HeadPosterior.from_curvature`."""
-        spectrum = cls.spectrum(mean, curvature)
-        options = {"scale": scale, "prior_precision": prior_precision}
-        return spectral_posterior(cls, mean, spectrum, **options, loss=loss)
+        lost = 1 - (1 - lost_left) * (1 - lost_right)
+        return Spectrum(values, {"left": left, "right": right}, lost)
 
     def predict(self, features: Tensor) -> Embeddings:
         """Compute the direction and concentration of each row (n, d), exactly, in the one eigenbasis."""
@@ -123,12 +107,6 @@ class KroneckerPosterior:
         heads = self.mean + self.left @ noise @ self.right.T
         return unit(features @ heads.mT)
 
-    def log_evidence(self) -> float:
-        """Compute the Laplace approximation of the log marginal likelihood."""
-        return laplace_log_evidence(
-            self.evidence, self.mean, float(self.precision.double().log().sum())
-        )
-
     def _turned_moments(
         self, features: Tensor
     ) -> tuple[Float[Tensor, "n z"], Float[Tensor, "n z"]]:
@@ -138,7 +116,7 @@ class KroneckerPosterior:
 
 
 @dataclass(frozen=True, eq=False)
-class DensePosterior:
+class DensePosterior(SpectralPosterior):
     """Gaussian weights with any covariance.
 
     Attributes:
@@ -178,21 +156,6 @@ class DensePosterior:
         values, basis = _eigenbasis(curvature)
         return Spectrum(values, {"basis": basis})
 
-    @classmethod
-    def from_curvature(
-        cls,
-        mean: Tensor,
-        curvature: Tensor,
-        *,
-        scale: float,
-        prior_precision: float,
-        loss: float | None = None,
-    ) -> "DensePosterior":
-        """Clip the eigenvalues, scale, and add the prior; as `HeadPosterior.from_curvature`."""
-        spectrum = cls.spectrum(mean, curvature)
-        options = {"scale": scale, "prior_precision": prior_precision}
-        return spectral_posterior(cls, mean, spectrum, **options, loss=loss)
-
     def predict(self, features: Tensor) -> Embeddings:
         """Compute the direction and concentration of each row (n, d), exactly, in its own eigenbasis."""
         mean, covariance = self._output_moments(features)
@@ -228,12 +191,6 @@ class DensePosterior:
         change = (noise / self.precision.sqrt()) @ self.basis.T
         heads = self.mean + change.view(n_samples, *self.mean.shape)
         return unit(features @ heads.mT)
-
-    def log_evidence(self) -> float:
-        """Compute the Laplace approximation of the log marginal likelihood."""
-        return laplace_log_evidence(
-            self.evidence, self.mean, float(self.precision.double().log().sum())
-        )
 
     def _output_moments(
         self, features: Tensor

@@ -7,6 +7,7 @@ methods start from it, so its `EncoderTask` is theirs too.
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from surefind.pairs.objectives import Objective
 from surefind.pairs.relations import Relation
 
 Forward = Callable[[Encoder, Tensor, torch.Generator], Tensor]
+N = TypeVar("N", bound=nn.Module)
 
 
 def plain_forward(encoder: Encoder, inputs: Tensor, generator: torch.Generator) -> Tensor:
@@ -46,8 +48,7 @@ class EncoderTask:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that are not frozen, and the loss's own if it has any."""
-        own = [p for p in self.encoder.parameters() if p.requires_grad]
-        return [*own, *self._learnt_loss().parameters()]
+        return [*trainable(self.encoder), *self._learnt_loss().parameters()]
 
     def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
         """Embed this process's inputs, gather the batch, and compute the loss of all of it."""
@@ -151,7 +152,12 @@ def restored_copy(encoder: Encoder, tensors: dict[str, Tensor], prefix: str = "e
     return frozen(copied)
 
 
-def frozen(encoder: Encoder) -> Encoder:
-    """Put an encoder into evaluation mode and stop its gradients, in place."""
-    encoder.eval()
-    return encoder.requires_grad_(False)
+def trainable(*networks: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that are not frozen."""
+    return [p for network in networks for p in network.parameters() if p.requires_grad]
+
+
+def frozen(network: N) -> N:
+    """Put a network into evaluation mode and stop its gradients, in place."""
+    network.eval()
+    return network.requires_grad_(False)

@@ -41,7 +41,8 @@ class DropoutEmbedder:
 
     def embed(self, inputs: Tensor) -> Embeddings:
         """Embed a batch under the sampled networks."""
-        return sampled_embeddings(joint_samples(self.encoder, inputs, self._seeds(self.n_samples)))
+        seeds = mask_seeds(self.n_samples, seeded(0, "mc-dropout"))
+        return sampled_embeddings(joint_samples(self.encoder, inputs, seeds))
 
     def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
         """Return a function that embeds under fresh masks, the same for all inputs if ``joint``."""
@@ -53,9 +54,6 @@ class DropoutEmbedder:
     def tensors(self) -> dict[str, Tensor]:
         """Return the encoder's state."""
         return prefixed("encoder", self.encoder.state_dict())
-
-    def _seeds(self, n: int) -> list[int]:
-        return mask_seeds(n, seeded(0, "mc-dropout"))
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,8 @@ class MCDropout:
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> DropoutEmbedder:
         """Put the encoder together again, with its dropout layers."""
-        return DropoutEmbedder(
-            restored_copy(with_dropout(encoder, self.rate), tensors), self.n_samples
-        )
+        dropped = with_dropout(encoder, self.rate)
+        return DropoutEmbedder(restored_copy(dropped, tensors), self.n_samples)
 
 
 def _forward(encoder: Encoder, inputs: Tensor, generator: torch.Generator) -> Tensor:

@@ -98,9 +98,8 @@ class DeepEnsemble:
         for i in range(self.members):
             start = copy.deepcopy(encoder)
             if i > 0:
-                initialize(
-                    start.head if head_only else start, seeded(session.config.seed, "member", i)
-                )
+                redrawn = start.head if head_only else start
+                initialize(redrawn, seeded(session.config.seed, "member", i))
             config = replace(session.config, seed=session.config.seed + 1_000_003 * i)
             member = replace(session, config=config)
             # The first member is the point estimate: in a folder that is shared, it is trained once.

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from surefind.embeddings import Embeddings
-from surefind.learning.methods.contract import Sampler, prefixed
+from surefind.learning.methods.contract import Sampler, prefixed, unprefixed
+from surefind.learning.methods.deterministic import frozen, restored_copy
+from surefind.learning.seeds import seeded
+from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize, untouched_rng
 from surefind.posterior.diagonal import normal
@@ -26,21 +29,14 @@ class VarianceNet(nn.Module):
         features: Number of features.
         outputs: Dimension of the embedding.
         generator: Draws the weights.
-        hidden: Width of the hidden layer.
         shift: Where the last shift starts: the logarithm of the first variances.
     """
 
     def __init__(
-        self,
-        features: int,
-        outputs: int,
-        *,
-        generator: torch.Generator,
-        hidden: int | None = None,
-        shift: float = -7.0,
+        self, features: int, outputs: int, *, generator: torch.Generator, shift: float = -7.0
     ) -> None:
         super().__init__()
-        hidden = hidden or max(outputs, 128)
+        hidden = max(outputs, 128)
         with untouched_rng():
             self.layers = nn.Sequential(
                 nn.Linear(features, hidden),
@@ -52,6 +48,15 @@ class VarianceNet(nn.Module):
         initialize(self.layers, generator)
         self.scale = nn.Parameter(torch.tensor(1e-4))
         self.shift = nn.Parameter(torch.tensor(shift))
+
+    @classmethod
+    def for_encoder(
+        cls, encoder: Encoder, generator: torch.Generator, **options: float
+    ) -> "VarianceNet":
+        """Draw a net from an encoder's features to its outputs, in its dtype."""
+        width = encoder.head_weights().shape[1]
+        net = cls(width, encoder.embedding_dim, generator=generator, **options)
+        return net.to(encoder.head.weight)
 
     def forward(self, features: Tensor) -> Tensor:
         """Compute log σ² (n, z), held where its exponential is a number."""
@@ -91,9 +96,18 @@ class GaussianEmbedder:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return both networks' states."""
-        return prefixed("encoder", self.encoder.state_dict()) | prefixed(
-            "variance", self.variance.state_dict()
-        )
+        variance = prefixed("variance", self.variance.state_dict())
+        return prefixed("encoder", self.encoder.state_dict()) | variance
+
+    @classmethod
+    def restored(
+        cls, encoder: Encoder, tensors: dict[str, Tensor], *, unit_mean: bool
+    ) -> "GaussianEmbedder":
+        """Put encoder and variances together again from their tensors."""
+        copied = restored_copy(encoder, tensors)
+        net = VarianceNet.for_encoder(copied, seeded(0))
+        load_state(net, unprefixed("variance", tensors))
+        return cls(copied, frozen(net), unit_mean)
 
     @torch.no_grad()
     def _moments(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,9 +116,3 @@ class GaussianEmbedder:
         if self.unit_mean:
             outputs = unit(outputs)
         return outputs, self.variance(features).exp()
-
-
-def frozen_variance(net: VarianceNet) -> VarianceNet:
-    """Put a variance net into evaluation mode and stop its gradients, in place."""
-    net.eval()
-    return net.requires_grad_(False)

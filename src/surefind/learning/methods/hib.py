@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid, softplus
 
 from surefind.data.dataset import Dataset
 from surefind.learning.distributed import average_buffers, gather_rows, shared
-from surefind.learning.methods.contract import prefixed, unprefixed
-from surefind.learning.methods.deterministic import frozen, restored_copy
-from surefind.learning.methods.gaussian import GaussianEmbedder, VarianceNet, frozen_variance
+from surefind.learning.methods.contract import unprefixed
+from surefind.learning.methods.deterministic import frozen, trainable
+from surefind.learning.methods.gaussian import GaussianEmbedder, VarianceNet
 from surefind.learning.seeds import seeded
 from surefind.learning.session import TrainingSession
 from surefind.models.checkpoint import load_state
@@ -46,17 +46,15 @@ class HIB:
     def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> GaussianEmbedder:
         """Train a copy of the encoder with its variances, on the method's own loss, not the session's."""
         copied = copy.deepcopy(encoder)
-        net = _net(copied, seeded(session.config.seed, "variance"))
+        # Outputs before the sphere have lengths of about one, so their first variances are larger.
+        net = VarianceNet.for_encoder(copied, seeded(session.config.seed, "variance"), shift=-4.0)
         task = HedgedTask(copied, net, MatchScale().to(copied.head.weight), self)
         session.stage("encoder", task, dataset, kind=repr(self))
-        return GaussianEmbedder(frozen(copied), frozen_variance(net), unit_mean=False)
+        return GaussianEmbedder(frozen(copied), frozen(net), unit_mean=False)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> GaussianEmbedder:
         """Put encoder and variances together again."""
-        copied = restored_copy(encoder, tensors)
-        net = _net(copied, seeded(0))
-        load_state(net, unprefixed("variance", tensors))
-        return GaussianEmbedder(copied, frozen_variance(net), unit_mean=False)
+        return GaussianEmbedder.restored(encoder, tensors, unit_mean=False)
 
 
 class MatchScale(nn.Module):
@@ -90,8 +88,7 @@ class HedgedTask:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters of encoder, variances and match scale."""
-        modules = (self.encoder, self.net, self.match)
-        return [p for m in modules for p in m.parameters() if p.requires_grad]
+        return trainable(self.encoder, self.net, self.match)
 
     def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
         """Compute the soft contrastive loss of a batch, plus the bottleneck."""
@@ -117,17 +114,16 @@ class HedgedTask:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the states of encoder, variances and match scale."""
-        return (
-            prefixed("encoder", self.encoder.state_dict())
-            | prefixed("variance", self.net.state_dict())
-            | prefixed("match", self.match.state_dict())
-        )
+        states = {name: m.state_dict() for name, m in self._networks().items()}
+        return {f"{name}.{k}": v for name, state in states.items() for k, v in state.items()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take these states back."""
-        load_state(self.encoder, unprefixed("encoder", tensors))
-        load_state(self.net, unprefixed("variance", tensors))
-        load_state(self.match, unprefixed("match", tensors))
+        for name, network in self._networks().items():
+            load_state(network, unprefixed(name, tensors))
+
+    def _networks(self) -> dict[str, nn.Module]:
+        return {"encoder": self.encoder, "variance": self.net, "match": self.match}
 
 
 def soft_contrastive_loss(
@@ -149,22 +145,12 @@ def soft_contrastive_loss(
     squared = (2 - 2 * flat @ flat.T).clamp(min=1e-12)
     logits = match(squared.sqrt()).view(s, n, s, n)
     # log of a mean of sigmoids, on both sides, without rounding to 0 or 1.
-    log_match = nn.functional.logsigmoid(logits).logsumexp(dim=(0, 2)) - 2 * _log(s)
-    log_differ = nn.functional.logsigmoid(-logits).logsumexp(dim=(0, 2)) - 2 * _log(s)
+    count = 2 * torch.tensor(float(s)).log()
+    log_match = logsigmoid(logits).logsumexp(dim=(0, 2)) - count
+    log_differ = logsigmoid(-logits).logsumexp(dim=(0, 2)) - count
     total = log_match.sum() * 0
     if bool(positive.any()):
         total = total - log_match[positive].mean() / 2
     if bool(negative.any()):
         total = total - log_differ[negative].mean() / 2
     return total
-
-
-def _log(s: int) -> Tensor:
-    return torch.tensor(float(s)).log()
-
-
-def _net(encoder: Encoder, generator: torch.Generator) -> VarianceNet:
-    width = encoder.head_weights().shape[1]
-    # Outputs before the sphere have lengths of about one, so their first variances are larger.
-    net = VarianceNet(width, encoder.embedding_dim, generator=generator, shift=-4.0)
-    return net.to(encoder.head.weight)

@@ -44,7 +44,7 @@ from surefind.data.dataset import Dataset
 from surefind.errors import InputError
 from surefind.learning.distributed import average_buffers, gather_rows
 from surefind.learning.methods.contract import prefixed, unprefixed
-from surefind.learning.methods.deterministic import frozen
+from surefind.learning.methods.deterministic import frozen, trainable
 from surefind.learning.methods.laplace_posthoc import (
     HeadEmbedder,
     head_posterior,
@@ -106,23 +106,15 @@ class LaplaceOnline:
             raise InputError(
                 f"scale and temperature must not be negative; got {self.scale} and {self.temperature}."
             )
-        weights = encoder.head_weights()
-        prior = self.prior_precision
+        weights, prior = encoder.head_weights(), self.prior_precision
         if prior is None:
             prior = 1 / float((weights.double() ** 2).mean())
         check_positive("prior_precision", prior)
-        task = OnlineTask(
-            copy.deepcopy(encoder),
-            session.objective,
-            session.margin,
-            self,
-            prior,
-            torch.zeros_like(weights),
-        )
+        copied, start = copy.deepcopy(encoder), torch.zeros_like(weights)
+        task = OnlineTask(copied, session.objective, session.margin, self, prior, start)
         kind = f"{self!r}, prior {prior:.6g}, margin {session.margin}"
         session.stage("encoder", task, dataset, kind=kind)
-        trained = frozen(task.encoder)
-        precision = task.precision
+        trained, precision = frozen(task.encoder), task.precision
         if self.tuning == "chosen" and self.scale > 0:
             precision = head_posterior(trained, task.mean_curvature, dataset, session).precision
         posterior = HeadPosterior(trained.head_weights(), precision, task.clipped)
@@ -179,7 +171,7 @@ class OnlineTask:
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that are not frozen."""
-        return [p for p in self.encoder.parameters() if p.requires_grad]
+        return trainable(self.encoder)
 
     def loss(self, inputs: Tensor, relation: Relation, generator: torch.Generator) -> Tensor:
         """Compute the loss under a head drawn from the posterior.

@@ -110,21 +110,16 @@ def head_posterior(
     curvature: Curvature,
     dataset: Dataset,
     session: TrainingSession,
-    *,
-    structure: Structure = "diagonal",
-    scale: float | None = None,
-    prior_precision: PriorPrecision = None,
+    **options: Any,
 ) -> Posterior:
-    """Fit the posterior of a trained encoder's head; options as `fit_posterior`.
+    """Fit the posterior of a trained encoder's head.
 
     Args:
         encoder: In evaluation mode; its head is the posterior's mean.
         curvature: The head's, unscaled and unclipped.
         dataset: The training data.
         session: Its seed and preprocessing.
-        structure: "diagonal", "kronecker" or "dense".
-        scale: None to tune it.
-        prior_precision: None to tune it.
+        **options: Structure, scale and prior precision, as `fit_posterior` takes them.
 
     Returns:
         The posterior.
@@ -135,9 +130,7 @@ def head_posterior(
         lambda: tuning_sample(encoder, dataset, session),
         examples=len(dataset),
         generator=seeded(session.config.seed, "width samples"),
-        structure=structure,
-        scale=scale,
-        prior_precision=prior_precision,
+        **options,
     )
     return fitted.posterior
 
@@ -189,14 +182,10 @@ class LaplacePosthoc:
         """
         check_posterior_options(self.structure, self.scale, self.prior_precision)
         trained = trained_copy(encoder, dataset, session)
+        curvature = self.curvature(trained, dataset, session)
+        options = {"scale": self.scale, "prior_precision": self.prior_precision}
         posterior = head_posterior(
-            trained,
-            self.curvature(trained, dataset, session),
-            dataset,
-            session,
-            structure=self.structure,
-            scale=self.scale,
-            prior_precision=self.prior_precision,
+            trained, curvature, dataset, session, structure=self.structure, **options
         )
         return HeadEmbedder(trained, posterior)
 
@@ -254,13 +243,9 @@ class LaplacePosthoc:
             outputs = encoder.outputs_of(features)
             relation = relation_of(dataset, config, rows)
             targets = pair_targets(relation, on_sphere(outputs), margin=session.margin)
-            total = total + BATCH_CURVATURES[self.structure](
-                features,
-                outputs,
-                targets,
-                distance=self.distance,
-                approximation=self.approximation,
-            )
+            options = {"distance": self.distance, "approximation": self.approximation}
+            batch_curvature = BATCH_CURVATURES[self.structure]
+            total = total + batch_curvature(features, outputs, targets, **options)
         return _over_ranks(total, len(groups))
 
 
@@ -277,7 +262,6 @@ def _no_curvature(weights: Tensor, structure: Structure) -> Any:
 def _over_ranks(curvature: Curvature, count: int = 1) -> Curvature:
     """Add up over the processes, and divide by how many batches there were."""
     if isinstance(curvature, KroneckerCurvature):
-        return KroneckerCurvature(
-            sum_ranks(curvature.left) / count, sum_ranks(curvature.right) / count
-        )
+        left, right = sum_ranks(curvature.left), sum_ranks(curvature.right)
+        return KroneckerCurvature(left / count, right / count)
     return sum_ranks(curvature) / count

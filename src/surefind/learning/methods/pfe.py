@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from surefind.data.dataset import Dataset
 from surefind.learning.distributed import average_buffers, gather_rows
 from surefind.learning.inference import apply
-from surefind.learning.methods.contract import unprefixed
-from surefind.learning.methods.deterministic import restored_copy, trained_copy
-from surefind.learning.methods.gaussian import GaussianEmbedder, VarianceNet, frozen_variance
+from surefind.learning.methods.deterministic import frozen, trained_copy
+from surefind.learning.methods.gaussian import GaussianEmbedder, VarianceNet
 from surefind.learning.seeds import seeded
 from surefind.learning.session import TrainingSession, digest
 from surefind.models.checkpoint import load_state
@@ -45,9 +44,10 @@ class PFE:
         trained = trained_copy(encoder, dataset, session)
         preprocessing = session.config.preprocessing
         features = apply(trained.features, dataset, trained, preprocessing=preprocessing)
-        features = features.cpu()
-        kept = Dataset(features, dataset.labels, positions=dataset.positions, name=dataset.name)
-        net = _net(trained, seeded(session.config.seed, "variance"))
+        kept = Dataset(
+            features.cpu(), dataset.labels, positions=dataset.positions, name=dataset.name
+        )
+        net = VarianceNet.for_encoder(trained, seeded(session.config.seed, "variance"))
         epochs = max(1, session.config.epochs) if self.epochs is None else self.epochs
         config = replace(
             session.config,
@@ -59,14 +59,11 @@ class PFE:
         stage = f"variance-{digest(trained.state_dict().values())}"
         task = VarianceTask(trained, net)
         session.stage(stage, task, kept, kind=repr(self), config=config)
-        return GaussianEmbedder(trained, frozen_variance(net), unit_mean=True)
+        return GaussianEmbedder(trained, frozen(net), unit_mean=True)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> GaussianEmbedder:
         """Put encoder and variances together again."""
-        copied = restored_copy(encoder, tensors)
-        net = _net(copied, seeded(0))
-        load_state(net, unprefixed("variance", tensors))
-        return GaussianEmbedder(copied, frozen_variance(net), unit_mean=True)
+        return GaussianEmbedder.restored(encoder, tensors, unit_mean=True)
 
 
 @dataclass(eq=False)
@@ -117,8 +114,3 @@ def mutual_likelihood_loss(mean: Tensor, variance: Tensor, pairs: Tensor) -> Ten
         return variance.sum() * 0
     both = variance[i] + variance[j]
     return ((mean[i] - mean[j]) ** 2 / both + both.log()).sum(1).mean() / 2
-
-
-def _net(encoder: Encoder, generator: torch.Generator) -> VarianceNet:
-    width = encoder.head_weights().shape[1]
-    return VarianceNet(width, encoder.embedding_dim, generator=generator).to(encoder.head.weight)
