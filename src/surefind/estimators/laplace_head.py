@@ -231,9 +231,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Read what `save` wrote; the fitted head is equal bit for bit."""
         tensors, metadata = load_tensors(path)
         if metadata.get("kind") != KIND:
-            raise InputError(
-                f"{path} does not hold a LaplaceHead; load a model with surefind.load."
-            )
+            raise InputError(f"{path} does not hold a LaplaceHead; load models by surefind.load.")
         mean = tensors.pop("mean")
         posterior = restored_posterior(POSTERIORS[metadata["structure"]], mean, tensors)
         fitted = FittedPosterior(posterior, metadata["prior_precision"], metadata["scale"])
