@@ -35,11 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from sklearn.base import (  # type: ignore[import-untyped]
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-)
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin  # type: ignore[import-untyped]
 from sklearn.utils import check_random_state  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor
@@ -71,21 +67,14 @@ from surefind.posterior.tuning import TuningSample, draw_sample
 from surefind.retrieval.search import nearest
 from surefind.validation import check_choice, check_int, check_positive
 
-NUMBERS: dict[str, tuple[Any, ...]] = {
-    "margin": (),
-    "prior_precision": (None, "evidence"),
-    "scale": (None,),
-    "learning_rate": (),
-    "positive_radius": (),
-    "negative_radius": (),
-}
-"""Options that are finite numbers above zero, and what they may be instead."""
+POSITIVE = ("margin", "learning_rate", "positive_radius", "negative_radius")
+"""Options that are finite numbers above zero."""
+
+TUNED: dict[str, tuple[Any, ...]] = {"prior_precision": (None, "evidence"), "scale": (None,)}
+"""Options that are so too, or one of these."""
 
 EXAMPLES_PER_CLASS = 4
 """Of each class in a training batch, where there are labels."""
-
-READ = (np.float64, np.float32, np.float16)
-"""What X may be without being converted, and copied, as a whole."""
 
 KIND = "laplace-head"
 """What a saved file says that it holds."""
@@ -152,15 +141,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> "LaplaceHead":
-        """Fit the head's posterior.
-
-        Args:
-            X: Vectors (n, d): an array, memory-mapped or not, or a tensor.
-            y: A label per row, positions (n, 2), or a `PairList`.
-
-        Returns:
-            Itself.
-        """
+        """Fit the posterior to vectors X (n, d); y: a label per row, positions (n, 2), or a `PairList`."""
         check_options(self.get_params(deep=False))
         vectors = Vectors(self._matrix(X, fitting=True))
         vectors, relation = without_zero_rows(vectors, self._relation(y, len(vectors)))
@@ -200,14 +181,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self.embed(X).mean
 
     def embed(self, X: Any) -> Embeddings:
-        """Compute each vector's direction and concentration, without sampling.
-
-        Args:
-            X: Vectors (n, d), an array or a tensor.
-
-        Returns:
-            The embeddings: arrays for an array, tensors for a tensor.
-        """
+        """Compute each vector's direction and concentration, of the kind of X, without sampling."""
         check_is_fitted(self)
         vectors = Vectors(self._matrix(X, fitting=False))
         own = self.posterior_.mean
@@ -234,17 +208,15 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def save(self, path: str | Path) -> None:
         """Write the fitted head to a file: safetensors with JSON, no pickle; all but the evidence."""
         check_is_fitted(self)
-        options = self.get_params(deep=False)
-        if not isinstance(options["random_state"], int | np.integer | None):
+        if not isinstance(self.random_state, int | np.integer | None):
             raise InputError(
                 "random_state is a generator, which cannot be saved; "
                 "set_params(random_state=None) or a number first."
             )
+        options = self.get_params(deep=False).items()
         metadata = {
             "kind": KIND,
-            "parameters": {
-                k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()
-            },
+            "parameters": {k: v.item() if isinstance(v, np.generic) else v for k, v in options},
             "structure": self.posterior_.structure,
             "prior_precision": self.prior_precision_,
             "scale": self.scale_,
@@ -259,9 +231,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Read what `save` wrote; the fitted head is equal bit for bit."""
         tensors, metadata = load_tensors(path)
         if metadata.get("kind") != KIND:
-            raise InputError(
-                f"{path} does not hold a LaplaceHead; load a trained model with surefind.load."
-            )
+            raise InputError(f"{path} does not hold a LaplaceHead; load models by surefind.load.")
         mean = tensors.pop("mean")
         posterior = restored_posterior(POSTERIORS[metadata["structure"]], mean, tensors)
         fitted = FittedPosterior(posterior, metadata["prior_precision"], metadata["scale"])
@@ -284,10 +254,10 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _matrix(self, X: Any, *, fitting: bool) -> np.ndarray:
         """Check X as scikit-learn does, without copying floating-point arrays."""
         if isinstance(X, Tensor):
-            X = X.detach().cpu()
-            X = (X if X.dtype != torch.bfloat16 else X.float()).numpy()
+            X = (X.float() if X.dtype == torch.bfloat16 else X).detach().cpu().numpy()
         least = {"ensure_min_features": 1 + fitting, "ensure_min_samples": 1 + fitting}
-        matrix: np.ndarray = validate_data(self, X, reset=fitting, dtype=READ, **least)
+        kept = (np.float64, np.float32, np.float16)
+        matrix: np.ndarray = validate_data(self, X, reset=fitting, dtype=kept, **least)
         return matrix
 
     def _relation(self, y: Any, n: int) -> Relation:
@@ -296,19 +266,27 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _weights(self, vectors: Vectors, relation: Relation, seed: int) -> Tensor:
         """Build the head, and train it if that is asked for."""
-        z = None if self.embedding_dim is None else int(self.embedding_dim)
-        encoder = vector_encoder(vectors, z)
-        if self.epochs:
-            config = TrainConfig(
-                epochs=int(self.epochs),
-                batch_size=int(self.batch_size),
-                optimizer=partial(torch.optim.Adam, lr=float(self.learning_rate)),
-                seed=seed,
-                examples_per_class=EXAMPLES_PER_CLASS if isinstance(relation, Classes) else None,
-                radii=(float(self.positive_radius), float(self.negative_radius)),
+        encoder = vector_encoder(vectors, self.embedding_dim and int(self.embedding_dim))
+        if not self.epochs:
+            return encoder.head_weights()
+        if isinstance(relation, Classes):
+            data = Dataset(vectors.matrix, relation.labels)
+        elif isinstance(relation, Positions):
+            data = Dataset(vectors.matrix, positions=relation.coordinates)
+        else:
+            raise InputError(
+                "a head can be trained on labels or positions, not on a list of pairs; take epochs=0, "
+                "which needs no training."
             )
-            task = EncoderTask(encoder, Contrastive(float(self.margin)))
-            train(task, labelled(vectors, relation), config)
+        config = TrainConfig(
+            epochs=int(self.epochs),
+            batch_size=int(self.batch_size),
+            optimizer=partial(torch.optim.Adam, lr=float(self.learning_rate)),
+            seed=seed,
+            examples_per_class=EXAMPLES_PER_CLASS if isinstance(relation, Classes) else None,
+            radii=(float(self.positive_radius), float(self.negative_radius)),
+        )
+        train(EncoderTask(encoder, Contrastive(float(self.margin))), data, config)
         return encoder.head_weights()
 
     def _set_fitted(self, fitted: FittedPosterior, error: float) -> "LaplaceHead":
@@ -330,11 +308,11 @@ def check_options(options: Mapping[str, Any]) -> None:
     check_choice("distance", options["distance"], DISTANCES)
     check_choice("structure", options["structure"], STRUCTURES)
     check_int("batch_size", options["batch_size"], least=2)
-    for name, others in NUMBERS.items():
+    for name in (*POSITIVE, *TUNED):
         value = options[name]
         if isinstance(value, Real):
             check_positive(name, float(value))
-        elif not isinstance(value, str | None) or value not in others:
+        elif not isinstance(value, str | None) or value not in TUNED.get(name, ()):
             raise InputError(f"{name} must be a finite number above 0; got {value!r}.")
     if isinstance(options["scan_columns"], str):
         check_choice("scan_columns", options["scan_columns"], ("auto", "all"))
@@ -362,9 +340,7 @@ def relation_of_targets(
     if y.ndim == 2 and y.shape[1] == 2 and y.dtype.kind in "fiu":
         return Positions(torch.from_numpy(y.astype(np.float64)), positive_radius, negative_radius)
     if y.ndim != 1:
-        raise InputError(
-            f"y must be one label per row, shape (n,), or positions (n, 2); got {y.shape}."
-        )
+        raise InputError(f"y must be one label per row, (n,), or positions (n, 2); got {y.shape}.")
     if y.dtype.kind == "f" and not bool((np.isfinite(y) & (y == np.round(y))).all()):
         raise InputError(
             "y holds fractions, NaN or infinity where labels are expected: whole numbers or texts. "
@@ -380,34 +356,16 @@ def without_zero_rows(vectors: Vectors, relation: Relation) -> tuple[Vectors, Re
         return vectors, relation
     known = np.delete(np.arange(len(vectors)), zero)
     rows = torch.from_numpy(known)
+    found = f"{len(zero)} rows of X are zero, the first at {zero[0]}, and have no direction"
     if isinstance(relation, Classes):
         relation = Classes(relation.labels[rows])
     elif isinstance(relation, Positions):
         relation = replace(relation, coordinates=relation.coordinates[rows])
     else:
-        raise InputError(
-            f"{len(zero)} rows of X are zero, the first at {zero[0]}: a zero vector has no direction. "
-            "Leave these rows and their pairs out."
-        )
-    warnings.warn(
-        f"{len(zero)} rows of X are zero, the first at {zero[0]}, and have no direction; they are left "
-        "out of the fit. Often they stand for inputs that could not be read.",
-        UserWarning,
-        stacklevel=3,
-    )
+        raise InputError(f"{found}. Leave these rows and their pairs out.")
+    left_out = "they are left out of the fit. Often they stand for inputs that could not be read."
+    warnings.warn(f"{found}; {left_out}", UserWarning, stacklevel=3)
     return Vectors(vectors.matrix[known]), relation
-
-
-def labelled(vectors: Vectors, relation: Relation) -> Dataset:
-    """Make the training data of a head."""
-    if isinstance(relation, Classes):
-        return Dataset(vectors.matrix, relation.labels)
-    if isinstance(relation, Positions):
-        return Dataset(vectors.matrix, positions=relation.coordinates)
-    raise InputError(
-        "a head can be trained on labels or positions, not on a list of pairs; take epochs=0, "
-        "which needs no training."
-    )
 
 
 def tuning_sample(vectors: Vectors, relation: Relation, seed: int) -> TuningSample:

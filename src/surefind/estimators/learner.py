@@ -10,6 +10,7 @@ pickle in it, and opening it runs no code that it brings.
 
 from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from surefind.validation import check_choice, check_int, check_positive
 
 FORMAT = 2
 FILE = "model.safetensors"
+SETTINGS = ("epochs", "seed", "batch_size", "margin")
+"""Arguments that are saved with the model beside encoder, method and preprocessing."""
 
 
 class MetricLearner:
@@ -135,11 +138,11 @@ class MetricLearner:
         check_positive("margin", margin)
         check_positive("learning_rate", self.learning_rate)
         check_positive("decay", self.decay)
-        optimizer = self.optimizer or _rmsprop(self.learning_rate)
+        rmsprop = partial(torch.optim.RMSprop, lr=self.learning_rate, weight_decay=1e-5)
         config = TrainConfig(
             epochs=self.epochs,
             batch_size=self.batch_size,
-            optimizer=optimizer,
+            optimizer=self.optimizer or rmsprop,
             decay=self.decay,
             seed=self.seed,
             examples_per_class=self.examples_per_class,
@@ -147,8 +150,15 @@ class MetricLearner:
             preprocessing=self.preprocessing,
             workers=self.workers,
         )
+        # What decides the training beyond the numbers of its config.
+        settings = {
+            "learning_rate": None if self.optimizer else self.learning_rate,
+            "decay": self.decay,
+            "radii": list(self.radii),
+            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
+        }
         where = None if folder is None else Path(folder)
-        run = TrainingSession(config, objective, margin, where, report, self._training_settings())
+        run = TrainingSession(config, objective, margin, where, report, settings)
         self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
         self.input_spec_ = InputSpec.of(dataset.inputs, self.preprocessing)
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
@@ -167,9 +177,8 @@ class MetricLearner:
         """
         embedder = self.fitted
         parts = [embedder.embed(x) for x in self._batches(inputs, batch_size)]
-        together = Embeddings(
-            torch.cat([p.mean for p in parts]), torch.cat([p.kappa for p in parts])
-        )
+        mean, kappa = torch.cat([p.mean for p in parts]), torch.cat([p.kappa for p in parts])
+        together = Embeddings(mean, kappa)
         return together.numpy() if isinstance(inputs, np.ndarray) else together
 
     def sample(
@@ -223,12 +232,7 @@ class MetricLearner:
             "architecture": describe(self.encoder),
             "inputs": self.input_spec_.to_dict(),
             "history": {k: [asdict(e) for e in v] for k, v in self.history_.items()},
-            "settings": {
-                "epochs": self.epochs,
-                "seed": self.seed,
-                "batch_size": self.batch_size,
-                "margin": self.margin,
-            },
+            "settings": {name: getattr(self, name) for name in SETTINGS},
         }
         if world()[0] == 0:
             Path(path).mkdir(parents=True, exist_ok=True)
@@ -250,22 +254,8 @@ class MetricLearner:
         dataset = inputs if isinstance(inputs, Dataset) else Dataset(inputs)
         if len(dataset) == 0:
             raise InputError("there is nothing to embed: the inputs are empty.")
-        return batches(
-            dataset,
-            self.encoder,
-            preprocessing=self.input_spec_,
-            size=batch_size,
-            workers=self.workers,
-        )
-
-    def _training_settings(self) -> dict[str, Any]:
-        """Return what decides the training beyond the numbers of its config."""
-        return {
-            "learning_rate": None if self.optimizer else self.learning_rate,
-            "decay": self.decay,
-            "radii": list(self.radii),
-            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
-        }
+        spec, workers = self.input_spec_, self.workers
+        return batches(dataset, self.encoder, preprocessing=spec, size=batch_size, workers=workers)
 
 
 def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
@@ -318,7 +308,3 @@ def _method(method: str | Method) -> Method:
         check_choice("method", method, METHODS)
         return METHODS[method]()
     return method
-
-
-def _rmsprop(learning_rate: float) -> Optimizer:
-    return lambda parameters: torch.optim.RMSprop(parameters, lr=learning_rate, weight_decay=1e-5)
