@@ -36,6 +36,7 @@ def some_pairs(n=7):
 
 # Not with all defaults: calibrating the scale takes longer than all the rest, a hundred times.
 @parametrize_with_checks([LaplaceHead(scale=100), LaplaceHead(2, epochs=1, prior_precision=1)])
+@pytest.mark.slow
 def test_is_an_estimator_as_scikit_learn_defines_it(estimator, check):
     check(estimator)
 
