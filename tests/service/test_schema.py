@@ -6,7 +6,7 @@ from service.world import copy
 
 pytestmark = pytest.mark.slow
 
-CASES = 100
+CASES = 200
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -41,12 +41,14 @@ def test_image_and_vector_give_the_answer_of_the_gallery(world, client, ask, tmp
             assert tuple(answer["reasons"]) == expected.reasons[row]
 
 
-def test_known_digits_match_more_often_than_unknown_ones(world, client, ask):
-    def matches(images):
-        return sum(ask(client, png(x)).json()["answers"][0]["decision"] == "match" for x in images)
+def test_most_known_digits_match_and_most_unknown_do_not(world, client, ask):
+    def matched(images):
+        found = [ask(client, png(x)).json()["answers"][0]["decision"] for x in images]
+        return found.count("match") / len(found)
 
-    assert matches(world.known[:20]) > 10
-    assert matches(world.unknown[:20]) < matches(world.known[:20])
+    count = len(world.unknown)
+    assert matched(world.known[:count]) > 0.8
+    assert matched(world.unknown) < 0.5  # a tiny network, κ and distance alone: 0.44
 
 
 def test_blurred_digits_are_less_sure(world, client, ask):
