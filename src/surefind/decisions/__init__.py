@@ -1,8 +1,16 @@
-"""When a top answer may be called a match, and when a person should look."""
+"""Which label a query has, when that may be called a match, and when a person should look."""
 
 from surefind.decisions.calibration import Calibration, calibrate
 from surefind.decisions.decision import Decisions
 from surefind.decisions.groups import GroupThreshold
+from surefind.decisions.label_posterior import (
+    LabelModel,
+    LabelPosterior,
+    Votes,
+    fit_label_model,
+    label_posterior,
+    position_posterior,
+)
 from surefind.decisions.probability import Contribution, Contributions
 from surefind.decisions.risk import RiskCurve
 from surefind.decisions.signals import Signals, neighbour_signals
@@ -13,8 +21,14 @@ __all__ = [
     "Contributions",
     "Decisions",
     "GroupThreshold",
+    "LabelModel",
+    "LabelPosterior",
     "RiskCurve",
     "Signals",
+    "Votes",
     "calibrate",
+    "fit_label_model",
+    "label_posterior",
     "neighbour_signals",
+    "position_posterior",
 ]

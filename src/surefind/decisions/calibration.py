@@ -1,8 +1,8 @@
 """Match, review or no match, with a stated risk.
 
-Calibration queries are split at random (`groups.fit_split`). One part fits the probability that the top
-answer is right and plans a sequence of thresholds; the other, which nothing was fitted to, tests them
-(`risk`). Because the parts are independent, the guarantee holds for any number of queries:
+Calibration queries are split at random (`groups.fit_split`). One part fits the probability that the
+answered label is right and plans a sequence of thresholds; the other, which nothing was fitted to, tests
+them (`risk`). Because the parts are independent, the guarantee holds for any number of queries:
 
     P(wrong | match) <= max_wrong   with probability at least ``confidence`` over the calibration queries.
 
@@ -48,7 +48,7 @@ from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_correct
 
-FORMAT = 1
+FORMAT = 2
 LEAST_QUERIES = 20
 HIGHEST_FLOOR = 0.5
 QUANTILES = 101
@@ -60,7 +60,7 @@ class Calibration:
     """A probability, thresholds with a stated risk, and what they rest on.
 
     Attributes:
-        model: The probability that a top answer is right.
+        model: The probability that an answered label is right.
         risk_curve: Coverage, wrong rate and bound over the planned thresholds.
         floor: Below it there is no match.
         groups: Groups of queries, if they were given.
@@ -114,16 +114,23 @@ class Calibration:
         return " ".join((self._result(), *contributed, *self.notes))
 
     def probability(self, signals: Signals) -> Float[np.ndarray, " q"]:
-        """Return the probability that each top answer is right."""
+        """Return the probability that each answer is right."""
         return self.model(signals)
 
-    def decide(self, signals: Signals, groups: Sequence[Any] | None = None) -> Decisions:
+    def decide(
+        self,
+        signals: Signals,
+        groups: Sequence[Any] | None = None,
+        *,
+        rivals: Sequence[str] | None = None,
+    ) -> Decisions:
         """Answer match, review or no match, with reasons.
 
         Args:
             signals: Signals of the queries.
             groups: The group of each query; None, and a group that was not calibrated, use the common
                 threshold.
+            rivals: The labels that compete for each query, in words, for the reasons.
 
         Returns:
             One decision a query.
@@ -132,7 +139,8 @@ class Calibration:
         names = group_names(groups, len(signals))
         for group in self.groups:
             threshold[names == group.name] = as_number(group.threshold)
-        return decide(self.model, self.limits, signals, threshold=threshold, floor=self.floor)
+        model, limits = self.model, self.limits
+        return decide(model, limits, signals, threshold=threshold, floor=self.floor, rivals=rivals)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values; `from_json` restores it exactly."""
@@ -215,7 +223,7 @@ def calibrate(
 
     Args:
         signals: Signals of calibration queries that were held out from training and from the gallery.
-        right: Whether the top answer has the query's label (q).
+        right: Whether the answered label is the query's (q).
         enrolled: Whether the query's label is in the gallery at all (q).
         max_wrong: Highest fraction of wrong answers among matches, between 0 and 1.
         confidence: With what probability this is kept, between 0 and 1.

@@ -8,9 +8,11 @@ A threshold of infinity stands for none: nothing is a match. Reasons why an answ
 
     unclear input           log κ is below that of 95 % of right answers: take a better picture
     unlike anything seen    distance *and* density beyond 99 % of all queries: another kind of thing
-    crowded neighbourhood   margin below that of 95 % of right answers: two labels compete, look at both
-    not enrolled            clear and of a known kind, but farther than 95 % of right answers: add it
+    split neighbourhood     consensus below that of 95 % of right answers: labels compete, look at both
+    not enrolled            clear and of a known kind, but less evidence than 95 % of right answers: add it
     target not reached      nothing is wrong with this query; the calibration could not guarantee its rate
+
+A split is given with what competes, where the caller says it: "split neighbourhood: 0.55 a, 0.41 b".
 
 Limits are quantiles of the calibration queries that were answered right (of all calibration queries for
 "unlike anything seen": what lies among the unknown ones is of a known kind, just not enrolled). They are
@@ -18,9 +20,10 @@ stored with the calibration. Each answer that is no match has at least one reaso
 it is "not enrolled" for a no_match; for a review it is that of the signal that costs the most log-odds
 against a typical right answer, unless there was no threshold to miss.
 
-Axes: ``q`` queries.
+Axes: ``q`` queries, ``s`` signals.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,12 +34,12 @@ from surefind.decisions.signals import Signals
 
 UNCLEAR = "unclear input"
 UNLIKE = "unlike anything seen"
-CROWDED = "crowded neighbourhood"
+SPLIT = "split neighbourhood"
 NOT_ENROLLED = "not enrolled"
 TARGET_NOT_REACHED = "target not reached"
 
 USUAL, NEARLY_ALL = 0.95, 0.99
-OF_SIGNAL = (UNCLEAR, NOT_ENROLLED, CROWDED, NOT_ENROLLED)
+OF_SIGNAL = (SPLIT, NOT_ENROLLED, UNCLEAR, NOT_ENROLLED, SPLIT, NOT_ENROLLED)
 """The reason that belongs to each signal, in the order of ``Signals.names``."""
 
 
@@ -46,8 +49,8 @@ class ReasonLimits:
 
     Attributes:
         low_log_kappa: Below it: unclear input.
-        low_margin: Below it: crowded neighbourhood.
-        high_distance: Above it: not enrolled.
+        low_consensus: Below it: split neighbourhood.
+        low_evidence: Below it: not enrolled.
         far_distance: Above it and ``far_density``: unlike anything seen.
         far_density: See ``far_distance``.
         typical_parts: Median log-odds that each signal adds for a right answer; None if the probability
@@ -55,8 +58,8 @@ class ReasonLimits:
     """
 
     low_log_kappa: float
-    low_margin: float
-    high_distance: float
+    low_consensus: float
+    low_evidence: float
     far_distance: float
     far_density: float
     typical_parts: tuple[float | None, ...]
@@ -64,7 +67,7 @@ class ReasonLimits:
 
 def measure_limits(
     signals: Signals,
-    parts: Float[np.ndarray, "q 4"],
+    parts: Float[np.ndarray, "q s"],
     right: Bool[np.ndarray, " q"],
     used: tuple[bool, ...],
 ) -> ReasonLimits:
@@ -82,8 +85,8 @@ def measure_limits(
     usual = right if right.any() else np.ones_like(right)
     return ReasonLimits(
         low_log_kappa=float(np.quantile(signals.log_kappa[usual], 1 - USUAL)),
-        low_margin=float(np.quantile(signals.margin[usual], 1 - USUAL)),
-        high_distance=float(np.quantile(signals.distance[usual], USUAL)),
+        low_consensus=float(np.quantile(signals.consensus[usual], 1 - USUAL)),
+        low_evidence=float(np.quantile(signals.evidence[usual], 1 - USUAL)),
         far_distance=float(np.quantile(signals.distance, NEARLY_ALL)),
         far_density=float(np.quantile(signals.density, NEARLY_ALL)),
         typical_parts=tuple(
@@ -98,7 +101,7 @@ class Decisions:
     """A decision for each query.
 
     Attributes:
-        probability: That the top answer is right (q).
+        probability: That the answered label is right (q).
         decision: "match", "review" or "no_match" (q).
         reasons: None for a match, at least one for the others.
     """
@@ -118,8 +121,9 @@ def decide(
     *,
     threshold: Float[np.ndarray, " q"],
     floor: float,
+    rivals: Sequence[str] | None = None,
 ) -> Decisions:
-    """Decide each query, by a threshold of its own and a common floor."""
+    """Decide each query, by a threshold of its own and a common floor; ``rivals`` says what competes."""
     probability = model(signals)
     decision = np.where(
         probability >= threshold,
@@ -127,26 +131,31 @@ def decide(
         np.where(probability < np.minimum(floor, threshold), "no_match", "review"),
     )
     reasons = _reasons(limits, signals, model.parts(signals), decision, np.isfinite(threshold))
+    if rivals is not None:
+        reasons = [
+            tuple(f"{SPLIT}: {names}" if reason == SPLIT and names else reason for reason in found)
+            for found, names in zip(reasons, rivals, strict=True)
+        ]
     return Decisions(probability, decision, reasons)
 
 
 def _reasons(
     limits: ReasonLimits,
     signals: Signals,
-    parts: Float[np.ndarray, "q 4"],
+    parts: Float[np.ndarray, "q s"],
     decision: np.ndarray,
     reachable: Bool[np.ndarray, " q"],
 ) -> list[tuple[str, ...]]:
     """Return no reason for a match, at least one for every other answer."""
     unclear = signals.log_kappa < limits.low_log_kappa
     unlike = (signals.distance > limits.far_distance) & (signals.density > limits.far_density)
-    crowded = signals.margin < limits.low_margin
-    absent = (signals.distance > limits.high_distance) & ~unlike & ~unclear
-    found = np.stack([unclear, unlike, crowded, absent], axis=1)
+    split = signals.consensus < limits.low_consensus
+    absent = (signals.evidence < limits.low_evidence) & ~unlike & ~unclear
+    found = np.stack([unclear, unlike, split, absent], axis=1)
     # A signal that does not count is never to blame.
     typical = np.array([-np.inf if part is None else part for part in limits.typical_parts])
     worst = (typical - parts).argmax(axis=1)
-    names = (UNCLEAR, UNLIKE, CROWDED, NOT_ENROLLED)
+    names = (UNCLEAR, UNLIKE, SPLIT, NOT_ENROLLED)
     answers: list[tuple[str, ...]] = []
     for i, answer in enumerate(decision):
         if answer == "match":

@@ -1,4 +1,4 @@
-"""One calibrated probability that the top answer is right, from four signals.
+"""One calibrated probability that the answered label is right, from the signals.
 
 Each signal x, signed so that larger is better, first becomes a normal score by its rank among the
 queries of the fit, then a monotone piecewise linear function of it is learned:
@@ -40,7 +40,7 @@ A signal *adds something* if its gain is above 1.645 of its standard errors (pai
 above 0.0001, because fits that differ by rounding only can differ all the same way. At most 2,000 queries,
 drawn at random, are used: the figures are for a report and decide nothing.
 
-Policy: where all answers of the fit have one outcome nothing can be learned. The four normal scores then
+Policy: where all answers of the fit have one outcome nothing can be learned. The normal scores then
 weigh the same, and the bias is the log-odds of (right + ½) / (n + 1).
 
 Axes: ``q`` queries; in the fit ``n`` queries, ``p`` features.
@@ -54,6 +54,7 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from surefind.decisions.label_posterior import sigmoid
 from surefind.decisions.signals import Signals
 from surefind.metrics import auroc
 
@@ -137,11 +138,6 @@ def fit_logistic(
     return float(weights[0]), weights[1:]
 
 
-def sigmoid(logit: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
-    """Turn log-odds into a probability, without overflow."""
-    return np.asarray((1 + np.tanh(logit / 2)) / 2)
-
-
 @dataclass(frozen=True)
 class NormalScale:
     """A monotone map from a signal to normal scores.
@@ -161,7 +157,7 @@ class NormalScale:
 
 @dataclass(frozen=True)
 class MatchProbability:
-    """The probability that a top answer is right.
+    """The probability that an answered label is right.
 
     Attributes:
         scales: A map to normal scores for each signal.
@@ -178,7 +174,7 @@ class MatchProbability:
         """Whether each signal counts at all."""
         return tuple(any(weights) for weights in self.weights)
 
-    def parts(self, signals: Signals) -> Float[np.ndarray, "q 4"]:
+    def parts(self, signals: Signals) -> Float[np.ndarray, "q s"]:
         """Return what each signal adds to the log-odds."""
         columns = []
         for column, scale, weights in zip(
@@ -190,7 +186,7 @@ class MatchProbability:
         return np.stack(columns, axis=1)
 
     def __call__(self, signals: Signals) -> Float[np.ndarray, " q"]:
-        """Return the probability that each top answer is right."""
+        """Return the probability that each answer is right."""
         logit = self.bias
         for part in self.parts(signals).T:
             logit = logit + part
@@ -208,7 +204,7 @@ def fit_probability(
 
     Args:
         signals: Signals of the queries.
-        right: Whether each top answer is right.
+        right: Whether each answer is right.
         use: Names of the signals that may count.
         strength: A factor of the penalties.
 
@@ -244,7 +240,7 @@ def cross_fitted(
 
     Args:
         signals: Signals of the queries.
-        right: Whether each top answer is right.
+        right: Whether each answer is right.
         folds: The fold of each query; its fit is on the other folds. At least two.
         use: Names of the signals that may count.
         strength: A factor of the penalties.
@@ -384,7 +380,7 @@ def measure_contributions(
 
     Args:
         signals: Signals of the queries.
-        right: Whether each top answer is right; both occur.
+        right: Whether each answer is right; both occur.
         strength: A factor of the penalties.
         rng: Draws the queries and the folds.
 

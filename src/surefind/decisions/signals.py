@@ -1,15 +1,19 @@
-"""Signals: what the neighbours of a query say about its top answer, four numbers a query.
+"""Signals: what the neighbours of a query say about the label it is answered with, six numbers a query.
 
-With distances d_1 <= ... <= d_k to the k nearest items and labels l_1 ... l_k,
+With distances d_1 <= ... <= d_k to the nearest items, and the answer a, the most probable label
+(`surefind.decisions.label_posterior`),
 
+    consensus = log-odds of a against all other labels          larger is better
+    evidence  = log-odds of a against none                      larger is better
     log_kappa = log κ of the query                              larger is better
-    distance  = d_1                                             smaller is better
-    margin    = min {d_i : l_i != l_1} - d_1                    larger is better
-    density   = mean of d_1 ... d_k                             smaller is better
+    distance  = min {d_i : l_i = a}                             smaller is better
+    margin    = min {d_i : l_i != a} - distance                 larger is better; < 0 if a rival is nearer
+    density   = mean of the first `DENSE` of d_1 ... d_k        smaller is better
 
 Distances are angles or Euclidean distances of unit vectors, so none exceeds π. Where no neighbour has
-another label the margin is π: nothing competes. κ is kept between 1e-12 and 1e12, so that a query
-without uncertainty (κ = ∞) has a finite signal; if all have it, the signal is constant and adds nothing.
+another label the margin is π: nothing competes. Where no neighbour has a label at all, the distance is d_1
+and the margin 0. κ is kept between 1e-12 and 1e12, so that a query without uncertainty (κ = ∞) has a
+finite signal; if all have it, the signal is constant and adds nothing.
 
 Axes: ``q`` queries, ``k`` neighbours.
 """
@@ -20,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
+from surefind.decisions.label_posterior import LabelPosterior
 from surefind.errors import InputError
 from surefind.metrics.inputs import as_array, as_scores
 
@@ -27,22 +32,34 @@ MARGIN_CAP = float(np.pi)
 """The largest distance of two directions, by angle or by chord."""
 
 KAPPA_RANGE = 1e-12, 1e12
+DENSE = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Signals:
-    """Four signals for each query, finite and in float64.
+    """Six signals for each query, finite and in float64.
 
     Attributes:
+        consensus: Log-odds of the answer against its rivals (q).
+        evidence: Log-odds of the answer against none (q).
         log_kappa: Logarithm of the query's κ (q).
-        distance: Distance to the nearest item (q).
+        distance: Distance to the answer's nearest item (q).
         margin: How much farther the nearest item of another label is (q).
-        density: Mean distance to the k nearest (q).
+        density: Mean distance to the nearest items (q).
     """
 
-    names: ClassVar[tuple[str, ...]] = ("log_kappa", "distance", "margin", "density")
-    signs: ClassVar[tuple[float, ...]] = (1.0, -1.0, 1.0, -1.0)
+    names: ClassVar[tuple[str, ...]] = (
+        "consensus",
+        "evidence",
+        "log_kappa",
+        "distance",
+        "margin",
+        "density",
+    )
+    signs: ClassVar[tuple[float, ...]] = (1.0, 1.0, 1.0, -1.0, 1.0, -1.0)
 
+    consensus: np.ndarray
+    evidence: np.ndarray
     log_kappa: np.ndarray
     distance: np.ndarray
     margin: np.ndarray
@@ -68,22 +85,25 @@ class Signals:
     def __getitem__(self, rows: Any) -> "Signals":
         return Signals(*(getattr(self, name)[rows] for name in self.names))
 
-    def matrix(self) -> Float[np.ndarray, "q 4"]:
+    def matrix(self) -> Float[np.ndarray, "q s"]:
         """Return the signals as columns, in the order of ``names``."""
         return np.stack([getattr(self, name) for name in self.names], axis=1)
 
-    def oriented(self) -> Float[np.ndarray, "q 4"]:
+    def oriented(self) -> Float[np.ndarray, "q s"]:
         """Return the signals as columns, signed so that larger is better."""
         return np.asarray(self.matrix() * np.array(self.signs))
 
 
-def neighbour_signals(kappa: Any, distances: Any, labels: Any) -> Signals:
-    """Compute the signals from the neighbours that a search found.
+def neighbour_signals(
+    kappa: Any, distances: Any, labels: Any, posterior: LabelPosterior
+) -> Signals:
+    """Compute the signals from the neighbours that a search found, and the posterior over their labels.
 
     Args:
         kappa: Concentration of each query (q), above 0; infinity for a query without uncertainty.
         distances: Distances to the neighbours (q, k), ascending; infinity where there is none.
-        labels: Their labels (q, k); where the distance is infinite, anything.
+        labels: Numbers of their labels (q, k), below 0 for an item without one.
+        posterior: Of the labels of the same neighbours.
 
     Returns:
         One row a query.
@@ -96,7 +116,8 @@ def neighbour_signals(kappa: Any, distances: Any, labels: Any) -> Signals:
     if not (concentration > 0).all():
         raise InputError(f"kappa must be above 0; got {concentration.min():g}.", field="kappa")
     near, names = np.asarray(as_array(distances), dtype=np.float64), as_array(labels)
-    if near.ndim != 2 or near.shape != names.shape or len(near) != len(concentration):
+    rows = {len(concentration), len(near), len(names), len(posterior)}
+    if near.ndim != 2 or near.shape != names.shape or len(rows) > 1:
         raise InputError(
             f"distances and labels must both be (q, k) with one row for each of the "
             f"{len(concentration)} queries; got {near.shape} and {names.shape}."
@@ -112,11 +133,17 @@ def neighbour_signals(kappa: Any, distances: Any, labels: Any) -> Signals:
             "distances must be numbers from 0 up, the nearest first in each row.", field="distances"
         )
     there = np.isfinite(near)
-    other = np.asarray(names != names[:, :1], dtype=bool) & there
+    answered = posterior.candidates[:, :1] >= 0
+    column = np.maximum(posterior.candidates[:, :1], 0)
+    own = np.where(answered[:, 0], np.take_along_axis(near, column, axis=1)[:, 0], near[:, 0])
+    other = np.asarray(names != np.take_along_axis(names, column, axis=1), dtype=bool) & there
     rival = np.where(other, near, np.inf).min(axis=1)
+    dense = there[:, :DENSE]
     return Signals(
+        consensus=posterior.consensus,
+        evidence=posterior.evidence,
         log_kappa=np.log(np.clip(concentration, *KAPPA_RANGE)),
-        distance=near[:, 0],
-        margin=np.minimum(rival - near[:, 0], MARGIN_CAP),
-        density=np.where(there, near, 0).sum(axis=1) / there.sum(axis=1),
+        distance=own,
+        margin=np.where(answered[:, 0], np.minimum(rival - own, MARGIN_CAP), 0.0),
+        density=np.where(dense, near[:, :DENSE], 0).sum(axis=1) / dense.sum(axis=1),
     )

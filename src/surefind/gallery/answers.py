@@ -1,11 +1,11 @@
-"""What a search returns: neighbours, and a decision about each query where one was calibrated.
+"""What a search returns: neighbours, a posterior over labels, and a decision where one was calibrated.
 
 Axes: ``q`` queries, ``k`` neighbours.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ import numpy as np
 from surefind.embeddings import kappa_to_json
 from surefind.gallery.engine import Id, Label, Records
 from surefind.gallery.ranking import Found, objects
+
+LEAST_SHARE = 0.01
+"""Probability below which a rival is no evidence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +28,7 @@ class Item:
         kappa: Its concentration, infinite where no uncertainty is known.
         label: Who or what it shows, or None.
         payload: A dict, or None.
+        group: What it was taken from together with others, or None.
     """
 
     id: Id
@@ -32,6 +36,7 @@ class Item:
     kappa: float
     label: Label
     payload: dict[str, Any] | None
+    group: Label = None
 
     @classmethod
     def of(cls, records: Records, row: int = 0) -> "Item":
@@ -43,12 +48,32 @@ class Item:
             float(records.kappa[row]),
             records.labels[row],
             None if text is None else json.loads(text),
+            records.groups[row],
         )
 
 
 @dataclass(frozen=True, eq=False)
+class Evidence:
+    """The nearest items of one label that a query may have.
+
+    Attributes:
+        label: The label.
+        probability: That the query has it, by the neighbourhood alone.
+        ids: Of its nearest items.
+        cosines: Theirs.
+        payload: Dicts or None.
+    """
+
+    label: Label
+    probability: float
+    ids: list[Id]
+    cosines: list[float]
+    payload: list[dict[str, Any] | None]
+
+
+@dataclass(frozen=True, eq=False)
 class Answers:
-    """The ``k`` best items of each query, best first.
+    """The label of each query, and its ``k`` best items, best first.
 
     A gallery with fewer than k items gives shorter rows: k is then its size. Equal scores are ordered
     by id, integers before strings.
@@ -57,10 +82,16 @@ class Answers:
         ids: Of the items (q, k), an array of objects.
         labels: Theirs (q, k), strings, integers or None.
         scores: Theirs (q, k), higher for better; `rank` says which (`surefind.gallery.ranking`).
-        kappa: Their concentrations (q, k).
+        item_kappa: Their concentrations (q, k).
         payload: Dicts or None (q, k).
         rank: What they are ordered by.
-        probability: That the top answer is right (q), or None without a calibration.
+        kappa: Of the queries (q).
+        label: The most probable label (q); None where no neighbour has one.
+        candidates: The most probable labels (q, at most 5), the first one `label`; None where there are
+            fewer.
+        label_probability: Of these, by the neighbourhood alone (q, at most 5); 0 where there are fewer.
+        none: That no label in the gallery is right, by the neighbourhood alone (q).
+        probability: That `label` is right (q), or None without a calibration.
         decision: "match", "review" or "no_match" (q), or None without a calibration.
         reasons: Why, for people, per query, or None without a calibration.
         stale: Whether the decisions come from a calibration for something else than what is now.
@@ -69,9 +100,15 @@ class Answers:
     ids: np.ndarray
     labels: np.ndarray
     scores: np.ndarray
-    kappa: np.ndarray
+    item_kappa: np.ndarray
     payload: np.ndarray
     rank: str
+    kappa: np.ndarray
+    label: np.ndarray
+    candidates: np.ndarray
+    label_probability: np.ndarray
+    none: np.ndarray
+    found: Found = field(repr=False)
     probability: np.ndarray | None = None
     decision: np.ndarray | None = None
     reasons: Any = None
@@ -85,17 +122,62 @@ class Answers:
         """Neighbours of each query."""
         return int(self.ids.shape[1])
 
-    def top(self) -> Iterator[tuple[Any, Any, float]]:
-        """Return the id, label and score of each query's best item."""
-        return zip(self.ids[:, 0], self.labels[:, 0], self.scores[:, 0].tolist(), strict=True)
+    def evidence(self, query: int, *, labels: int = 2, items: int = 3) -> list[Evidence]:
+        """Return the nearest items of the answered label, then of its strongest rivals.
+
+        Args:
+            query: Its row.
+            labels: How many labels, at most 5; rivals of less than `LEAST_SHARE` are left out.
+            items: How many items of each, among those that vote.
+
+        Returns:
+            One entry a label, the most probable first.
+        """
+        found = self.found
+        listed: list[Evidence] = []
+        for name, chance in zip(
+            self.candidates[query, :labels], self.label_probability[query].tolist(), strict=False
+        ):
+            if name is None or (listed and chance < LEAST_SHARE):
+                break
+            columns = [c for c, label in enumerate(found.labels[query]) if label == name][:items]
+            listed.append(
+                Evidence(
+                    name,
+                    chance,
+                    [found.ids[query, c] for c in columns],
+                    [float(1 - found.gaps[query, c]) for c in columns],
+                    [_decoded(found.payload[query, c]) for c in columns],
+                )
+            )
+        return listed
 
 
-def answers_of(found: Found, k: int, rank: str, **decided: Any) -> Answers:
-    """Return the ``k`` best of what was found, with what was decided about them."""
-    texts = found.payload[:, :k]
-    payload = [None if text is None else json.loads(text) for text in texts.ravel()]
-    kept = (found.ids[:, :k], found.labels[:, :k], found.scores[:, :k], found.kappa[:, :k])
-    return Answers(*kept, objects(payload, texts.shape), rank, **decided)
+def answers_of(
+    found: Found, kappa: np.ndarray, rank: str, *, stale: bool = False, **known: Any
+) -> Answers:
+    """Return the best of what was found, with what is known and was decided about the queries."""
+    ids, labels, item_kappa, texts = (
+        np.take_along_axis(column, found.best, axis=1)
+        for column in (found.ids, found.labels, found.kappa, found.payload)
+    )
+    payload = objects([_decoded(text) for text in texts.ravel()], texts.shape)
+    return Answers(
+        ids,
+        labels,
+        found.scores,
+        item_kappa,
+        payload,
+        rank,
+        kappa,
+        found=found,
+        stale=stale,
+        **known,
+    )
+
+
+def _decoded(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else dict(json.loads(text))
 
 
 def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[dict[str, Any]]:
@@ -106,36 +188,81 @@ def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[di
         ks: How many neighbours each query gets; all of them by default.
 
     Returns:
-        ``{decision, probability, reasons, neighbours}`` for each query, with a neighbour as ``{id, label,
-        score, kappa, payload}``. Without a calibration decision and probability are None, reasons empty.
+        ``{label, label_probability, none, decision, probability, reasons, kappa, neighbours, evidence}``
+        for each query: probabilities of labels as ``[{label, probability}]``, a neighbour as ``{id, label,
+        score, kappa, payload}``, evidence as ``[{label, probability, items: [{id, cosine, payload}]}]``.
+        Without a calibration decision and probability are None, reasons empty.
     """
     nothing = [None] * len(answers)
     decision, probability = answers.decision, answers.probability
     # Whole columns leave NumPy at once: taking single values out of arrays would cost more than a search.
-    kappa: list[list[Any]] = answers.kappa.tolist()
-    if not np.isfinite(answers.kappa).all():
+    kappa: list[list[Any]] = answers.item_kappa.tolist()
+    if not np.isfinite(answers.item_kappa).all():
         kappa = [[kappa_to_json(value) for value in row] for row in kappa]
     names = ("id", "label", "score", "kappa", "payload")
     return [
         {
+            "label": label,
+            "label_probability": [
+                {"label": name, "probability": p}
+                for name, p in zip(candidates, chances, strict=True)
+                if name is not None
+            ],
+            "none": none,
             "decision": decided,
             "probability": chance,
             "reasons": list(why),
+            "kappa": kappa_to_json(own),
             "neighbours": [
                 dict(zip(names, found, strict=True))
                 for found in zip(*(column[:k] for column in columns), strict=True)
             ],
+            "evidence": _evidence_record(answers, row),
         }
-        for k, decided, chance, why, *columns in zip(
-            [answers.k] * len(answers) if ks is None else ks,
-            nothing if decision is None else decision.tolist(),
-            nothing if probability is None else probability.tolist(),
-            [()] * len(answers) if answers.reasons is None else answers.reasons,
-            answers.ids.tolist(),
-            answers.labels.tolist(),
-            answers.scores.tolist(),
-            kappa,
-            answers.payload.tolist(),
-            strict=True,
+        for row, (
+            k,
+            label,
+            candidates,
+            chances,
+            none,
+            decided,
+            chance,
+            why,
+            own,
+            *columns,
+        ) in enumerate(
+            zip(
+                [answers.k] * len(answers) if ks is None else ks,
+                answers.label.tolist(),
+                answers.candidates.tolist(),
+                answers.label_probability.tolist(),
+                answers.none.tolist(),
+                nothing if decision is None else decision.tolist(),
+                nothing if probability is None else probability.tolist(),
+                [()] * len(answers) if answers.reasons is None else answers.reasons,
+                answers.kappa.tolist(),
+                answers.ids.tolist(),
+                answers.labels.tolist(),
+                answers.scores.tolist(),
+                kappa,
+                answers.payload.tolist(),
+                strict=True,
+            )
         )
+    ]
+
+
+def _evidence_record(answers: Answers, row: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "label": found.label,
+            "probability": found.probability,
+            "items": [
+                {"id": id_, "cosine": cosine, "payload": payload}
+                for id_, cosine, payload in zip(
+                    found.ids, found.cosines, found.payload, strict=True
+                )
+            ],
+        }
+        for found in answers.evidence(row)
     ]

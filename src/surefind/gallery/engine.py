@@ -1,24 +1,25 @@
 """What every engine does: keep records and find those of highest cosine.
 
-A record is an id, a unit vector, its concentration κ, a label and a payload. An engine keeps them and
-the *metadata*, a JSON object in which the gallery remembers its settings and its calibration. When `put`,
-`remove` or `set_metadata` returns, the change is as durable as the engine can make it; if one raises, the
-records are what they were before (`surefind.gallery.milvus_engine` says where a server falls short).
+A record is an id, a unit vector, its concentration κ, a label, a payload and a group. An engine keeps them
+and the *metadata*, a JSON object in which the gallery remembers its settings and its calibration. When
+`put`, `remove` or `set_metadata` returns, the change is as durable as the engine can make it; if one
+raises, the records are what they were before (`surefind.gallery.milvus_engine` says where a server falls short).
 
 Engines only propose: the gallery computes scores again in float64 from the stored vectors, so that
 every engine gives the same answer for the same candidates.
 
 The content fingerprint is the sum, modulo 2^128, of one hash per record over its id, label, vector and
-κ. It does not depend on the order of the records, and a change of one record changes it in O(1). The
-payload decides nothing and does not count.
+κ. It does not depend on the order of the records, and a change of one record changes it in O(1). Payload
+and group decide no search and do not count.
 
 Axes: ``q`` queries, ``c`` candidates, ``n`` records, ``z`` embedding.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -41,6 +42,7 @@ class Records:
         kappa: Concentrations (n), float64, infinite where no uncertainty is known.
         labels: Who or what they show, or None.
         payload: JSON strings, or None.
+        groups: What they were taken from together (a video, a session), or None.
     """
 
     ids: Sequence[Id]
@@ -48,14 +50,14 @@ class Records:
     kappa: np.ndarray
     labels: Sequence[Label]
     payload: Sequence[str | None]
+    groups: Sequence[Label]
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def part(self, start: int, stop: int) -> "Records":
         """Return the records from ``start`` up to ``stop``."""
-        columns: tuple[Any, ...] = (self.ids, self.vectors, self.kappa, self.labels, self.payload)
-        return Records(*(column[start:stop] for column in columns))
+        return Records(*(getattr(self, column.name)[start:stop] for column in fields(self)))
 
     def hashes(self) -> list[int]:
         """Return each record's part of the content fingerprint."""
@@ -86,6 +88,10 @@ class Engine(Protocol):
         """How it searches now: ``"exact"`` or ``"hnsw"``."""
 
     @property
+    def read_only(self) -> bool:
+        """Whether changes are refused."""
+
+    @property
     def metadata(self) -> Metadata:
         """What `set_metadata` kept."""
 
@@ -114,8 +120,8 @@ class Engine(Protocol):
     def scan(self, size: int) -> Iterator[Records]:
         """Return all records, ``size`` at a time, in no order that means anything."""
 
-    def labels(self) -> set[Label]:
-        """Return the labels that are in use."""
+    def label_counts(self) -> Mapping[Label, int]:
+        """Return how many records each label in use has; do not change it."""
 
     def fingerprint(self) -> str:
         """Return the content fingerprint, in hexadecimal."""
@@ -130,3 +136,11 @@ class Engine(Protocol):
 def as_fingerprint(total: int) -> str:
     """Write a sum of record hashes as a content fingerprint."""
     return f"{total % 2**FINGERPRINT_BITS:0{FINGERPRINT_BITS // 4}x}"
+
+
+def forget(counts: Counter[Label], labels: Iterable[Label]) -> None:
+    """Count some records less, and drop labels that have none left."""
+    for label in labels:
+        counts[label] -= 1
+        if not counts[label]:
+            del counts[label]

@@ -9,7 +9,8 @@ one. So a brute-force search reads one block of memory, and a removal costs O(1)
 change is on the disk before it is made here (`surefind.gallery.store`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as count_from
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from surefind.errors import InputError
-from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint
+from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint, forget
 from surefind.gallery.graph import Graph
 from surefind.gallery.store import GRAPH, Store, Stored, create_store, open_store, read_store
 from surefind.retrieval.search import nearest_rows
@@ -89,6 +90,11 @@ class FaissEngine:
             return "hnsw" if len(self._table) > LARGE else "exact"
         return self._index
 
+    @property
+    def read_only(self) -> bool:
+        """Whether changes are refused."""
+        return self._store is None and self._folder is not None
+
     def __len__(self) -> int:
         return len(self._table)
 
@@ -133,9 +139,9 @@ class FaissEngine:
         for start in range(0, len(self._table), size):
             yield self._table.everything().part(start, start + size)
 
-    def labels(self) -> set[Label]:
-        """Return the labels that are in use."""
-        return set(self._table.labels)
+    def label_counts(self) -> Mapping[Label, int]:
+        """Return how many records each label in use has."""
+        return self._table.label_counts
 
     def fingerprint(self) -> str:
         """Return the content fingerprint, in hexadecimal."""
@@ -165,7 +171,7 @@ class FaissEngine:
             self._store.close()
 
     def _writable(self) -> Store | None:
-        if self._store is None and self._folder is not None:
+        if self.read_only:
             raise InputError(
                 f"{self._folder} was opened with mode='r', which only reads; open it with mode='w' "
                 "to change it."
@@ -189,9 +195,10 @@ class Table:
 
     def __init__(self, records: Records | None = None, total: int = 0) -> None:
         if records is None:
-            records = Records([], np.empty((0, 0), dtype=np.float32), np.empty(0), [], [])
+            records = Records([], np.empty((0, 0), dtype=np.float32), np.empty(0), [], [], [])
         self.ids, self.labels = list(records.ids), list(records.labels)
-        self.payload = list(records.payload)
+        self.payload, self.groups = list(records.payload), list(records.groups)
+        self.label_counts: Counter[Label] = Counter(self.labels)
         self.row_of = {id_: row for row, id_ in enumerate(self.ids)}
         self.total = total
         self._vectors, self._kappa = records.vectors, records.kappa
@@ -222,7 +229,9 @@ class Table:
         size, places = len(self), rows.tolist()
         self._reserve(int(rows.max(initial=size - 1)) + 1, records.vectors.shape[1])
         self.row_of.update(zip(records.ids, places, strict=True))
-        values = (records.ids, records.labels, records.payload)
+        forget(self.label_counts, [self.labels[row] for row in places if row < size])
+        self.label_counts.update(records.labels)
+        values = (records.ids, records.labels, records.payload, records.groups)
         for column, new in zip(self._columns, values, strict=True):
             for row, value in zip(places, new, strict=True):
                 column[row : row + 1] = [value]  # in place of the old one, or at the end
@@ -240,6 +249,7 @@ class Table:
     def remove(self, ids: Sequence[Id], moves: Int[np.ndarray, "2 m"], total: int) -> None:
         """Drop records, and move others into their rows."""
         filled, sources = moves
+        forget(self.label_counts, [self.labels[self.row_of[id_]] for id_ in ids])
         for id_ in ids:
             del self.row_of[id_]
         self._vectors[filled], self._kappa[filled] = self._vectors[sources], self._kappa[sources]
@@ -253,16 +263,18 @@ class Table:
 
     def take(self, rows: Int[np.ndarray, " n"]) -> Records:
         """Return the records of some rows, in their order, as copies."""
-        ids, labels, payload = ([column[r] for r in rows.tolist()] for column in self._columns)
-        return Records(ids, self._vectors[rows], self._kappa[rows], labels, payload)
+        places = rows.tolist()
+        ids, *others = ([column[r] for r in places] for column in self._columns)
+        return Records(ids, self._vectors[rows], self._kappa[rows], *others)
 
     def everything(self) -> Records:
         """Return all records; the arrays are views."""
-        return Records(self.ids, self.vectors, self._kappa[: len(self)], self.labels, self.payload)
+        ids, *others = self._columns
+        return Records(ids, self.vectors, self._kappa[: len(self)], *others)
 
     @property
-    def _columns(self) -> tuple[list[Any], list[Any], list[Any]]:
-        return self.ids, self.labels, self.payload
+    def _columns(self) -> tuple[list[Any], ...]:
+        return self.ids, self.labels, self.payload, self.groups
 
     def _reserve(self, count: int, dim: int) -> None:
         if self._vectors.shape[1] == 0:

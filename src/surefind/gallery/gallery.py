@@ -1,11 +1,13 @@
 """A gallery: add, update, delete and search embeddings, with decisions of a stated risk.
 
-Each item has an id, a unit vector with its concentration κ, a label and a payload. What a call changed
-is durable when it returns: with a FAISS folder it is on the disk, with Milvus it is acknowledged by the
-server. A gallery in memory is lost with the process until `Gallery.save` gives it a folder.
+Each item has an id, a unit vector with its concentration κ, a label, a payload and a group. What a call
+changed is durable when it returns: with a FAISS folder it is on the disk, with Milvus it is acknowledged by
+the server. A gallery in memory is lost with the process until `Gallery.save` gives it a folder.
 
-A search returns neighbours; after `Gallery.calibrate` it also returns, per query, the probability that
-the top answer is right and a decision. A calibration holds for one content, one model and one way of
+A search returns neighbours and a posterior over labels (`surefind.decisions.label_posterior`), which is
+fitted to the gallery's own items when it is first needed, and again when the gallery has grown or shrunk by
+a tenth. After `Gallery.calibrate` a search also returns, per query, the probability that the answered label
+is right and a decision. A calibration holds for one content, one model and one way of
 searching (`surefind.gallery.calibration_record`); when one of them changes, decisions are refused, or
 marked as stale, as the user chose.
 
@@ -20,17 +22,27 @@ from typing import Any
 import numpy as np
 
 from surefind.decisions.calibration import Calibration
+from surefind.decisions.label_posterior import LabelModel
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery.answers import Answers, Item, answers_of
 from surefind.gallery.calibration_record import (
     METADATA,
-    decided,
+    answered,
     fit_record,
     is_stale,
     stored_record,
 )
 from surefind.gallery.engine import Engine, Id, Records
-from surefind.gallery.items import check_count, read_ids, read_labels, read_payload, read_vectors
+from surefind.gallery.items import (
+    check_count,
+    read_groups,
+    read_ids,
+    read_labels,
+    read_payload,
+    read_vectors,
+)
+from surefind.gallery.label_fit import METADATA as LABELS
+from surefind.gallery.label_fit import VOTERS, LabelFit, fit_labels
 from surefind.gallery.opening import make_engine, open_engine, save_engine
 from surefind.gallery.ranking import RANKS, find
 from surefind.validation import check_choice, check_int
@@ -125,6 +137,8 @@ class Gallery:
         self._lock = threading.RLock()
         self._next_id: int | None = None
         self._record = stored_record(engine.metadata)
+        stored = engine.metadata.get(LABELS)
+        self._labels = None if stored is None else LabelFit.from_json(stored)
 
     @property
     def calibration(self) -> Calibration | None:
@@ -206,7 +220,13 @@ class Gallery:
                 yield [Item.of(found, row) for row in range(len(found))]
 
     def add(
-        self, embeddings: Any, *, ids: Any = None, labels: Any = None, payload: Any = None
+        self,
+        embeddings: Any,
+        *,
+        ids: Any = None,
+        labels: Any = None,
+        payload: Any = None,
+        groups: Any = None,
     ) -> list[Id]:
         """Add new items; all of them or, if something is wrong, none.
 
@@ -216,6 +236,8 @@ class Gallery:
                 above the highest there is.
             labels: A string, an integer or None each.
             payload: A dict or None each, of what JSON can hold.
+            groups: A string, an integer or None each: frames of one video, photos of one session. Where the
+                gallery learns from its own items, those of one group are left out together.
 
         Returns:
             The ids.
@@ -227,8 +249,8 @@ class Gallery:
             vectors, kappa = self._read(embeddings)
             named = self._fresh_ids(len(vectors)) if ids is None else read_ids(ids)
             check_count("ids", named, len(vectors))
-            texts = read_payload(payload, len(vectors))
-            records = Records(named, vectors, kappa, read_labels(labels, len(vectors)), texts)
+            texts, own = read_payload(payload, len(vectors)), read_groups(groups, len(vectors))
+            records = Records(named, vectors, kappa, read_labels(labels, len(vectors)), texts, own)
             if there := self._engine.known(named):
                 raise InputError(
                     f"{len(there)} of the ids are in the gallery already, such as "
@@ -241,7 +263,13 @@ class Gallery:
             return named
 
     def update(
-        self, embeddings: Any = None, *, ids: Any, labels: Any = None, payload: Any = None
+        self,
+        embeddings: Any = None,
+        *,
+        ids: Any,
+        labels: Any = None,
+        payload: Any = None,
+        groups: Any = None,
     ) -> None:
         """Replace items, or parts of them; all of them or, if something is wrong, none.
 
@@ -250,6 +278,7 @@ class Gallery:
             ids: Ids that are in the gallery.
             labels: New labels; None to keep the old.
             payload: New payload; None to keep the old.
+            groups: New groups; None to keep the old.
         """
         with self._lock:
             named = self._present(ids)
@@ -260,7 +289,8 @@ class Gallery:
             check_count("ids", named, len(vectors))
             new_labels = old.labels if labels is None else read_labels(labels, len(named))
             texts = old.payload if payload is None else read_payload(payload, len(named))
-            self._engine.put(Records(named, vectors, kappa, new_labels, texts))
+            own = old.groups if groups is None else read_groups(groups, len(named))
+            self._engine.put(Records(named, vectors, kappa, new_labels, texts, own))
 
     def delete(self, ids: Any) -> None:
         """Delete items; all of them or, if an id is missing, none.
@@ -276,17 +306,17 @@ class Gallery:
         embeddings: Any,
         k: int = 10,
         *,
-        rank: str | None = None,
+        rank: str = "distance",
         decide: bool = True,
         groups: Any = None,
     ) -> Answers:
-        """Find the best items of each query and, after `calibrate`, decide about the top one.
+        """Find the label and the best items of each query and, after `calibrate`, decide.
 
         Args:
             embeddings: The queries, as for `add`.
             k: How many items; a smaller gallery gives all it has.
-            rank: ``"distance"``, ``"expected"`` or ``"match"`` (`surefind.gallery.ranking`). By
-                default that of the calibration, or ``"distance"``.
+            rank: What orders the items: ``"distance"``, ``"expected"`` or ``"match"``
+                (`surefind.gallery.ranking`). It decides nothing else.
             decide: Whether to decide, if there is a calibration.
             groups: The group of each query, if the calibration had groups.
 
@@ -294,71 +324,88 @@ class Gallery:
             The answers.
         """
         check_int("k", k, least=1)
+        check_choice("rank", rank, RANKS)
         with self._lock:
             record = self._record if decide else None
-            rank = rank or ("distance" if record is None else record.settings.rank)
-            check_choice("rank", rank, RANKS)
             queries, kappa = self._read_queries(embeddings)
             stale = record is not None and is_stale(
-                self._engine, record, model=self.model, rank=rank, policy=self.on_stale
+                self._engine, record, model=self.model, policy=self.on_stale
             )
-            looked_at = k if record is None else max(k, record.settings.neighbours)
-            found = find(self._engine, queries, kappa, looked_at, rank)
-        if record is None:
-            return answers_of(found, k, rank)
-        decisions = decided(found, rank, record, kappa, queries.shape[1], groups)
-        return answers_of(found, k, rank, stale=stale, **decisions)
+            model = self._label_fit().model if record is None else record.labels
+            calibration = None if record is None else record.calibration
+            found = find(self._engine, queries, kappa, k, rank, voters=VOTERS)
+            known = answered(
+                self._engine, found, kappa, queries.shape[1], model, calibration, groups
+            )
+        return answers_of(found, kappa, rank, stale=stale, **known)
 
     def calibrate(
         self,
         embeddings: Any,
         labels: Any,
         *,
+        ids: Any = None,
         max_wrong: float = 0.01,
         confidence: float = 0.95,
         groups: Any = None,
-        k: int = 10,
-        rank: str = "distance",
         contributions: bool = True,
         seed: int = 0,
     ) -> Calibration:
-        """Fit on held-out queries when a top answer may be called a match, and keep that.
+        """Fit on held-out queries when an answer may be called a match, and keep that.
 
         Args:
-            embeddings: Queries that are not in the gallery themselves, as for `add`.
+            embeddings: Queries, as for `add`. One that is an item of the gallery (its vector is there, or
+                its id) is answered without that item.
             labels: Theirs; -1 or None for a query whose label is not in the gallery.
+            ids: Theirs, if they may be items of the gallery.
             max_wrong: The highest fraction of wrong answers among matches.
             confidence: With what probability this is kept.
             groups: A group for each query, for thresholds of their own.
-            k: Neighbours that the signals look at.
-            rank: As for `search`.
             contributions: Whether to measure what each signal adds, which takes most of the time.
             seed: Splits the queries.
 
         Returns:
             The calibration; it says whether the target was reached.
         """
-        check_int("k", k, least=1)
-        check_choice("rank", rank, RANKS)
         with self._lock:
             queries, kappa = self._read_queries(embeddings)
+            named = None if ids is None else read_ids(ids)
+            if named is not None:
+                check_count("ids", named, len(queries))
+            self._labels = fit_labels(self._engine)
             record = fit_record(
                 self._engine,
                 queries,
                 kappa,
                 read_labels(labels, len(queries), queries=True),
+                ids=named,
                 model=self.model,
-                k=k,
-                rank=rank,
+                labels=self._labels.model,
                 seed=seed,
                 max_wrong=max_wrong,
                 confidence=confidence,
                 groups=groups,
                 contributions=contributions,
             )
-            self._engine.set_metadata({**self._engine.metadata, METADATA: record.to_json()})
+            kept = {METADATA: record.to_json(), LABELS: self._labels.to_json()}
+            self._engine.set_metadata({**self._engine.metadata, **kept})
             self._record = record
         return record.calibration
+
+    @property
+    def label_model(self) -> LabelModel:
+        """How neighbours' votes become probabilities of labels, fitted to the items that are there now."""
+        with self._lock:
+            return self._label_fit().model
+
+    def _label_fit(self) -> LabelFit:
+        """Return the posterior over labels, fitted if need be."""
+        if self._labels is None or not self._labels.fits(len(self._engine)):
+            self._labels = fit_labels(self._engine)
+            if not self._engine.read_only:
+                fitted = {LABELS: self._labels.to_json()}
+                self._engine.set_metadata({**self._engine.metadata, **fitted})
+        return self._labels
 
     def describe(self, **facts: str | None) -> None:
         """Keep facts about the gallery with it; they decide nothing.

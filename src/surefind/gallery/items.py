@@ -144,6 +144,14 @@ def read_labels(labels: Any, count: int, *, queries: bool = False) -> list[Label
     return listed
 
 
+def read_groups(groups: Any, count: int) -> list[Label]:
+    """Read one group per embedding: a list or an array, or None if nothing has one."""
+    expected = "a group must be a string, an integer or None"
+    listed = [None] * count if groups is None else list(_listed(groups))
+    check_count("groups", listed, count)
+    return [None if x is None else _string_or_int("groups", x, expected) for x in listed]
+
+
 def read_payload(payload: Any, count: int) -> list[str | None]:
     """Read one payload per embedding.
 

@@ -9,8 +9,8 @@ What a server can and cannot promise here:
 * A call of more than `BATCH` records is sent in parts. If the server goes away in between, some parts
   are kept; repeating the call with ``update`` puts that right.
 * Others may write to the same collection. Their changes are found by searches at once, but the
-  content fingerprint is counted once and then follows this process's own changes only; open the
-  gallery again to count anew.
+  content fingerprint and the labels are counted once and then follow this process's own changes only;
+  open the gallery again to count anew.
 * milvus-lite lets one process at a time open its folder.
 
 pymilvus is imported when a connection is made, not before.
@@ -18,7 +18,8 @@ pymilvus is imported when a connection is made, not before.
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 from urllib.parse import quote, unquote
@@ -27,7 +28,7 @@ import numpy as np
 from jaxtyping import Float
 
 from surefind.errors import InputError, StorageError
-from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint
+from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint, forget
 
 BATCH = 1000
 """Rows per request: with 1,024 dimensions about 4 MB."""
@@ -45,8 +46,9 @@ LIMITS = {
     "key": ("an id", KEY_LENGTH),
     "label": ("a label", TEXT_LENGTH),
     "payload": ("a payload", TEXT_LENGTH),
+    "group": ("a group", TEXT_LENGTH),
 }
-COLUMNS = ["key", "vector", "kappa", "label", "payload"]
+COLUMNS = ["key", "vector", "kappa", "label", "payload", "group"]
 Row = dict[str, Any]
 
 
@@ -76,11 +78,17 @@ class MilvusEngine:
         self.dim: int | None = None
         self.metadata: dict[str, Any] = {}
         self._total: int | None = None
+        self._counts: Counter[Label] | None = None
         self._milvus = Milvus(address, token=token, timeout=timeout)
         if self._milvus.call("has_collection", collection):
             self._take_over()
         if self._milvus.call("has_collection", self._metadata_name):
             self.metadata = self._read_metadata()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether changes are refused: never by this side."""
+        return False
 
     @property
     def place(self) -> str:
@@ -104,6 +112,9 @@ class MilvusEngine:
             self._create(records.vectors.shape[1])
         if self._total is not None:
             self._total += sum(records.hashes()) - self._hash_sum(records.ids)
+        if self._counts is not None:
+            forget(self._counts, self._labels_of(records.ids))
+            self._counts.update(records.labels)
         for part in _parts(rows):
             self._change("upsert", data=part)
 
@@ -111,6 +122,8 @@ class MilvusEngine:
         """Drop records, all of which are kept."""
         if self._total is not None:
             self._total -= self._hash_sum(ids)
+        if self._counts is not None:
+            forget(self._counts, self._labels_of(ids))
         for part in _parts([_key(i) for i in ids]):
             self._change("delete", ids=part)
 
@@ -141,9 +154,12 @@ class MilvusEngine:
         for rows in self._walk(COLUMNS, size):
             yield _to_records(rows)
 
-    def labels(self) -> set[Label]:
-        """Return the labels that are in use."""
-        return {json.loads(row["label"]) for rows in self._walk(["label"], BATCH) for row in rows}
+    def label_counts(self) -> Mapping[Label, int]:
+        """Return how many records each label in use has; the first call reads all labels."""
+        if self._counts is None:
+            walk = self._walk(["label"], BATCH)
+            self._counts = Counter(json.loads(row["label"]) for rows in walk for row in rows)
+        return self._counts
 
     def fingerprint(self) -> str:
         """Return the content fingerprint, in hexadecimal; the first call reads all records."""
@@ -193,7 +209,11 @@ class MilvusEngine:
 
     def _create(self, dim: int) -> None:
         self._milvus.make(
-            self._name, dim, ["label", "payload"], numbers=["kappa"], hnsw=self.index == "hnsw"
+            self._name,
+            dim,
+            ["label", "payload", "group"],
+            numbers=["kappa"],
+            hnsw=self.index == "hnsw",
         )
         self.dim = dim
 
@@ -202,7 +222,7 @@ class MilvusEngine:
         try:
             self._milvus.call(method, self._name, **options)
         except StorageError:
-            self._total = None
+            self._total = self._counts = None
             raise
 
     def _rows(self, ids: Sequence[Id], columns: list[str]) -> list[Row]:
@@ -212,6 +232,9 @@ class MilvusEngine:
 
     def _walk(self, columns: list[str], size: int) -> Iterator[list[Row]]:
         return iter(()) if self.dim is None else self._milvus.walk(self._name, columns, size)
+
+    def _labels_of(self, ids: Sequence[Id]) -> list[Label]:
+        return [json.loads(row["label"]) for row in self._rows(ids, ["key", "label"])]
 
     def _hash_sum(self, ids: Sequence[Id]) -> int:
         return sum(_to_records(self._rows(ids, COLUMNS)).hashes())
@@ -327,8 +350,10 @@ def _id(key: str) -> Id:
 
 def _to_rows(records: Records) -> list[Row]:
     """Write records as Milvus takes them, and refuse texts that it would not keep whole."""
-    labels, payload = map(json.dumps, records.labels), (text or "" for text in records.payload)
-    columns = (map(_key, records.ids), records.vectors, records.kappa.tolist(), labels, payload)
+    labels, groups = map(json.dumps, records.labels), map(json.dumps, records.groups)
+    payload = (text or "" for text in records.payload)
+    names, kappa = map(_key, records.ids), records.kappa.tolist()
+    columns = (names, records.vectors, kappa, labels, payload, groups)
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
     for row, (column, (name, most)) in itertools.product(rows, LIMITS.items()):
         if len(row[column]) > most:
@@ -346,4 +371,5 @@ def _to_records(rows: Sequence[Row]) -> Records:
         np.array([row["kappa"] for row in rows], dtype=np.float64),
         [json.loads(row["label"]) for row in rows],
         [row["payload"] or None for row in rows],
+        [json.loads(row["group"]) for row in rows],
     )

@@ -44,27 +44,34 @@ SPARE = 6
 WIDER, AT_LEAST = 4, 64
 """By κ, candidates are this many times k, and at least that many."""
 
+SUREST = 1e15
+"""κ in place of infinity, where a density is needed."""
+
 BLOCK = 256
 """Queries at a time: their candidates' vectors are held in float64."""
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The ``k`` best items of each query, best first, as in `surefind.gallery.answers`.
+    """Candidates of each query by falling cosine, and the ``k`` best of them by rank.
 
     Attributes:
-        ids: Objects (q, k).
-        labels: Objects (q, k).
-        scores: Float64 (q, k).
-        kappa: Float64 (q, k).
-        payload: JSON strings or None (q, k).
+        ids: Objects (q, c).
+        labels: Objects (q, c).
+        gaps: 1 - cosine in float64 (q, c), rising.
+        kappa: Float64 (q, c).
+        payload: JSON strings or None (q, c).
+        best: Columns of the best by rank (q, k).
+        scores: Of these, by rank, in float64 (q, k).
     """
 
     ids: np.ndarray
     labels: np.ndarray
-    scores: np.ndarray
+    gaps: np.ndarray
     kappa: np.ndarray
     payload: np.ndarray
+    best: np.ndarray
+    scores: np.ndarray
 
 
 def find(
@@ -73,6 +80,8 @@ def find(
     kappa: Float[np.ndarray, " q"],
     k: int,
     rank: str,
+    *,
+    voters: int = 0,
 ) -> Found:
     """Find the best items of each query.
 
@@ -82,31 +91,43 @@ def find(
         kappa: Their concentrations.
         k: How many to find; if the engine holds fewer, all of them.
         rank: One of `RANKS`.
+        voters: How many of the nearest are wanted beside them.
 
     Returns:
-        The items.
+        At least ``voters`` candidates and the k best, if there are as many.
     """
     size = len(engine)
-    count, k = min(size, candidates(k, rank)), min(size, k)
+    wanted = max(candidates(k, rank), voters + SPARE if voters else 0)
+    count, k = min(size, wanted), min(size, k)
     blocks = [slice(start, start + BLOCK) for start in range(0, len(queries), BLOCK)]
-    parts = [_block(engine, queries[b], kappa[b], count, k, rank) for b in blocks]
+    parts = [_block(engine, queries[b], count) for b in blocks]
     fewest = min(part[0].shape[1] for part in parts)
-    columns = zip(*parts, strict=True)
-    return Found(*(np.concatenate([part[:, :fewest] for part in column]) for column in columns))
+    ids, labels, gaps, own, payload = (
+        np.concatenate([part[:, :fewest] for part in column]) for column in zip(*parts, strict=True)
+    )
+    scores = score(rank, gaps, kappa, own, queries.shape[1])
+    best = np.arange(min(k, fewest))[None] if rank == "distance" else _order(scores, ids)[:, :k]
+    best = np.broadcast_to(best, (len(ids), best.shape[1]))
+    top = np.take_along_axis(scores, best, axis=1)
+    return Found(ids, labels, gaps, own, payload, best, top)
 
 
-def _block(
-    engine: Engine, queries: np.ndarray, kappa: np.ndarray, count: int, k: int, rank: str
-) -> list[np.ndarray]:
-    """Find the columns of `Found` for some queries."""
+def _block(engine: Engine, queries: np.ndarray, count: int) -> list[np.ndarray]:
+    """Find the first columns of `Found` for some queries."""
     records = engine.search(queries, count)
     shape = (len(queries), len(records) // len(queries))
-    vectors, own = records.vectors.reshape(*shape, -1), records.kappa.reshape(shape)
-    scores = score(rank, queries, kappa, vectors, own)
-    ids = objects(records.ids, shape)
-    order = _order(scores, ids)[:, :k]
-    pick = [ids, objects(records.labels, shape), scores, own, objects(records.payload, shape)]
-    return [np.take_along_axis(column, order, axis=1) for column in pick]
+    gaps = _gaps(queries, records.vectors.reshape(*shape, -1))
+    ids, own = objects(records.ids, shape), records.kappa.reshape(shape)
+    order = _order(-gaps, ids)
+    columns = [ids, objects(records.labels, shape), gaps, own, objects(records.payload, shape)]
+    return [np.take_along_axis(column, order, axis=1) for column in columns]
+
+
+def _gaps(
+    queries: Float[np.ndarray, "q z"], vectors: Float[np.ndarray, "q c z"]
+) -> Float[np.ndarray, "q c"]:
+    """Compute 1 - cosine, which keeps its digits where directions almost agree."""
+    return np.asarray(((_unit(queries)[:, None] - _unit(vectors)) ** 2).sum(-1) / 2)
 
 
 def _order(scores: Float[np.ndarray, "q c"], ids: np.ndarray) -> np.ndarray:
@@ -162,19 +183,19 @@ def mean_resultant_length(kappa: np.ndarray, dim: int) -> np.ndarray:
 
 def score(
     rank: str,
-    queries: Float[np.ndarray, "q z"],
+    gaps: Float[np.ndarray, "q c"],
     query_kappa: Float[np.ndarray, " q"],
-    vectors: Float[np.ndarray, "q c z"],
     kappa: Float[np.ndarray, "q c"],
+    dim: int,
 ) -> Float[np.ndarray, "q c"]:
     """Score the candidates of each query.
 
     Args:
         rank: One of `RANKS`.
-        queries: Unit vectors.
-        query_kappa: Their concentrations.
-        vectors: Unit vectors of the candidates.
-        kappa: Their concentrations.
+        gaps: 1 - cosine of the candidates.
+        query_kappa: The queries' concentrations.
+        kappa: The candidates' concentrations.
+        dim: The vectors' dimension.
 
     Returns:
         Scores in float64, higher for better.
@@ -182,13 +203,11 @@ def score(
     Raises:
         InputError: If "match" is asked for and a κ is infinite.
     """
-    gap = ((_unit(queries)[:, None] - _unit(vectors)) ** 2).sum(-1) / 2
-    dim = queries.shape[1]
     if rank == "distance":
-        return np.asarray(1 - gap)
+        return np.asarray(1 - gaps)
     if rank == "expected":
         query_length = mean_resultant_length(query_kappa, dim)
-        return np.asarray(query_length[:, None] * mean_resultant_length(kappa, dim) * (1 - gap))
+        return np.asarray(query_length[:, None] * mean_resultant_length(kappa, dim) * (1 - gaps))
     if not (np.isfinite(query_kappa).all() and np.isfinite(kappa).all()):
         raise InputError(
             "rank 'match' compares distributions, and some vectors here have no known uncertainty "
@@ -199,8 +218,18 @@ def score(
                 "Index and search with --run RUN, or use --rank expected.",
             ),
         )
-    tensor = torch.from_numpy
-    return match_score(tensor(gap), tensor(query_kappa)[:, None], tensor(kappa), dim).numpy()
+    return match_scores(gaps, query_kappa, kappa, dim)
+
+
+def match_scores(
+    gaps: Float[np.ndarray, "q c"],
+    query_kappa: Float[np.ndarray, " q"],
+    kappa: Float[np.ndarray, "q c"],
+    dim: int,
+) -> Float[np.ndarray, "q c"]:
+    """Compute the match score; a κ that is infinite counts as `SUREST`."""
+    own, other = (torch.from_numpy(np.minimum(k, SUREST)) for k in (query_kappa[:, None], kappa))
+    return match_score(torch.from_numpy(gaps), own, other, dim).numpy()
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -47,7 +47,7 @@ OURS = {FILE, f"{FILE}-wal", f"{FILE}-shm", TEMPORARY, GRAPH, f".{GRAPH}.tmp", L
 EARLIER = "gallery.json"
 """What a folder holds that was written before there was a database."""
 
-APPLICATION, VERSION = 0x53464731, 2
+APPLICATION, VERSION = 0x53464731, 3
 PAGE = 8192
 """Bytes of a page: large enough for several vectors, small enough to be written for one changed label."""
 
@@ -315,7 +315,7 @@ def _read(connection: sqlite3.Connection, folder: Path) -> Stored:
 def _read_items(connection: sqlite3.Connection, count: int, dim: int) -> Records:
     layout = np.dtype([("kappa", "<f8"), ("vector", "<f4", (dim,))])
     vectors, kappa = np.empty((count, dim), dtype=np.float32), np.empty(count)
-    columns: tuple[list[Any], ...] = ([], [], [])
+    columns: tuple[list[Any], ...] = ([], [], [], [])
     cursor = connection.execute("SELECT row, item, numbers, checksum FROM items ORDER BY row")
     start = 0
     while part := cursor.fetchmany(READ):
@@ -334,14 +334,14 @@ def _read_items(connection: sqlite3.Connection, count: int, dim: int) -> Records
         start = stop
     if start != count:
         raise sqlite3.DatabaseError(f"it has {start} records instead of {count}")
-    ids, labels, payload = columns
-    return Records(ids, vectors, kappa, labels, payload)
+    ids, *others = columns
+    return Records(ids, vectors, kappa, *others)
 
 
 def _to_rows(rows: Int[np.ndarray, " n"], records: Records) -> Iterable[tuple[Any, ...]]:
     vectors = np.ascontiguousarray(records.vectors, dtype="<f4")
     kappa = np.ascontiguousarray(records.kappa, dtype="<f8")
-    items = zip(records.ids, records.labels, records.payload, strict=True)
+    items = zip(records.ids, records.labels, records.payload, records.groups, strict=True)
     for row, entry, k, vector in zip(rows.tolist(), items, kappa, vectors, strict=True):
         item, numbers = json.dumps(entry).encode(), k.tobytes() + vector.tobytes()
         yield row, item, numbers, zlib.crc32(numbers, zlib.crc32(item))

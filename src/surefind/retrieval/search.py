@@ -123,7 +123,7 @@ def _propose(
     for start in range(0, g, size):
         scores = queries @ columns[:, start : start + size]
         _hide(scores, start, own)
-        values, indices = _top(scores, count)
+        values, indices = top_of_rows(scores, count)
         parts.append((values, indices + start))
     values, indices = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
     if len(parts) > 1:
@@ -133,7 +133,7 @@ def _propose(
     return indices.sort(dim=1).values, last
 
 
-def _top(scores: Float[Tensor, "r w"], count: int) -> tuple[Tensor, Tensor]:
+def top_of_rows(scores: Float[Tensor, "r w"], count: int) -> tuple[Tensor, Tensor]:
     """Return each row's ``count`` highest scores, falling, or all: topk, but faster on wide rows."""
     # Columns are dealt to groups. A score among the highest is in one of the `count` groups of highest
     # maximum, and a maximum over strided groups is one vectorised pass where topk is many branches.

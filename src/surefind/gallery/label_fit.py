@@ -1,0 +1,316 @@
+"""A gallery's own posterior over labels: fitted to its own items, each left out of the search for it.
+
+A sample of at most `SAMPLE` items, alike for all labels (first one of each, then a second of each …), is
+searched in the gallery twice:
+
+    enrolled    without the item itself: its label is right, if another item has it
+    unknown     without any item of its label: none is right
+
+The items' groups are left out with them (frames of one video, photos of one session), because their near
+duplicates would make leaving one out look too easy. n_l counts what is left. One pass over all vectors, a
+block at a time, serves both searches: memory grows with the gallery by a few numbers an item.
+
+Both weightings of `surefind.decisions.label_posterior` are fitted, where every item has a finite κ; the
+match score is taken only if it lowers the log loss of the left-out items' labels by more than chance.
+
+Axes: ``n`` items, ``s`` sampled ones, ``k`` neighbours, ``z`` embedding.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from surefind.decisions.label_posterior import LabelModel, Votes, fit_label_model, label_losses
+from surefind.gallery.engine import Engine, Label, Metadata
+from surefind.gallery.ranking import Found, match_scores, objects
+from surefind.retrieval.search import top_of_rows
+
+METADATA = "labels"
+"""Where a gallery's metadata hold the fit."""
+
+VOTERS = 100
+"""Neighbours that vote."""
+
+SAMPLE = 2000
+ROWS, COLUMNS = 250, 16384
+"""Cosines held at a time: 16 MB."""
+
+GROWN = 0.1
+"""Share of items by which a gallery may grow or shrink before it is fitted again."""
+
+BEYOND_CHANCE = 1.645
+"""Standard errors of a paired gain that it must exceed: one-sided 5 %."""
+
+
+@dataclass(frozen=True)
+class LabelFit:
+    """A model of the labels, and how many items it was fitted to.
+
+    Attributes:
+        model: Turns scores and labels of neighbours into probabilities.
+        items: Items that the gallery held.
+    """
+
+    model: LabelModel
+    items: int
+
+    def fits(self, items: int) -> bool:
+        """Return whether a gallery of so many items is still about the same."""
+        return abs(items - self.items) < max(GROWN * self.items, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as what JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Metadata) -> "LabelFit":
+        """Return what `to_json` wrote."""
+        return cls(LabelModel(**value["model"]), value["items"])
+
+
+def fit_labels(engine: Engine, *, seed: int = 0) -> LabelFit:
+    """Fit the posterior over labels to a gallery's own items.
+
+    Args:
+        engine: The gallery's records.
+        seed: Draws the sample.
+
+    Returns:
+        The fit, for as many items as there are.
+    """
+    left = leave_out(engine, np.random.default_rng(seed))
+    if left is None:
+        return LabelFit(LabelModel(), len(engine))
+    model = fit_label_model(left.enrolled, left.truth, left.unknown)
+    if left.scale is not None and model.nats is not None:
+        by_match = left.by_match()
+        other = fit_label_model(*by_match, weighting="match", scale=left.scale)
+        gain = label_losses(left.enrolled, left.truth, model) - label_losses(
+            by_match[0], left.truth, other
+        )
+        if gain.mean() > BEYOND_CHANCE * gain.std() / np.sqrt(len(gain)):
+            model = other
+    return LabelFit(model, len(engine))
+
+
+def votes_of(
+    found: Found,
+    kappa: Float[np.ndarray, " q"],
+    dim: int,
+    model: LabelModel,
+    engine: Engine,
+) -> tuple[Votes, list[Label]]:
+    """Make votes of the nearest neighbours that a search found.
+
+    Args:
+        found: Candidates by falling cosine.
+        kappa: The queries' concentrations.
+        dim: The vectors' dimension.
+        model: Says which score it takes.
+        engine: Knows how many items each label has.
+
+    Returns:
+        The votes, with labels as numbers, and the labels that these number.
+    """
+    gaps, labels = found.gaps[:, :VOTERS], found.labels[:, :VOTERS]
+    scores = 1 - gaps
+    if model.weighting == "match":
+        near = np.where(np.isfinite(gaps), gaps, 2.0)
+        match = match_scores(near, kappa, found.kappa[:, :VOTERS], dim)
+        scores = np.where(np.isfinite(gaps), match, -np.inf)
+    codes, names = label_numbers(labels)
+    counts = engine.label_counts()
+    # Another writer may have added a label that was not counted yet.
+    sizes = np.array([*(max(counts.get(name, 1), 1) for name in names), 1])
+    return Votes(scores, codes, sizes[codes], len(engine) - gaps.shape[1]), names
+
+
+def label_numbers(labels: np.ndarray) -> tuple[Int[np.ndarray, "..."], list[Label]]:
+    """Number labels in the order in which they come; None is -1."""
+    code: dict[Label, int] = {}
+    numbers = [
+        -1 if label is None else code.setdefault(label, len(code)) for label in labels.ravel()
+    ]
+    return np.array(numbers, dtype=np.int64).reshape(labels.shape), list(code)
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """What sampled items find when they, or all items of their label, are left out.
+
+    Attributes:
+        enrolled: Neighbours by cosine of those that have a companion.
+        truth: Labels of these.
+        unknown: Neighbours by cosine without the own label.
+        kappas: κ of the sampled items and of their neighbours, for both.
+        dim: The vectors' dimension.
+        scale: How much the match score changes where the cosine changes by 1; None if a κ is infinite.
+    """
+
+    enrolled: Votes
+    truth: np.ndarray
+    unknown: Votes
+    kappas: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    dim: int
+    scale: float | None
+
+    def by_match(self) -> tuple[Votes, np.ndarray, Votes]:
+        """Return the same with match scores in place of cosines."""
+        enrolled, unknown = (
+            _by_match(votes, *kappas, self.dim)
+            for votes, kappas in zip((self.enrolled, self.unknown), self.kappas, strict=True)
+        )
+        return enrolled, self.truth, unknown
+
+
+def leave_out(engine: Engine, rng: np.random.Generator) -> LeftOut | None:
+    """Search sampled items without themselves, and without their label; None if nothing has a label."""
+    table = _read_table(engine)
+    labels, groups = table.labels, table.groups
+    rows = balanced_sample(labels, rng)
+    if not len(rows):
+        return None
+    sampled = engine.fetch([table.ids[row] for row in rows])
+    counts = np.bincount(labels[labels >= 0])
+    pairs = _group_label_counts(groups, labels)
+    alone, rest = _search_without(engine, table, rows, torch.from_numpy(sampled.vectors))
+    votes = []
+    for (cosines, found), own in ((alone, True), (rest, False)):
+        names = np.where(np.isfinite(cosines), labels[found], -1)
+        gone = pairs(groups[rows], names)
+        if own:  # the item itself, unless its group took it along already
+            gone = gone + ((names == labels[rows][:, None]) & (groups[rows] < 0)[:, None])
+        sizes = np.where(names >= 0, np.maximum(counts[names] - gone, 1), 1)
+        unseen = max(len(labels) - cosines.shape[1], 0)
+        votes.append(Votes(cosines, names, sizes, unseen))
+    left = pairs(groups[rows], labels[rows][:, None])[:, 0] + (groups[rows] < 0)
+    companion = counts[labels[rows]] > left
+    stranger = np.isfinite(votes[1].scores).any(axis=1)
+    kappas = tuple(
+        (table.kappa[rows[some]], table.kappa[found[some]])
+        for some, (_, found) in ((companion, alone), (stranger, rest))
+    )
+    enrolled, unknown = _some(votes[0], companion), _some(votes[1], stranger)
+    dim = sampled.vectors.shape[1]
+    scale = None
+    if np.isfinite(table.kappa).all() and len(enrolled):
+        match = _by_match(enrolled, *kappas[0], dim).scores
+        there = np.isfinite(enrolled.scores)
+        ends = [np.where(there, x, np.nan) for x in (match, enrolled.scores)]
+        run, rise = (np.nanmax(x, axis=1) - np.nanmin(x, axis=1) for x in reversed(ends))
+        steep = run > 0
+        scale = float(np.median(rise[steep] / run[steep])) if steep.any() else None
+    return LeftOut(enrolled, labels[rows][companion], unknown, kappas, dim, scale)  # type: ignore[arg-type]
+
+
+def balanced_sample(
+    labels: Int[np.ndarray, " n"], rng: np.random.Generator, most: int = SAMPLE
+) -> Int[np.ndarray, " s"]:
+    """Draw labelled rows: one of each label, then a second of each, and so on."""
+    order = rng.permutation(np.flatnonzero(labels >= 0))
+    by_label = order[np.argsort(labels[order], kind="stable")]
+    sizes = np.bincount(labels[order]) if len(order) else np.zeros(0, dtype=np.int64)
+    turn = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return by_label[np.lexsort((rng.random(len(order)), turn))][:most]
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """A few numbers an item: what a scan can be compared with."""
+
+    ids: list[Any]
+    row_of: dict[Any, int]
+    labels: np.ndarray
+    groups: np.ndarray
+    kappa: np.ndarray
+
+
+def _read_table(engine: Engine) -> _Table:
+    ids: list[Any] = []
+    labels: list[Label] = []
+    groups: list[Label] = []
+    kappa = []
+    for records in engine.scan(COLUMNS):
+        ids += records.ids
+        labels += records.labels
+        groups += records.groups
+        kappa.append(np.array(records.kappa))
+    row_of = {id_: row for row, id_ in enumerate(ids)}
+    codes, sessions = (label_numbers(objects(c, (len(ids),)))[0] for c in (labels, groups))
+    return _Table(ids, row_of, codes, sessions, np.concatenate(kappa))
+
+
+def _group_label_counts(groups: Int[np.ndarray, " n"], labels: Int[np.ndarray, " n"]) -> Any:
+    """Return a function of groups (s) and labels (s, k): how many items of the label the group has."""
+    width = int(labels.max(initial=0)) + 1
+    both = (groups >= 0) & (labels >= 0)
+    pairs, counts = np.unique(groups[both] * width + labels[both], return_counts=True)
+
+    def count(of: Int[np.ndarray, " s"], names: Int[np.ndarray, "s k"]) -> np.ndarray:
+        if not len(pairs):
+            return np.zeros(names.shape, dtype=np.int64)
+        wanted = of[:, None] * width + names
+        place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+        there = (pairs[place] == wanted) & (of[:, None] >= 0) & (names >= 0)
+        return np.where(there, counts[place], 0)
+
+    return count
+
+
+def _search_without(
+    engine: Engine, table: _Table, rows: Int[np.ndarray, " s"], vectors: torch.Tensor
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Return cosines and rows of the nearest items, without the own one, and without the own label."""
+    count = min(VOTERS, len(table.ids))
+    best = [
+        [
+            torch.full((len(rows), count), -torch.inf),
+            torch.zeros(len(rows), count, dtype=torch.int64),
+        ]
+        for _ in range(2)
+    ]
+    own, label, group = (
+        torch.from_numpy(x[rows]) for x in (np.arange(len(table.ids)), table.labels, table.groups)
+    )
+    for records in engine.scan(COLUMNS):
+        place = torch.tensor([table.row_of[id_] for id_ in records.ids])
+        columns = torch.from_numpy(np.ascontiguousarray(records.vectors)).T
+        labels, groups = (torch.from_numpy(x)[place] for x in (table.labels, table.groups))
+        grouped = bool((groups >= 0).any())
+        for start in range(0, len(rows), ROWS):
+            part = slice(start, start + ROWS)
+            cosines = vectors[part] @ columns
+            hidden = place == own[part, None]
+            if grouped:
+                hidden |= (groups == group[part, None]) & (groups >= 0)
+            cosines.masked_fill_(hidden, -torch.inf)
+            _keep_best(best[0], part, cosines, place)
+            cosines.masked_fill_(labels == label[part, None], -torch.inf)
+            _keep_best(best[1], part, cosines, place)
+    (a, i), (b, j) = best
+    return (a.double().numpy(), i.numpy()), (b.double().numpy(), j.numpy())
+
+
+def _keep_best(
+    best: list[torch.Tensor], part: slice, cosines: torch.Tensor, place: torch.Tensor
+) -> None:
+    values, rows = best
+    count = values.shape[1]
+    new, columns = top_of_rows(cosines, count)
+    both = torch.cat([values[part], new], dim=1)
+    values[part], position = both.topk(count, dim=1)
+    rows[part] = torch.cat([rows[part], place[columns]], dim=1).gather(1, position)
+
+
+def _some(votes: Votes, which: Bool[np.ndarray, " s"]) -> Votes:
+    return Votes(votes.scores[which], votes.labels[which], votes.sizes[which], votes.unseen)
+
+
+def _by_match(votes: Votes, own: np.ndarray, others: np.ndarray, dim: int) -> Votes:
+    there = np.isfinite(votes.scores)
+    gaps = np.where(there, np.maximum(1 - votes.scores, 0), 0.0)
+    scores = match_scores(gaps, own, np.where(there, others, 1.0), dim)
+    return Votes(np.where(there, scores, -np.inf), votes.labels, votes.sizes, votes.unseen)
