@@ -1,5 +1,7 @@
 """Slow and obvious definitions that the fast code must equal. Nothing of surefind is imported here."""
 
+import math
+
 import mpmath
 import torch
 from torch.func import hessian, jacrev
@@ -153,3 +155,44 @@ def von_mises_match(mean_a, kappa_a, mean_b, kappa_b):
         return raw / (raw.sum() * step)
 
     return float((density(mean_a, kappa_a) * density(mean_b, kappa_b)).sum().mul(step).log())
+
+
+def label_posterior_oracle(scores, labels, *, temperature, sharpness, none_level, none_slope):
+    """P(label) for every label and P(none), for one query, from the scores of all items of a gallery."""
+    items = {}
+    for number, (score, label) in enumerate(zip(scores, labels, strict=True)):
+        # An item without a label is a label of its own.
+        items.setdefault(("no label", number) if label is None else label, []).append(score)
+    density = {
+        label: math.log(math.fsum(math.exp(m / temperature) for m in own) / len(own))
+        for label, own in items.items()
+    }
+    named = [s for label, s in density.items() if not isinstance(label, tuple)]
+    none = 1 / (1 + math.exp(none_slope * (max(named) - none_level))) if named else 1.0
+    total = math.fsum(math.exp(sharpness * s) for s in density.values())
+    shares = {label: math.exp(sharpness * s) / total for label, s in density.items()}
+    return {label: (1 - none) * share for label, share in shares.items()}, none
+
+
+def place_posterior_oracle(
+    scores, places, radius, *, temperature, sharpness, none_level, none_slope
+):
+    """P(place) for places that are chosen greedily among all items, and P(none), for one query."""
+
+    def near(a, b):
+        return math.dist(a, b) <= radius
+
+    density = []
+    for place in places:
+        own = [
+            math.exp(m / temperature) for m, p in zip(scores, places, strict=True) if near(p, place)
+        ]
+        density.append(math.log(math.fsum(own) / len(own)))
+    left, chosen = set(range(len(places))), []
+    while left:
+        best = max(sorted(left), key=lambda i: density[i])
+        chosen.append(best)
+        left = {i for i in left if not near(places[i], places[best])}
+    none = 1 / (1 + math.exp(none_slope * (density[chosen[0]] - none_level)))
+    total = math.fsum(math.exp(sharpness * density[i]) for i in chosen)
+    return {i: (1 - none) * math.exp(sharpness * density[i]) / total for i in chosen}, none

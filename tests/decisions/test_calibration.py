@@ -7,8 +7,8 @@ from decisions.worlds import everything_useful, faces, simulate_calibrations, tw
 
 from surefind.decisions import Calibration, Signals, calibrate
 from surefind.decisions.decision import (
-    CROWDED,
     NOT_ENROLLED,
+    SPLIT,
     TARGET_NOT_REACHED,
     UNCLEAR,
     UNLIKE,
@@ -29,8 +29,8 @@ def calibration():
     return calibrated(contributions=True)
 
 
-def one(log_kappa=5.3, distance=0.4, margin=0.35, density=0.48):
-    return Signals(*np.array([[log_kappa], [distance], [margin], [density]]))
+def one(log_kappa=5.3, distance=0.4, margin=0.35, density=0.48, consensus=7.0, evidence=2.5):
+    return Signals(*np.array([consensus, evidence, log_kappa, distance, margin, density])[:, None])
 
 
 def test_decisions_follow_the_probability(calibration):
@@ -143,7 +143,7 @@ def test_too_few_queries_say_how_many_are_needed():
 def test_noise_says_that_more_queries_do_not_help():
     rng = np.random.default_rng(7)
     right = rng.random(800) < 0.5
-    noise = Signals(*rng.normal(size=(4, 800)))
+    noise = Signals(*rng.normal(size=(6, 800)))
     enrolled = np.ones(800, dtype=bool)
     lost = calibrate(noise, right, enrolled=enrolled, rng=rng, contributions=False)
     assert not lost.reached
@@ -171,7 +171,8 @@ def test_all_right_matches_what_looks_like_it():
     assert sure.contributions is None
     assert "All answers were right" in sure.summary
     assert (sure.decide(signals).decision == "match").mean() > 0.95
-    assert sure.decide(one(log_kappa=0, distance=3, margin=0, density=3)).decision[0] != "match"
+    bad = one(log_kappa=0, distance=3, margin=0, density=3, consensus=0, evidence=-20)
+    assert sure.decide(bad).decision[0] != "match"
 
 
 def test_all_wrong_matches_nothing():
@@ -196,10 +197,17 @@ def test_reasons_are_what_a_person_would_say(calibration):
         return calibration.decide(one(**signals)).reasons[0]
 
     assert reasons() == ()
-    assert UNCLEAR in reasons(log_kappa=1, margin=0.01)
-    assert UNLIKE in reasons(distance=2.5, density=2.6, margin=0.01)
-    assert reasons(margin=0.001) == (CROWDED,)
-    assert reasons(distance=0.75, density=0.8, margin=0.3) == (NOT_ENROLLED,)
+    assert UNCLEAR in reasons(log_kappa=1, margin=0.01, consensus=0.2)
+    assert UNLIKE in reasons(distance=2.5, density=2.6, margin=0.01, evidence=-20)
+    assert reasons(margin=0.001, consensus=0.1) == (SPLIT,)
+    assert reasons(distance=0.75, density=0.8, margin=0.3, evidence=-1.5) == (NOT_ENROLLED,)
+
+
+def test_a_split_says_what_competes(calibration):
+    two = one(margin=0.001, consensus=0.1)[[0, 0]]
+    first, second = calibration.decide(two, rivals=["0.55 a, 0.41 b", ""]).reasons
+    assert first == (f"{SPLIT}: 0.55 a, 0.41 b",)
+    assert second == (SPLIT,)
 
 
 def test_reasons_without_a_passed_limit(calibration):
@@ -207,8 +215,8 @@ def test_reasons_without_a_passed_limit(calibration):
     limits = replace(
         calibration.limits,
         low_log_kappa=-9.0,
-        low_margin=-9.0,
-        high_distance=9.0,
+        low_consensus=-99.0,
+        low_evidence=-99.0,
         far_distance=9.0,
     )
     found = replace(calibration, limits=limits).decide(signals)
@@ -217,17 +225,17 @@ def test_reasons_without_a_passed_limit(calibration):
             assert reasons == (NOT_ENROLLED,)
         if decision == "review":
             assert len(reasons) == 1
-            assert reasons[0] in {UNCLEAR, CROWDED, NOT_ENROLLED}
+            assert reasons[0] in {UNCLEAR, SPLIT, NOT_ENROLLED}
 
 
 def test_a_constant_kappa_is_never_to_blame():
     rng = np.random.default_rng(15)
     signals, right, enrolled = faces(900, rng)
-    blind = Signals(np.full(900, 5.0), signals.distance, signals.margin, signals.density)
+    blind = replace(signals, log_kappa=np.full(900, 5.0))
     calibration = calibrate(
         blind, right, enrolled=enrolled, max_wrong=0.01, contributions=False, rng=rng
     )
-    assert calibration.limits.typical_parts[0] is None
+    assert calibration.limits.typical_parts[Signals.names.index("log_kappa")] is None
     assert UNCLEAR not in {reason for some in calibration.decide(blind).reasons for reason in some}
 
 
@@ -236,7 +244,7 @@ def grouped_calibration():
     rng = np.random.default_rng(12)
     signals, right, enrolled = faces(3000, rng)
     groups = rng.choice(np.array(["easy", "bad", "small"], dtype=object), 3000, p=[0.6, 0.37, 0.03])
-    right = np.where(groups == "easy", enrolled & right, right & (rng.random(3000) < 0.8))
+    right &= (groups != "bad") | (rng.random(3000) < 0.8)
     calibration = calibrate(
         signals,
         right,

@@ -1,6 +1,14 @@
 import numpy as np
 import pytest
-from decisions.worlds import WORLDS, everything_useful, faces, kappa_useless, only_kappa, step
+from decisions.worlds import (
+    WORLDS,
+    everything_useful,
+    faces,
+    kappa_useless,
+    of_four,
+    only_kappa,
+    step,
+)
 from scipy.optimize import minimize
 from scipy.stats import norm, rankdata
 from sklearn.linear_model import LogisticRegression
@@ -71,7 +79,7 @@ def test_a_query_does_not_depend_on_its_batch():
 
 def test_units_do_not_matter():
     signals, right = everything_useful(300, np.random.default_rng(8))
-    stretched = Signals(*(signals.matrix() * [3, 100, 0.5, 2] + 7).T)
+    stretched = Signals(*(signals.matrix() * [5, 0.1, 3, 100, 0.5, 2] + 7).T)
     np.testing.assert_allclose(
         fit_probability(signals, right)(signals), fit_probability(stretched, right)(stretched)
     )
@@ -79,8 +87,8 @@ def test_units_do_not_matter():
 
 def test_a_constant_signal_adds_nothing():
     signals, right = everything_useful(300, np.random.default_rng(9))
-    constant = Signals(np.full(300, 2.0), signals.distance, signals.margin, signals.density)
-    changed = Signals(np.full(300, 9.0), signals.distance, signals.margin, signals.density)
+    constant = of_four(np.full(300, 2.0), signals.distance, signals.margin, signals.density)
+    changed = of_four(np.full(300, 9.0), signals.distance, signals.margin, signals.density)
     model = fit_probability(constant, right)
     np.testing.assert_array_equal(model(constant), model(changed))
 
@@ -122,7 +130,7 @@ def one_signal_decides(n, rng):
     right = rng.random(n) < 0.5
     distance = np.where(right, 0.6, 1.2) + 0.09 * rng.normal(size=n)
     copies = distance + 0.3 * rng.normal(size=(2, n))
-    return Signals(rng.normal(size=n), distance, 3 - copies[0], copies[1]), right
+    return of_four(rng.normal(size=n), distance, 3 - copies[0], copies[1]), right
 
 
 def test_penalties_give_way_where_one_signal_decides_and_stay_where_there_is_noise():
@@ -201,7 +209,7 @@ def test_figures_are_those_of_scikit_learn():
     chance = cross_fitted(signals[order], right[order], np.arange(300) % 5)
     assert found.auroc == pytest.approx(roc_auc_score(right[order], chance))
     assert found.log_loss == pytest.approx(log_loss(right[order], chance))
-    margin = found.signals[2]
+    margin = found.signals[Signals.names.index("margin")]
     assert margin.name == "margin"
     assert margin.alone_auroc == pytest.approx(roc_auc_score(right, signals.margin))
     assert margin.gain == pytest.approx(margin.without_log_loss - found.log_loss)
@@ -212,7 +220,7 @@ def test_figures_are_those_of_scikit_learn():
 def test_useful_signals_are_named():
     rng = np.random.default_rng(2)
     found = measure_contributions(*everything_useful(600, rng), rng=rng)
-    assert all(signal.adds for signal in found.signals)
+    assert [signal.adds for signal in found.signals] == [False, False, True, True, True, True]
     assert "log_kappa, distance, margin, density add." in found.sentence
     assert "nothing" not in found.sentence
 
@@ -220,14 +228,14 @@ def test_useful_signals_are_named():
 def test_it_says_so_if_kappa_adds_nothing():
     rng = np.random.default_rng(3)
     found = measure_contributions(*kappa_useless(600, rng), rng=rng)
-    assert not found.signals[0].adds
+    assert not found.signals[Signals.names.index("log_kappa")].adds
     assert "κ adds nothing" in found.sentence
 
 
 def test_one_useful_signal():
     rng = np.random.default_rng(4)
     found = measure_contributions(*only_kappa(600, rng), rng=rng)
-    assert [signal.adds for signal in found.signals] == [True, False, False, False]
+    assert [signal.adds for signal in found.signals] == [False, False, True, False, False, False]
     assert "log_kappa adds." in found.sentence
 
 

@@ -1,41 +1,72 @@
 import numpy as np
 import pytest
 
-from surefind.decisions import Signals, neighbour_signals
+from surefind.decisions import (
+    LabelModel,
+    Signals,
+    Votes,
+    label_posterior,
+    neighbour_signals,
+)
+from surefind.decisions.label_posterior import CAP
 from surefind.decisions.signals import MARGIN_CAP
 from surefind.errors import DegenerateError, InputError
 
+MODEL = LabelModel(temperature=0.1, sharpness=1.0)
+
+
+def signals_of(kappa, distances, labels):
+    distances, labels = np.asarray(distances, float), np.asarray(labels)
+    scores = np.where(np.isfinite(distances), 1 - distances**2 / 2, -np.inf)
+    votes = Votes(scores, labels, np.ones(labels.shape))
+    return neighbour_signals(kappa, distances, labels, label_posterior(votes, MODEL))
+
 
 def test_signals_are_read_off_the_neighbours():
-    signals = neighbour_signals(
-        kappa=[1.0, np.e],
-        distances=[[0.1, 0.2, 0.6], [0.3, 0.3, 0.9]],
-        labels=np.array([["a", "a", "b"], ["b", "a", "b"]], dtype=object),
-    )
-    np.testing.assert_allclose(signals.matrix()[0], [0, 0.1, 0.5, 0.3])
-    np.testing.assert_allclose(signals.matrix()[1], [1, 0.3, 0.0, 0.5])
-    np.testing.assert_allclose(signals.oriented()[0], [0, -0.1, 0.5, -0.3])
-    assert signals.names == ("log_kappa", "distance", "margin", "density")
+    signals = signals_of([1.0, np.e], [[0.1, 0.2, 0.6], [0.3, 0.3, 0.9]], [[0, 0, 1], [1, 0, 1]])
+    np.testing.assert_allclose(signals.matrix()[0, 2:], [0, 0.1, 0.5, 0.3])
+    np.testing.assert_allclose(signals.matrix()[1, 2:], [1, 0.3, 0.0, 0.5])
+    np.testing.assert_allclose(signals.oriented()[0, 2:], [0, -0.1, 0.5, -0.3])
+    assert signals.names == ("consensus", "evidence", "log_kappa", "distance", "margin", "density")
+
+
+def test_they_are_about_the_answered_label_not_the_nearest_item():
+    signals = signals_of([1.0], [[0.2, 0.25, 0.26, 0.27]], [[5, 2, 2, 2]])
+    assert signals.distance[0] == 0.25
+    assert signals.margin[0] == pytest.approx(-0.05)
+    assert signals.consensus[0] > 0
+
+
+def test_density_looks_at_the_nearest_ten():
+    distances = np.linspace(0.1, 1.2, 12)[None]
+    signals = signals_of([1.0], distances, np.zeros((1, 12), int))
+    assert signals.density[0] == pytest.approx(distances[0, :10].mean())
 
 
 def test_missing_neighbours_are_left_out():
-    signals = neighbour_signals([1.0], [[0.2, 0.4, np.inf]], [[7, 7, -1]])
+    signals = signals_of([1.0], [[0.2, 0.4, np.inf]], [[7, 7, -1]])
     assert signals.margin[0] == MARGIN_CAP
     assert signals.density[0] == pytest.approx(0.3)
 
 
+def test_without_a_label_there_is_no_margin():
+    signals = signals_of([1.0], [[0.2, 0.4]], [[-1, -1]])
+    assert (signals.distance[0], signals.margin[0]) == (0.2, 0.0)
+    assert signals.consensus[0] == signals.evidence[0] == -CAP
+
+
 def test_one_neighbour_is_enough():
-    signals = neighbour_signals([3.0, 4.0], [[0.2], [0.5]], [[1], [2]])
+    signals = signals_of([3.0, 4.0], [[0.2], [0.5]], [[1], [2]])
     np.testing.assert_array_equal(signals.distance, signals.density)
     np.testing.assert_array_equal(signals.margin, MARGIN_CAP)
 
 
 def test_a_query_without_uncertainty_has_a_finite_signal():
-    assert np.isfinite(neighbour_signals([np.inf], [[0.2]], [[1]]).log_kappa).all()
+    assert np.isfinite(signals_of([np.inf], [[0.2]], [[1]]).log_kappa).all()
 
 
 def test_rows_can_be_chosen():
-    signals = Signals(*np.arange(12.0).reshape(4, 3))
+    signals = Signals(*np.arange(18.0).reshape(6, 3))
     np.testing.assert_array_equal(signals[[2, 0]].matrix(), signals.matrix()[[2, 0]])
     assert len(signals[np.array([True, False, False])]) == 1
 
@@ -55,23 +86,25 @@ def test_rows_can_be_chosen():
     ],
 )
 def test_unusable_neighbours_are_refused(change, field):
+    votes = Votes(np.array([[0.9, 0.8]]), np.array([[1, 2]]), np.ones((1, 2)))
+    posterior = label_posterior(votes, MODEL)
     given = {"kappa": [1.0], "distances": [[0.1, 0.2]], "labels": [[1, 2]]}
     with pytest.raises(InputError) as refused:
-        neighbour_signals(**(given | change))
+        neighbour_signals(**(given | change), posterior=posterior)
     assert refused.value.field == field
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_signals_are_finite(bad):
     with pytest.raises(InputError) as refused:
-        Signals(np.ones(2), np.ones(2), np.array([1.0, bad]), np.ones(2))
+        Signals(*np.ones((4, 2)), np.array([1.0, bad]), np.ones(2))
     assert refused.value.field == "margin"
 
 
 def test_signals_have_one_length():
     with pytest.raises(InputError) as refused:
-        Signals(np.ones(2), np.ones(2), np.ones(2), np.ones(3))
+        Signals(*np.ones((5, 2)), np.ones(3))
     assert refused.value.field == "density"
     with pytest.raises(DegenerateError) as refused:
-        Signals(*np.empty((4, 0)))
+        Signals(*np.empty((6, 0)))
     assert refused.value.field == Signals.names[0]

@@ -9,11 +9,17 @@ from surefind.decisions import Signals, calibrate
 SIGNS = np.array([1, -1, 1, -1])
 
 
+def of_four(log_kappa, distance, margin, density):
+    """Signals of queries whose neighbourhood says nothing beyond distances: no consensus, no evidence."""
+    nothing = np.zeros(len(log_kappa))
+    return Signals(nothing, nothing, log_kappa, distance, margin, density)
+
+
 def shifted(n, rng, shifts):
     """Right answers (80 %) are better by `shifts` standard deviations in the four signals."""
     right = rng.random(n) < 0.8
     columns = rng.normal(size=(n, 4)) + right[:, None] * SIGNS * np.array(shifts)
-    return Signals(*columns.T), right
+    return of_four(*columns.T), right
 
 
 def everything_useful(n, rng):
@@ -33,7 +39,7 @@ def misleading_kappa(n, rng):
     right = rng.random(n) < 0.7
     distance = rng.normal(size=n) - 2 * right
     density = distance + 0.5 * rng.normal(size=n)
-    return Signals(rng.normal(size=n) - 0.5 * right, distance, rng.normal(size=n), density), right
+    return of_four(rng.normal(size=n) - 0.5 * right, distance, rng.normal(size=n), density), right
 
 
 def step(n, rng):
@@ -41,7 +47,7 @@ def step(n, rng):
     distance = rng.exponential(size=n)
     right = rng.random(n) < np.where(distance < 1.2, 0.99, 0.05)
     other = rng.normal(size=(3, n))
-    return Signals(other[0], distance, other[1], other[2]), right
+    return of_four(other[0], distance, other[1], other[2]), right
 
 
 def two_ways_to_be_wrong(n, rng):
@@ -56,7 +62,10 @@ def faces(n, rng):
     margin = np.abs(np.array([0.35, 0.08, 0.06])[kind] + 0.12 * rng.normal(size=n))
     log_kappa = 5 + 0.5 * rng.normal(size=n) + 0.3 * (kind == 0)
     density = distance + 0.1 * np.abs(rng.normal(size=n))
-    return Signals(log_kappa, distance, margin, density), kind == 0, kind != 1
+    consensus = 20 * margin + rng.normal(size=n)
+    evidence = 10 * (0.65 - distance) + rng.normal(size=n)
+    signals = Signals(consensus, evidence, log_kappa, distance, margin, density)
+    return signals, kind == 0, kind != 1
 
 
 WORLDS = [

@@ -111,16 +111,18 @@ def test_random_changes_keep_up_with_a_dict(gallery, draw):
 def test_an_item_comes_back_as_it_was_given(gallery, draw):
     x, kappa = draw(3), np.array([2.5, 1e300, np.inf])
     payload = [{"name": 'Zoë "q" \\ \n', "tags": [1, 2.5, None]}, {}, None]
-    gallery.add(Embeddings(x, kappa), ids=["a", 1, "1"], labels=["A", 7, None], payload=payload)
+    given = {"ids": ["a", 1, "1"], "labels": ["A", 7, None], "groups": ["v", None, 3]}
+    gallery.add(Embeddings(x, kappa), payload=payload, **given)
     items = [gallery.get(i) for i in ("a", 1, "1")]
     assert [i.id for i in items] == ["a", 1, "1"]
     assert [i.label for i in items] == ["A", 7, None]
+    assert [i.group for i in items] == ["v", None, 3]
     assert [i.payload for i in items] == payload
     assert [i.kappa for i in items] == kappa.tolist()
     np.testing.assert_array_equal([i.vector for i in items], x.astype(np.float32))
     answers = gallery.search(x, k=1)
     assert answers.payload[:, 0].tolist() == payload
-    assert answers.kappa[:, 0].tolist() == kappa.tolist()
+    assert answers.item_kappa[:, 0].tolist() == kappa.tolist()
     assert "a" in gallery
     assert "b" not in gallery
 

@@ -126,14 +126,14 @@ def test_options_that_do_not_exist(gallery, tmp_path):
         (lambda: Gallery(index="ivf"), "index"),
         (lambda: Gallery(on_stale="ignore"), "on_stale"),
         (lambda: gallery.search(X, rank="best"), "rank"),
-        (lambda: gallery.calibrate(X, [1] * 4, rank="best"), "rank"),
+        (lambda: gallery.calibrate(X, [None] * 4, ids=[1, 2]), "ids"),
+        (lambda: gallery.add(X, groups=["a"]), "groups"),
+        (lambda: gallery.add(X, groups=[1.5] * 4), "groups"),
         (lambda: Gallery.open(tmp_path, mode="a"), "mode"),
         (lambda: Gallery.open(tmp_path, index="ivf"), "index"),
         (lambda: Gallery.open(tmp_path, on_stale="ignore"), "on_stale"),
         (lambda: gallery.search(X, k=0), "k"),
         (lambda: gallery.search(X, k=-1), "k"),
-        (lambda: gallery.calibrate(X, [None] * 4, k=0), "k"),
-        (lambda: gallery.calibrate(X, [None] * 4, k=-1), "k"),
     ):
         with pytest.raises(InputError) as refused:
             call()

@@ -4,8 +4,16 @@ import pytest
 import torch
 
 from surefind.embeddings import Embeddings
+from surefind.gallery.engine import Records
 from surefind.gallery.gallery import Gallery
-from surefind.gallery.ranking import candidates, mean_resultant_length, score
+from surefind.gallery.ranking import (
+    RANKS,
+    candidates,
+    find,
+    match_scores,
+    mean_resultant_length,
+    score,
+)
 from surefind.posterior.vmf import vmf_match_score
 
 
@@ -39,7 +47,8 @@ def test_the_expected_cosine_is_that_of_draws():
     left, right = draw_vmf(a, 3.0, 200_000, rng), draw_vmf(b, 5.0, 200_000, rng)
     n = min(len(left), len(right))
     products = (left[:n] * right[:n]).sum(1)
-    expected = score("expected", a[None], np.array([3.0]), b[None, None], np.array([[5.0]]))[0, 0]
+    gap = np.array([[1 - a @ b]])
+    expected = score("expected", gap, np.array([3.0]), np.array([[5.0]]), 4)[0, 0]
     assert expected == pytest.approx(products.mean(), abs=4 * products.std() / n**0.5)
 
 
@@ -47,7 +56,7 @@ def test_match_is_the_vmf_match_score():
     rng = np.random.default_rng(1)
     q, g = unit(rng, 3, 6), unit(rng, 5, 6)
     kq, kg = rng.uniform(1, 90, 3), rng.uniform(1, 90, 5)
-    ours = score("match", q, kq, np.repeat(g[None], 3, 0), np.repeat(kg[None], 3, 0))
+    ours = score("match", 1 - q @ g.T, kq, np.repeat(kg[None], 3, 0), 6)
     theirs = vmf_match_score(
         Embeddings(torch.tensor(q), torch.tensor(kq)), Embeddings(torch.tensor(g), torch.tensor(kg))
     )
@@ -81,3 +90,33 @@ def test_more_candidates_are_looked_at_when_they_are_reordered():
     assert candidates(10, "distance") > 10
     assert candidates(1, "expected") >= 64
     assert candidates(1000, "match") >= 4000
+
+
+def test_candidates_come_by_cosine_whatever_the_rank():
+    rng = np.random.default_rng(3)
+    engine = Gallery()._engine
+    x = unit(rng, 300, 6).astype(np.float32)
+    engine.put(
+        Records(
+            list(range(300)), x, rng.uniform(1, 90, 300), [None] * 300, [None] * 300, [None] * 300
+        )
+    )
+    q = unit(rng, 4, 6).astype(np.float32)
+    for rank in RANKS:
+        found = find(engine, q, np.full(4, 30.0), 5, rank, voters=100)
+        assert found.ids.shape[1] >= 100
+        expected = np.argsort(-(q.astype(float) @ x.T.astype(float)), axis=1)[:, :100]
+        assert (found.ids[:, :100] == expected).all()
+        np.testing.assert_allclose(
+            found.gaps[:, :100], 1 - np.take_along_axis(q @ x.T, expected, 1), atol=1e-6
+        )
+        scores = score(rank, found.gaps, np.full(4, 30.0), found.kappa, 6)
+        np.testing.assert_array_equal(found.scores, np.take_along_axis(scores, found.best, 1))
+        assert (found.scores[:, 0] == scores.max(1)).all()
+
+
+def test_an_infinite_kappa_is_the_limit_of_large_ones():
+    gaps, items = np.array([[0.1, 0.3]]), np.array([[40.0, 90.0]])
+    infinite = match_scores(gaps, np.array([np.inf]), items, 8)
+    large = match_scores(gaps, np.array([1e12]), items, 8)
+    np.testing.assert_allclose(infinite, large, rtol=1e-6)

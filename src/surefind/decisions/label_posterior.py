@@ -199,7 +199,7 @@ def position_posterior(
         live = left.any(1)
         chosen[rows[live], best[live]] = density[rows[live], best[live]]
         left &= ~agree[rows, best]
-    return _posterior(votes, chosen, np.maximum(votes.sizes - seen, 0), model)
+    return _posterior(votes, chosen, np.maximum(votes.sizes - seen, 0.0), model)
 
 
 def label_densities(
@@ -216,7 +216,7 @@ def label_densities(
     seen = np.bincount(segment.ravel(), weights=np.isfinite(votes.scores).ravel())[segment]
     with np.errstate(divide="ignore"):
         density = np.where(first, np.log(mass / votes.sizes) + top, -np.inf)
-    return density, np.where(first, np.maximum(votes.sizes - seen, 0), 0)
+    return density, np.where(first, np.maximum(votes.sizes - seen, 0.0), 0.0)
 
 
 def fit_label_model(
@@ -332,9 +332,12 @@ def _against_unseen(
     last = np.where(np.isfinite(votes.scores), votes.scores, np.inf).min(axis=1)
     last = np.where(np.isfinite(last), last, -np.inf) / model.temperature
     beyond = last if votes.unseen else np.full(len(density), -np.inf)
-    # One unseen label as near as the last neighbour: where there is no rival, the answer is no certainty.
+    # One unseen item as near as the last neighbour, of a label as large as the answer's: where there is no
+    # rival, the answer is no certainty.
+    size = np.log(votes.sizes[rows, answer])
+    rival = np.exp(np.clip(c * (beyond - size - own), -700, 700)) * bool(votes.unseen)
+    consensus = np.clip(-np.log(np.maximum(odds + rival, 1e-300)), -CAP, CAP)
     one_more = np.exp(np.clip(c * (beyond - own), -700, 700)) * bool(votes.unseen)
-    consensus = np.clip(-np.log(np.maximum(odds + one_more, 1e-300)), -CAP, CAP)
     with np.errstate(divide="ignore"):
         raised = np.logaddexp(density, np.log(spare / votes.sizes) + beyond[:, None])
     raised = np.where(np.isfinite(density), raised, -np.inf)

@@ -1,0 +1,276 @@
+"""The posterior over labels against a float64 definition over all items, its bound, and its policies."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from surefind.decisions.label_posterior import (
+    CAP,
+    LEAST,
+    MOST_SURPRISE,
+    USUAL,
+    LabelModel,
+    Votes,
+    fit_label_model,
+    label_losses,
+    label_posterior,
+    position_posterior,
+)
+from tests.oracles import label_posterior_oracle, place_posterior_oracle
+
+MODEL = LabelModel(temperature=0.05, sharpness=2.5, none_level=12.0, none_slope=0.7)
+NUMBERS = ("temperature", "sharpness", "none_level", "none_slope")
+
+
+def numbers(model):
+    return {name: getattr(model, name) for name in NUMBERS}
+
+
+def votes(scores, labels, gallery_labels=None, k=None):
+    """Votes of the k best of one or several queries' scores of all items."""
+    scores, labels = np.atleast_2d(np.asarray(scores, float)), np.asarray(labels)
+    everything = labels if gallery_labels is None else np.asarray(gallery_labels)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    own = np.broadcast_to(labels, scores.shape)[np.arange(len(scores))[:, None], order]
+    sizes = np.array([
+        [max((everything == x).sum(), 1) if x >= 0 else 1 for x in row] for row in own
+    ])
+    near = np.take_along_axis(scores, order, axis=1)
+    return Votes(near, own, sizes, scores.shape[1] - near.shape[1])
+
+
+def world(seed, q=20, n=300, labels=12):
+    rng = np.random.default_rng(seed)
+    names = rng.choice(labels, size=n, p=rng.dirichlet(np.full(labels, 0.5)))
+    names[rng.random(n) < 0.05] = -1
+    centre = rng.uniform(0.3, 0.8, size=(q, labels + 1))
+    scores = centre[:, names] + 0.1 * rng.normal(size=(q, n))
+    return scores, names
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_items_give_the_definition(seed):
+    scores, names = world(seed)
+    found = label_posterior(votes(scores, names), MODEL)
+    own = votes(scores, names).labels
+    plain = [None if x < 0 else x for x in names.tolist()]
+    for q, row in enumerate(scores):
+        expected, none = label_posterior_oracle(row.tolist(), plain, **numbers(MODEL))
+        assert found.none[q] == pytest.approx(none, abs=1e-12)
+        listed = [own[q, c] for c in found.candidates[q] if c >= 0]
+        best = sorted((x for x in expected if not isinstance(x, tuple)), key=lambda x: -expected[x])
+        assert listed == best[:5]
+        assert found.probability[q, : len(listed)] == pytest.approx(
+            [expected[x] for x in listed], abs=1e-12
+        )
+        assert found.rest[q] == pytest.approx(
+            math.fsum(expected.values()) - found.probability[q].sum(), abs=1e-12
+        )
+        rivals = math.fsum(expected.values()) - expected[listed[0]]
+        assert found.consensus[q] == pytest.approx(
+            np.clip(math.log(expected[listed[0]] / rivals), -CAP, CAP), abs=1e-9
+        )
+    assert (found.tail == 0).all()
+
+
+def test_the_nearest_of_many_are_exact_to_a_millionth_where_the_rest_is_far():
+    rng = np.random.default_rng(0)
+    names = np.repeat(np.arange(100), 50)
+    scores = np.where(names < 2, 0.8, 0.0)[None] + 0.05 * rng.normal(size=(10, len(names)))
+    some = label_posterior(votes(scores, names, k=110), MODEL)
+    every = label_posterior(votes(scores, names), MODEL)
+    assert some.probability[:, 0] == pytest.approx(every.probability[:, 0], abs=1e-6)
+    assert some.none == pytest.approx(every.none, abs=1e-6)
+    assert (some.tail < 1e-6).all()
+
+
+@pytest.mark.parametrize("k", [3, 10, 50, 200])
+@pytest.mark.parametrize("seed", range(3))
+def test_unseen_items_change_the_answer_by_no_more_than_the_tail(k, seed):
+    scores, names = world(seed)
+    few = votes(scores, names, k=k)
+    found = label_posterior(few, MODEL)
+    plain = [None if x < 0 else x for x in names.tolist()]
+    for q, row in enumerate(scores):
+        column = found.candidates[q, 0]
+        if column < 0:
+            continue
+        expected, _ = label_posterior_oracle(row.tolist(), plain, **numbers(MODEL))
+        assert (
+            abs(expected[few.labels[q, column]] - found.probability[q, 0]) <= found.tail[q] + 1e-12
+        )
+
+
+def test_a_label_of_a_thousand_items_does_not_drown_one_of_three():
+    rng = np.random.default_rng(0)
+    names = np.repeat([0, 1], [1000, 3])
+    # Both are equally near on average: neither is more probable than the other by its number.
+    scores = rng.normal(0.6, 0.03, size=(200, 1003))
+    found = label_posterior(votes(scores, names), MODEL)
+    own = votes(scores, names)
+    answers = own.labels[np.arange(200), found.candidates[:, 0]]
+    assert 0.3 < (answers == 1).mean() < 0.7
+
+
+def test_labels_that_tie_are_equally_probable_and_the_first_neighbour_answers():
+    found = label_posterior(votes([0.7, 0.7, 0.5, 0.5], [4, 2, 2, 4]), MODEL)
+    assert found.candidates[0, 0] == 0
+    assert found.probability[0, 0] == pytest.approx(found.probability[0, 1], rel=1e-12)
+    assert found.consensus[0] == pytest.approx(0, abs=1e-9)
+
+
+def test_everything_twice_changes_nothing():
+    scores, names = world(3)
+    once = label_posterior(votes(scores, np.maximum(names, 0)), MODEL)
+    names2 = np.tile(np.maximum(names, 0), 2)
+    twice = label_posterior(votes(np.tile(scores, (1, 2)), names2), MODEL)
+    assert twice.probability == pytest.approx(once.probability, abs=1e-12)
+    assert twice.none == pytest.approx(once.none, abs=1e-12)
+
+
+def test_one_item_a_label_is_a_soft_margin():
+    found = label_posterior(votes([0.8, 0.7, 0.2], [0, 1, 2]), MODEL)
+    odds = found.probability[0, 0] / found.probability[0, 1]
+    assert odds == pytest.approx(math.exp(2.5 * 0.1 / 0.05), rel=1e-9)
+
+
+def test_items_without_a_label_compete_and_never_answer():
+    found = label_posterior(votes([0.9, 0.8], [-1, 5]), MODEL)
+    assert found.candidates[0, 0] == 1
+    assert found.consensus[0] < 0
+    assert found.rest[0] > found.probability[0, 0]
+    nobody = label_posterior(votes([0.9, 0.8], [-1, -1]), MODEL)
+    assert (nobody.candidates == -1).all()
+    assert nobody.none[0] == 1
+    assert nobody.consensus[0] == nobody.evidence[0] == -CAP
+    assert nobody.tail[0] == 0
+
+
+def test_without_a_rival_an_unseen_item_is_one():
+    alone = replace(votes([0.9, 0.8], [0, 0]), unseen=0)
+    assert label_posterior(alone, MODEL).consensus[0] == CAP
+    more = label_posterior(replace(alone, unseen=5, sizes=np.full((1, 2), 7)), MODEL)
+    assert 0 < more.consensus[0] < CAP
+
+
+def test_neighbours_that_are_missing_do_not_count():
+    whole = label_posterior(votes([0.9, 0.8, 0.7], [0, 1, 0]), MODEL)
+    padded = Votes(
+        np.array([[0.9, 0.8, 0.7, -np.inf]]), np.array([[0, 1, 0, 1]]), np.array([[2, 1, 2, 1]])
+    )
+    found = label_posterior(padded, MODEL)
+    assert found.probability[0, :2] == pytest.approx(whole.probability[0, :2], abs=1e-12)
+
+
+def test_scores_of_any_size_stay_finite():
+    scores = np.array([[1e6, 1e6 - 1, -1e6], [-1e6, -1e6 - 1, -2e6]])
+    found = label_posterior(votes(scores, [0, 1, 2]), MODEL)
+    for name in ("probability", "none", "rest", "consensus", "evidence", "tail"):
+        assert np.isfinite(getattr(found, name)).all(), name
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_places_agree_within_the_radius(seed):
+    rng = np.random.default_rng(seed)
+    places = rng.uniform(0, 10, size=(40, 2))
+    scores = np.sort(rng.uniform(0.2, 0.9, size=40))[::-1]
+    near = (np.linalg.norm(places[:, None] - places[None], axis=2) <= 2.0).sum(1)
+    own = Votes(scores[None].copy(), np.zeros((1, 40), dtype=int), near[None])
+    found = position_posterior(own, places[None], 2.0, MODEL)
+    expected, none = place_posterior_oracle(scores.tolist(), places.tolist(), 2.0, **numbers(MODEL))
+    assert found.none[0] == pytest.approx(none, abs=1e-12)
+    for column, chance in zip(found.candidates[0], found.probability[0], strict=True):
+        assert chance == pytest.approx(expected[int(column)], abs=1e-12)
+
+
+def left_out(seed, n=600, spread=0.06, wrong=0.15):
+    """Draw votes in which the own label's items are nearer, and strangers' whose label is missing."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(20, size=n)
+    labels = rng.integers(20, size=(n, 60))
+    labels[:, :15] = truth[:, None]
+    true = np.where(rng.random(n) < wrong, 0.0, 0.15)
+    scores = 0.5 + spread * rng.normal(size=(n, 60)) + true[:, None] * (labels == truth[:, None])
+    sizes = np.full_like(labels, 15)
+    stranger = 0.5 + spread * rng.normal(size=(n, 60))
+    return Votes(scores, labels, sizes, 100), truth, Votes(stranger, labels % 19, sizes, 100)
+
+
+def test_the_fit_is_at_least_as_likely_as_any_other_model():
+    enrolled, truth, unknown = left_out(0)
+    model = fit_label_model(enrolled, truth, unknown)
+    best = label_losses(enrolled, truth, model).mean()
+    assert model.nats == pytest.approx(best)
+    for temperature in np.geomspace(0.005, 0.5, 15):
+        for sharpness in np.geomspace(0.1, 30, 15):
+            other = replace(model, temperature=temperature, sharpness=sharpness)
+            assert label_losses(enrolled, truth, other).mean() >= best - 2e-3
+
+
+def test_losses_are_those_of_the_definition():
+    enrolled, truth, _ = left_out(1, n=30)
+    for q, loss in enumerate(label_losses(enrolled, truth, MODEL)):
+        total = {}
+        for score, label in zip(enrolled.scores[q], enrolled.labels[q], strict=True):
+            total[label] = total.get(label, 0) + math.exp(score / 0.05) / 15
+        shares = {label: mass**2.5 for label, mass in total.items()}
+        expected = -math.log(shares[truth[q]] / math.fsum(shares.values()))
+        assert loss == pytest.approx(min(expected, MOST_SURPRISE), abs=1e-9)
+
+
+def test_none_is_a_logistic_regression_of_the_best_density():
+    enrolled, truth, unknown = left_out(2, n=3000)
+    model = fit_label_model(enrolled, truth, unknown)
+    free = replace(model, none_level=0.0, none_slope=1.0)
+    best = np.concatenate([label_posterior(v, free).evidence for v in (enrolled, unknown)])
+    kind = np.repeat([1, 0], [len(enrolled), len(unknown)])
+    peer = LogisticRegression(C=1e9).fit(best[:, None], kind)
+    assert model.none_slope == pytest.approx(peer.coef_[0, 0], rel=0.02)
+    assert model.none_level == pytest.approx(-peer.intercept_[0] / peer.coef_[0, 0], abs=0.02)
+
+
+def test_probabilities_of_the_fit_are_calibrated_where_the_votes_are_not_independent():
+    enrolled, truth, unknown = left_out(3, n=2000)
+    model = fit_label_model(enrolled, truth, unknown)
+    fresh, names, _ = left_out(4, n=2000)
+    found = label_posterior(fresh, model)
+    right = fresh.labels[np.arange(2000), found.candidates[:, 0]] == names
+    share = found.probability[:, 0] / (1 - found.none)
+    assert share.mean() == pytest.approx(right.mean(), abs=0.03)
+
+
+def test_the_same_scores_in_other_units_give_the_same_probabilities():
+    enrolled, truth, unknown = left_out(5)
+    model = fit_label_model(enrolled, truth, unknown)
+    scaled = [replace(v, scores=500 * v.scores) for v in (enrolled, unknown)]
+    other = fit_label_model(scaled[0], truth, scaled[1], weighting="match", scale=500.0)
+    one, two = label_posterior(enrolled, model), label_posterior(scaled[0], other)
+    assert two.probability == pytest.approx(one.probability, abs=1e-6)
+    assert other.weighting == "match"
+
+
+def test_a_gallery_that_cannot_say_has_the_usual_model():
+    enrolled, truth, unknown = left_out(6, n=LEAST - 1)
+    model = fit_label_model(enrolled, truth, unknown)
+    assert (model.temperature, model.sharpness) == USUAL
+    assert model.nats is None
+    nobody = Votes(np.empty((0, 1)), np.empty((0, 1), dtype=int), np.ones((0, 1)))
+    strangers = fit_label_model(nobody, np.empty(0, dtype=int), unknown)
+    chance = label_posterior(unknown, strangers).none
+    assert np.median(chance) == pytest.approx(0.95, abs=0.01)
+    assert (chance < 0.5).mean() == pytest.approx(0.05, abs=0.06)
+    companions = fit_label_model(enrolled, truth, nobody)
+    assert np.median(label_posterior(enrolled, companions).none) == pytest.approx(0.05, abs=0.01)
+
+
+def test_sides_that_do_not_overlap_have_a_finite_answer():
+    enrolled, truth, unknown = left_out(7)
+    far = replace(unknown, scores=unknown.scores - 3)
+    model = fit_label_model(enrolled, truth, far)
+    assert math.isfinite(model.none_level)
+    assert math.isfinite(model.none_slope)
+    assert (label_posterior(enrolled, model).none < 0.01).all()
+    assert (label_posterior(far, model).none > 0.99).all()
