@@ -19,7 +19,7 @@ folds, with each λ of `RIDGES` and without whitening. "whitened" takes the λ o
 ones the largest. "auto" takes it only if the gain over no whitening is more than `STANDARD_ERRORS` standard
 errors, paired by row and clustered by class: rows of a class are not independent, and the best of several λ
 is a little lucky (of simulated sets with nothing to gain, 30 classes of 8 rows, 3 % were whitened; with one
-standard error 26 %). The choice is made before a projection (``embedding_dim``) and before training. Of each
+standard error 26 %). The choice is made before a projection (``embedding_dim``) and before training. Of a
 class up to `MEMBERS` rows are judged, and up to `JUDGED` of a fold, chosen at random beyond.
 
 Policy: fewer than two classes a fold to leave out, and a `PairList`, which has no classes: "auto" means the
