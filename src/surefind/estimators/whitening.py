@@ -32,7 +32,7 @@ Cost: two passes over the rows, O(n d²), in float64; (FOLDS + 1) d² numbers an
 
 What is not guaranteed: that other classes than those of the fit gain. On frozen ImageNet features of CUB200
 a λ below 0.3 lost recall@1 on training classes left out, and 1 … 10 gained (0.807 without whitening, 0.796
-with 0.1, 0.813 with 1, 0.814 with 10); which of these is chosen, and whether "auto" whitens at all, depended
+with 0.1, 0.813 with 1, 0.814 with 10); which one is chosen, and whether "auto" whitens at all, depended
 on the folds. `RIDGE` is so no safe choice for such vectors. Centring first, which is not done, gave 0.816.
 
 Axes: ``n`` examples, ``d`` columns, ``k`` classes, ``f`` folds, ``b`` rows of a block, ``r`` rows judged,
