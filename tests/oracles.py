@@ -128,6 +128,17 @@ def whitening(scatter, ridge):
     return scipy.linalg.inv(scipy.linalg.sqrtm(shrunk * d / np.trace(shrunk)))
 
 
+def unit_mean(X):
+    """Mean of the rows at unit length."""
+    return np.mean([x / np.sqrt(x @ x) for x in X], axis=0)
+
+
+def centred_whitening(scatter, mean, ridge):
+    """The head that subtracts a mean and whitens: W (h - μ) = [W, -W μ] [h, 1]."""
+    W = whitening(scatter, ridge)
+    return np.c_[W, -W @ mean]
+
+
 def nearest_is_alike(u, labels):
     """Whether each row's nearest other row, by angle, is of its class."""
     u = u / np.sqrt((u**2).sum(1, keepdims=True))

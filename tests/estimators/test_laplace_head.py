@@ -14,7 +14,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import surefind as sf
 from surefind.estimators.laplace_head import LaplaceHead, recall_among, relation_of_targets
+from surefind.estimators.whitening import RIDGE
 from surefind.models.checkpoint import save_tensors
+from surefind.models.vectors import Vectors
 
 
 @pytest.fixture
@@ -369,7 +371,7 @@ def test_the_whitened_head_is_the_metric_and_its_posterior_is_fitted_there(stret
     X, y = stretched
     head = LaplaceHead(metric="whitened", margin=2.0, prior_precision=0.5).fit(X, y)
     scatter = oracles.positive_scatter(X, oracles.class_kind(y))
-    W = np.c_[oracles.whitening(scatter, head.whitening_), np.zeros(5)]
+    W = oracles.centred_whitening(scatter, oracles.unit_mean(X), head.whitening_)
     np.testing.assert_allclose(head.posterior_.mean, W, rtol=1e-9, atol=1e-12)
     h = torch.from_numpy(np.c_[X / np.linalg.norm(X, axis=1, keepdims=True), np.ones(240)])
     outputs = h @ torch.from_numpy(W).T
@@ -401,7 +403,7 @@ def test_auto_without_whitening_is_the_identity(vectors):
     )
     assert "too few to leave some out" in auto.metric_reason_
     assert torch.equal(auto.posterior_.precision, plain.posterior_.precision)
-    assert LaplaceHead(metric="whitened", scale=9).fit(X, y).whitening_ == 0.1
+    assert LaplaceHead(metric="whitened", scale=9).fit(X, y).whitening_ == RIDGE
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "kronecker", "dense"])
@@ -410,7 +412,8 @@ def test_whitened_heads_may_be_narrow_structured_trained_and_saved(stretched, st
     options = {"metric": "whitened", "structure": structure, "scale": 100, "prior_precision": 1}
     start = LaplaceHead(3, **options).fit(X, y)
     assert start.transform(X).shape == (240, 3)
-    assert not start.posterior_.mean[:, -1].any()
+    outputs = start.posterior_.mean @ Vectors(X).features(slice(None)).T
+    torch.testing.assert_close(outputs.mean(1), torch.zeros(3).double())  # centred, by the bias
     trained = LaplaceHead(3, epochs=1, learning_rate=1e-6, **options).fit(X, y)
     torch.testing.assert_close(trained.posterior_.mean, start.posterior_.mean, atol=1e-3, rtol=0)
     assert not torch.equal(trained.posterior_.mean, start.posterior_.mean)
@@ -433,7 +436,7 @@ def test_whitening_of_zero_rows_mapped_files_and_other_targets(stretched, tmp_pa
         hole = LaplaceHead(**options).fit(np.insert(X, 9, 0, axis=0), np.insert(y, 9, 3))
     torch.testing.assert_close(hole.posterior_.mean, expected.mean)
     rows = [0, 1, 8, 9, 16, 24, 32]
-    assert LaplaceHead(**options).fit(X[rows], some_pairs()).whitening_ == 0.1
+    assert LaplaceHead(**options).fit(X[rows], some_pairs()).whitening_ == RIDGE
     places = np.c_[100.0 * y, np.zeros(240)]
     with pytest.raises(sf.InputError) as refused:
         LaplaceHead(**options).fit(X, places)

@@ -17,8 +17,8 @@ two radii, or is a `PairList`. A label that is no whole number is refused: a reg
 would make almost every pair negative. Classes with one example have no positive pair but count as negatives
 of the others. A zero row has no direction: `fit` leaves it out with a warning, and `embed` returns κ = 0.
 
-``metric="whitened"`` starts from W of `surefind.estimators.whitening` instead of the identity: within-class
-whitening, learnt from positive pairs in closed form. The identity is the default: it needs no choice, and
+``metric="whitened"`` starts from `surefind.estimators.whitening` instead of the identity: centring, in the
+bias, and within-class whitening, learnt from positive pairs in closed form. The identity is the default: it needs no choice, and
 its neighbours are those of X; "auto" takes whitening only where classes left out say that it helps.
 
 The scan of the pairs is exact up to 200,000 examples, and samples 8,192 columns beyond
@@ -285,7 +285,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _weights(self, vectors: Vectors, relation: Relation, metric: Metric, seed: int) -> Tensor:
         """Build the head, and train it if that is asked for."""
         z = self.embedding_dim and int(self.embedding_dim)
-        encoder = vector_encoder(vectors, z, metric.matrix)
+        encoder = vector_encoder(vectors, z, metric.weights)
         if not self.epochs:
             return encoder.head_weights()
         if isinstance(relation, Classes):

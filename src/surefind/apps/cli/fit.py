@@ -200,14 +200,14 @@ def _prepared(
         say(f"{len(zero)} vectors are zero, the first at {zero[0]}, and are left out.")
         dataset = dataset[np.delete(np.arange(len(dataset)), zero)]
         vectors = Vectors(np.asarray(dataset.inputs))
-    matrix = None
+    weights = None
     if metric != "identity" and (dataset.labels is not None or dataset.positions is not None):
         relation = as_relation(dataset.relation())
         generator = seeded(seed, "classes left out")
         chosen = choose_metric(vectors, relation, metric, generator=generator)
-        matrix = chosen.matrix
+        weights = chosen.weights
         say(f"The metric is {chosen.name}: {chosen.reason}")
-    return dataset, vector_encoder(vectors, dim, matrix).float()
+    return dataset, vector_encoder(vectors, dim, weights).float()
 
 
 def _prior(text: str | None) -> Any:
