@@ -18,8 +18,9 @@ would make almost every pair negative. Classes with one example have no positive
 of the others. A zero row has no direction: `fit` leaves it out with a warning, and `embed` returns κ = 0.
 
 ``metric="whitened"`` starts from `surefind.estimators.whitening` instead of the identity: centring, in the
-bias, and within-class whitening, learnt from positive pairs in closed form. The identity is the default: it needs no choice, and
-its neighbours are those of X; "auto" takes whitening only where classes left out say that it helps.
+bias, and within-class whitening, learnt from positive pairs in closed form. The identity is the default: it
+needs no choice, and its neighbours are those of X; "auto" takes whitening only where classes left out say
+that it helps.
 
 The scan of the pairs is exact up to 200,000 examples, and samples 8,192 columns beyond
 (`surefind.curvature.pair_scan`), labels and the diagonal only. X may be memory-mapped; an exact scan holds

@@ -3,12 +3,12 @@
     S = Σ_(i,j) (h_i - h_j)(h_i - h_j)ᵀ    over the m unordered positive pairs,    S̄ = S/m
     W = ((S̄ d/tr S̄ + λ I) / (1 + λ))^(-1/2),    z = W (h - μ)
 
-with h the unit vectors without the one, and μ their mean: the head is W with the bias -W μ. Up to a factor, which the sphere removes, W is
-(S̄ + λ (tr S̄/d) I)^(-1/2): the inverse root of a covariance with linear shrinkage λ/(1 + λ) to a multiple of
-the identity. The factor makes the mean eigenvalue under the root one, so that W tends to the identity for
-large λ, and a given prior precision means the same with either metric. Directions in which members of a
-class differ count less; it is the centring and within-class whitening of PLDA. The identity stays
-uncentred: its neighbours are those of X.
+with h the unit vectors without the one, and μ their mean: the head is W with the bias -W μ. Up to a factor,
+which the sphere removes, W is (S̄ + λ (tr S̄/d) I)^(-1/2): the inverse root of a covariance with linear
+shrinkage λ/(1 + λ) to a multiple of the identity. The factor makes the mean eigenvalue under the root one,
+so that W tends to the identity for large λ, and a given prior precision means the same with either metric.
+Directions in which members of a class differ count less; it is the centring and within-class whitening of
+PLDA. The identity stays uncentred: its neighbours are those of X.
 
 **Weights of the classes.** Every positive pair counts the same, as in the contrastive loss. A class of n_c
 examples so enters as n_c Σ_(i in c) (h_i - mean_c)(h_i - mean_c)ᵀ: n_c times its weight in the pooled
@@ -32,13 +32,13 @@ identity, "whitened" is refused. Rows without a direction must be left out befor
 `Metric.reason` says why.
 
 Cost: two passes over the rows, O(n d²), in float64, however many rounds: these only add up shares. Then 16
-eigendecompositions, and 15 searches of up to `JUDGED` rows for each candidate. (`SHARES` + 2) d² numbers and
-one mean a class are held.
+eigendecompositions, and 15 searches of up to `JUDGED` rows for each candidate. (`SHARES` + 2) d² numbers
+and one mean a class are held.
 
 What is not guaranteed: that other classes than those of the fit gain. On training classes of CUB200 (frozen
-ImageNet features) recall@1 was 0.809 without whitening and, with λ = 10, 3, 1, 0.3, 0.1, 0.03, it was 0.819,
-0.818, 0.818, 0.815, 0.808, 0.800 with one deal; with others the best λ was 3 and 10 less than 0.001 below.
-λ from 1 to 10 is alike there, and `RIDGE` is the middle of it.
+ImageNet features) recall@1 was 0.809 without whitening and, with λ = 10, 3, 1, 0.3, 0.1, 0.03, it was
+0.819, 0.818, 0.818, 0.815, 0.808, 0.800 with one deal; with others the best λ was 3 and 10 less than 0.001
+below. λ from 1 to 10 is alike there, and `RIDGE` is the middle of it.
 
 Axes: ``n`` examples, ``d`` columns, ``k`` classes, ``s`` shares, ``b`` rows of a block, ``r`` rows judged,
 ``c`` candidates.
