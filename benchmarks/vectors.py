@@ -18,6 +18,7 @@ import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,8 @@ SIZES = {  # rows, columns, columns to scan, memory-mapped
 }
 HEADS = {
     "identity": {},
+    "whitened": {"metric": "whitened"},
+    "auto": {"metric": "auto"},
     "principal 128": {"embedding_dim": 128},
     "trained, 10 epochs": {"epochs": 10},
     "trained 128, 20 epochs": {"embedding_dim": 128, "epochs": 20, "learning_rate": 1e-3},
@@ -90,7 +93,7 @@ def chords(cosines: torch.Tensor) -> np.ndarray:
     return (2 - 2 * cosines.double()).clamp(min=0).sqrt().numpy()
 
 
-def quality(options: dict[str, float], folder: Path) -> dict[str, float]:
+def quality(options: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Fit on CUB classes 1 … 100; search classes 101 … 200 among themselves; Cars are unknown."""
     X, y = read(folder / "cub200_effnetlite0.npz")
     cars, _ = read(folder / "cars196_test_effnetlite0.npz")
@@ -111,6 +114,7 @@ def quality(options: dict[str, float], folder: Path) -> dict[str, float]:
         "seconds": seconds,
         "recall_at_1": float(1 - wrong.mean()),
         "clipped": head.clipped_,
+        "metric": head.metric_reason_,
         **{f"auroc {k}": metrics.auroc(known, new) for k, (known, new) in signals.items()},
         **{
             f"r_auroc {k}": metrics.auroc(known[~wrong], known[wrong])

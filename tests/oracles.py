@@ -3,6 +3,8 @@
 import math
 
 import mpmath
+import numpy as np
+import scipy.linalg
 import torch
 from torch.func import hessian, jacrev
 
@@ -107,6 +109,47 @@ def head_gauss_newton(weights, features, targets, distance, approximation):
     z, d = weights.shape
     embed = lambda p, h: p.view(z, d) @ h
     return gauss_newton(embed, weights.flatten(), features, targets, distance, approximation)
+
+
+def positive_scatter(X, kind):
+    """Mean of (h_i - h_j)(h_i - h_j)ᵀ over the unordered positive pairs of unit rows."""
+    h = X / np.sqrt((X**2).sum(1, keepdims=True))
+    terms = [
+        np.outer(h[i] - h[j], h[i] - h[j])
+        for i in range(len(h))
+        for j in range(i)
+        if kind[i, j] == 1
+    ]
+    return np.mean(terms, axis=0)
+
+
+def whitening(scatter, ridge):
+    """Inverse root of the scatter with a ridge, at the scale where the mean eigenvalue below it is one."""
+    d = len(scatter)
+    shrunk = scatter + ridge * np.trace(scatter) / d * np.eye(d)
+    return scipy.linalg.inv(scipy.linalg.sqrtm(shrunk * d / np.trace(shrunk)))
+
+
+def unit_mean(X):
+    """Mean of the rows at unit length."""
+    return np.mean([x / np.sqrt(x @ x) for x in X], axis=0)
+
+
+def centred_whitening(scatter, mean, ridge):
+    """The head that subtracts a mean and whitens: W (h - μ) = [W, -W μ] [h, 1]."""
+    W = whitening(scatter, ridge)
+    return np.c_[W, -W @ mean]
+
+
+def nearest_is_alike(u, labels):
+    """Whether each row's nearest other row, by angle, is of its class."""
+    u = u / np.sqrt((u**2).sum(1, keepdims=True))
+    alike = []
+    for i in range(len(u)):
+        cosine = u @ u[i]
+        cosine[i] = -np.inf
+        alike.append(labels[cosine.argmax()] == labels[i])
+    return np.array(alike)
 
 
 def spherical_first_moment(mean, variance, digits=30):

@@ -14,7 +14,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import surefind as sf
 from surefind.estimators.laplace_head import LaplaceHead, recall_among, relation_of_targets
+from surefind.estimators.whitening import RIDGE
 from surefind.models.checkpoint import save_tensors
+from surefind.models.vectors import Vectors
 
 
 @pytest.fixture
@@ -35,7 +37,11 @@ def some_pairs(n=7):
 
 
 # Not with all defaults: calibrating the scale takes longer than all the rest, a hundred times.
-@parametrize_with_checks([LaplaceHead(scale=100), LaplaceHead(2, epochs=1, prior_precision=1)])
+@parametrize_with_checks([
+    LaplaceHead(scale=100),
+    LaplaceHead(2, epochs=1, prior_precision=1),
+    LaplaceHead(metric="auto", scale=100),
+])
 @pytest.mark.slow
 def test_is_an_estimator_as_scikit_learn_defines_it(estimator, check):
     check(estimator)
@@ -289,6 +295,7 @@ def test_zero_rows_are_left_out_and_known_to_be_unknown(vectors):
         ({"embedding_dim": 1}, "embedding_dim must be a whole number of at least 2"),
         ({"embedding_dim": 9}, "embedding_dim"),
         ({"structure": "full"}, "structure must be one of"),
+        ({"metric": "cosine"}, "metric must be one of"),
         ({"epochs": -1}, "epochs must be a whole number"),
         ({"distance": "cosine"}, "distance must be one of"),
         ({"margin": 0}, "margin must be a finite number above 0"),
@@ -349,6 +356,92 @@ def test_nothing_to_score_is_refused(vectors):
         head.score(X[:5], np.arange(5))
     with pytest.raises(sf.InputError, match="score needs labels or positions"):
         head.score(X[:7], some_pairs())
+
+
+@pytest.fixture
+def stretched():
+    """Classes whose members differ mostly in two of five columns: whitening gains."""
+    g = np.random.default_rng(0)
+    labels = np.repeat(np.arange(30), 8)
+    apart = np.array([0.1, 0.1, 0.1, 2, 2]) * g.standard_normal((240, 5))
+    return g.standard_normal((30, 5))[labels] + apart, labels
+
+
+def test_the_whitened_head_is_the_metric_and_its_posterior_is_fitted_there(stretched):
+    X, y = stretched
+    head = LaplaceHead(metric="whitened", margin=2.0, prior_precision=0.5).fit(X, y)
+    scatter = oracles.positive_scatter(X, oracles.class_kind(y))
+    W = oracles.centred_whitening(scatter, oracles.unit_mean(X), head.whitening_)
+    np.testing.assert_allclose(head.posterior_.mean, W, rtol=1e-9, atol=1e-12)
+    h = torch.from_numpy(np.c_[X / np.linalg.norm(X, axis=1, keepdims=True), np.ones(240)])
+    outputs = h @ torch.from_numpy(W).T
+    curvature = sf.dataset_curvature(
+        h, outputs, torch.from_numpy(y), distance="arccos", margin=2.0
+    ).clamp(min=0)
+    torch.testing.assert_close(head.posterior_.precision, 240 * curvature + 0.5)
+    np.testing.assert_allclose(
+        (head.transform(X) * oracles.normalize(outputs).numpy()).sum(1), 1, atol=1e-3
+    )
+    assert head.metric_ == "whitened"
+
+
+def test_unseen_classes_gain_by_whitening(stretched):
+    X, y = stretched
+    seen, unseen = y < 20, y >= 20
+    scores = {}
+    for metric in ("identity", "whitened", "auto"):
+        head = LaplaceHead(metric=metric, scale=100).fit(X[seen], y[seen])
+        scores[metric] = head.score(X[unseen], y[unseen])
+    assert scores["auto"] == scores["whitened"] > scores["identity"] + 0.1
+
+
+def test_auto_without_whitening_is_the_identity(vectors):
+    X, y = vectors  # five classes: too few to leave some out
+    auto, plain = LaplaceHead(metric="auto", scale=9).fit(X, y), LaplaceHead(scale=9).fit(X, y)
+    assert (
+        (auto.metric_, auto.whitening_) == (plain.metric_, plain.whitening_) == ("identity", None)
+    )
+    assert "too few to leave some out" in auto.metric_reason_
+    assert torch.equal(auto.posterior_.precision, plain.posterior_.precision)
+    assert LaplaceHead(metric="whitened", scale=9).fit(X, y).whitening_ == RIDGE
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "kronecker", "dense"])
+def test_whitened_heads_may_be_narrow_structured_trained_and_saved(stretched, structure, tmp_path):
+    X, y = stretched
+    options = {"metric": "whitened", "structure": structure, "scale": 100, "prior_precision": 1}
+    start = LaplaceHead(3, **options).fit(X, y)
+    assert start.transform(X).shape == (240, 3)
+    outputs = start.posterior_.mean @ Vectors(X).features(slice(None)).T
+    torch.testing.assert_close(outputs.mean(1), torch.zeros(3).double())  # centred, by the bias
+    trained = LaplaceHead(3, epochs=1, learning_rate=1e-6, **options).fit(X, y)
+    torch.testing.assert_close(trained.posterior_.mean, start.posterior_.mean, atol=1e-3, rtol=0)
+    assert not torch.equal(trained.posterior_.mean, start.posterior_.mean)
+    start.save(tmp_path / "head")
+    again = LaplaceHead.load(tmp_path / "head")
+    for name in ("metric_", "whitening_", "metric_reason_"):
+        assert getattr(again, name) == getattr(start, name)
+    assert again.get_params() == start.get_params()
+    np.testing.assert_array_equal(again.uncertainty(X), start.uncertainty(X))
+
+
+def test_whitening_of_zero_rows_mapped_files_and_other_targets(stretched, tmp_path):
+    X, y = stretched
+    options = {"metric": "whitened", "scale": 100, "prior_precision": 1}
+    expected = LaplaceHead(**options).fit(X, y).posterior_
+    np.save(tmp_path / "x.npy", X)
+    mapped = LaplaceHead(**options).fit(np.load(tmp_path / "x.npy", mmap_mode="r"), y)
+    torch.testing.assert_close(mapped.posterior_.precision, expected.precision)
+    with pytest.warns(UserWarning, match="rows of X are zero"):
+        hole = LaplaceHead(**options).fit(np.insert(X, 9, 0, axis=0), np.insert(y, 9, 3))
+    torch.testing.assert_close(hole.posterior_.mean, expected.mean)
+    rows = [0, 1, 8, 9, 16, 24, 32]
+    assert LaplaceHead(**options).fit(X[rows], some_pairs()).whitening_ == RIDGE
+    places = np.c_[100.0 * y, np.zeros(240)]
+    with pytest.raises(sf.InputError) as refused:
+        LaplaceHead(**options).fit(X, places)
+    assert refused.value.field == "metric"
+    assert LaplaceHead(**options | {"metric": "auto"}).fit(X, places).metric_ == "identity"
 
 
 @pytest.mark.parametrize("kind", ["labels", "positions"])

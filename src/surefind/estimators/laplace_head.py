@@ -17,6 +17,11 @@ two radii, or is a `PairList`. A label that is no whole number is refused: a reg
 would make almost every pair negative. Classes with one example have no positive pair but count as negatives
 of the others. A zero row has no direction: `fit` leaves it out with a warning, and `embed` returns κ = 0.
 
+``metric="whitened"`` starts from `surefind.estimators.whitening` instead of the identity: centring, in the
+bias, and within-class whitening, learnt from positive pairs in closed form. The identity is the default: it
+needs no choice, and its neighbours are those of X; "auto" takes whitening only where classes left out say
+that it helps.
+
 The scan of the pairs is exact up to 200,000 examples, and samples 8,192 columns beyond
 (`surefind.curvature.pair_scan`), labels and the diagonal only. X may be memory-mapped; an exact scan holds
 outputs (n, z) three to five times, a sampled one only blocks.
@@ -47,6 +52,7 @@ from surefind.curvature.structured import STRUCTURES
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
+from surefind.estimators.whitening import METRICS, Metric, choose_metric
 from surefind.learning.methods.deterministic import EncoderTask
 from surefind.learning.seeds import seeded
 from surefind.learning.train import TrainConfig, train
@@ -85,7 +91,9 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     Args:
         embedding_dim: z; None for as many as X has columns.
-        epochs: Passes of training; 0 keeps the identity, or the principal projection.
+        metric: What the head is before training: "identity", "whitened" within classes, or "auto": whitened
+            only if that retrieves classes that were left out better. See `surefind.estimators.whitening`.
+        epochs: Passes of training; 0 keeps the metric, or the principal projection in it.
         distance: "arccos" or "euclidean", see `surefind.curvature.outputs`.
         margin: Squared distance up to which negative pairs repel.
         structure: Of the posterior: "diagonal", "kronecker" or, for small heads, "dense".
@@ -102,6 +110,9 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     Attributes:
         posterior_: The posterior over weights (z, d + 1).
         embedding_dim_: z.
+        metric_: "identity" or "whitened".
+        whitening_: λ, the shrinkage of the whitening; None for the identity.
+        metric_reason_: Why this metric, in a sentence.
         prior_precision_: δ.
         scale_: What the curvature was multiplied with.
         clipped_: Share of the curvature that was clipped.
@@ -113,6 +124,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self,
         embedding_dim: Any = None,
         *,
+        metric: Any = "identity",
         epochs: Any = 0,
         distance: Any = "arccos",
         margin: Any = MARGIN,
@@ -127,6 +139,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         random_state: Any = 0,
     ) -> None:
         self.embedding_dim = embedding_dim
+        self.metric = metric
         self.epochs = epochs
         self.distance = distance
         self.margin = margin
@@ -153,7 +166,9 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         scale, prior = (
             float(v) if isinstance(v, Real) else v for v in (self.scale, self.prior_precision)
         )
-        weights = self._weights(vectors, relation, seed)
+        generator = seeded(seed, "classes left out")
+        metric = choose_metric(vectors, relation, self.metric, generator=generator)
+        weights = self._weights(vectors, relation, metric, seed)
         curvature, error = scan_pairs(
             vectors,
             weights,
@@ -174,7 +189,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             scale=scale,
             prior_precision=prior,
         )
-        return self._set_fitted(fitted, error)
+        return self._set_fitted(fitted, error, metric)
 
     def transform(self, X: Any) -> Any:
         """Compute the directions of `embed` alone: unit vectors (n, z), of the kind of X."""
@@ -221,6 +236,8 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             "prior_precision": self.prior_precision_,
             "scale": self.scale_,
             "pair_scan_error": self.pair_scan_error_,
+            "whitening": self.whitening_,
+            "metric_reason": self.metric_reason_,
             "feature_names": list(getattr(self, "feature_names_in_", [])),
         }
         tensors = {"mean": self.posterior_.mean} | posterior_tensors(self.posterior_)
@@ -235,7 +252,9 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         mean = tensors.pop("mean")
         posterior = restored_posterior(POSTERIORS[metadata["structure"]], mean, tensors)
         fitted = FittedPosterior(posterior, metadata["prior_precision"], metadata["scale"])
-        head = cls(**metadata["parameters"])._set_fitted(fitted, metadata["pair_scan_error"])
+        metric = Metric(None, metadata["whitening"], metadata["metric_reason"])
+        head = cls(**metadata["parameters"])
+        head._set_fitted(fitted, metadata["pair_scan_error"], metric)
         head.n_features_in_ = mean.shape[1] - 1
         if metadata["feature_names"]:
             head.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
@@ -264,9 +283,10 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         inner, outer = float(self.positive_radius), float(self.negative_radius)
         return relation_of_targets(y, n, positive_radius=inner, negative_radius=outer)
 
-    def _weights(self, vectors: Vectors, relation: Relation, seed: int) -> Tensor:
+    def _weights(self, vectors: Vectors, relation: Relation, metric: Metric, seed: int) -> Tensor:
         """Build the head, and train it if that is asked for."""
-        encoder = vector_encoder(vectors, self.embedding_dim and int(self.embedding_dim))
+        z = self.embedding_dim and int(self.embedding_dim)
+        encoder = vector_encoder(vectors, z, metric.weights)
         if not self.epochs:
             return encoder.head_weights()
         if isinstance(relation, Classes):
@@ -289,7 +309,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         train(EncoderTask(encoder, Contrastive(float(self.margin))), data, config)
         return encoder.head_weights()
 
-    def _set_fitted(self, fitted: FittedPosterior, error: float) -> "LaplaceHead":
+    def _set_fitted(self, fitted: FittedPosterior, error: float, metric: Metric) -> "LaplaceHead":
         """Take over what was learnt, under the names that scikit-learn gives such things."""
         self.posterior_: Posterior = fitted.posterior
         self.embedding_dim_ = len(fitted.posterior.mean)
@@ -297,6 +317,9 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.scale_ = fitted.scale
         self.clipped_ = fitted.posterior.clipped
         self.pair_scan_error_ = error
+        self.metric_ = metric.name
+        self.whitening_ = metric.ridge
+        self.metric_reason_ = metric.reason
         return self
 
 
@@ -304,6 +327,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Refuse options that are out of range; scikit-learn forbids the constructor to look at them."""
     if options["embedding_dim"] is not None:
         check_int("embedding_dim", options["embedding_dim"], least=2)
+    check_choice("metric", options["metric"], METRICS)
     check_int("epochs", options["epochs"], least=0)
     check_choice("distance", options["distance"], DISTANCES)
     check_choice("structure", options["structure"], STRUCTURES)

@@ -2,11 +2,12 @@
 
 Post-hoc LAM: a Laplace posterior of the last linear layer. Vectors from elsewhere are prepared, and their
 layer starts, as in `LaplaceHead` (`surefind.models.vectors`): the identity, so that they stay what they are
-and gain a κ, or a principal projection; it is learnt first if epochs are asked for.
+and gain a κ, a whitening within classes (`surefind.estimators.whitening`), or a principal projection; it is
+learnt first if epochs are asked for.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
@@ -17,6 +18,9 @@ from surefind.apps.cli.run_folder import as_settings, check_run, open_run
 from surefind.apps.cli.sources import check_fits, holds_vectors, read_for, read_source, read_vectors
 from surefind.apps.cli.train import fit_and_save
 from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from surefind.estimators.whitening import MetricName
 
 
 def fit(
@@ -55,6 +59,12 @@ def fit(
         float | None,
         Option(help="Observations that the loss stands for; tuned on training data otherwise."),
     ] = None,
+    metric: Annotated[
+        Literal["identity", "whitened", "auto"],
+        Option(
+            help="Vectors as they are, or whitened within classes; `auto`: if classes left out gain by it."
+        ),
+    ] = "identity",
     epochs: Annotated[
         int, Option(help="Passes to learn a layer on vectors; 0 leaves them as they are.")
     ] = 0,
@@ -96,13 +106,14 @@ def fit(
         if on is not None:
             raise InputError("vectors are fitted on themselves; leave --on out.", field="on")
         dataset, trained_on = _vectors(model, labels, data), model
-        dataset, network = _prepared(dataset, embedding_dim)
+        dataset, network = _prepared(dataset, embedding_dim, metric, seed)
         on_bad = "refuse"
         learner = sf.MetricLearner(network, margin=margin or MARGIN, **how)
     else:
-        if labels is not None or epochs or embedding_dim is not None:
+        if labels is not None or epochs or embedding_dim is not None or metric != "identity":
             raise InputError(
-                "--labels, --epochs and --embedding-dim are for vectors; a run has its own training."
+                "--labels, --metric, --epochs and --embedding-dim are for vectors; a run has its own "
+                "training."
             )
         run = open_run(Path(model))
         trained = run.learner()
@@ -155,12 +166,16 @@ def point_estimate(learner: "sf.MetricLearner") -> "sf.Encoder":
     return fitted.encoder
 
 
-def _prepared(dataset: "sf.Dataset", dim: int | None) -> tuple["sf.Dataset", "sf.Encoder"]:
+def _prepared(
+    dataset: "sf.Dataset", dim: int | None, metric: "MetricName", seed: int
+) -> tuple["sf.Dataset", "sf.Encoder"]:
     """Build the encoder of vectors, and leave out those without a direction.
 
     Args:
         dataset: The vectors.
         dim: Outputs; None for as many as the vectors have.
+        metric: What the encoder's layer is before a projection or training.
+        seed: Of the run.
 
     Returns:
         The vectors that have a direction, and the encoder.
@@ -170,7 +185,10 @@ def _prepared(dataset: "sf.Dataset", dim: int | None) -> tuple["sf.Dataset", "sf
     """
     import numpy as np
 
+    from surefind.estimators.whitening import choose_metric
+    from surefind.learning.seeds import seeded
     from surefind.models.vectors import Vectors, vector_encoder
+    from surefind.pairs.relations import as_relation
 
     if dataset.read(slice(0, 1)).ndim != 2:
         raise InputError(
@@ -181,7 +199,15 @@ def _prepared(dataset: "sf.Dataset", dim: int | None) -> tuple["sf.Dataset", "sf
     if len(zero):
         say(f"{len(zero)} vectors are zero, the first at {zero[0]}, and are left out.")
         dataset = dataset[np.delete(np.arange(len(dataset)), zero)]
-    return dataset, vector_encoder(vectors, dim).float()
+        vectors = Vectors(np.asarray(dataset.inputs))
+    weights = None
+    if metric != "identity" and (dataset.labels is not None or dataset.positions is not None):
+        relation = as_relation(dataset.relation())
+        generator = seeded(seed, "classes left out")
+        chosen = choose_metric(vectors, relation, metric, generator=generator)
+        weights = chosen.weights
+        say(f"The metric is {chosen.name}: {chosen.reason}")
+    return dataset, vector_encoder(vectors, dim, weights).float()
 
 
 def _prior(text: str | None) -> Any:

@@ -36,6 +36,7 @@ from surefind.learning.seeds import seeded
 from surefind.learning.session import TrainingSession
 from surefind.learning.train import epoch_batches, relation_of
 from surefind.models.encoder import Encoder, on_sphere, plain_features
+from surefind.models.vectors import UnitRows
 from surefind.pairs.blocks import blocks
 from surefind.pairs.losses import pair_targets
 from surefind.posterior.contract import Posterior, posterior_tensors, restored_posterior
@@ -74,7 +75,10 @@ class HeadEmbedder:
         """Embed a batch, with κ from the posterior, without sampling."""
         head = self.encoder.head
         plain = plain_features(self.encoder.backbone, head, inputs)
-        return self.posterior.predict_plain(plain, head(plain))
+        found = self.posterior.predict_plain(plain, head(plain))
+        if isinstance(self.encoder.backbone, UnitRows):  # a zero vector's outputs are only the bias
+            return Embeddings(found.mean, found.kappa * plain.any(1))
+        return found
 
     def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
         """Return a function that draws embeddings; jointly, the same heads embed all its batches."""
