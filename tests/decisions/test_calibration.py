@@ -132,7 +132,8 @@ def test_too_few_queries_say_how_many_are_needed():
     assert not few.reached
     assert few.threshold is None
     assert 299 <= few.more_queries < 30000
-    assert f"about {few.more_queries:,} more" in few.summary
+    assert f"about {90 + few.more_queries:,} calibration queries in all" in few.summary
+    assert "Another split of the same queries is no remedy" in few.summary
     signals, _, _ = faces(300, np.random.default_rng(6))
     found = few.decide(signals)
     assert "match" not in found.decision
@@ -172,6 +173,13 @@ def test_all_right_matches_what_looks_like_it():
     assert "All answers were right" in sure.summary
     assert (sure.decide(signals).decision == "match").mean() > 0.95
     assert sure.decide(one(log_kappa=0, distance=3, margin=0, density=3)).decision[0] != "match"
+
+
+def test_650_right_answers_are_enough_for_one_per_cent():
+    for seed in range(100):
+        rng = np.random.default_rng([16, seed])
+        signals, _, _ = faces(650, rng)
+        assert calibrate(signals, np.ones(650), enrolled=np.ones(650), rng=rng).reached
 
 
 def test_all_wrong_matches_nothing():
