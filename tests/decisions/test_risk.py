@@ -171,6 +171,7 @@ def test_the_guarantee_holds_in_a_thousand_calibrations():
     assert np.mean(coverage) > 0.5  # 0.707 would be perfect knowledge
 
 
+@pytest.mark.slow
 def test_650_right_answers_are_hardly_ever_refused():
     right, refused = np.ones(650, dtype=bool), 0
     for seed in range(1000):

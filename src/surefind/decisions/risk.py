@@ -37,15 +37,22 @@ by probabilities of fits that did not see the query, predicts the highest chance
 
 Neither N(t) nor R(t) is known, so both vary. For t the k-th highest of m values of the fitting part, the
 fraction of all queries above it is Beta(k, m + 1 - k), whatever their distribution; N(t) is then
-beta-binomial (here the normal distribution of equal mean and variance). r has the posterior of the wrong
-ones among those that the fitting part accepts, by Jeffreys' prior Beta(½, ½). The start thus keeps a
-distance from n_0: to *expect* 299 accepted queries is to fail half of the time. A poor prediction costs
-coverage and never the guarantee, because the testing part has no influence on it. Were the start chosen by
-the observed N(t), the accepted ones would no longer be independent draws given their number.
+beta-binomial (here the normal distribution of equal mean and variance).
+
+Of the rate r the fitting part knows little where it saw no error among a few accepted queries. So the
+probability lends its shape: with p(t) the mean of 1 - probability among the accepted, the rate at t is
+
+    r(t) = p(t) min_{s <= t} r_s / p(s)      r_s: posterior of what was counted at s, prior Beta(½, ½)
+
+In effect counts at loose thresholds, which are large, set the scale, and the probability says how much
+better a stricter threshold is. Of starts whose chance to fail is within a tenth of the least the loosest is
+taken, to stay clear of n_0: to *expect* 299 accepted queries is to fail half of the time. A poor prediction
+costs coverage and never the guarantee, because the testing part has no influence on it. Were the start
+chosen by the observed N(t), the accepted ones would no longer be independent draws given their number.
 
 Two starts that share the error (the fallback procedure, Wiens 2003: level δ_i at start i, plus the level of
-the step before if that passed) also control it, but were no better in any simulated world than one start:
-half of the error raises n_0 from 299 to 368.
+the step before if that passed) control it too. They are left out: half of the error raises n_0 from 299 to
+368, and in a first trial on simulated worlds they refused about as often as one start.
 
 **Floor.** `safe_floor` bounds a quantile by an order statistic (a one-sided tolerance limit, Wilks 1941).
 
@@ -83,6 +90,9 @@ RATES = 8
 
 DEVIATIONS = np.linspace(-4, 4, 33)
 """Standard deviations from its mean at which N(t) is looked at."""
+
+AS_GOOD = 1.1
+"""Starts are as good as the best if their chance to fail is at most so many times its chance."""
 
 LIKELY = 0.9
 """Chance to pass with as many queries as are asked for."""
@@ -191,12 +201,16 @@ def plan_thresholds(
     # The fits that did not see a query have scales of their own: the same fraction is compared.
     accepted, wrong = _counts(np.sort(unseen)[::-1][taken - 1], unseen, right)
     quantiles = (np.arange(RATES) + 0.5) / RATES
-    rates = betaincinv((wrong + 0.5)[:, None], (accepted - wrong + 0.5)[:, None], quantiles)
+    counted = betaincinv((wrong + 0.5)[:, None], (accepted - wrong + 0.5)[:, None], quantiles)
+    doubt = np.cumsum(1 - np.sort(unseen)[::-1])[accepted - 1] / accepted
+    shape = np.maximum(doubt, 1e-9)[:, None]  # a saturated probability must not divide by 0
+    rates = shape * np.minimum.accumulate((counted / shape)[::-1])[::-1]
     chance = chance_to_pass(
         taken / (n + 1), rates, seen=n, trials=trials, max_wrong=max_wrong, confidence=confidence
     )
     # With too few queries none can pass; the loosest then says most about the data.
-    first = int(chance.argmax()) if chance.any() else len(thresholds) - 1
+    failure = 1 - np.minimum(chance, 1)
+    first = int(np.flatnonzero(failure <= AS_GOOD * failure.min())[-1])
     return ThresholdPlan(tuple(map(float, thresholds)), first)
 
 
@@ -335,9 +349,10 @@ def queries_needed(
 ) -> int | None:
     """Estimate how many calibration queries pass with a chance of 90 %, if error rates stay as they are.
 
-    A rate is taken as the median of its posterior (Jeffreys' prior), since none is known to be 0. One that is
-    too high, but by its exact lower bound may be so by chance, is taken as half of ``max_wrong``. Thresholds
-    that accepted a handful of queries are uninformative and left out. Numbers are tried in steps of 5 %.
+    A rate is taken as the median of its posterior (Jeffreys' prior), since none is known to be 0. One that
+    is too high, but by its exact lower bound may be so by chance, is taken as half of ``max_wrong``.
+    Thresholds that accepted a handful of queries are uninformative and left out. Numbers are tried in steps
+    of 5 %.
 
     Args:
         curve: What was measured.
