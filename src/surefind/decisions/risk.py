@@ -256,7 +256,7 @@ def most_wrong(accepted: Any, max_wrong: float, confidence: float) -> np.ndarray
 
     most = np.floor(bdtrik(1 - confidence, accepted, max_wrong))
     # The inverse may miss a whole number by rounding.
-    return np.where(bdtr(most + 1, accepted, max_wrong) <= 1 - confidence, most + 1, most)
+    return np.asarray(most + (bdtr(most + 1, accepted, max_wrong) <= 1 - confidence))
 
 
 def walk_thresholds(
