@@ -308,7 +308,7 @@ def decisions_lines() -> list[str]:
         "| calibrations on | max_wrong | calibrations | violated | target reached | coverage | oracle |",
         "| --- | --: | --: | --: | --: | --: | --: |",
         *(
-            f"| {name} | {p['max_wrong']:.0%} | {p['runs']:,} | {p['exceeded']:.1%} | {p['reached']:.0%} "
+            f"| {name} | {p['max_wrong']:.0%} | {p['runs']:,} | {p['exceeded']:.1%} | {p['reached']:.1%} "
             f"| {p['coverage']:.0%} | {p['best_coverage']:.0%} |"
             for name, p in promised.items()
         ),

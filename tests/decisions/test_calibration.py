@@ -132,7 +132,8 @@ def test_too_few_queries_say_how_many_are_needed():
     assert not few.reached
     assert few.threshold is None
     assert 299 <= few.more_queries < 30000
-    assert f"about {few.more_queries:,} more" in few.summary
+    assert f"about {90 + few.more_queries:,} calibration queries in all" in few.summary
+    assert "Another split of the same queries is no remedy" in few.summary
     signals, _, _ = faces(300, np.random.default_rng(6))
     found = few.decide(signals)
     assert "match" not in found.decision
@@ -154,7 +155,7 @@ def test_noise_says_that_more_queries_do_not_help():
 def test_bad_luck_asks_for_a_few_more():
     # The rate is fine at loose thresholds, but the planned start has an error too many.
     for seed in range(60):
-        unlucky = calibrated(500, seed=seed)
+        unlucky = calibrated(300, seed=seed)
         if not unlucky.reached and unlucky.more_queries is not None:
             assert unlucky.more_queries >= 59
             return
@@ -173,6 +174,13 @@ def test_all_right_matches_what_looks_like_it():
     assert (sure.decide(signals).decision == "match").mean() > 0.95
     bad = one(log_kappa=0, distance=3, margin=0, density=3, consensus=0, evidence=-20)
     assert sure.decide(bad).decision[0] != "match"
+
+
+def test_650_right_answers_are_enough_for_one_per_cent():
+    for seed in range(40):
+        rng = np.random.default_rng([16, seed])
+        signals, _, _ = faces(650, rng)
+        assert calibrate(signals, np.ones(650), enrolled=np.ones(650), rng=rng).reached
 
 
 def test_all_wrong_matches_nothing():

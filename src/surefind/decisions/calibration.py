@@ -11,7 +11,7 @@ answers below it (with the same confidence, from the testing part), and never ab
 whatever is rejected is more likely wrong than right. How a query is then answered: `decision`.
 
 **Not reached.** If no threshold passes, ``threshold`` is None, nothing is a match, and ``more_queries``
-estimates how many more are needed; None if more of the same would not help.
+estimates how many more are needed for a chance of 90 %; None if more of the same would not help.
 
 **Groups.** A group with enough data has a threshold of its own, see `groups`.
 
@@ -42,7 +42,7 @@ from surefind.decisions.groups import (
     group_thresholds,
 )
 from surefind.decisions.probability import Contributions, MatchProbability, measure_contributions
-from surefind.decisions.risk import RiskCurve, least_accepted, more_queries, safe_floor
+from surefind.decisions.risk import LIKELY, RiskCurve, least_accepted, more_queries, safe_floor
 from surefind.decisions.signals import Signals
 from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
@@ -189,8 +189,10 @@ class Calibration:
         failed = f"Target not reached: {target}. Nothing is answered as a match"
         if self.more_queries is not None:
             return (
-                f"{failed}. At the observed error rates, about {self.more_queries:,} more "
-                "calibration queries are needed."
+                f"{failed}. At the observed error rates, about {self.queries + self.more_queries:,} "
+                f"calibration queries in all, {self.more_queries:,} more than these, would reach it with "
+                f"a chance of {LIKELY:.0%}. Another split of the same queries is no remedy: who tries "
+                "until one passes has no guarantee."
             )
         lowest = min((curve.wrong_rate[i] for i in curve.informative), default=1.0)
         return (

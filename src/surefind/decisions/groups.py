@@ -3,7 +3,8 @@
 **Split.** A third of the queries, drawn at random, fits the probability and plans the thresholds (`risk`);
 nothing is fitted to the other two thirds, so what they say of a threshold is independent of how it was
 planned. Each query of the fitting part also has a probability by a fit that did not see it, from `FOLDS`
-folds.
+folds. Folds that take turns (cross-fitting) would test every query, but the model of one fold depends on
+queries that another one tests, so their pooled counts are not binomial; we know no exact bound for them.
 
 **Groups.** A group whose own queries pass the fixed-sequence test gets its own threshold, with the same
 guarantee for that group. A group whose wrong-match rate at the common threshold is significantly above
@@ -36,7 +37,9 @@ from surefind.errors import InputError
 
 FIT_FRACTION = 1 / 3
 """A small fit ranks nearly as well as a large one, while each tested query tightens the bound: with a half
-instead of a third, the accepted fraction was smaller in every simulated world."""
+instead of a third, the accepted fraction was smaller in every simulated world. Less than a third is better
+where answers are wrong often, and worse where the few wrong ones must be learned from: in a simulated world
+with 1 % promised of 1,300 queries, a third, a quarter and a fifth refused 17, 22 and 31 % of 200 runs."""
 
 
 @dataclass(frozen=True, eq=False)
