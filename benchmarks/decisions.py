@@ -11,7 +11,8 @@ The population is then the distribution, so the true wrong-match rate of each ca
 bad luck or a bad plan. ``best_coverage`` is what a threshold chosen with knowledge of all outcomes could
 accept. ``splits`` draws without replacement and measures the rest, whose rate then has errors of its own.
 
-*Signals*: on queries that nothing was fitted to: how well each score separates right top answers from all
+*Signals*: on queries that nothing was fitted to: how well each score separates right answers (the voted label,
+`surefind.decisions.label_posterior`, fitted to the gallery's own items) from all
 others, unknown queries among them: AUROC, the area under the risk-coverage curve (lower is better), and the
 largest coverage with at most 1 % wrong. ``combined`` is the decision layer's probability, the mean over
 splits of the calibration queries; ``worst`` the worst of them. Mahalanobis is no signal of that layer.
@@ -25,6 +26,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,8 +35,16 @@ import numpy as np
 from frozen import Columns, frozen
 from measure import environment
 
-from surefind.decisions import Signals, calibrate, neighbour_signals
+from surefind import Gallery
+from surefind.decisions import (
+    Signals,
+    Votes,
+    calibrate,
+    label_posterior,
+    neighbour_signals,
+)
 from surefind.estimators.laplace_head import LaplaceHead
+from surefind.gallery.label_fit import VOTERS
 from surefind.metrics import aurc, r_auroc, risk_coverage_curve
 from surefind.retrieval.baselines import fit_mahalanobis
 from surefind.retrieval.search import nearest
@@ -54,10 +64,10 @@ World = Callable[[int, np.random.Generator], tuple[Signals, np.ndarray]]
 
 
 def everything_useful(n: int, rng: np.random.Generator) -> tuple[Signals, np.ndarray]:
-    """Draw right answers that are better in all four signals, in normal noise."""
+    """Draw right answers that are better in all signals, in normal noise."""
     right = rng.random(n) < 0.8
-    shift = right[:, None] * np.array([0.7, -1.5, 1.0, -0.8])
-    return Signals(*(rng.normal(size=(n, 4)) + shift).T), right
+    shift = right[:, None] * np.array([0.7, 0.7, 0.7, -1.0, 0.7, -0.7])
+    return Signals(*(rng.normal(size=(n, 6)) + shift).T), right
 
 
 def unknown_and_confused(n: int, rng: np.random.Generator) -> tuple[Signals, np.ndarray]:
@@ -66,7 +76,10 @@ def unknown_and_confused(n: int, rng: np.random.Generator) -> tuple[Signals, np.
     distance = np.array([0.4, 0.9, 0.45])[kind] + 0.12 * rng.normal(size=n)
     margin = np.abs(np.array([0.35, 0.08, 0.06])[kind] + 0.12 * rng.normal(size=n))
     density = distance + 0.1 * np.abs(rng.normal(size=n))
-    return Signals(5 + 0.5 * rng.normal(size=n), distance, margin, density), kind == 0
+    consensus = 20 * margin + 2 * rng.normal(size=n)
+    evidence = 10 * (0.65 - distance) + rng.normal(size=n)
+    log_kappa = 5 + 0.5 * rng.normal(size=n)
+    return Signals(consensus, evidence, log_kappa, distance, margin, density), kind == 0
 
 
 def all_right(n: int, rng: np.random.Generator) -> tuple[Signals, np.ndarray]:
@@ -159,14 +172,49 @@ def open_set(
     return gallery, queries, ~held_out[~inside]
 
 
-def signals_of(gallery: Columns, queries: Columns) -> tuple[Signals, np.ndarray]:
-    """Search the queries, and say which top answers are right; κ is that of an identity head."""
-    head = LaplaceHead(random_state=SEED).fit(gallery["vectors"], gallery["labels"])
-    found = nearest(queries["vectors"].astype(np.float64), gallery["vectors"], 10)
-    names = gallery["labels"][found.indices.numpy()]
-    distances = (2 - 2 * found.similarities).clamp(min=0).sqrt().numpy()
-    kappa = head.embed(queries["vectors"]).kappa
-    return neighbour_signals(kappa, distances, names), names[:, 0] == queries["labels"]
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Queries after a search of a gallery.
+
+    Attributes:
+        signals: Theirs.
+        right: Whether the voted label is right.
+        vote: Its probability by the neighbourhood alone.
+        nearest_right: Whether the nearest item's label is right.
+        nearest_vote: Probability of the nearest item's label, by the neighbourhood alone.
+    """
+
+    signals: Signals
+    right: np.ndarray
+    vote: np.ndarray
+    nearest_right: np.ndarray
+    nearest_vote: np.ndarray
+
+
+def ask(gallery: Columns, queries: Columns, metric: str = "identity") -> Asked:
+    """Search the queries through a `LaplaceHead` of the gallery, which gives κ and, if asked, a metric."""
+    head = LaplaceHead(metric=metric, random_state=SEED).fit(gallery["vectors"], gallery["labels"])
+    items, asked = head.transform(gallery["vectors"]), head.embed(queries["vectors"])
+    names, labels = np.unique(gallery["labels"], return_inverse=True)
+    kept = Gallery(normalize=True)
+    kept.add(items, labels=labels)
+    found = nearest(asked.mean.astype(np.float64), items, VOTERS)
+    near = labels[found.indices.numpy()]
+    cosines = found.similarities.numpy()
+    votes = Votes(cosines, near, np.bincount(labels)[near], len(labels) - VOTERS)
+    posterior = label_posterior(votes, kept.label_model)
+    answer = near[np.arange(len(near)), posterior.candidates[:, 0]]
+    truth = queries["labels"]
+    listed = near[np.arange(len(near))[:, None], posterior.candidates]
+    same = (listed == near[:, :1]) & (posterior.candidates >= 0)
+    distances = np.sqrt(np.maximum(2 - 2 * cosines, 0))
+    return Asked(
+        neighbour_signals(asked.kappa, distances, near, posterior),
+        names[answer] == truth,
+        posterior.probability[:, 0],
+        names[near[:, 0]] == truth,
+        np.where(same, posterior.probability, 0).sum(axis=1),
+    )
 
 
 def real(columns: Columns, unknown_fraction: float, max_wrong: float) -> dict[str, Any]:
@@ -174,7 +222,8 @@ def real(columns: Columns, unknown_fraction: float, max_wrong: float) -> dict[st
     parts = []
     for number in range(GALLERIES):
         gallery, queries, enrolled = open_set(columns, unknown_fraction, number)
-        signals, right = signals_of(gallery, queries)
+        asked = ask(gallery, queries)
+        signals, right = asked.signals, asked.right
         half = len(right) // 2
         drawn, split = (
             promise(signals, right, enrolled, REAL_RUNS, half, max_wrong, replace=replace)
@@ -190,16 +239,19 @@ def real(columns: Columns, unknown_fraction: float, max_wrong: float) -> dict[st
     return {"max_wrong": max_wrong, "runs": GALLERIES * REAL_RUNS, **mean, "galleries": parts}
 
 
-def signal_table(gallery: Columns, cal: Columns, test: Columns) -> dict[str, Any]:
+def signal_table(
+    gallery: Columns, cal: Columns, test: Columns, metric: str = "identity"
+) -> dict[str, Any]:
     """Compare the signals, alone and combined, on test queries."""
     known = np.unique(gallery["labels"])
     enrolled = np.isin(test["labels"], known)
     both = {k: np.concatenate([cal[k], test[k]]) for k in ("vectors", "labels")}
-    signals, right = signals_of(gallery, both)
+    asked = ask(gallery, both, metric)
+    signals, right = asked.signals, asked.right
     first, rest = slice(None, len(cal["labels"])), slice(len(cal["labels"]), None)
     distant = fit_mahalanobis(gallery["vectors"], gallery["labels"]).score(both["vectors"])
     oriented = dict(zip(Signals.names, signals.oriented().T, strict=True))
-    scores = oriented | {"mahalanobis": -np.asarray(distant)}
+    scores = oriented | {"label posterior": asked.vote, "mahalanobis": -np.asarray(distant)}
     alone = {name: figures(right[rest], score[rest]) for name, score in scores.items()}
     combined, decided = [], []
     for seed in range(SPLITS):
@@ -225,6 +277,8 @@ def signal_table(gallery: Columns, cal: Columns, test: Columns) -> dict[str, Any
             "test": float(1 - enrolled.mean()),
         },
         "accuracy_of_enrolled": float(right[rest][enrolled].mean()),
+        "nearest_accuracy_of_enrolled": float(asked.nearest_right[rest][enrolled].mean()),
+        "vote_auroc_for_the_nearest": r_auroc(asked.nearest_right[rest], -asked.nearest_vote[rest]),
         "unknown_detected_by_distance_auroc": r_auroc(enrolled, -oriented["distance"][rest]),
         "signals": alone | {"combined": mean},
         "worst": worst,
@@ -244,6 +298,7 @@ def figures(right: np.ndarray, score: np.ndarray) -> dict[str, float]:
         "auroc": r_auroc(right, -score),
         "aurc": aurc(right, -score),
         "coverage_at_1_percent": coverage_at(right, score, 0.01),
+        "coverage_at_10_percent": coverage_at(right, score, 0.1),
     }
 
 
@@ -259,7 +314,7 @@ def clinc_table(columns: Columns) -> dict[str, Any]:
     return signal_table(parts["gallery"], parts["cal"], parts["test"])
 
 
-def open_set_table(columns: Columns, seed: int) -> dict[str, Any]:
+def open_set_table(columns: Columns, seed: int, metric: str = "identity") -> dict[str, Any]:
     """Half of the queries calibrate; unknown classes are others in either half."""
     gallery, queries, enrolled = open_set(columns, 1 / 3, seed)
     rng = np.random.default_rng(SEED)
@@ -267,7 +322,7 @@ def open_set_table(columns: Columns, seed: int) -> dict[str, Any]:
     first_half = np.isin(queries["labels"], people[: len(people) // 2])
     cal = np.where(enrolled, rng.random(len(enrolled)) < 0.5, first_half)
     halves = [{k: v[some] for k, v in queries.items()} for some in (cal, ~cal)]
-    return signal_table(gallery, *halves)
+    return signal_table(gallery, *halves, metric)
 
 
 def main() -> None:
@@ -293,7 +348,9 @@ def main() -> None:
             "signals, CLINC150": of("clinc150", clinc_table),
             "signals, LFW": of("lfw", open_set_table, DEVELOPED),
             "signals, LFW, other people": of("lfw", open_set_table, DEVELOPED + 1),
+            "signals, LFW, a third split": of("lfw", open_set_table, DEVELOPED + 2),
             "signals, CUB200": of("cub200", open_set_table, DEVELOPED),
+            "signals, CUB200, whitened": of("cub200", open_set_table, DEVELOPED, "whitened"),
             "promise, LFW, 1 % wrong": of("lfw", real, 1 / 3, 0.01),
             "promise, CUB200, 10 % wrong": of("cub200", real, 1 / 4, 0.1),
         }
