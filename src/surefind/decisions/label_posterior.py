@@ -216,7 +216,7 @@ def label_densities(
     seen = np.bincount(segment.ravel(), weights=np.isfinite(votes.scores).ravel())[segment]
     with np.errstate(divide="ignore"):
         density = np.where(first, np.log(mass / votes.sizes) + top, -np.inf)
-    return density, np.where(first, np.maximum(votes.sizes - seen, 0), 0)
+    return density, np.where(first, np.maximum(votes.sizes - seen, 0), 0.0)
 
 
 def fit_label_model(
