@@ -2,7 +2,7 @@
 
 A query that needs a person is asked about; what the person says is decided:
 
-    accept    the top answer is right           the label is the top answer's
+    accept    the answered label is right       the label is that one
     reject    it is not in the gallery          the label is None
     relabel   it is something else there        the label is what the person says
 
@@ -67,7 +67,7 @@ class Reviews:
         """Let a query wait for a person.
 
         Args:
-            question: ``vector``, ``kappa`` (None if infinite), ``top`` and what else the page shows.
+            question: ``vector``, ``kappa`` (None if infinite), ``label`` and what else the page shows.
 
         Returns:
             The review's id.
@@ -106,9 +106,9 @@ class Reviews:
                 if verdict == "relabel" and label is None:
                     raise InputError("relabel needs a label: what the query shows.")
                 if verdict != "relabel":
-                    label = json.loads(found[0])["top"]["label"] if verdict == "accept" else None
+                    label = json.loads(found[0])["label"] if verdict == "accept" else None
                 if verdict == "accept" and label is None:
-                    raise InputError("the nearest item has no label to accept; relabel or reject.")
+                    raise InputError("the answer has no label to accept; relabel or reject.")
                 entry = {"id": id_, "when": _now(), "verdict": verdict, "label": label}
                 self._connection.execute(
                     "UPDATE reviews SET decision = ?, "
