@@ -114,6 +114,16 @@ def test_reviews_survive_a_restart(tmp_path):
     assert queries.kappa.tolist() == [np.inf, 3.0]
 
 
+def test_questions_about_the_nearest_item_wait_no_more(client):
+    """Earlier code asked them; what was decided about them stays."""
+    reviews = client.app.state.service.reviews
+    old = {"vector": [1.0, 0.0], "kappa": 3.0, "top": {"id": 1, "label": "x"}}
+    id_ = reviews.ask(old)
+    assert client.get("/v1/reviews").json()["total"] == 0
+    answer = client.post("/v1/reviews", json={"id": id_, "verdict": "accept"})
+    assert answer.status_code == 409
+
+
 def test_killed_at_any_moment_no_acknowledged_review_is_lost(tmp_path):
     script = (
         "import sys\n"

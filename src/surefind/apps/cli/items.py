@@ -235,12 +235,12 @@ def own_ids(gallery: "sf.Gallery", items: Items) -> dict[int, str]:
     rows = {name: row for row, name in enumerate(items.ids)}
     there = {id_: rows[id_] for id_ in gallery if isinstance(id_, str) and id_ in rows}
     if items.files is not None:
-        folder = Path(gallery.about.get("images", ""))
-        paths = {id_: (gallery.get(id_).payload or {}).get("path") for id_ in there}
+        folder, files = Path(gallery.about.get("images", "")), items.files
+        paths = {id_: (gallery.get(id_).payload or {}).get("path", "") for id_ in there}
         there = {
             id_: row
             for id_, row in there.items()
-            if paths[id_] and (folder / paths[id_]).resolve() == Path(items.files[row]).resolve()
+            if (folder / str(paths[id_])).resolve() == Path(files[row]).resolve()
         }
     return {row: id_ for id_, row in there.items()}
 
