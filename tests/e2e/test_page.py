@@ -34,7 +34,7 @@ def test_a_known_query_is_a_match(page, world):
     assert "probability" in answer
     assert re.search(r"surer than \d+ % of the calibration's queries", answer)
     assert page.locator(".found li").count() >= 10  # neighbours, and evidence that is farther away
-    assert answer.split("\n")[2] == text(page, ".verdict .chance")
+    assert re.fullmatch(r"(> )?\d+ %", text(page, ".verdict .chance"))
     assert text(page, "#evidence section:first-child h3") == f"Evidence for {label}"
     page.wait_for_selector(".found img.picture")
     assert page.locator("#answer").get_attribute("aria-live") == "polite"
@@ -45,6 +45,7 @@ def test_an_unknown_query_is_unmistakably_unknown(page, world):
     drop(page, data)
     answer = text(page, ".answer.no_match")
     assert "Unknown: no match" in answer
+    assert page.locator(".chance").count() == 0  # of what would it be?
     assert "✕" in answer
     assert "Do not act on it." in answer
     assert "none of these is a match" in text(page, "#evidence")
@@ -84,6 +85,18 @@ def test_the_answer_is_a_label_and_its_items_come_first(tmp_path, open_page):
         assert "i30 (the query itself)" in parts.nth(1).inner_text()
         ids = [item.get_attribute("data-id") for item in page.locator(".found li").all()]
         assert len(ids) == len(set(ids))  # nothing is shown twice
+
+
+def test_a_split_is_told_in_words(page, world):
+    def split(route):
+        body = route.fetch().json()
+        body["answers"][0]["reasons"] = ["split neighbourhood: 0.55 a: x, 0.41 <b>"]
+        route.fulfill(json=body)
+
+    page.route("**/v1/search/image*", split)
+    data, _ = unsure(world)
+    drop(page, data)
+    assert text(page, ".reasons") == "Two or more labels compete. Look at each of them."
 
 
 def test_what_is_no_image_is_refused(page):

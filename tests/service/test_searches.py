@@ -1,12 +1,15 @@
 """Search over HTTP returns what the gallery returns, one query at a time or many."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from service.world import blurred, outvoted, png
 
 from surefind.apps.service import messages as wire
+from surefind.apps.service import searches
+from surefind.decisions import decision
 from surefind.gallery.answers import answer_records
 from surefind.gallery.gallery import Gallery
 
@@ -65,6 +68,12 @@ def test_answers_are_what_openapi_says_and_the_gallery_records(world, client, as
     assert (
         ask(client, png(world.known[0])).json()["answers"][0].keys() == found["answers"][0].keys()
     )
+
+
+def test_the_page_has_a_sentence_for_each_reason():
+    source = (Path(searches.__file__).parent / "page" / "answer.js").read_text()
+    for reason in (*decision.OF_SIGNAL, decision.UNLIKE, decision.TARGET_NOT_REACHED):
+        assert f'"{reason}":' in source
 
 
 def test_the_answer_need_not_be_the_nearest_items_label(serve):

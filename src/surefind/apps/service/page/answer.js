@@ -36,10 +36,12 @@ export function showAnswer(result, calibration) {
     );
   }
   const [sign, title, odds] = VERDICTS[answer.decision];
+  // Beside "unknown" the label's probability would be taken for that of being unknown.
+  const large = answer.decision === "no_match" ? null : make("span", { class: "chance" }, chance(answer.probability).replace("more than ", "> "));
   return make(
     "div",
     { class: `answer ${answer.decision}`, "data-decision": answer.decision },
-    make("p", { class: "verdict" }, make("span", { class: "sign", "aria-hidden": "true" }, sign), make("span", {}, title(name)), make("span", { class: "chance" }, chance(answer.probability))),
+    make("p", { class: "verdict" }, make("span", { class: "sign", "aria-hidden": "true" }, sign), make("span", {}, title(name)), large),
     make("p", { class: "odds" }, odds(name, chance(answer.probability))),
     answer.reasons.length ? make("ul", { class: "reasons" }, ...answer.reasons.map((r) => make("li", {}, reasonText(r)))) : null,
     labelChances(answer),
