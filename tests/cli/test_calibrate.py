@@ -1,6 +1,10 @@
+import shutil
+
 import numpy as np
 import pytest
+from PIL import Image
 
+from surefind.apps.cli.items import own_ids, read_items
 from surefind.gallery.gallery import Gallery
 
 
@@ -100,7 +104,6 @@ def test_groups_have_thresholds_of_their_own(surefind, gallery):
         (["unknown.npy"], "labels"),
         (["gone", "--max-wrong", 2], "max_wrong"),
         (["gone", "--confidence", 1], "confidence"),
-        (["gone", "-k", 0], "k"),
         (["queries.npz", "--unknown", "wide.npy"], "unknown"),
         (["queries.npz", "--unknown", "sure.npz"], "unknown"),
         (["queries.npz", "--unknown", "unknown.npy", "--groups", "g.npy"], "groups"),
@@ -122,6 +125,41 @@ def test_queries_that_a_gallery_refuses_leave_it_uncalibrated(refused, gallery):
         refused("calibrate", gallery, queries)
     with Gallery.open(gallery, mode="r") as opened:
         assert opened.calibration is None
+
+
+@pytest.mark.parametrize("option", [("-k", 5), ("--rank", "match")])
+def test_a_search_has_these_options_and_a_calibration_does_not(surefind, gallery, option):
+    assert surefind("calibrate", gallery, "queries.npz", *option)[0] == 2
+
+
+def test_an_item_of_the_gallery_is_answered_without_itself_if_its_id_says_so(surefind):
+    x, y = faces(200, 1)
+    names = [f"p{i}" for i in range(200)]
+    np.savez("people.npz", features=x, labels=y, ids=names)
+    near = x + 1e-4 * np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
+    np.savez("same.npz", features=near, labels=y, ids=names)
+    np.savez("other.npz", features=near, labels=y)  # ids of a file without them mean nothing
+    surefind("index", "people.npz", "--out", "g")
+    options = ("--normalize", "--unknown", "unknown.npy", *TARGET)
+    np.save("unknown.npy", outsiders(100, 3))
+    code, out, err = surefind("calibrate", "g", "same.npz", *options)
+    assert code == 0, err
+    assert "200 of the queries are items of the gallery" in out
+    code, out, err = surefind("calibrate", "g", "other.npz", *options)
+    assert code == 0, err
+    assert "are items of the gallery" not in out
+
+
+def test_images_of_the_same_name_in_another_folder_are_others(surefind, sure, pets, tmp_path):
+    shutil.copytree(pets, tmp_path / "more")
+    for file in (tmp_path / "more").rglob("*.png"):
+        Image.fromarray(255 - np.asarray(Image.open(file))).save(file)
+    assert surefind("index", "pets", "--run", sure, "--out", "g")[0] == 0
+    with Gallery.open("g", mode="r") as gallery:
+        for folder, same in (("pets", 8), ("more", 0)):
+            items = read_items(folder, sure, None)
+            assert set(items.ids) == set(gallery)
+            assert len(own_ids(gallery, items)) == same
 
 
 def test_without_a_gallery_it_is_said_how_to_make_one(refused):

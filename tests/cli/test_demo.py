@@ -12,9 +12,11 @@ def test_the_demo_reports_what_it_found_and_leaves_a_page(surefind, tmp_path):
     code, out, err = surefind("demo", "--out", "shown")
     assert code == 0, err
     assert "median κ" in out
+    assert "A query (known digits): the most probable label is" in out
     assert out.endswith(str(tmp_path / "shown" / "report.html"))
     page = (tmp_path / "shown" / "report.html").read_text()
     assert "<svg" in page
+    assert page.count("The most probable label is") == 3
     assert not re.search(r"(src|href)=.http", page)
     assert (tmp_path / "shown" / "kappa.svg").is_file()
 

@@ -167,3 +167,17 @@ def test_a_gallery_made_here_is_one_of_the_library(surefind, sure):
         right = [int(x) == int(y) for x, y in zip(answers.labels[:, 0], test.labels, strict=True)]
         assert np.mean(right) > 0.5
         assert json.dumps(gallery.model).startswith('"sha256:')
+
+
+def test_groups_are_kept_with_the_items(surefind, refused):
+    np.savez("a.npz", features=unit(3), ids=["a", "b", "c"])
+    with open("shots.csv", "w") as file:
+        file.write('group\nmonday\n""\nmonday\n')
+    code, _, err = surefind("index", "a.npz", "--out", "g", "--groups", "shots.csv")
+    assert code == 0, err
+    groups = {"a": "monday", "b": None, "c": "monday"}
+    assert {i: item.group for i, item in content().items()} == groups
+    surefind("index", "a.npz", "--out", "g")  # without groups, they stay
+    assert {i: item.group for i, item in content().items()} == groups
+    np.save("short.npy", np.array(["x"]))
+    assert refused("index", "a.npz", "--out", "h", "--groups", "short.npy").field == "groups"

@@ -51,6 +51,9 @@ def test_neighbours_without_a_calibration(surefind, gallery):
     assert "The first 20 of 30 queries" in out
     assert answers.ids[0, 0] in out
     assert f"({answers.labels[0, 0]}," in out  # brackets are no markup
+    assert f"{answers.label[0]} ({answers.label_probability[0, 0]:.2f})" in out
+    assert f"{answers.none[0]:.2f}" in out
+    assert "all by the neighbourhood alone" in out
     code, out, err = surefind("search", gallery, "queries.npz", "--json")
     assert code == 0, err
     first = json.loads(out)[0]
@@ -69,6 +72,14 @@ def test_json_has_everything(surefind, calibrated):
     assert [[n["id"] for n in row["neighbours"]] for row in records] == answers.ids.tolist()
     assert [[n["label"] for n in row["neighbours"]] for row in records] == answers.labels.tolist()
     assert not any(row["stale"] for row in records)
+    assert [row["label"] for row in records] == answers.label.tolist()
+    assert [row["none"] for row in records] == answers.none.tolist()
+    listed = [[found["label"] for found in row["label_probability"]] for row in records]
+    assert listed == answers.candidates.tolist()
+    for i, row in enumerate(records):
+        evidence = [[item["id"] for item in found["items"]] for found in row["evidence"]]
+        assert evidence == [found.ids for found in answers.evidence(i)]
+        assert row["evidence"][0]["label"] == row["label"]
 
 
 def test_the_table_shows_decisions_and_counts_them(surefind, calibrated):
@@ -77,7 +88,37 @@ def test_the_table_shows_decisions_and_counts_them(surefind, calibrated):
     decisions = expected(calibrated).decision.tolist()
     counts = ", ".join(f"{decisions.count(d)} {d}" for d in ("match", "review", "no_match"))
     assert f"Decisions: {counts}." in out
-    assert "probability" in out
+    assert "of the label as calibrated" in out
+
+
+@pytest.fixture
+def outvoted(surefind):
+    """A query whose nearest item is a stray a among many b."""
+    rng = np.random.default_rng(0)
+    centres = np.eye(4)[[0] * 30 + [1] * 30]
+    x = centres + 0.05 * rng.normal(size=(60, 4))
+    x[30] = np.eye(4)[0]  # b by its label, in the middle of the a
+    labels = ["a"] * 30 + ["b"] * 30
+    with Gallery(path="g", normalize=True) as made:
+        made.add(x, ids=[f"i{i}" for i in range(60)], labels=labels)
+    np.savez("query.npz", features=np.eye(4, dtype=np.float32)[:1], ids=["q"])
+    return "g"
+
+
+def test_the_label_need_not_be_the_nearest_items(surefind, outvoted):
+    code, out, err = surefind("search", outvoted, "query.npz", "-k", 2, "--out", "a.csv", "--json")
+    assert code == 0, err
+    (row,) = json.loads(out)
+    assert (row["neighbours"][0]["id"], row["neighbours"][0]["label"]) == ("i30", "b")
+    assert row["label"] == "a" == row["label_probability"][0]["label"]
+    assert row["evidence"][0]["label"] == "a"
+    with open("a.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["label"] for line in lines] == ["a", "a"]
+    assert [line["item_label"] for line in lines] == ["b", "a"]
+    assert lines[0]["runner_up"] == "b"
+    _, out, _ = surefind("search", outvoted, "query.npz")
+    assert f"│ q │ a ({row['label_probability'][0]['probability']:.2f})" in out
 
 
 def test_files_have_every_query(surefind, calibrated):
@@ -89,7 +130,19 @@ def test_files_have_every_query(surefind, calibrated):
     answers = expected(calibrated, k=3)
     assert [r["id"] for r in rows] == answers.ids.ravel().tolist()
     assert [r["rank"] for r in rows[:3]] == ["1", "2", "3"]
-    assert {r["kappa"] for r in rows} == {""}
+    assert {r["kappa"] for r in rows} == {r["item_kappa"] for r in rows} == {""}
+    assert [r["item_label"] for r in rows] == answers.labels.ravel().tolist()
+    first = rows[::3]
+    assert [r["label"] for r in first] == answers.label.tolist()
+    assert [r["runner_up"] for r in first] == answers.candidates[:, 1].tolist()
+    for column, values in (
+        ("label_probability", answers.label_probability[:, 0]),
+        ("runner_up_probability", answers.label_probability[:, 1]),
+        ("none", answers.none),
+        ("probability", answers.probability),
+    ):
+        assert [float(r[column]) for r in first] == values.tolist()
+    assert [r["decision"] for r in first] == answers.decision.tolist()
     surefind("search", calibrated, "queries.npz", "--out", "a.json")
     with open("a.json") as file:
         assert len(json.load(file)) == 30
@@ -131,13 +184,17 @@ def test_bad_images_are_left_out_beside_what_a_program_reads(surefind, refused, 
     assert out.endswith(f"surefind calibrate g HELD-OUT --run {sure} --on-bad skip")
 
 
-def test_groups_and_ranks_reach_the_gallery(surefind, refused, calibrated):
+def test_groups_and_ranks_reach_the_gallery(surefind, calibrated):
     np.save("groups.npy", np.array(["day"] * 30))
-    options = ("--groups", "groups.npy", "--rank", "distance")
-    code, _, err = surefind("search", calibrated, "queries.npz", *options)
+    code, _, err = surefind("search", calibrated, "queries.npz", "--groups", "groups.npy")
     assert code == 0, err
-    error = refused("search", calibrated, "queries.npz", "--rank", "expected")
-    assert isinstance(error, sf.StaleError)
+    np.savez("sure.npz", mean=faces(30, 5)[0], kappa=np.full(30, 5.0))
+    found = {}
+    for rank in ("distance", "expected"):
+        code, out, err = surefind("search", calibrated, "sure.npz", "--rank", rank, "--json")
+        assert code == 0, err
+        found[rank] = [(row["label"], row["decision"]) for row in json.loads(out)]
+    assert found["distance"] == found["expected"]  # an order decides nothing
 
 
 @pytest.mark.parametrize(

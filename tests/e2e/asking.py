@@ -11,7 +11,7 @@ def image_with(world, decision, images):
         found = gallery.search(world.learner.embed(images))
     rows = [i for i, d in enumerate(found.decision) if d == decision]
     best = max(rows, key=lambda i: abs(found.probability[i] - 0.5))
-    return png(images[best]), found.labels[best, 0]
+    return png(images[best]), found.label[best]
 
 
 def known(world):

@@ -6,6 +6,8 @@ import re
 import pytest
 from e2e.asking import drop, known, unknown, unsure
 from playwright import sync_api as api
+from service.live import live
+from service.world import outvoted
 
 from surefind.apps.service.reviews import read_reviews
 
@@ -31,8 +33,10 @@ def test_a_known_query_is_a_match(page, world):
     assert "✓" in answer
     assert "probability" in answer
     assert re.search(r"surer than \d+ % of the calibration's queries", answer)
-    assert page.locator("#found li").count() == 10
-    page.wait_for_selector("#found img.picture")
+    assert page.locator(".found li").count() >= 10  # neighbours, and evidence that is farther away
+    assert re.fullmatch(r"(> )?\d+ %", text(page, ".verdict .chance"))
+    assert text(page, "#evidence section:first-child h3") == f"Evidence for {label}"
+    page.wait_for_selector(".found img.picture")
     assert page.locator("#answer").get_attribute("aria-live") == "polite"
 
 
@@ -41,9 +45,11 @@ def test_an_unknown_query_is_unmistakably_unknown(page, world):
     drop(page, data)
     answer = text(page, ".answer.no_match")
     assert "Unknown: no match" in answer
+    assert page.locator(".chance").count() == 0  # of what would it be?
     assert "✕" in answer
     assert "Do not act on it." in answer
-    assert "none of them a match" in text(page, "#neighbours h3")
+    assert "none of these is a match" in text(page, "#evidence")
+    assert "none of these" in text(page, ".chances li:last-child")
     assert page.locator(".answer .reasons li").count() >= 1
 
 
@@ -54,6 +60,43 @@ def test_a_blurred_query_is_for_a_person(page, world):
     assert f"Perhaps {label}. A person should look." in answer
     assert "review queue" in answer
     assert text(page, "#waiting") == "1"
+
+
+def test_the_answer_is_a_label_and_its_items_come_first(tmp_path, open_page):
+    """The nearest item, here the query itself, is a b among many a."""
+    with outvoted() as gallery:
+        gallery.save(tmp_path / "stray")
+    with live(tmp_path / "stray", None) as address:
+        page = open_page(f"{address}/#browse")
+        page.select_option("#order", "confusing")
+        page.click("button[aria-label='Search with b, i30']")
+        assert text(page, ".verdict").endswith("Most probable: a")
+        names = page.locator(".chances .name").all_inner_texts()
+        assert (names[0], names[-1]) == ("a", "none of these")
+        parts = page.locator("#evidence section")
+        assert [p.get_attribute("data-role") for p in parts.all()] == ["answered", "rival", "rest"]
+        titles = page.locator("#evidence h3").all_inner_texts()
+        assert titles == [
+            "Evidence for a",
+            "Evidence for b, its strongest rival",
+            "Other near items",
+        ]
+        assert set(parts.nth(0).locator("strong").all_inner_texts()) == {"a"}
+        assert "i30 (the query itself)" in parts.nth(1).inner_text()
+        ids = [item.get_attribute("data-id") for item in page.locator(".found li").all()]
+        assert len(ids) == len(set(ids))  # nothing is shown twice
+
+
+def test_a_split_is_told_in_words(page, world):
+    def split(route):
+        body = route.fetch().json()
+        body["answers"][0]["reasons"] = ["split neighbourhood: 0.55 a: x, 0.41 <b>"]
+        route.fulfill(json=body)
+
+    page.route("**/v1/search/image*", split)
+    data, _ = unsure(world)
+    drop(page, data)
+    assert text(page, ".reasons") == "Two or more labels compete. Look at each of them."
 
 
 def test_what_is_no_image_is_refused(page):
@@ -89,7 +132,7 @@ def test_browsing_and_searching_with_an_item(page):
     says(page, "#items", "confuses")
     page.click("#items li:first-child button")
     page.wait_for_selector("#answer .answer")
-    assert "the query itself" in text(page, "#found")
+    assert "the query itself" in text(page, "#evidence")
 
 
 def test_reviewing_by_keyboard_is_kept(page, world, tmp_path):

@@ -155,3 +155,21 @@ def test_pictures_come_from_the_images_folder_and_from_nowhere_else(serve, tmp_p
     gallery.add(np.eye(5), ids=range(5), payload=[{"path": p} for p in paths])
     client = serve(gallery=gallery, learner=None, images=tmp_path / "pictures")
     assert [client.get(f"/v1/items/{i}/image").status_code for i in range(5)] == [200] + [404] * 4
+
+
+def test_the_group_of_an_item_is_kept_changed_and_forgotten(client, world):
+    body = {"items": [{"id": "new", "vector": [0, 0, 1], "group": "monday"}]}
+    client.post("/v1/items", json=body).raise_for_status()
+    assert client.get("/v1/items/new").json()["group"] == "monday"
+    client.put("/v1/items/new", json={"label": 3}).raise_for_status()
+    assert client.get("/v1/items/new").json()["group"] == "monday"
+    client.put("/v1/items/new", json={"group": 7}).raise_for_status()
+    assert client.get("/v1/items/new").json()["group"] == 7
+    client.put("/v1/items/new", json={"group": None}).raise_for_status()
+    assert client.get("/v1/items/new").json()["group"] is None
+    form = {"id": "picture", "group": "tuesday"}
+    file = {"file": ("x.png", png(world.known[0]))}
+    client.post("/v1/items/image", data=form, files=file).raise_for_status()
+    assert client.get("/v1/items/picture").json()["group"] == "tuesday"
+    refused = client.put("/v1/items/new", json={"group": [1]})
+    assert (refused.status_code, "group" in refused.json()["error"]) == (422, True)

@@ -6,14 +6,14 @@ import sys
 
 import numpy as np
 import pytest
-from service.world import blurred, png
+from service.world import blurred, outvoted, png
 
 from surefind.apps.service.reviews import FILE, Reviews, read_reviews
 from surefind.errors import DegenerateError, InputError, StorageError
 
 
 def question(label="x", kappa=3.0):
-    return {"vector": [1.0, 0.0], "kappa": kappa, "top": {"id": 1, "label": label}}
+    return {"vector": [1.0, 0.0], "kappa": kappa, "label": label}
 
 
 def test_unsure_queries_wait_and_are_decided(client, world, ask, tmp_path):
@@ -32,15 +32,30 @@ def test_unsure_queries_wait_and_are_decided(client, world, ask, tmp_path):
         client.post("/v1/reviews", json=body).raise_for_status()
     after = client.get("/v1/reviews").json()
     assert after["total"] == queue["total"] - 3
-    assert [d["label"] for d in after["decided"]] == [first["neighbours"][0]["label"], None, 5]
+    assert [d["label"] for d in after["decided"]] == [first["label"], None, 5]
     queries, labels = read_reviews(tmp_path / "gallery.service")
     assert len(queries) == 3
-    assert labels == [first["neighbours"][0]["label"], None, 5]
+    assert labels == [first["label"], None, 5]
     assert queries.kappa[0] == pytest.approx(first["kappa"])
 
 
+def test_accepting_keeps_the_answered_label_and_not_the_nearest_items(serve):
+    client = serve(gallery=outvoted(), learner=None)
+    body = {"vectors": [[1, 0, 0, 0]], "k": 3}
+    answer = client.post("/v1/search/vector", json=body).json()["answers"][0]
+    assert (answer["label"], answer["neighbours"][0]["label"]) == ("a", "b")
+    reviews = client.app.state.service.reviews
+    shown = {"vector": [1.0, 0, 0, 0], "image": False, "decision": "review"}
+    id_ = reviews.ask(answer | shown)
+    (entry,) = client.get("/v1/reviews").json()["pending"]
+    assert entry["label"] == "a"
+    assert entry["evidence"][0]["label"] == "a"
+    body = {"id": id_, "verdict": "accept"}
+    assert client.post("/v1/reviews", json=body).json()["label"] == "a"
+
+
 def test_what_was_decided_feeds_a_calibration(client, world, ask, tmp_path):
-    for image in np.concatenate([blurred(world.known), world.known])[:200]:
+    for image in np.concatenate([blurred(world.known), world.known, world.unknown]):
         ask(client, png(image))
     for entry in client.get("/v1/reviews", params={"limit": 200}).json()["pending"]:
         body = {"id": entry["id"], "verdict": "reject" if entry["probability"] < 0.5 else "accept"}
@@ -99,6 +114,16 @@ def test_reviews_survive_a_restart(tmp_path):
     assert queries.kappa.tolist() == [np.inf, 3.0]
 
 
+def test_questions_about_the_nearest_item_wait_no_more(client):
+    """Earlier code asked them; what was decided about them stays."""
+    reviews = client.app.state.service.reviews
+    old = {"vector": [1.0, 0.0], "kappa": 3.0, "top": {"id": 1, "label": "x"}}
+    id_ = reviews.ask(old)
+    assert client.get("/v1/reviews").json()["total"] == 0
+    answer = client.post("/v1/reviews", json={"id": id_, "verdict": "accept"})
+    assert answer.status_code == 409
+
+
 def test_killed_at_any_moment_no_acknowledged_review_is_lost(tmp_path):
     script = (
         "import sys\n"
@@ -106,7 +131,7 @@ def test_killed_at_any_moment_no_acknowledged_review_is_lost(tmp_path):
         "from surefind.apps.service.reviews import Reviews\n"
         "reviews = Reviews(Path(sys.argv[1]))\n"
         "while True:\n"
-        "    ids = [reviews.ask({'vector': [1.0, 0.0], 'kappa': 3.0, 'top': {}}) for _ in range(2)]\n"
+        "    ids = [reviews.ask({'vector': [1.0, 0.0], 'kappa': 3.0, 'label': 1}) for _ in range(2)]\n"
         "    reviews.decide(ids[1], 'reject')\n"
         "    print(*ids, flush=True)\n"
     )

@@ -1,11 +1,16 @@
 """Search over HTTP returns what the gallery returns, one query at a time or many."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
-from service.world import blurred, png
+from service.world import blurred, outvoted, png
 
+from surefind.apps.service import messages as wire
+from surefind.apps.service import searches
+from surefind.decisions import decision
+from surefind.gallery.answers import answer_records
 from surefind.gallery.gallery import Gallery
 
 
@@ -41,6 +46,48 @@ def test_image_and_vector_give_the_answer_of_the_gallery(world, client, ask, tmp
             assert tuple(answer["reasons"]) == expected.reasons[row]
 
 
+def test_answers_are_what_openapi_says_and_the_gallery_records(world, client, ask, tmp_path):
+    embedded = world.learner.embed(world.known[:5])
+    vectors, kappa = embedded.mean.tolist(), embedded.kappa.tolist()
+    body = {"vectors": vectors, "kappa": kappa, "k": 4}
+    found = client.post("/v1/search/vector", json=body).json()
+    assert set(found) == set(wire.SearchAnswer.model_fields)
+    with Gallery.open(tmp_path / "gallery", mode="r", on_stale="mark") as gallery:
+        records = answer_records(gallery.search(embedded, k=4))
+    for answer, record in zip(found["answers"], records, strict=True):
+        assert set(answer) == set(wire.Answer.model_fields)
+        assert wire.Answer.model_validate(answer).model_dump() == answer
+        assert set(record) < set(answer)
+        assert answer["label"] == record["label"]
+        assert [e["label"] for e in answer["evidence"]] == [e["label"] for e in record["evidence"]]
+        items = [item for e in answer["evidence"] for item in e["items"]]
+        assert all(item["image"] for item in items)
+        chances = [c["probability"] for c in answer["label_probability"]]
+        assert chances == sorted(chances, reverse=True)
+        assert sum(chances) + answer["none"] <= 1 + 1e-9
+    assert (
+        ask(client, png(world.known[0])).json()["answers"][0].keys() == found["answers"][0].keys()
+    )
+
+
+def test_the_page_has_a_sentence_for_each_reason():
+    source = (Path(searches.__file__).parent / "page" / "answer.js").read_text()
+    for reason in (*decision.OF_SIGNAL, decision.UNLIKE, decision.TARGET_NOT_REACHED):
+        assert f'"{reason}":' in source
+
+
+def test_the_answer_need_not_be_the_nearest_items_label(serve):
+    client = serve(gallery=outvoted(), learner=None)
+    body = {"vectors": [[1, 0, 0, 0]], "k": 2}
+    answer = client.post("/v1/search/vector", json=body).json()["answers"][0]
+    assert [n["label"] for n in answer["neighbours"]] == ["b", "a"]
+    assert answer["label"] == "a"
+    assert [c["label"] for c in answer["label_probability"]] == ["a", "b"]
+    first = answer["evidence"][0]
+    assert (first["label"], len(first["items"])) == ("a", 3)
+    assert "i30" not in {item["id"] for item in first["items"]}
+
+
 def test_most_known_digits_match_and_most_unknown_do_not(world, client, ask):
     def matched(images):
         found = [ask(client, png(x)).json()["answers"][0]["decision"] for x in images]
@@ -48,7 +95,7 @@ def test_most_known_digits_match_and_most_unknown_do_not(world, client, ask):
 
     count = len(world.unknown)
     assert matched(world.known[:count]) > 0.8
-    assert matched(world.unknown) < 0.5  # a tiny network, κ and distance alone: 0.44
+    assert matched(world.unknown) < 0.5  # a tiny network: 0.46, and 0.98 of the known
 
 
 def test_blurred_digits_are_less_sure(world, client, ask):

@@ -79,6 +79,15 @@ def copy(made: World, place: Path) -> Path:
     return place / "gallery"
 
 
+def outvoted() -> Gallery:
+    """Make a gallery in which the item nearest to the first axis is a b, and all others there are a."""
+    x = np.eye(4)[[0] * 30 + [1] * 30] + 0.05 * np.random.default_rng(0).normal(size=(60, 4))
+    x[30] = np.eye(4)[0]
+    gallery = Gallery(normalize=True)
+    gallery.add(x, ids=[f"i{i}" for i in range(60)], labels=["a"] * 30 + ["b"] * 30)
+    return gallery
+
+
 def png(pixels: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
     out = BytesIO()
     Image.fromarray(pixels).save(out, kind, **options)

@@ -1,6 +1,6 @@
-"""`surefind calibrate`: learn from held-out queries when the top answer is a match, at a stated risk."""
+"""`surefind calibrate`: learn from held-out queries when an answer is a match, at a stated risk."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table
 from typer import Option
@@ -8,13 +8,11 @@ from typer import Option
 import surefind as sf
 from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled
-from surefind.apps.cli.items import check_model, labels_like, read_items
+from surefind.apps.cli.items import check_model, labels_like, own_ids, read_items
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
     from surefind.decisions import Contributions
-
-GROUPS = ("groups", "group")
 
 
 def calibrate(
@@ -37,26 +35,19 @@ def calibrate(
     ] = 0.01,
     confidence: Annotated[float, Option(help="Probability with which that holds.")] = 0.95,
     groups: options.Groups = None,
-    k: Annotated[int, Option("-k", help="Neighbours that decisions are based on.")] = 10,
-    rank: Annotated[
-        Literal["distance", "expected", "match"],
-        Option(help="What neighbours are ordered by; the last two use κ."),
-    ] = "distance",
     seed: Annotated[int, Option(help="Splits the queries.")] = 0,
     normalize: options.Normalize = False,
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
 ) -> None:
-    """Learn when the top answer of a search may be called a match, at a stated risk.
+    """Learn when the answer of a search may be called a match, at a stated risk.
 
-    The queries must come as later ones will, unknown ones in the same proportion.
+    The queries must come as later ones will, unknown ones in the same proportion. One that is an item of
+    the gallery (the same vector, file or id) is answered without that item.
 
     Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
-    from surefind.validation import check_int
-
     check_target(max_wrong=max_wrong, confidence=confidence)
-    check_int("k", k, least=1)
     if groups is not None and unknown is not None:
         raise InputError(
             "--groups needs a group for every query: put the unknown ones among the queries, with an "
@@ -71,11 +62,12 @@ def calibrate(
                 f"{queries} has no labels; give them with --labels FILE.", field="labels"
             )
         parts, truth = [known.embeddings], [*known.labels]
+        same = own_ids(opened, known)
         if unknown is not None:
             others = read_items(unknown, run, data, on_bad=on_bad)
             parts.append(others.embeddings)
             truth += [None] * len(others)
-        members = None if groups is None else known.column(groups, GROUPS)
+        members = None if groups is None else known.column(groups, options.GROUP_COLUMN)
         say(
             f"Calibrating on {len(truth)} queries, {truth.count(None)} of them without a match in the "
             "gallery."
@@ -83,11 +75,10 @@ def calibrate(
         found = opened.calibrate(
             together(parts),
             labels_like(opened, truth),
+            ids=[same.get(row, f"query {row}, not an item") for row in range(len(truth))],
             max_wrong=max_wrong,
             confidence=confidence,
             groups=members,
-            k=k,
-            rank=rank,
             seed=seed,
         )
     say(found.summary)

@@ -24,7 +24,16 @@ from surefind.apps.cli.items import (
     new_gallery,
     read_items,
 )
-from surefind.apps.cli.options import DataFolder, Labels, Normalize, OnBad, Run, SourceArgument
+from surefind.apps.cli.options import (
+    GROUP_COLUMN,
+    DataFolder,
+    ItemGroups,
+    Labels,
+    Normalize,
+    OnBad,
+    Run,
+    SourceArgument,
+)
 from surefind.apps.cli.run_folder import open_run
 
 BLOCK = 10_000
@@ -41,6 +50,7 @@ def index(
     ],
     run: Run = None,
     labels: Labels = None,
+    groups: ItemGroups = None,
     prefix: Annotated[
         str, Option(help="Prefix of every id, to tell sources with the same ids apart.")
     ] = "",
@@ -58,6 +68,7 @@ def index(
             closing.enter_context(gallery)
             check_model(gallery, run)
         items = read_items(source, run, data, labels=labels, on_bad=on_bad)
+        together = None if groups is None else items.column(groups, GROUP_COLUMN)
         ids = [prefix + i for i in items.ids]
         check_items(items, ids, normalize, None if gallery is None else gallery.dim)
         if gallery is None:
@@ -78,6 +89,7 @@ def index(
                             ids=[ids[r] for r in some],
                             labels=None if own is None else [own[r] for r in some],
                             payload=None if payload is None else [payload[r] for r in some],
+                            groups=None if together is None else [together[r] for r in some],
                         )
                 done(rows.stop)
         say(

@@ -38,6 +38,7 @@ class Items:
         labels: A text or None each; None if the source has none at all.
         files: The images' files; None if the source is in memory or holds vectors.
         kept: Whether each row of the source is among them; None if all are.
+        named: Whether the ids are the source's own, and not made of its name and the row.
     """
 
     embeddings: "sf.Embeddings | Any"
@@ -45,6 +46,7 @@ class Items:
     labels: list[str | None] | None
     files: "Sequence[str] | None" = None
     kept: Sequence[bool] | None = None
+    named: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -141,7 +143,8 @@ def _of_dataset(dataset: "sf.Dataset", source: str) -> Items:
     if dataset.labels is not None:
         classes = dataset.classes
         labels = [_text(classes[x] if classes else x) for x in dataset.labels.tolist()]
-    return Items(dataset.inputs, list(names), labels, getattr(dataset.inputs, "paths", None))
+    files, named = getattr(dataset.inputs, "paths", None), dataset.names is not None
+    return Items(dataset.inputs, list(names), labels, files, named=named)
 
 
 def _read_file(path: Path) -> Items:
@@ -165,7 +168,7 @@ def _read_file(path: Path) -> Items:
     if found.kappa is not None:
         vectors = sf.Embeddings(vectors, found.kappa.astype(np.float32))
     labels = None if found.labels is None else _texts(found.labels)
-    return Items(vectors, [str(i) for i in ids], labels)
+    return Items(vectors, [str(i) for i in ids], labels, named=found.ids is not None)
 
 
 def _texts(cells: "np.ndarray") -> list[str | None]:
@@ -219,6 +222,27 @@ def labels_like(gallery: "sf.Gallery", labels: Sequence[str | None]) -> list[Any
     if isinstance(next((label for label in stored if label is not None), ""), str):
         return list(labels)
     return [int(x) if x is not None and x.removeprefix("-").isdecimal() else x for x in labels]
+
+
+def own_ids(gallery: "sf.Gallery", items: Items) -> dict[int, str]:
+    """Return, by row, the id of each item that is in the gallery already.
+
+    Images are the same if their files are: two folders often use the same names. Vectors are the same if
+    their file gives them the same id.
+    """
+    if not items.named and items.files is None:
+        return {}
+    rows = {name: row for row, name in enumerate(items.ids)}
+    there = {id_: rows[id_] for id_ in gallery if isinstance(id_, str) and id_ in rows}
+    if items.files is not None:
+        folder, files = Path(gallery.about.get("images", "")), items.files
+        paths = {id_: (gallery.get(id_).payload or {}).get("path", "") for id_ in there}
+        there = {
+            id_: row
+            for id_, row in there.items()
+            if (folder / str(paths[id_])).resolve() == Path(files[row]).resolve()
+        }
+    return {row: id_ for id_, row in there.items()}
 
 
 def _fingerprint(run: Path | None) -> str | None:

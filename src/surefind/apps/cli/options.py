@@ -95,9 +95,19 @@ SourceArgument = Annotated[str, source_argument(help=SOURCE_HELP)]
 DataFolder = Annotated[
     Path | None, Option("--data", envvar="SUREFIND_DATA", help="Folder that holds the data sets.")
 ]
+GROUP_COLUMN = ("groups", "group")
+"""What the column of a file of groups may be called."""
 Groups = Annotated[
     Path | None,
     Option(help="A group for each query: .npy, .npz, or a table with a column `group`."),
+]
+ItemGroups = Annotated[
+    Path | None,
+    Option(
+        "--groups",
+        help="What each item was taken from together with others (a video, a session), a row each: .npy, "
+        ".npz, or a table with a column `group`.",
+    ),
 ]
 Labels = Annotated[
     Path | None,

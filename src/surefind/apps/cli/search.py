@@ -1,10 +1,12 @@
-"""`surefind search`: the nearest items of each query, and a decision about the nearest.
+"""`surefind search`: the label of each query, a decision about it, and the nearest items.
 
-    JSON    a list of {query, decision, probability, reasons, stale, neighbours}; a neighbour is
-            {id, label, score, kappa}
-    CSV     a line for each neighbour: query, decision, probability, reasons, rank, id, label, score, kappa
+    JSON    a list of {query, label, label_probability, none, decision, probability, reasons, kappa, stale,
+            neighbours, evidence}, as `surefind.gallery.answers.answer_records` without the payloads
+    CSV     a line for each neighbour: the columns of `ANSWERED`, then those of `NEIGHBOUR`
 
-Without a calibration there is no decision: null in JSON, empty in CSV. κ = ∞ is null or empty too.
+``probability`` is the calibrated one, that the label is right. ``label_probability``, ``none`` and the
+runner-up's are those of the neighbourhood alone, which no calibration has tested. Without a calibration
+there is no decision: null in JSON, empty in CSV. κ = ∞ is null or empty too.
 """
 
 import csv
@@ -22,17 +24,29 @@ from typer import Option
 
 import surefind as sf
 from surefind.apps.cli import options
-from surefind.apps.cli.calibrate import GROUPS
 from surefind.apps.cli.console import console, say, spelled, to_stderr
 from surefind.apps.cli.items import check_model, read_items
 from surefind.apps.cli.preflight import check_file
 from surefind.files import write_atomically
 
-SHOWN, NEIGHBOURS = 20, 3
+SHOWN, NEIGHBOURS = 20, 2
 """Queries, and neighbours of each, in the table; files have all of them."""
 SUFFIXES = (".json", ".csv")
 DECIDED = ("decision", "probability", "reasons")
-COLUMNS = ("id", "label", "score", "kappa")
+ANSWERED = (
+    "query",
+    "label",
+    "label_probability",
+    "runner_up",
+    "runner_up_probability",
+    "none",
+    *DECIDED,
+    "kappa",
+)
+NEIGHBOUR = ("rank", "id", "item_label", "score", "item_kappa")
+"""Columns of a CSV file."""
+KEPT = {"neighbours": ("id", "label", "score", "kappa"), "items": ("id", "cosine")}
+"""What JSON has of an item."""
 STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
 
 
@@ -44,9 +58,9 @@ def search(
     run: options.Run = None,
     k: Annotated[int, Option("-k", help="Neighbours of each query.")] = 10,
     rank: Annotated[
-        Literal["distance", "expected", "match"] | None,
-        Option(help="What neighbours are ordered by; that of the calibration by default."),
-    ] = None,
+        Literal["distance", "expected", "match"],
+        Option(help="What neighbours are ordered by; the last two use κ. It decides nothing."),
+    ] = "distance",
     stale: Annotated[
         Literal["refuse", "mark", "ignore"],
         Option(help="If the calibration is out of date: no answer, marked, or no decisions."),
@@ -58,7 +72,7 @@ def search(
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
 ) -> None:
-    """Look up images or vectors in a gallery: match, review or no match, and the nearest items.
+    """Look up images or vectors in a gallery: the most probable label, match, review or no match, why.
 
     Example: `surefind search gallery digits:test --run runs/digits -k 5 --out answers.csv`
     """
@@ -72,7 +86,7 @@ def search(
     with sf.Gallery.open(gallery, mode="r", normalize=normalize, on_stale=policy) as opened:
         check_model(opened, run)
         items = read_items(queries, run, data, on_bad=on_bad, announce=aside)
-        members = None if groups is None else items.column(groups, GROUPS)
+        members = None if groups is None else items.column(groups, options.GROUP_COLUMN)
         answers = opened.search(
             items.embeddings, k, rank=rank, decide=stale != "ignore", groups=members
         )
@@ -107,17 +121,21 @@ def show(ids: Sequence[str], answers: "sf.Answers", calibrating: str) -> None:
 def answer_table(ids: Sequence[str], answers: "sf.Answers") -> Table:
     """Return the first answers as a table."""
     decided = answers.decision is not None
-    table = Table("query", *(DECIDED if decided else ()), "nearest")
+    why = ("decision", "reasons") if decided else ()
+    table = Table("query", "label", *why, "runner-up", "none", "nearest")
+    own = "of the label as calibrated, others" if decided else "all"
+    table.caption = f"In brackets after a label its probability: {own} by the neighbourhood alone"
     for row in plain_answers(ids[:SHOWN], answers):
-        near = row["neighbours"][:NEIGHBOURS]
-        cells = [Text(row["query"])]
+        (label, chance), second = _first_two(row)
+        cells = [
+            Text(row["query"]),
+            Text(_labelled(label, row["probability"] if decided else chance)),
+        ]
         if decided:
-            cells += [
-                Text(row["decision"], style=STYLES[row["decision"]]),
-                Text(f"{row['probability']:.3f}"),
-                Text(", ".join(row["reasons"])),
-            ]
-        table.add_row(*cells, Text("; ".join(map(_neighbour_text, near))))
+            verdict = row["decision"]
+            cells += [Text(verdict, style=STYLES[verdict]), Text(", ".join(row["reasons"]))]
+        cells += [Text(_labelled(*second)), Text(f"{row['none']:.2f}")]
+        table.add_row(*cells, Text("; ".join(map(_item_text, row["neighbours"][:NEIGHBOURS]))))
     return table
 
 
@@ -126,11 +144,13 @@ def plain_answers(ids: Sequence[str], answers: "sf.Answers") -> list[dict[str, A
     from surefind.gallery.answers import answer_records
 
     return [
-        {
-            "query": name,
-            **{key: record[key] for key in DECIDED},
-            "stale": answers.stale,
-            "neighbours": [{key: found[key] for key in COLUMNS} for found in record["neighbours"]],
+        {"query": name, "stale": answers.stale}
+        | record
+        | {
+            "neighbours": _only(KEPT["neighbours"], record["neighbours"]),
+            "evidence": [
+                e | {"items": _only(KEPT["items"], e["items"])} for e in record["evidence"]
+            ],
         }
         for name, record in zip(ids, answer_records(answers), strict=False)
     ]
@@ -145,14 +165,30 @@ def csv_text(ids: Sequence[str], answers: "sf.Answers") -> str:
     """Write answers as CSV, a line for each neighbour."""
     stream = io.StringIO()
     write = csv.writer(stream, lineterminator="\n").writerow
-    write(("query", *DECIDED, "rank", *COLUMNS))
+    write((*ANSWERED, *NEIGHBOUR))
     for row in plain_answers(ids, answers):
-        front = row["query"], row["decision"], row["probability"], ", ".join(row["reasons"])
+        first, second = _first_two(row)
+        why = row["decision"], row["probability"], ", ".join(row["reasons"])
+        front = row["query"], *first, *second, row["none"], *why, row["kappa"]
         for place, near in enumerate(row["neighbours"], start=1):
             write([*front, place, *near.values()])
     return stream.getvalue()
 
 
-def _neighbour_text(near: dict[str, Any]) -> str:
+def _first_two(row: dict[str, Any]) -> list[tuple[Any, float | None]]:
+    """Return the two most probable labels with their probabilities; None where there are fewer."""
+    listed = [(found["label"], found["probability"]) for found in row["label_probability"][:2]]
+    return [*listed, (None, None), (None, None)][:2]
+
+
+def _only(names: Sequence[str], items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: item[name] for name in names} for item in items]
+
+
+def _labelled(label: Any, chance: float | None) -> str:
+    return "–" if label is None else f"{label} ({chance:.2f})"
+
+
+def _item_text(near: dict[str, Any]) -> str:
     label = "" if near["label"] is None else f"{near['label']}, "
     return f"{near['id']} ({label}{near['score']:.3f})"

@@ -44,8 +44,8 @@ class Example:
     Attributes:
         kind: One of `KINDS`.
         query: Its image (h, w) in [0, 1].
-        neighbours: The images of its nearest items (k, h, w).
-        label: The nearest item's label.
+        evidence: The images of the nearest items of its label (k, h, w), then those of the strongest rival.
+        label: The most probable one.
         kappa: Of the query.
         decision: One of `DECISIONS`.
         probability: That the label is right.
@@ -54,7 +54,7 @@ class Example:
 
     kind: str
     query: np.ndarray
-    neighbours: np.ndarray
+    evidence: np.ndarray
     label: str
     kappa: float
     decision: str
@@ -71,8 +71,8 @@ class Findings:
         kappa: κ of each kind of query.
         auroc: Detection of each other kind of query among known digits: by κ, and by distance.
         decisions: Fraction of each decision, by kind of query.
-        wrong: Error rate of the matches, and of all nearest neighbours: "calibrated" for digits, seen or
-            not, which the calibration's guarantee covers; "all" for all queries.
+        wrong: Error rate of the matches, and of all answers: "calibrated" for digits, seen or not, which
+            the calibration's guarantee covers; "all" for all queries.
         calibration: The calibration's summary.
         examples: Typical queries.
     """
@@ -156,16 +156,16 @@ def run_demo(
     covered = {kind: answers[kind] for kind in (KINDS[0], KINDS[3])}
     wrong = {"calibrated": _wrong(covered, digits), "all": _wrong(answers, digits)}
     say(
-        "Of digits, seen or not, {:.1%} of the matches are wrong; accepting every nearest neighbour, "
+        "Of digits, seen or not, {:.1%} of the matches are wrong; accepting every answer, "
         "{:.0%} would be.".format(*wrong["calibrated"])
     )
     against = "{:.1%} against {:.0%}".format(*wrong["all"])
     say(f"With the other queries, which the guarantee does not cover, it is {against}.")
-    examples = [_example(kind, digits, kappa, answers) for kind in (KINDS[0], KINDS[3], KINDS[4])]
+    examples = [_example(kind, digits, answers) for kind in (KINDS[0], KINDS[3], KINDS[4])]
     for one in examples:
         why = f" ({', '.join(one.reasons)})" if one.reasons else ""
         say(
-            f"A query ({one.kind}): the nearest item's label is {one.label}; "
+            f"A query ({one.kind}): the most probable label is {one.label}; "
             f"{one.decision.replace('_', ' ')}, probability {one.probability:.0%}{why}."
         )
     return Findings(recall, kappa, auroc, decisions, wrong, calibration.summary, examples)
@@ -240,29 +240,28 @@ def _auroc(
 
 
 def _wrong(answers: dict[str, Answers], digits: Material) -> tuple[float, float]:
-    """Return the error rate of the matches, and of all nearest neighbours."""
+    """Return the error rate of the matches, and of all answers."""
     wrong = np.concatenate([
-        a.labels[:, 0] != np.array(digits.truth[kind], dtype=object) for kind, a in answers.items()
+        a.label != np.array(digits.truth[kind], dtype=object) for kind, a in answers.items()
     ])
     matched = np.concatenate([a.decision == "match" for a in answers.values()])
     return float(wrong[matched].mean()) if matched.any() else 0.0, float(wrong.mean())
 
 
-def _example(
-    kind: str, digits: Material, kappa: dict[str, np.ndarray], answers: dict[str, Answers]
-) -> Example:
+def _example(kind: str, digits: Material, answers: dict[str, Answers]) -> Example:
     """Take the query whose probability is the median of its kind."""
     answer = answers[kind]
     assert answer.probability is not None
     assert answer.decision is not None
     at = int(np.argsort(answer.probability)[len(answer) // 2])
-    rows = [int(str(id_).rpartition("-")[2]) for id_ in answer.ids[at]]
+    shown = [id_ for found in answer.evidence(at) for id_ in found.ids]
+    rows = [int(str(id_).rpartition("-")[2]) for id_ in shown]
     return Example(
         kind,
         digits.queries[kind][at, 0].numpy(),
         digits.train.read(rows)[:, 0].numpy(),
-        str(answer.labels[at, 0]),
-        float(kappa[kind][at]),
+        str(answer.label[at]),
+        float(answer.kappa[at]),
         str(answer.decision[at]),
         float(answer.probability[at]),
         tuple(answer.reasons[at]),

@@ -5,7 +5,7 @@ does it in one call; while it works, more items gather for the next call. So a b
 batches and an idle one answers at once, or after ``wait`` seconds if that is given to let others join.
 
 `search_together` is what the queue of searches does: the queries of many callers in one search, taken
-apart again. The calibration looks at its own number of neighbours, whatever k is asked for, so that
+apart again. Labels and decisions come from as many neighbours as vote, whatever k is asked for, so that
 searching with the largest k of all and cutting gives each caller the same answer as searching alone. A
 query that cannot be searched fails by itself, and does not spoil the others.
 """
@@ -14,11 +14,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
+from surefind.embeddings import Embeddings, kappa_from_json
 from surefind.errors import DegenerateError, InputError, RefusedError
 from surefind.gallery.answers import answer_records
 from surefind.gallery.engine import Id
@@ -167,10 +168,13 @@ def _searched(gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query
     surer = _surer_than(None if made is None else made.log_kappa_quantiles, kappa)
     found = gallery.search(Embeddings(vectors, kappa), k=max(query.k for query in queries))
     answers = answer_records(found, [query.k for query in queries for _ in query.vectors])
-    for answer, own, share in zip(answers, kappa.tolist(), surer, strict=True):
-        answer |= {"kappa": kappa_to_json(own), "surer_than": share, "vector": None, "review": None}
-        for neighbour in answer["neighbours"]:
-            neighbour["image"] = has_picture(neighbour["id"], neighbour["payload"])
+    for answer, share in zip(answers, surer, strict=True):
+        answer |= {"surer_than": share, "vector": None, "review": None}
+        pictures: dict[Id, bool] = {}  # most of the evidence is among the neighbours
+        for item in chain(answer["neighbours"], *(e["items"] for e in answer["evidence"])):
+            if item["id"] not in pictures:
+                pictures[item["id"]] = has_picture(item["id"], item["payload"])
+            item["image"] = pictures[item["id"]]
     replies, start = [], 0
     for query in queries:
         rows = slice(start, start + len(query.vectors))

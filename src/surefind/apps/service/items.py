@@ -73,6 +73,7 @@ async def add_items(body: wire.NewItems, state: State) -> wire.Ids:
             ids=None if None in named else named,
             labels=[item.label for item in body.items],
             payload=[item.payload for item in body.items],
+            groups=[item.group for item in body.items],
         )
         return wire.Ids(ids=ids)
 
@@ -86,13 +87,11 @@ async def add_image(
     id: Annotated[str | None, Form(max_length=256, description="JSON, or a plain text.")] = None,
     label: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
     payload: Annotated[str | None, Form(max_length=65536, description="A JSON object.")] = None,
+    group: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
 ) -> wire.Ids:
     """Add an image as an item."""
-    named, called, extra = (
-        _form(id, wire.ItemId),
-        _form(label, wire.ItemLabel),
-        _payload(payload),
-    )
+    named, extra = _form(id, wire.ItemId), _payload(payload)
+    called, taken = _form(label, wire.ItemLabel), _form(group, wire.ItemLabel)
     new = [] if named is None else [named]
     data = await file.read()
     embedding = await state.embed(data)
@@ -100,7 +99,9 @@ async def add_image(
     def add() -> wire.Ids:
         _require_new(state, new)
         picture = state.picture(data)
-        ids = state.gallery.add(embedding, ids=new or None, labels=[called], payload=[extra])
+        ids = state.gallery.add(
+            embedding, ids=new or None, labels=[called], payload=[extra], groups=[taken]
+        )
         state.thumbnails.keep(ids[0], picture)
         return wire.Ids(ids=ids)
 
@@ -160,6 +161,7 @@ async def change_item(
             ids=[there],
             labels=[body.label] if "label" in given else None,
             payload=[body.payload] if "payload" in given else None,
+            groups=[body.group] if "group" in given else None,
         )
         if body.vector is not None:
             state.thumbnails.drop(there)
@@ -190,6 +192,7 @@ def view(
         label=item.label,
         kappa=kappa_to_json(item.kappa),
         payload=item.payload,
+        group=item.group,
         image=state.thumbnails.has(item.id, item.payload),
         confuses=confuses,
         vector=item.vector.tolist() if with_vector else None,

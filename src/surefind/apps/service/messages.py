@@ -14,6 +14,10 @@ String = Annotated[StrictStr, Field(max_length=256)]
 Int = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)]
 ItemId = Annotated[String, Field(min_length=1)] | Int
 ItemLabel = String | Int | None
+Group = Annotated[
+    ItemLabel,
+    Field(description="What it was taken from together with others: a video, a session."),
+]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Vector = Annotated[list[Number], Field(min_length=2, max_length=16384)]
 Kappa = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
@@ -49,15 +53,57 @@ class Neighbour(BaseModel):
     image: bool
 
 
-class Answer(BaseModel):
+class LabelProbability(BaseModel):
+    """A label that the query may have."""
+
+    label: ItemLabel
+    probability: float = Field(description="By the neighbourhood alone.")
+
+
+class EvidenceItem(BaseModel):
+    """An item that speaks for a label."""
+
+    id: ItemId
+    cosine: float
+    payload: Any
+    image: bool
+
+
+class Evidence(LabelProbability):
+    """A label that the query may have, and what speaks for it."""
+
+    items: list[EvidenceItem] = Field(description="The nearest of this label, nearest first.")
+
+
+class Answered(BaseModel):
+    """What the gallery says about a query."""
+
+    label: ItemLabel = Field(
+        description="The most probable label, which need not be the nearest item's; null if no "
+        "neighbour has one."
+    )
+    label_probability: list[LabelProbability] = Field(
+        description="At most 5 labels, the most probable first; they and none sum to 1 at most."
+    )
+    none: float = Field(
+        description="That no label of the gallery is right, by the neighbourhood alone."
+    )
+    decision: Decision | None = Field(description="About the label; null without a calibration.")
+    probability: float | None = Field(
+        description="That the label is right, as calibrated; null without a calibration."
+    )
+    kappa: float | None = Field(description="How sure the embedding of the query is.")
+    surer_than: float | None = Field(description="Share of calibration queries that are less sure.")
+    reasons: list[str] = Field(description="Why it is no match.")
+    neighbours: list[Neighbour] = Field(description="The nearest items, of any label.")
+    evidence: list[Evidence] = Field(
+        description="The label first, then its strongest rival, if that has a probability of 0.01."
+    )
+
+
+class Answer(Answered):
     """What is known about one query."""
 
-    decision: Decision | None = Field(description="null without a calibration.")
-    probability: float | None = Field(description="That the top answer is right.")
-    kappa: float | None = Field(description="How sure the embedding is.")
-    surer_than: float | None = Field(description="Share of calibration queries that are less sure.")
-    reasons: list[str]
-    neighbours: list[Neighbour]
     vector: list[float] | None = Field(description="Of an image; callers know their own vectors.")
     review: str | None = Field(description="Where it waits for a person, if it does.")
 
@@ -78,6 +124,7 @@ class NewItem(Message):
     kappa: Kappa = None
     label: ItemLabel = None
     payload: Payload = None
+    group: Group = None
 
 
 class NewItems(Message):
@@ -93,6 +140,7 @@ class ItemChange(Message):
     kappa: Kappa = None
     label: ItemLabel = None
     payload: Payload = None
+    group: Group = None
 
 
 class Ids(BaseModel):
@@ -108,6 +156,7 @@ class ItemView(BaseModel):
     label: ItemLabel
     kappa: float | None
     payload: Any
+    group: ItemLabel
     image: bool
     confuses: int | None = None
     vector: list[float] | None = None
@@ -159,17 +208,11 @@ class GalleryView(BaseModel):
     version: str
 
 
-class ReviewView(BaseModel):
+class ReviewView(Answered):
     """A query that waits for a person."""
 
     id: str
     when: str
-    decision: Decision | None
-    probability: float | None
-    kappa: float | None
-    surer_than: float | None
-    reasons: list[str]
-    neighbours: list[Neighbour]
     image: bool
 
 
@@ -179,7 +222,7 @@ class DecidedView(BaseModel):
     id: str
     when: str
     verdict: Verdict
-    label: ItemLabel
+    label: ItemLabel = Field(description="What the query is; null if it is not in the gallery.")
 
 
 class ReviewList(BaseModel):
@@ -194,8 +237,13 @@ class Verdicts(Message):
     """What a person says about a query."""
 
     id: Annotated[str, Field(max_length=64)]
-    verdict: Verdict
-    label: ItemLabel = None
+    verdict: Annotated[
+        Verdict,
+        Field(
+            description="The answered label is right; no label of the gallery is; another one is."
+        ),
+    ]
+    label: Annotated[ItemLabel, Field(description="For relabel: what it is.")] = None
 
 
 class Health(BaseModel):

@@ -2,7 +2,7 @@
 
 A query that needs a person is asked about; what the person says is decided:
 
-    accept    the top answer is right           the label is the top answer's
+    accept    the answered label is right       the label is that one
     reject    it is not in the gallery          the label is None
     relabel   it is something else there        the label is what the person says
 
@@ -28,6 +28,8 @@ from surefind.gallery.engine import Label
 from surefind.validation import check_choice
 
 FILE = "reviews.sqlite"
+PENDING = "FROM reviews WHERE decided IS NULL AND json_type(question, '$.label') IS NOT NULL"
+"""What waits; questions of earlier code, which were about the nearest item, have no label."""
 DECIDED = "FROM reviews WHERE decided IS NOT NULL ORDER BY decided"
 VERDICTS = ("accept", "reject", "relabel")
 
@@ -67,7 +69,7 @@ class Reviews:
         """Let a query wait for a person.
 
         Args:
-            question: ``vector``, ``kappa`` (None if infinite), ``top`` and what else the page shows.
+            question: ``vector``, ``kappa`` (None if infinite), ``label`` and what else the page shows.
 
         Returns:
             The review's id.
@@ -100,15 +102,16 @@ class Reviews:
             with _in_words(self._path), store.transaction(self._connection):
                 query = "SELECT question, decided FROM reviews WHERE id = ?"
                 found = self._connection.execute(query, (id_,)).fetchone()
-                if found is None or found[1] is not None:
-                    what = "does not wait" if found is None else "was decided already"
+                asked = {} if found is None else json.loads(found[0])
+                if "label" not in asked or found[1] is not None:
+                    what = "does not wait" if "label" not in asked else "was decided already"
                     raise InputError(f"this query {what}; ask for the queue again.")
                 if verdict == "relabel" and label is None:
                     raise InputError("relabel needs a label: what the query shows.")
                 if verdict != "relabel":
-                    label = json.loads(found[0])["top"]["label"] if verdict == "accept" else None
+                    label = asked["label"] if verdict == "accept" else None
                 if verdict == "accept" and label is None:
-                    raise InputError("the nearest item has no label to accept; relabel or reject.")
+                    raise InputError("the answer has no label to accept; relabel or reject.")
                 entry = {"id": id_, "when": _now(), "verdict": verdict, "label": label}
                 self._connection.execute(
                     "UPDATE reviews SET decision = ?, "
@@ -125,7 +128,7 @@ class Reviews:
 
     def pending(self) -> list[dict[str, Any]]:
         """List the questions that wait, the oldest first."""
-        return self._select("SELECT question FROM reviews WHERE decided IS NULL ORDER BY number")
+        return self._select(f"SELECT question {PENDING} ORDER BY number")
 
     def decided(self) -> list[dict[str, Any]]:
         """List the decisions, the oldest first."""

@@ -1,7 +1,8 @@
 """Search by image or by vector, and the review of answers that were not sure enough.
 
-An answer has a decision, the probability that it is right, how sure the query is, why, and the neighbours.
-Where the decision is "review", the query waits until a person decides about it.
+An answer has the most probable label, the probability that it is right, a decision and why, how sure the
+query is, what else it may be, and the items that speak for it. Where the decision is "review", the query
+waits until a person confirms or corrects the label.
 """
 
 import functools
@@ -111,7 +112,7 @@ async def review_image(id: Annotated[str, Path(max_length=64)], state: State) ->
 
 @reviews.post("", status_code=201, dependencies=[Depends(may_write)])
 async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
-    """Accept (the top answer is right), reject (not in the gallery) or relabel (it is another one)."""
+    """Accept (the answered label is right), reject (not in the gallery) or relabel (it is another one)."""
     relabelled = body.verdict == "relabel"
 
     def keep() -> dict[str, Any]:
@@ -150,8 +151,7 @@ async def _answer(
 
 def _ask(state: AppState, answer: dict[str, Any], image: bytes | None) -> str:
     shown = {key: value for key, value in answer.items() if key != "review"}
-    top = {key: answer["neighbours"][0][key] for key in ("id", "label")}
-    id_ = state.reviews.ask(shown | {"top": top, "image": image is not None})
+    id_ = state.reviews.ask(shown | {"image": image is not None})
     if image is not None:
         state.thumbnails.keep(f"review:{id_}", state.picture(image))
     return id_

@@ -1,44 +1,81 @@
-// Shows an answer: what to do, how likely it is right, how sure the picture was read, and why.
+// Shows an answer: what to do, how likely it is right, why, what else it may be, and what speaks for it.
 import { chance, draw, itemPicture, kappaText, labelText, make, percent } from "./dom.js";
 
-export const REASONS = {
+const REASONS = {
   "unclear input": "The image is unclear: blurred, dark or partly hidden. Take a better one.",
   "unlike anything seen": "It is unlike anything seen before: another kind of thing.",
-  "crowded neighbourhood": "Two or more labels are about equally near. Look at each of them.",
+  "split neighbourhood": "Two or more labels compete. Look at each of them.",
   "not enrolled": "It is clear enough, but nothing in the gallery is near it: it may not be enrolled.",
   "target not reached":
     "Nothing is wrong with this query; the calibration could not promise its error rate for any.",
 };
 
 const VERDICTS = {
-  match: ["✓", (top) => `Match: ${top}`, (p) => `This is right with a probability of ${p}.`],
-  review: ["?", (top) => `Perhaps ${top}. A person should look.`, (p) => `The nearest answer is right with a probability of ${p}.`],
-  no_match: ["✕", () => "Unknown: no match", (p) => `The nearest item is right with a probability of only ${p}. Do not act on it.`],
+  match: ["✓", (name) => `Match: ${name}`, (name, p) => `It is ${name} with a probability of ${p}.`],
+  review: ["?", (name) => `Perhaps ${name}. A person should look.`, (name, p) => `It is ${name} with a probability of ${p}.`],
+  no_match: ["✕", () => "Unknown: no match", (name, p) => `It is ${name}, the most probable label, with a probability of only ${p}. Do not act on it.`],
 };
+
+// "split neighbourhood: 0.55 a, 0.41 b" is a reason with what competes; the list of labels shows that.
+export const reasonText = (reason) => REASONS[reason.split(":")[0]] ?? reason;
+
+// The answered label; where no neighbour has one, the nearest item.
+export const answerName = (answer) => labelText(answer.label, answer.neighbours[0].id);
 
 export function showAnswer(result, calibration) {
   const answer = result.answers[0];
-  const top = answer.neighbours[0];
-  const name = labelText(top.label, top.id);
+  const name = answerName(answer);
   if (answer.decision === null) {
     return make(
       "div",
       { class: "answer none" },
-      make("p", { class: "verdict" }, make("span", { class: "sign", "aria-hidden": "true" }, "–"), `Nearest: ${name}`),
+      make("p", { class: "verdict" }, make("span", { class: "sign", "aria-hidden": "true" }, "–"), `${answer.label === null ? "Nearest" : "Most probable"}: ${name}`),
       make("p", {}, "There is no calibration, so nobody knows how often such an answer is right. Calibrate the gallery to get decisions."),
+      labelChances(answer),
       make("p", { class: "quiet" }, kappaText(answer.kappa)),
     );
   }
   const [sign, title, odds] = VERDICTS[answer.decision];
+  // Beside "unknown" the label's probability would be taken for that of being unknown.
+  const large = answer.decision === "no_match" ? null : make("span", { class: "chance" }, chance(answer.probability).replace("more than ", "> "));
   return make(
     "div",
     { class: `answer ${answer.decision}`, "data-decision": answer.decision },
-    make("p", { class: "verdict" }, make("span", { class: "sign", "aria-hidden": "true" }, sign), make("span", {}, title(name))),
-    make("p", { class: "odds" }, odds(chance(answer.probability))),
-    answer.reasons.length ? make("ul", { class: "reasons" }, ...answer.reasons.map((r) => make("li", {}, REASONS[r] ?? r))) : null,
+    make("p", { class: "verdict" }, make("span", { class: "sign", "aria-hidden": "true" }, sign), make("span", {}, title(name)), large),
+    make("p", { class: "odds" }, odds(name, chance(answer.probability))),
+    answer.reasons.length ? make("ul", { class: "reasons" }, ...answer.reasons.map((r) => make("li", {}, reasonText(r)))) : null,
+    labelChances(answer),
     meter(answer, calibration),
     result.stale ? make("p", { class: "stale" }, "The gallery has changed since it was calibrated, so this decision may be off. Calibrate it again.") : null,
     answer.review ? make("p", { class: "quiet" }, "It waits in the ", make("a", { href: "#review" }, "review queue"), ".") : null,
+  );
+}
+
+// The labels it may have, and none of them, as the neighbourhood alone has it.
+export function labelChances(answer) {
+  const listed = answer.label_probability.filter((found, i) => i === 0 || found.probability >= 0.005);
+  if (!listed.length) return null;
+  const rest = 1 - answer.none - listed.reduce((sum, found) => sum + found.probability, 0);
+  const rows = listed.map((found) => [String(found.label), found.probability, ""]);
+  if (rest >= 0.005) rows.push(["other labels", rest, "rest"]);
+  rows.push(["none of these", answer.none, "rest"]);
+  return make(
+    "figure",
+    { class: "chances" },
+    make("figcaption", {}, "By its neighbours alone, before calibration:"),
+    make(
+      "ul",
+      {},
+      ...rows.map(([name, p, kind]) =>
+        make(
+          "li",
+          { class: kind },
+          make("span", { class: "name" }, name),
+          draw("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, draw("rect", { width: 100, height: 10, class: "room" }), draw("rect", { width: Math.max(100 * p, 0.5), height: 10, class: "share" })),
+          make("span", { class: "share" }, chance(p)),
+        ),
+      ),
+    ),
   );
 }
 
@@ -73,22 +110,39 @@ export function meter(answer, calibration) {
   );
 }
 
-export function showNeighbours(answer, self) {
-  return [
-    make("h3", {}, answer.decision === "no_match" ? "Nearest items, none of them a match" : "Nearest items"),
-    make(
-      "ol",
-      { class: "grid", id: "found" },
-      ...answer.neighbours.map((n, i) =>
-        make(
-          "li",
-          { class: i === 0 && answer.decision === "match" ? "first" : "" },
-          itemPicture(n),
-          make("strong", {}, labelText(n.label, n.id)),
-          make("span", { class: "quiet" }, `${n.id}${n.id === self ? " (the query itself)" : ""}`),
-          make("span", { class: "quiet" }, `similarity ${n.score.toFixed(3)}, ${kappaText(n.kappa)}`),
-        ),
+// Items of the answered label first, then those of its strongest rival, then what else is near.
+export function showEvidence(answer, self) {
+  const near = new Map(answer.neighbours.map((n) => [n.id, n]));
+  const shown = new Set(answer.evidence.flatMap((found) => found.items.map((item) => item.id)));
+  const rest = answer.neighbours.filter((n) => !shown.has(n.id));
+  const kind = answer.decision === "no_match" ? "Nearest of" : "Evidence for";
+  const parts = answer.evidence.map((found, i) => [
+    `${kind} ${found.label}${i ? ", its strongest rival" : ""}`,
+    i ? "rival" : "answered",
+    found.items.map((item) => ({ label: found.label, kappa: near.get(item.id)?.kappa, score: item.cosine, ...item })),
+  ]);
+  if (rest.length) parts.push([parts.length ? "Other near items" : "Nearest items", "rest", rest]);
+  const none = answer.decision === "no_match" ? [make("p", { class: "none-match" }, "A search always finds something; none of these is a match.")] : [];
+  return none.concat(
+    parts.map(([title, role, items]) =>
+      make(
+        "section",
+        { "data-role": role },
+        make("h3", {}, title),
+        make("ol", { class: "grid found" }, ...items.map((item) => itemCard(item, self, role === "answered" && answer.decision === "match"))),
       ),
     ),
-  ];
+  );
+}
+
+function itemCard(item, self, matched) {
+  const sure = item.kappa === undefined ? "" : `, ${kappaText(item.kappa)}`;
+  return make(
+    "li",
+    { class: matched ? "first" : "", "data-id": item.id },
+    itemPicture(item),
+    make("strong", {}, labelText(item.label, item.id)),
+    make("span", { class: "quiet" }, `${item.id}${item.id === self ? " (the query itself)" : ""}`),
+    make("span", { class: "quiet" }, `similarity ${item.score.toFixed(3)}${sure}`),
+  );
 }

@@ -1,5 +1,5 @@
 // Review: one query at a time, decided by a key or a button.
-import { meter, REASONS } from "./answer.js";
+import { answerName, labelChances, meter, reasonText } from "./answer.js";
 import { $, chance, itemPicture, labelText, make, pictureOf } from "./dom.js";
 import { get, post } from "./server.js";
 
@@ -41,10 +41,12 @@ function show(page) {
     return;
   }
   const entry = queue[at];
-  const top = entry.neighbours[0];
-  const name = labelText(top.label, top.id);
+  const name = answerName(entry);
+  const shown = entry.evidence.length
+    ? entry.evidence.map((found) => ({ label: found.label, ...found.items[0] }))
+    : entry.neighbours.slice(0, 1);
   status.textContent = `Query ${at + 1} of ${queue.length}: is it ${name}?`;
-  const labels = [...new Set(entry.neighbours.map((n) => n.label).filter((label) => label !== null))];
+  const labels = [...new Set([...entry.label_probability, ...entry.neighbours].map((n) => n.label).filter((label) => label !== null))];
   const off = !page.gallery?.may_write;
   const button = (verdict, words, key, main) =>
     make("button", { type: "button", class: main ? "main" : "", disabled: off, onclick: () => (verdict === "relabel" ? openRelabel() : decide(page, verdict)) }, words, " ", make("kbd", { "aria-hidden": "true" }, key));
@@ -59,13 +61,14 @@ function show(page) {
           "div",
           { class: "pair" },
           make("figure", {}, pictureOf(`/v1/reviews/${entry.id}/image`, "the query", entry.image), make("figcaption", {}, "The query")),
-          make("figure", {}, itemPicture(top), make("figcaption", {}, `Nearest: ${name}`)),
+          ...shown.map((item) => make("figure", {}, itemPicture(item), make("figcaption", {}, `Nearest of ${labelText(item.label, item.id)}`))),
         ),
         make(
           "div",
           {},
-          make("p", {}, `Right with a probability of ${chance(entry.probability)}.`),
-          make("ul", {}, ...entry.reasons.map((reason) => make("li", {}, REASONS[reason] ?? reason))),
+          make("p", {}, `It is ${name} with a probability of ${chance(entry.probability)}.`),
+          make("ul", {}, ...entry.reasons.map((reason) => make("li", {}, reasonText(reason)))),
+          labelChances(entry),
           meter(entry, page.calibration),
         ),
       ),

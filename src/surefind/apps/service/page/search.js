@@ -1,5 +1,5 @@
 // Search: an image from this machine, or an item of the gallery.
-import { showAnswer, showNeighbours } from "./answer.js";
+import { showAnswer, showEvidence } from "./answer.js";
 import { $, make } from "./dom.js";
 import { get, itemPath, picture, post, upload } from "./server.js";
 
@@ -60,14 +60,14 @@ async function run(page, shown, ask, self) {
     query.onload = () => query.classList.toggle("tiny", query.naturalWidth <= 64);
   }
   $("answer").replaceChildren();
-  $("neighbours").replaceChildren();
+  $("evidence").replaceChildren();
   $("busy").textContent = "Looking …";
   await page.attempt(async () => {
     try {
       const result = await ask();
       if (turn !== latest) return;
       $("answer").replaceChildren(showAnswer(result, page.calibration));
-      $("neighbours").replaceChildren(...showNeighbours(result.answers[0], self));
+      $("evidence").replaceChildren(...showEvidence(result.answers[0], self));
       if (result.answers[0].review) page.countReviews();
     } finally {
       if (turn === latest) $("busy").textContent = "";
