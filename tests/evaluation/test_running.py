@@ -8,6 +8,7 @@ import surefind as sf
 from surefind.evaluation.artifacts import read_artifacts
 from surefind.evaluation.bench.protocols import load_problem
 from surefind.evaluation.bench.running import (
+    NEED_CLASSES,
     build_method,
     checkpoint_folder,
     joint_samples,
@@ -146,9 +147,10 @@ def test_results_of_other_versions_are_kept_and_named(run, tmp_path):
 def test_places_are_looked_up_in_their_gallery(run, placed):
     said = []
     results = run(["laplace-posthoc", *DISTANCE_BASELINES], problem=placed, say=said.append)
-    assert len(said) == 1
-    assert said[0].startswith("mahalanobis is left out")
-    assert "mahalanobis-seed0" not in results
+    assert len(said) == len(NEED_CLASSES)
+    for sentence, name in zip(said, NEED_CLASSES, strict=True):
+        assert sentence.startswith(f"{name} is left out")
+        assert f"{name}-seed0" not in results
     values = results["laplace-posthoc-seed0"].values
     assert values["recall@10"] > 0.9
     assert {"ausc", "agreement_ausc"} <= set(values)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from surefind.evaluation.report.paper import Published, compare_published
 from surefind.evaluation.report.tables import (
+    VOTES,
     Entry,
     Table,
     ablation_table,
@@ -11,9 +12,11 @@ from surefind.evaluation.report.tables import (
     methods_table,
     table_notes,
     version_warning,
+    votes_note,
+    votes_table,
 )
 from surefind.evaluation.results import Results, ResultSet
-from surefind.evaluation.vocabulary import dataset_title
+from surefind.evaluation.vocabulary import VOTED, Metric, dataset_title
 
 MARKS = "**Bold**: best. _Italic_: second best. ↑ higher is better, ↓ lower is better."
 
@@ -41,12 +44,13 @@ def _section(
     parts = [f"## {dataset_title(results.name)}", data_note(results)]
     if warning := version_warning(results):
         parts.append(f"**Mixed versions.** {warning}")
-    for heading, table in (
-        ("", methods_table(results)),
-        ("### Ablation: stage × distance × approximation", ablation_table(results)),
+    for heading, table, before, after in (
+        ("", methods_table(results), "", ""),
+        ("### Votes over labels", votes_table(results), VOTES, votes_note(results)),
+        ("### Ablation: stage × distance × approximation", ablation_table(results), "", ""),
     ):
         if table is not None:
-            parts += [heading, _table(table), " ".join(table_notes(table))]
+            parts += [heading, before, _table(table), " ".join(table_notes(table)), after]
     for part in compare_published(results, published, remarks):
         parts += [f"### {part.title}", f"Ours / {part.source}.", _table(part.table), part.caveat]
         parts.append("\n".join(f"- {line}" for line in part.gaps))
@@ -54,7 +58,7 @@ def _section(
 
 
 def _table(table: Table) -> str:
-    heads = [*table.heads, "seeds", *(f"{m.title} {m.arrow}".strip() for m in table.metrics)]
+    heads = [*table.heads, "seeds", *(_heading(m) for m in table.metrics)]
     rule = ["---"] * len(table.heads) + ["--:"] * (len(heads) - len(table.heads))
     lines = [_line(heads), _line(rule)]
     block = table.lines[0].kind
@@ -64,6 +68,12 @@ def _table(table: Table) -> str:
         block = line.kind
         lines.append(_line([*line.heads, line.seeds, *map(_entry, line.entries)]))
     return "\n".join(lines)
+
+
+def _heading(metric: Metric) -> str:
+    # Markdown has no headings over columns: those of the voted label say whose they are.
+    voted = "voted: " if metric.group == VOTED else ""
+    return f"{voted}{metric.title} {metric.arrow}".strip()
 
 
 def _entry(entry: Entry | None) -> str:
