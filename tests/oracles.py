@@ -153,3 +153,19 @@ def von_mises_match(mean_a, kappa_a, mean_b, kappa_b):
         return raw / (raw.sum() * step)
 
     return float((density(mean_a, kappa_a) * density(mean_b, kappa_b)).sum().mul(step).log())
+
+
+def label_shares(scores, cosines, item_labels, voters, temperature, sharpness):
+    """Each label's share of the votes for one query: {label: share}, from all items, one by one.
+
+    ``scores[j]`` is what item j votes with, ``cosines[j]`` decides whether it votes; None hides an item.
+    """
+    there = [j for j, cosine in enumerate(cosines) if cosine is not None]
+    nearest = sorted(there, key=lambda j: -cosines[j])[:voters]
+    density = {}
+    for label in {item_labels[j] for j in nearest}:
+        size = sum(item_labels[j] == label for j in there)
+        votes = [mpmath.exp(scores[j] / temperature) for j in nearest if item_labels[j] == label]
+        density[label] = (mpmath.fsum(votes) / size) ** sharpness
+    total = mpmath.fsum(density.values())
+    return {label: float(d / total) for label, d in density.items()}, item_labels[nearest[0]]

@@ -73,6 +73,12 @@ def test_every_method_makes_a_result_that_a_report_can_read(run, tmp_path):
         assert result.protocol["margin"] == 0.7
         assert result.protocol["ood"] == ["noise", "all"]
         assert "recall@1" in result.values
+        assert (result.votes is None) == (result.method in DISTANCE_BASELINES)
+        if result.votes is not None:
+            weighted = ["plain", "weighted"][: 1 + (result.method != "deterministic")]
+            assert list(result.votes.temperature) == weighted
+            assert result.votes.fitted_on == "train"
+            assert "vote_right" in result.values
         artifacts = read_artifacts(tmp_path / "w" / "tiny" / f"{stem}.npz")
         if result.method == "deterministic":
             assert not {"auroc", "ausc", "ece"} & set(result.values)
