@@ -33,8 +33,9 @@ when the benchmark dropped a setting of its own for the method's defaults.
 Votes over labels have a temperature and a sharpness; both are fitted to the tenth of the training data that
 is left out of training, searched in itself, and to nothing else. Cells without votes (–) are of trainings
 that were not kept. Cells with votes, and the distance baselines of their seed, come from trainings that
-were made anew with the same settings and seed, but did not end with the same weights, presumably because
-the number of threads differed: metrics moved about as much as they do between seeds.
+were made anew with the same settings and seed. They did not end with the same weights (the number of
+threads may differ), and the code that selects scale and prior precision was rewritten in between, so a
+mean over seeds of post-hoc LAM mixes posteriors selected before and after.
 
 """
 TRAINING = (

@@ -109,7 +109,8 @@ def test_votes_stand_beside_kappa_and_what_has_none_has_a_dash(written, result):
     assert rows["Deterministic"][3] == rows["Deterministic"][7] == "–"
     assert rows["PFE"][4:] == ["–"] * 4
     assert "fitted on the validation data" in table
-    assert "LAM (post-hoc): voted label, AUSC +0.0100 (+0.0020 to +0.0200, better)." in table
+    assert "by the AUSC of the voted label: better for LAM (post-hoc)." in table
+    assert "LAM (post-hoc): voted label, AUSC +0.0100 (+0.0020 to +0.0200), better." in table
     assert "Deterministic:" not in table
     assert "### Votes" not in written(result("pfe", dataset="digits")).split("## FashionMNIST")[0]
 
@@ -132,7 +133,8 @@ def test_whether_kappa_helps_is_decided_over_seeds(written, result, gains, verdi
             for seed, g in enumerate(gains)
         )
     )
-    assert f"over {len(gains)} seeds, {verdict})." in text
+    assert f"over {len(gains)} seeds, {verdict}." in text
+    assert f"of the voted label: {verdict} for PFE." in text
 
 
 def test_mixed_versions_are_said_over_the_table(written, result):

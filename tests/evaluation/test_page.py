@@ -212,7 +212,7 @@ def test_votes_have_a_table_and_a_sentence(page, result):
     text = "".join(found.text)
     assert "Votes over labels" in text
     assert (
-        "LAM (online): voted label, right +0.0100 (-0.0100 to +0.0300, no difference shown)."
+        "LAM (online): voted label, right +0.0100 (-0.0100 to +0.0300), no difference shown."
         in text
     )
     assert "most voted label is right" in text

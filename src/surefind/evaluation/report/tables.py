@@ -75,6 +75,9 @@ VOTES = (
 )
 COMPARED_VOTES = ("vote_right", "vote_ausc", "nearest_vote_r_auroc")
 """Metrics by which the two votes are compared in words."""
+DECIDING_VOTES, DECIDED = "vote_ausc", "AUSC of the voted label"
+"""The one that answers in a word, because it counts both answers and doubts."""
+GAINS = ("better", "worse", "no difference shown")
 
 Rank = Literal["best", "second", ""]
 Verdict = Literal["alike", "different", "untested", ""]
@@ -288,40 +291,52 @@ def ablation_table(results: ResultSet) -> Table | None:
 
 def votes_note(results: ResultSet) -> str:
     """Say for which methods weighting votes by κ helped, and by how much; empty if none was weighted."""
-    sentences = []
+    sentences, verdicts = [], dict[str, list[str]]()
     for method, found in results.by_method("method").items():
-        fits = [r.votes for r in found if r.votes is not None and r.votes.gains]
+        fits = [r.votes for r in found if r.votes is not None]
         parts = []
         for name in COMPARED_VOTES:
-            gains = [fit.gains[name] for fit in fits if name in fit.gains]
-            if gains:
-                title = {VOTED: "voted label, ", NEAREST: ""}[metric_of(name).group]
-                title += metric_of(name).title
-                parts.append(f"{title} {_gain_text(gains)}")
+            if gains := [fit.gains[name] for fit in fits if name in fit.gains]:
+                metric, verdict = metric_of(name), _gain_verdict(gains)
+                answer = "voted label, " if metric.group == VOTED else ""
+                parts.append(f"{answer}{metric.title} {_gain_text(gains)}, {verdict}")
+                if name == DECIDING_VOTES:
+                    verdicts.setdefault(verdict, []).append(method_title(method))
         if parts:
             sentences.append(f"{method_title(method)}: {'; '.join(parts)}.")
     if not sentences:
         return ""
     data = sorted({r.votes.fitted_on for r in results.results if r.votes is not None})
+    said = "; ".join(
+        f"{verdict} for {', '.join(verdicts[verdict])}" for verdict in GAINS if verdict in verdicts
+    )
+    summary = f"Weighting votes by κ, judged by the {DECIDED}: {said}. " if said else ""
     return (
-        f"T and c of the votes were fitted on the {' or '.join(data)} data. The vote weighted by κ, less "
-        f"the plain one, with 95 % intervals: {' '.join(sentences)}"
+        f"T and c of the votes were fitted on the {' or '.join(data)} data. {summary}"
+        f"The κ-weighted vote less the plain one: {' '.join(sentences)}"
     )
 
 
-def _gain_text(gains: Sequence[tuple[float, float, float]]) -> str:
-    """Return the mean gain over seeds, its interval if there is one seed, and a verdict."""
+def _gain_verdict(gains: Sequence[tuple[float, float, float]]) -> str:
+    """Return whether gains over seeds, each with its interval, show a difference."""
     values = np.array([g[0] for g in gains])
     if len(gains) >= SEEDS_TO_TEST:
         sure = _paired_p(values) < LEVEL
     else:
         sure = all(g[1] > 0 for g in gains) or all(g[2] < 0 for g in gains)
-    verdict = ("better" if values.mean() > 0 else "worse") if sure else "no difference shown"
+    better, worse, alike = GAINS
+    return (better if values.mean() > 0 else worse) if sure else alike
+
+
+def _gain_text(gains: Sequence[tuple[float, float, float]]) -> str:
+    """Return the mean gain over seeds, with their deviation, or the interval of a single one."""
     if len(gains) == 1:
-        spread = "{:+.4f} to {:+.4f}, ".format(*gains[0][1:])
-    else:
-        spread = f"± {values.std(ddof=1):.4f} over {len(gains)} seeds, "
-    return f"{values.mean():+.4f} ({spread}{verdict})"
+        estimate, low, high = (f"{round(g, 4) + 0.0:+.4f}" for g in gains[0])
+        return f"{estimate} ({low} to {high})"
+    values = np.array([g[0] for g in gains])
+    return (
+        f"{round(values.mean(), 4) + 0.0:+.4f} ± {values.std(ddof=1):.4f} over {len(gains)} seeds"
+    )
 
 
 def _table(
