@@ -14,7 +14,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
 README = ROOT / "README.md"
 COLUMNS = ("recall@1", "auroc", "ausc", "agreement_ausc", "ece", "vote_right", "vote_ausc")
-TITLES = {"vote_right": "voted right", "vote_ausc": "voted AUSC"}
 MARKS = ("<!-- results -->", "<!-- /results -->")
 HEAD = """# Methods compared
 
@@ -101,8 +100,7 @@ def summary(results: Results) -> str:
         table = methods_table(part)
         if table is None:
             continue
-        titles = [TITLES.get(c) or metric_of(c).title for c in COLUMNS]
-        titles = [dataset_title(part.name), "seeds", *titles]
+        titles = [dataset_title(part.name), "seeds", *(metric_of(c).title for c in COLUMNS)]
         votes = votes_table(part)
         lines = [f"| {' | '.join(titles)} |", "| --- |" + " --: |" * (1 + len(COLUMNS))]
         for line in table.lines:

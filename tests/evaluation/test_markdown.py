@@ -104,13 +104,13 @@ def test_votes_stand_beside_kappa_and_what_has_none_has_a_dash(written, result):
     rows = {r[0]: r for r in table_rows(table)}
     assert rows["Method"][2:] == [
         *("recall@1 ↑", "AUSC by 1/κ ↑", "R-AUROC by vote ↑"),
-        *("voted: right ↑", "voted: AUSC ↑", "voted: AUSC, κ-weighted ↑"),
+        *("voted right ↑", "voted AUSC ↑", "κ-voted AUSC ↑"),
     ]
     assert rows["Deterministic"][3] == rows["Deterministic"][7] == "–"
     assert rows["PFE"][4:] == ["–"] * 4
     assert "fitted on the validation data" in table
     assert "by the AUSC of the voted label: better for LAM (post-hoc)." in table
-    assert "LAM (post-hoc): voted label, AUSC +0.0100 (+0.0020 to +0.0200), better." in table
+    assert "LAM (post-hoc): voted AUSC +0.0100 (+0.0020 to +0.0200), better." in table
     assert "Deterministic:" not in table
     assert "### Votes" not in written(result("pfe", dataset="digits")).split("## FashionMNIST")[0]
 

@@ -99,13 +99,13 @@ METRICS = (
         for name, by in (("vote", "vote"), ("kappa_vote", "κ-vote"))
     ),
     *(
-        Metric(f"{name}_{metric}", f"{title}{kappa}", VOTED, "higher", f"{summary}{kappa}")
+        Metric(f"{name}_{metric}", f"{by} {title}", VOTED, "higher", summary.format(by))
         for metric, title, summary in (
-            ("right", "right", "the voted label is right"),
-            ("ausc", "AUSC", "as ausc, of the voted label by its share"),
-            ("r_auroc", "R-AUROC", "as r_auroc, of the voted label by its share"),
+            ("right", "right", "the {} label is right"),
+            ("ausc", "AUSC", "as ausc, of the {} label by its share"),
+            ("r_auroc", "R-AUROC", "as r_auroc, of the {} label by its share"),
         )
-        for name, kappa in (("vote", ""), ("kappa_vote", ", κ-weighted"))
+        for name, by in (("vote", "voted"), ("kappa_vote", "κ-voted"))
     ),
 )
 """In the order of the columns. mAP@1 equals recall@1 and has no column."""

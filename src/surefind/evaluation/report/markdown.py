@@ -16,7 +16,7 @@ from surefind.evaluation.report.tables import (
     votes_table,
 )
 from surefind.evaluation.results import Results, ResultSet
-from surefind.evaluation.vocabulary import VOTED, Metric, dataset_title
+from surefind.evaluation.vocabulary import dataset_title
 
 MARKS = "**Bold**: best. _Italic_: second best. ↑ higher is better, ↓ lower is better."
 
@@ -58,7 +58,7 @@ def _section(
 
 
 def _table(table: Table) -> str:
-    heads = [*table.heads, "seeds", *(_heading(m) for m in table.metrics)]
+    heads = [*table.heads, "seeds", *(f"{m.title} {m.arrow}".strip() for m in table.metrics)]
     rule = ["---"] * len(table.heads) + ["--:"] * (len(heads) - len(table.heads))
     lines = [_line(heads), _line(rule)]
     block = table.lines[0].kind
@@ -68,12 +68,6 @@ def _table(table: Table) -> str:
         block = line.kind
         lines.append(_line([*line.heads, line.seeds, *map(_entry, line.entries)]))
     return "\n".join(lines)
-
-
-def _heading(metric: Metric) -> str:
-    # Markdown has no headings over columns: those of the voted label say whose they are.
-    voted = "voted: " if metric.group == VOTED else ""
-    return f"{voted}{metric.title} {metric.arrow}".strip()
 
 
 def _entry(entry: Entry | None) -> str:

@@ -297,9 +297,8 @@ def votes_note(results: ResultSet) -> str:
         parts = []
         for name in COMPARED_VOTES:
             if gains := [fit.gains[name] for fit in fits if name in fit.gains]:
-                metric, verdict = metric_of(name), _gain_verdict(gains)
-                answer = "voted label, " if metric.group == VOTED else ""
-                parts.append(f"{answer}{metric.title} {_gain_text(gains)}, {verdict}")
+                verdict = _gain_verdict(gains)
+                parts.append(f"{metric_of(name).title} {_gain_text(gains)}, {verdict}")
                 if name == DECIDING_VOTES:
                     verdicts.setdefault(verdict, []).append(method_title(method))
         if parts:
