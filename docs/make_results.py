@@ -33,8 +33,8 @@ Votes over labels have a temperature and a sharpness; both are fitted to the ten
 is left out of training, searched in itself, and to nothing else. Cells without votes (–) are of trainings
 that were not kept. Cells with votes, and the distance baselines of their seed, come from trainings that
 were made anew with the same settings and seed. They did not end with the same weights (the number of
-threads may differ), and the code that selects scale and prior precision was rewritten in between, so a
-mean over seeds of post-hoc LAM mixes posteriors selected before and after.
+threads may differ), and the code that selects scale and prior precision was rewritten in between, so
+means over seeds of LAM mix posteriors selected before and after. The ablation is of the earlier trainings.
 
 """
 TRAINING = (
