@@ -11,8 +11,8 @@ The population is then the distribution, so the true wrong-match rate of each ca
 bad luck or a bad plan. ``best_coverage`` is what a threshold chosen with knowledge of all outcomes could
 accept. ``splits`` draws without replacement and measures the rest, whose rate then has errors of its own.
 
-*Signals*: on queries that nothing was fitted to: how well each score separates right answers (the voted label,
-`surefind.decisions.label_posterior`, fitted to the gallery's own items) from all
+*Signals*: on queries that nothing was fitted to: how well each score separates right answers (of the voted
+label, by a posterior that is fitted to the gallery's own items) from all
 others, unknown queries among them: AUROC, the area under the risk-coverage curve (lower is better), and the
 largest coverage with at most 1 % wrong. ``combined`` is the decision layer's probability, the mean over
 splits of the calibration queries; ``worst`` the worst of them. Mahalanobis is no signal of that layer.

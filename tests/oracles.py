@@ -239,3 +239,19 @@ def place_posterior_oracle(
     none = 1 / (1 + math.exp(none_slope * (density[chosen[0]] - none_level)))
     total = math.fsum(math.exp(sharpness * density[i]) for i in chosen)
     return {i: (1 - none) * math.exp(sharpness * density[i]) / total for i in chosen}, none
+
+
+def label_shares(scores, cosines, item_labels, voters, temperature, sharpness):
+    """Each label's share of the votes for one query: {label: share}, from all items, one by one.
+
+    ``scores[j]`` is what item j votes with, ``cosines[j]`` decides whether it votes; None hides an item.
+    """
+    there = [j for j, cosine in enumerate(cosines) if cosine is not None]
+    nearest = sorted(there, key=lambda j: -cosines[j])[:voters]
+    density = {}
+    for label in {item_labels[j] for j in nearest}:
+        size = sum(item_labels[j] == label for j in there)
+        votes = [mpmath.exp(scores[j] / temperature) for j in nearest if item_labels[j] == label]
+        density[label] = (mpmath.fsum(votes) / size) ** sharpness
+    total = mpmath.fsum(density.values())
+    return {label: float(d / total) for label, d in density.items()}, item_labels[nearest[0]]

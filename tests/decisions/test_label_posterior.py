@@ -15,6 +15,7 @@ from surefind.decisions.label_posterior import (
     LabelModel,
     Votes,
     fit_label_model,
+    label_densities,
     label_losses,
     label_posterior,
     position_posterior,
@@ -72,6 +73,9 @@ def test_all_items_give_the_definition(seed):
         rivals = math.fsum(expected.values()) - expected[listed[0]]
         assert found.consensus[q] == pytest.approx(
             np.clip(math.log(expected[listed[0]] / rivals), -CAP, CAP), abs=1e-9
+        )
+        assert found.evidence[q] == pytest.approx(
+            np.clip(math.log(expected[listed[0]] / (rivals + none)), -CAP, CAP), abs=1e-9
         )
     assert (found.tail == 0).all()
 
@@ -224,8 +228,9 @@ def test_losses_are_those_of_the_definition():
 def test_none_is_a_logistic_regression_of_the_best_density():
     enrolled, truth, unknown = left_out(2, n=3000)
     model = fit_label_model(enrolled, truth, unknown)
-    free = replace(model, none_level=0.0, none_slope=1.0)
-    best = np.concatenate([label_posterior(v, free).evidence for v in (enrolled, unknown)])
+    best = np.concatenate([
+        label_densities(v, model.temperature)[0].max(axis=1) for v in (enrolled, unknown)
+    ])
     kind = np.repeat([1, 0], [len(enrolled), len(unknown)])
     peer = LogisticRegression(C=1e9).fit(best[:, None], kind)
     assert model.none_slope == pytest.approx(peer.coef_[0, 0], rel=0.02)

@@ -1,9 +1,12 @@
 import numpy as np
+import oracles
 import pytest
 import torch
 
+import surefind as sf
 from surefind.evaluation.bench.distance_baselines import PointEstimate, baseline_scores
-from surefind.evaluation.bench.running import train_method
+from surefind.evaluation.bench.running import NEED_CLASSES, train_method
+from surefind.evaluation.label_vote import fit_vote
 from surefind.evaluation.vocabulary import DISTANCE_BASELINES
 
 
@@ -53,6 +56,33 @@ def test_ood_inputs_are_scored_against_the_training_set_and_queries_against_the_
         np.testing.assert_allclose(got, wanted, atol=1e-6)
 
 
+def test_a_vote_doubts_the_nearest_answer_in_the_gallery_and_any_answer_among_training_data(
+    point, tiny
+):
+    scores = baseline_scores("knn-vote", point)
+    assert tiny.held_out[0] == "train"  # there is no validation part
+    model = fit_vote(point.train, tiny.train.labels)
+    fitted = 100, model.temperature, model.sharpness
+    train, test = tiny.train.labels.tolist(), tiny.test.labels.tolist()
+    ood = torch.nn.functional.normalize(point.ood, dim=1)
+    for queries, got in ((point.test, scores.id), (ood, scores.ood)):
+        for query, found in zip(queries.double(), got, strict=True):
+            cosines = (point.train.double() @ query).tolist()
+            shares, _ = oracles.label_shares(cosines, cosines, train, *fitted)
+            assert found == pytest.approx(1 - max(shares.values()), abs=1e-5)
+    for i, query in enumerate(point.test.double()):
+        cosines = (point.test.double() @ query).tolist()
+        cosines[i] = None
+        shares, nearest = oracles.label_shares(cosines, cosines, test, *fitted)
+        assert scores.retrieval[i] == pytest.approx(1 - shares[nearest], abs=1e-5)
+
+
+def test_a_vote_without_classes_is_refused(placed, tmp_path):
+    point = PointEstimate(placed, train_method("norm", placed, 0, tmp_path, lambda *_: None))
+    with pytest.raises(sf.InputError, match="classes"):
+        baseline_scores("knn-vote", point)
+
+
 @pytest.mark.parametrize("name", ["mahalanobis", "norm"])
 def test_scores_without_a_gallery_answer_both_questions(point, name):
     scores = baseline_scores(name, point)
@@ -60,7 +90,7 @@ def test_scores_without_a_gallery_answer_both_questions(point, name):
     assert scores.ood.shape == (20,)
 
 
-@pytest.mark.parametrize("name", sorted(set(DISTANCE_BASELINES) - {"mahalanobis"}))
+@pytest.mark.parametrize("name", sorted(set(DISTANCE_BASELINES) - set(NEED_CLASSES)))
 def test_a_gallery_of_its_own_is_searched_whole(placed, name, tmp_path):
     point = PointEstimate(placed, train_method(name, placed, 0, tmp_path, lambda *_: None))
     scores = baseline_scores(name, point)

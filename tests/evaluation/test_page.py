@@ -201,3 +201,16 @@ def test_the_same_results_make_the_same_page(put, result, tmp_path):
     for name in ("a", "b"):
         write_report(results, tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_votes_have_a_table_and_a_sentence(page, result):
+    values = {"recall@1": 0.8, "ausc": 0.7, "vote_right": 0.85, "kappa_vote_right": 0.86}
+    both = {"plain": 1.0, "weighted": 1.0}
+    votes = {"fitted_on": "validation", "examples": 9, "temperature": both, "sharpness": both}
+    gains = {"vote_right": [0.01, -0.01, 0.03]}
+    found = page(result(values=values, votes=votes | {"gains": gains}), result("pfe"))
+    text = "".join(found.text)
+    assert "Votes over labels" in text
+    assert "LAM (online): voted right +0.0100 (-0.0100 to +0.0300), no difference shown." in text
+    assert "most voted label is right" in text
+    assert "Votes over labels" not in "".join(page(result(values={"auroc": 0.5})).text)

@@ -46,6 +46,21 @@ def test_settings_that_differ_from_the_default_are_recorded():
     assert PROTOCOLS["msls"].settings()["gallery"] == "database"
 
 
+def test_votes_are_fitted_to_what_training_and_test_do_not_see(tiny, placed):
+    problem = load_problem("digits")
+    name, part = problem.held_out
+    assert name == "validation"
+    rows = lambda data: {x.numpy().tobytes() for x in torch.as_tensor(data.inputs)}
+    everything = len(problem.train) + len(part)
+    assert len(part) == pytest.approx(everything / 10, rel=0.05)
+    assert len(rows(part) - rows(problem.train) - rows(problem.test)) == len(part)
+    assert "validation" not in problem.examples  # earlier results stay comparable
+    one_class = tiny.train[tiny.train.labels == 0]
+    for left_out in (None, one_class):
+        assert replace(tiny, validation=left_out).held_out == ("train", tiny.train)
+    assert placed.held_out is None
+
+
 def test_every_protocol_is_named_and_described():
     assert tuple(PROTOCOLS) == BENCHMARKS
     for name in PROTOCOLS:

@@ -39,6 +39,27 @@ def test_the_committed_results_are_valid_and_written_back_alike(tmp_path):
         assert json.loads(copy.read_text()) == json.loads(file.read_text())
 
 
+VOTES = {
+    "fitted_on": "validation",
+    "examples": 6000,
+    "temperature": {"plain": 0.05, "weighted": 3.0},
+    "sharpness": {"plain": 1.0, "weighted": 1.2},
+    "gains": {"vote_ausc": [0.001, -0.001, 0.003]},
+}
+
+
+def test_votes_are_read_back_and_may_be_missing(tmp_path, result):
+    write_result(tmp_path, Result(**result("pfe", votes=VOTES)))
+    file = tmp_path / "fashion-mnist" / "pfe-seed0.json"
+    assert json.loads(file.read_text())["votes"] == VOTES
+    assert read_result(file).votes.gains["vote_ausc"] == (0.001, -0.001, 0.003)
+    write_result(tmp_path, Result(**result("hib")))
+    assert read_result(tmp_path / "fashion-mnist" / "hib-seed0.json").votes is None
+    for wrong in ({"examples": -1}, {"gains": {"vote_ausc": [0.1, 0.2]}}, {"more": 1}):
+        with pytest.raises(ValidationError):
+            Result(**result("pfe", votes=VOTES | wrong))
+
+
 def test_a_result_that_is_there_stays(tmp_path, result):
     write_result(tmp_path, Result(**result("pfe")))
     file = tmp_path / "fashion-mnist" / "pfe-seed0.json"

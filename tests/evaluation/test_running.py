@@ -8,6 +8,7 @@ import surefind as sf
 from surefind.evaluation.artifacts import read_artifacts
 from surefind.evaluation.bench.protocols import load_problem
 from surefind.evaluation.bench.running import (
+    NEED_CLASSES,
     build_method,
     checkpoint_folder,
     joint_samples,
@@ -72,6 +73,12 @@ def test_every_method_makes_a_result_that_a_report_can_read(run, tmp_path):
         assert result.protocol["margin"] == 0.7
         assert result.protocol["ood"] == ["noise", "all"]
         assert "recall@1" in result.values
+        assert (result.votes is None) == (result.method in DISTANCE_BASELINES)
+        if result.votes is not None:
+            weighted = ["plain", "weighted"][: 1 + (result.method != "deterministic")]
+            assert list(result.votes.temperature) == weighted
+            assert result.votes.fitted_on == "train"
+            assert "vote_right" in result.values
         artifacts = read_artifacts(tmp_path / "w" / "tiny" / f"{stem}.npz")
         if result.method == "deterministic":
             assert not {"auroc", "ausc", "ece"} & set(result.values)
@@ -146,9 +153,10 @@ def test_results_of_other_versions_are_kept_and_named(run, tmp_path):
 def test_places_are_looked_up_in_their_gallery(run, placed):
     said = []
     results = run(["laplace-posthoc", *DISTANCE_BASELINES], problem=placed, say=said.append)
-    assert len(said) == 1
-    assert said[0].startswith("mahalanobis is left out")
-    assert "mahalanobis-seed0" not in results
+    assert len(said) == len(NEED_CLASSES)
+    for sentence, name in zip(said, NEED_CLASSES, strict=True):
+        assert sentence.startswith(f"{name} is left out")
+        assert f"{name}-seed0" not in results
     values = results["laplace-posthoc-seed0"].values
     assert values["recall@10"] > 0.9
     assert {"ausc", "agreement_ausc"} <= set(values)

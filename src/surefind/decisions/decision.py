@@ -9,7 +9,7 @@ A threshold of infinity stands for none: nothing is a match. Reasons why an answ
     unclear input           log κ is below that of 95 % of right answers: take a better picture
     unlike anything seen    distance *and* density beyond 99 % of all queries: another kind of thing
     split neighbourhood     consensus below that of 95 % of right answers: labels compete, look at both
-    not enrolled            clear and of a known kind, but less evidence than 95 % of right answers: add it
+    not enrolled            none of these, but less evidence than 95 % of right answers have: add it
     target not reached      nothing is wrong with this query; the calibration could not guarantee its rate
 
 A split is given with what competes, where the caller says it: "split neighbourhood: 0.55 a, 0.41 b".
@@ -150,7 +150,7 @@ def _reasons(
     unclear = signals.log_kappa < limits.low_log_kappa
     unlike = (signals.distance > limits.far_distance) & (signals.density > limits.far_density)
     split = signals.consensus < limits.low_consensus
-    absent = (signals.evidence < limits.low_evidence) & ~unlike & ~unclear
+    absent = (signals.evidence < limits.low_evidence) & ~unlike & ~unclear & ~split
     found = np.stack([unclear, unlike, split, absent], axis=1)
     # A signal that does not count is never to blame.
     typical = np.array([-np.inf if part is None else part for part in limits.typical_parts])

@@ -146,7 +146,7 @@ class LabelPosterior:
         none: P(none | q) (q).
         rest: Of all other labels, and of items without one (q).
         consensus: Log-odds of the answer against all rivals, none apart (q).
-        evidence: Log-odds of the answer's density against none (q).
+        evidence: Log-odds of the answer against all else, none among it (q).
         tail: How much unseen items could change the answer's probability (q).
     """
 
@@ -299,16 +299,17 @@ def _posterior(
     enrolled = sigmoid(model.none_slope * (best - model.none_level))
     given = np.where(found, np.take_along_axis(shares, order, axis=1), 0.0)
     probability = enrolled[:, None] * given / np.maximum(total, 1e-300)[:, None]
-    none = 1 - enrolled
+    none = sigmoid(model.none_slope * (model.none_level - best))
+    own = probability[:, 0]
+    others = none + enrolled * (total - given[:, 0]) / np.maximum(total, 1e-300)
     consensus, tail = _against_unseen(votes, density, spare, model, order[:, 0], found[:, 0])
-    evidence = np.clip(model.none_slope * (best - model.none_level), -CAP, CAP)
     return LabelPosterior(
         candidates=np.where(found, order, -1),
         probability=probability,
         none=none,
-        rest=np.maximum(1 - none - probability.sum(axis=1), 0),
+        rest=np.maximum(enrolled - probability.sum(axis=1), 0),
         consensus=consensus,
-        evidence=evidence,
+        evidence=np.clip(np.log(np.maximum(own, 1e-300) / np.maximum(others, 1e-300)), -CAP, CAP),
         tail=tail,
     )
 

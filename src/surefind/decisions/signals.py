@@ -4,7 +4,7 @@ With distances d_1 <= ... <= d_k to the nearest items, and the answer a, the mos
 (`surefind.decisions.label_posterior`),
 
     consensus = log-odds of a against all other labels          larger is better
-    evidence  = log-odds of a against none                      larger is better
+    evidence  = log-odds of a against all else, none included   larger is better
     log_kappa = log κ of the query                              larger is better
     distance  = min {d_i : l_i = a}                             smaller is better
     margin    = min {d_i : l_i != a} - distance                 larger is better; < 0 if a rival is nearer
@@ -41,7 +41,7 @@ class Signals:
 
     Attributes:
         consensus: Log-odds of the answer against its rivals (q).
-        evidence: Log-odds of the answer against none (q).
+        evidence: Log-odds of the answer against its rivals and none (q).
         log_kappa: Logarithm of the query's κ (q).
         distance: Distance to the answer's nearest item (q).
         margin: How much farther the nearest item of another label is (q).

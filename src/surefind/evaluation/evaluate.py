@@ -9,6 +9,9 @@ Uncertainty is 1/κ. A second uncertainty is the *disagreement* of joint samples
 queries and gallery, and each query has a nearest neighbour under it; the uncertainty is one minus the
 fraction of samples that agree on its most frequent class, or, without classes, on the most frequent item.
 ECE takes the most frequent class as prediction and its fraction as confidence, so it needs classes.
+Two more are the shares of a label in the neighbours' votes, plain and weighted by κ
+(`surefind.evaluation.label_vote`); they need classes, and held-out data to be fitted to. Whether weighting
+by κ helps is said by the difference of the two on the same queries, with a paired bootstrap interval.
 
 A learner without uncertainty (κ = ∞ everywhere) has no values of the metrics that need one: they are left
 out, not set to chance.
@@ -20,6 +23,10 @@ out, not set to chance.
 | ausc, r_auroc, aurc | detecting wrong retrievals by uncertainty | higher, higher, lower |
 | ece | calibration of the sampled neighbours' agreement | lower |
 | agreement_ausc, agreement_r_auroc | detecting wrong retrievals by disagreement | higher |
+| nearest_vote_ausc, nearest_vote_r_auroc | the same by the share of the nearest item's label | higher |
+| vote_right | answering with the voted label | higher |
+| vote_ausc, vote_r_auroc | detecting wrong votes by the voted label's share | higher |
+| …kappa_vote… | the last five with votes weighted by κ | higher |
 
 Samples (s, n, z) of a large set do not fit into memory. They are drawn in passes over the data, of as many
 networks as `SAMPLE_BYTES` hold, and only the neighbours found are kept.
@@ -43,6 +50,7 @@ from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, Hint, InputError
 from surefind.estimators.learner import MetricLearner
+from surefind.evaluation.label_vote import Ballots, hold_votes
 from surefind.learning.inference import batches
 from surefind.pairs.relations import POSITIVE_RADIUS
 from surefind.retrieval.search import nearest, sampled_nearest
@@ -112,6 +120,23 @@ def _drawn(
     return out
 
 
+@dataclass(frozen=True)
+class VoteRecord:
+    """How the votes over labels were fitted, and what weighting them by κ changed.
+
+    Attributes:
+        examples: How many held-out examples T and c were fitted to.
+        temperature: T by weighting, "plain" and, if there is a κ, "weighted".
+        sharpness: c, the same.
+        gains: By metric of the plain vote, that of the weighted one less it: estimate, low, high.
+    """
+
+    examples: int
+    temperature: dict[str, float]
+    sharpness: dict[str, float]
+    gains: dict[str, tuple[float, float, float]]
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Metrics and curves of one learner on one test set.
@@ -122,6 +147,7 @@ class Evaluation:
         curves: x and y by name.
         left_out: Queries without a relevant item, which no retrieval metric counts.
         embeddings: Of the test inputs ("id") and the out-of-distribution inputs ("ood"), if any.
+        votes: How the votes were fitted; None if there were none.
     """
 
     values: dict[str, float]
@@ -129,6 +155,7 @@ class Evaluation:
     curves: dict[str, dict[str, list[float]]]
     left_out: int = 0
     embeddings: dict[str, Embeddings] = field(default_factory=dict, repr=False)
+    votes: "VoteRecord | None" = None
 
     @property
     def uncertainty(self) -> dict[str, np.ndarray]:
@@ -145,6 +172,7 @@ def evaluate(
     radius: Any = POSITIVE_RADIUS,
     generator: torch.Generator,
     ece_samples: int = 100,
+    held_out: Dataset | None = None,
 ) -> Evaluation:
     """Evaluate a fitted learner.
 
@@ -156,27 +184,55 @@ def evaluate(
         radius: Distance up to which two positions are the same place.
         generator: Draws samples and bootstrap resamples.
         ece_samples: Joint samples for calibration and agreement; 0 leaves them out.
+        held_out: Labelled data, none of them test data, to fit the votes to; None leaves votes out.
 
     Returns:
         The metrics, with the embeddings they come from.
     """
     check_parts(test, gallery)
     embeddings = {"id": learner.embed(test)}
-    items = None if gallery is None else learner.embed(gallery).mean
+    items = None if gallery is None else learner.embed(gallery)
     if ood is not None:
         embeddings["ood"] = learner.embed(ood)
-    judged = judge(embeddings["id"].mean, test, items, gallery, radius=radius)
+    means = embeddings["id"].mean, None if items is None else items.mean
+    judged = judge(means[0], test, means[1], gallery, radius=radius)
     if torch.isinf(embeddings["id"].kappa).all():
-        return replace(measure(judged, generator), embeddings=embeddings)
+        result = measure(judged, generator)
+    else:
+        result = _measure_uncertainty(
+            learner, test, gallery, judged, embeddings, ece_samples, generator
+        )
+    searched = test if gallery is None else gallery
+    labelled = test.labels is not None and searched.labels is not None
+    record = None
+    if labelled and held_out is not None and held_out.labels is not None:
+        ballots = hold_votes(
+            *(learner.embed(held_out), held_out.labels, embeddings["id"], test.labels),
+            *(items, None if gallery is None else gallery.labels),
+        )
+        record = _add_votes(result, ballots, judged, generator)
+    return replace(result, embeddings=embeddings, votes=record)
+
+
+def _measure_uncertainty(
+    learner: MetricLearner,
+    test: Dataset,
+    gallery: Dataset | None,
+    judged: metrics.Relevance,
+    embeddings: Mapping[str, Embeddings],
+    ece_samples: int,
+    generator: torch.Generator,
+) -> Evaluation:
+    """Compute what 1/κ and the sampled neighbours' disagreement are worth."""
     uncertainty = {part: e.uncertainty.double().numpy() for part, e in embeddings.items()}
-    detection = None if ood is None else (uncertainty["id"], uncertainty["ood"])
+    detection = (uncertainty["id"], uncertainty["ood"]) if "ood" in uncertainty else None
     result = measure(judged, generator, uncertainty=uncertainty["id"], detection=detection)
     if ece_samples:
         found = sampled_neighbours(
             learner, test, gallery, n_samples=ece_samples, generator=generator
         )
         _add_agreement(result, found, judged, test, gallery, generator)
-    return replace(result, embeddings=embeddings)
+    return result
 
 
 def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
@@ -342,6 +398,69 @@ def _add_agreement(
     result.values["agreement_ausc"] = metrics.ausc(correct, disagreement)
     if 0 < correct.mean() < 1:
         result.values["agreement_r_auroc"] = metrics.r_auroc(correct, disagreement)
+
+
+VOTE_METRICS = {
+    "nearest_{}_ausc": metrics.ausc,
+    "nearest_{}_r_auroc": metrics.r_auroc,
+    "{}_ausc": metrics.ausc,
+    "{}_r_auroc": metrics.r_auroc,
+}
+"""What is measured of a vote, for the nearest item's answer and for the voted one."""
+VOTE_NAMES = {"plain": "vote", "weighted": "kappa_vote"}
+
+
+def _add_votes(
+    result: Evaluation,
+    ballots: Ballots,
+    judged: metrics.Relevance,
+    generator: torch.Generator,
+) -> VoteRecord:
+    """Add the metrics of the votes, and compare the two."""
+    asked = judged.answerable
+    right = {weighting: s.right[asked] for weighting, s in ballots.shares.items()}
+    scored: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+    for weighting, shares in ballots.shares.items():
+        name = VOTE_NAMES[weighting]
+        interval = metrics.bootstrap_interval(right[weighting].astype(float), generator=generator)
+        result.values[f"{name}_right"] = interval.estimate
+        result.intervals[f"{name}_right"] = (interval.low, interval.high)
+        nearest_answer = judged.hits[asked, 0], 1 - shares.nearest[asked]
+        voted_answer = right[weighting], 1 - shares.voted[asked]
+        scored[weighting] = {
+            key: nearest_answer if key.startswith("nearest") else voted_answer
+            for key in VOTE_METRICS
+        }
+        for key, metric in VOTE_METRICS.items():
+            _add(result, key.format(name), metric, scored[weighting][key], generator)
+    gains: dict[str, tuple[float, float, float]] = {}
+    if "weighted" in scored:
+        gap = right["weighted"].astype(float) - right["plain"]
+        found = metrics.bootstrap_interval(gap, generator=generator)
+        gains["vote_right"] = (found.estimate, found.low, found.high)
+        for key, metric in VOTE_METRICS.items():
+            arrays = (*scored["weighted"][key], *scored["plain"][key])
+            try:
+                found = metrics.bootstrap_interval(
+                    *arrays,
+                    statistic=partial(_difference, metric),
+                    n_resamples=RESAMPLES,
+                    generator=generator,
+                )
+            except DegenerateError:
+                continue
+            gains[key.format("vote")] = (found.estimate, found.low, found.high)
+    return VoteRecord(
+        examples=ballots.models["plain"].enrolled,
+        temperature={w: m.temperature for w, m in ballots.models.items()},
+        sharpness={w: m.sharpness for w, m in ballots.models.items()},
+        gains=gains,
+    )
+
+
+def _difference(metric: Callable[..., float], *arrays: np.ndarray) -> float:
+    """Return the metric of the first two arrays less that of the last two."""
+    return metric(*arrays[:2]) - metric(*arrays[2:])
 
 
 def _add(

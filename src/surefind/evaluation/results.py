@@ -82,6 +82,24 @@ class Epoch(Schema):
     seconds: Number
 
 
+class VoteFit(Schema):
+    """How the votes over labels were fitted, and what weighting them by κ changed.
+
+    Attributes:
+        fitted_on: The part that T and c were fitted to.
+        examples: How many of it.
+        temperature: T by weighting, "plain" and "weighted".
+        sharpness: c, the same.
+        gains: By metric, the weighted vote's value less the plain one's: estimate, low, high.
+    """
+
+    fitted_on: str
+    examples: Count
+    temperature: dict[str, Number]
+    sharpness: dict[str, Number]
+    gains: dict[str, tuple[Number, Number, Number]] = {}
+
+
 class Result(Schema):
     """What was measured of one method on one data set with one seed.
 
@@ -97,6 +115,7 @@ class Result(Schema):
         left_out: Queries without a relevant item, which no retrieval metric counts.
         ece_samples: Joint samples behind ECE and the agreement metrics.
         posterior: Precision of the weights' posterior, and which fraction of the curvature was clipped.
+        votes: How the votes over labels were fitted; None where there were none.
         history: Training epochs by stage.
         seconds: Wall-clock time.
         settings: Options of the method.
@@ -117,6 +136,7 @@ class Result(Schema):
     left_out: Count = 0
     ece_samples: Count | None = None
     posterior: dict[str, Number] | None = None
+    votes: VoteFit | None = None
     history: dict[str, list[Epoch]] = {}
     seconds: Number = 0.0
     settings: dict[str, Any] = {}

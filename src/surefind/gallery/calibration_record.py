@@ -248,9 +248,11 @@ def answered(
     if calibration is None:
         return known
     signals = signals_of(found, kappa, votes, posterior)
+    # Among the labels: how many are enrolled is another question than which of them it is.
+    among = posterior.probability / np.maximum(1 - posterior.none, 1e-300)[:, None]
     rivals = [
         ", ".join(f"{p:.2f} {name}" for p, name in list(zip(chances, some, strict=True))[:2] if p)
-        for chances, some in zip(posterior.probability.tolist(), names, strict=True)
+        for chances, some in zip(among.tolist(), names, strict=True)
     ]
     return known | vars(calibration.decide(signals, groups, rivals=rivals))
 

@@ -28,7 +28,7 @@ from surefind.evaluation.bench.protocols import (
     Protocol,
     check_trainable,
     on_backbone,
-    training_part,
+    training_parts,
 )
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
@@ -77,6 +77,7 @@ def custom_problem(
     train, test, gallery = _parts(_load(source), source)
     check_trainable(train)
     cut = _validation(train, test)
+    kept, validation = training_parts(train, cut)
     many = train.labels is not None and len(train.labels.unique()) > batch_size // 4
     build: Callable[[torch.Generator], Encoder]
     if backbone is None:
@@ -101,12 +102,13 @@ def custom_problem(
         f"{name}-custom" if name in PROTOCOLS else name,
         protocol,
         build,
-        training_part(train, cut),
+        kept,
         test,
         gallery,
         None if ood is None else _ood(Path(ood)),
         preprocessing,
         _notes(test if gallery is None else gallery),
+        validation,
     )
 
 

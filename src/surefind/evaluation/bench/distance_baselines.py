@@ -9,8 +9,14 @@ anyway. Higher is more uncertain; d_1 is the chord to the nearest.
     margin            d_1 - d_o, o the nearest of another label than the first (the second nearest if
                       there are no labels): among the training vectors; in the gallery.
     knn-density       mean distance to the 10 nearest: training vectors; in the gallery.
+    knn-vote          one minus a label's share of the votes of the 100 nearest (the plain vote of
+                      `surefind.evaluation.label_vote`, fitted to held-out data): the most voted label's
+                      among the training vectors; the nearest item's label's in the gallery.
     mahalanobis       of the features, to the nearest class of the training set; one score for both.
     norm              minus the length of the head's output; one score for both.
+
+A share says nothing of how far away the voters are: an OOD input among examples of one class has the vote
+of all of them.
 
 The embeddings of a seed are computed once for all baselines; features, which are large, are not kept.
 """
@@ -25,8 +31,10 @@ import torch
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.errors import InputError
 from surefind.estimators.learner import MetricLearner
 from surefind.evaluation.bench.protocols import Problem
+from surefind.evaluation.label_vote import fit_vote, neighbourhood, vote_shares
 from surefind.learning.inference import batches
 from surefind.models.encoder import Encoder, on_sphere
 from surefind.retrieval.baselines import (
@@ -121,6 +129,8 @@ def baseline_scores(name: str, point: PointEstimate) -> Scores:
         del features  # gigabytes
         score = partial(point.apply, lambda inputs: fitted.score(point.encoder.backbone(inputs)))
         return _scores(score, problem.test, problem.ood)
+    if name == "knn-vote":
+        return _vote_scores(point)
     train = _neighbours(name, point.train, problem.train)
     scores = _scores(train.score, point.test, None if point.ood is None else on_sphere(point.ood))
     if point.gallery is None or problem.gallery is None:
@@ -128,6 +138,24 @@ def baseline_scores(name: str, point: PointEstimate) -> Scores:
     else:
         gallery, closed = _neighbours(name, point.gallery, problem.gallery), False
     return replace(scores, retrieval=_array(gallery.score(point.test, exclude_self=closed)))
+
+
+def _vote_scores(point: PointEstimate) -> Scores:
+    problem = point.problem
+    if problem.held_out is None:
+        raise InputError(f"a vote needs classes, and {problem.train.name} has positions.")
+    _, part = problem.held_out
+    vectors = on_sphere(point.apply(point.encoder.outputs, part))
+    model = fit_vote(vectors, part.labels)
+    gallery = None if problem.gallery is None else problem.gallery.labels
+    in_gallery = neighbourhood(point.test, problem.test.labels, point.gallery, gallery)
+
+    def most_voted(queries: Tensor) -> np.ndarray:
+        found = neighbourhood(queries, None, point.train, problem.train.labels)
+        return 1 - vote_shares(found, model).voted
+
+    scores = _scores(most_voted, point.test, None if point.ood is None else on_sphere(point.ood))
+    return replace(scores, retrieval=1 - vote_shares(in_gallery, model).nearest)
 
 
 def _neighbours(name: str, vectors: Tensor, part: Dataset) -> Margin | NeighbourDistance:

@@ -26,7 +26,7 @@ of its curvature a step on every set; so it does in the paper on these two, on t
 
 A tenth of the training data is left out of training, for choices that need data the model has not seen:
 of the examples of each class in closed sets, of the classes in open ones, nothing where there are
-positions only. The defaults need none of it.
+positions only. The methods' defaults need none of it; the votes over labels are fitted to it.
 
 A problem is a protocol together with its data and its network. Everything that can be refused is refused
 when it is made, before hours of training: data sets that are not there, training data of one class or
@@ -213,6 +213,7 @@ class Problem:
         ood: Out-of-distribution data; None if there are none.
         preprocessing: How images are cut, resized and normalised.
         notes: What the user should know of the data, in sentences.
+        validation: What is left out of training; None if nothing is.
 
     Raises:
         InputError: If the data cannot be benchmarked.
@@ -227,6 +228,7 @@ class Problem:
     ood: Dataset | None = None
     preprocessing: Preprocessing | None = None
     notes: tuple[str, ...] = ()
+    validation: Dataset | None = None
 
     def __post_init__(self) -> None:
         check_trainable(self.train)
@@ -251,6 +253,16 @@ class Problem:
     def data(self, part: str) -> Dataset:
         """Return the inputs of a part of the evaluation, "id" or "ood"."""
         return self.parts["test" if part == "id" else part]
+
+    @property
+    def held_out(self) -> tuple[str, Dataset] | None:
+        """What votes over labels are fitted to, and its name; None if there are no labels."""
+        for name, part in (("validation", self.validation), ("train", self.train)):
+            if part is not None and part.labels is not None:
+                _, counts = part.labels.unique(return_counts=True)
+                if len(counts) > 1 and int(counts.max()) > 1:
+                    return name, part
+        return None
 
     @property
     def examples(self) -> dict[str, int]:
@@ -304,7 +316,7 @@ def load_problem(
         raise InputError(f"{name} has a network of its own; leave the backbone out.")
     splits = load(name, data)
     prepare = protocol.prepare or (lambda part: part)
-    train = training_part(prepare(splits.train), protocol.validation)
+    train, validation = training_parts(prepare(splits.train), protocol.validation)
     make: Callable[[torch.Generator], Encoder]
     preprocessing: Preprocessing | None = None
     if build is not None:
@@ -319,7 +331,9 @@ def load_problem(
     other, part = protocol.ood or (name, None)
     ood = None if part is None else (splits if other == name else load(other, data))[part]
     test = prepare(splits[protocol.queries])
-    return Problem(name, protocol, make, train, test, gallery, ood, preprocessing)
+    return Problem(
+        *(name, protocol, make, train, test, gallery, ood, preprocessing), validation=validation
+    )
 
 
 def on_backbone(
@@ -343,7 +357,7 @@ def on_backbone(
     return lambda generator: with_linear_head(tower, generator=generator), wanted
 
 
-def training_part(train: Dataset, validation: str) -> Dataset:
+def training_parts(train: Dataset, validation: str) -> tuple[Dataset, Dataset | None]:
     """Leave the validation part out of training data.
 
     Args:
@@ -351,11 +365,12 @@ def training_part(train: Dataset, validation: str) -> Dataset:
         validation: What to cut by: "example", "class", or "none".
 
     Returns:
-        What is trained on; the same for every seed.
+        What is trained on, and what is left out, if anything; the same for every seed.
     """
     if validation == "none":
-        return train
-    return validation_split(train, seeded(0, "validation"), by=validation).train
+        return train, None
+    cut = validation_split(train, seeded(0, "validation"), by=validation)
+    return cut.train, cut["validation"]
 
 
 def check_trainable(train: Dataset) -> None:

@@ -55,6 +55,8 @@ DIFFERENT = {
     "settings": "with other settings of the method",
 }
 """What it means if a result differs from what is to be measured."""
+NEED_CLASSES = ("mahalanobis", "knn-vote")
+"""Distance baselines that data with positions only cannot have."""
 CORRUPTED = 256
 """Test images that are corrupted."""
 BATCH = 64
@@ -162,9 +164,10 @@ def run_problem(
     wanted = list(methods)
     for method in wanted:
         build_method(method)
-    if "mahalanobis" in wanted and problem.train.labels is None:
-        say(f"mahalanobis is left out: it needs classes, and {problem.train.name} has positions.")
-        wanted.remove("mahalanobis")
+    for method in NEED_CLASSES if problem.train.labels is None else ():
+        if method in wanted:
+            say(f"{method} is left out: it needs classes, and {problem.train.name} has positions.")
+            wanted.remove(method)
     files = {
         (seed, method): result_file(results, problem.name, method, seed)
         for seed in seeds
@@ -244,6 +247,7 @@ def _measure_method(
     name: str, problem: Problem, learner: MetricLearner, seed: int, artifacts: Path
 ) -> dict[str, Any]:
     samples = joint_samples(name, problem)
+    fitted_on, held_out = problem.held_out or ("", None)
     found = evaluate(
         learner,
         problem.test,
@@ -251,6 +255,7 @@ def _measure_method(
         gallery=problem.gallery,
         generator=seeded(seed, "evaluation"),
         ece_samples=samples,
+        held_out=held_out,
     )
     measured = _measured(found) | {
         "history": {stage: [asdict(e) for e in v] for stage, v in learner.history_.items()}
@@ -263,6 +268,8 @@ def _measure_method(
             "ece_samples": samples,
         }
         _save_artifacts(artifacts, problem, found.uncertainty, found.embeddings, seed)
+    if found.votes is not None:
+        measured["votes"] = {"fitted_on": fitted_on, **asdict(found.votes)}
     if isinstance(learner.fitted, HeadEmbedder):
         precision = learner.fitted.posterior.precision
         measured["posterior"] = {

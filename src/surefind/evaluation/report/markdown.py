@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from surefind.evaluation.report.paper import Published, compare_published
 from surefind.evaluation.report.tables import (
+    VOTES,
     Entry,
     Table,
     ablation_table,
@@ -11,6 +12,8 @@ from surefind.evaluation.report.tables import (
     methods_table,
     table_notes,
     version_warning,
+    votes_note,
+    votes_table,
 )
 from surefind.evaluation.results import Results, ResultSet
 from surefind.evaluation.vocabulary import dataset_title
@@ -41,12 +44,13 @@ def _section(
     parts = [f"## {dataset_title(results.name)}", data_note(results)]
     if warning := version_warning(results):
         parts.append(f"**Mixed versions.** {warning}")
-    for heading, table in (
-        ("", methods_table(results)),
-        ("### Ablation: stage × distance × approximation", ablation_table(results)),
+    for heading, table, before, after in (
+        ("", methods_table(results), "", ""),
+        ("### Votes over labels", votes_table(results), VOTES, votes_note(results)),
+        ("### Ablation: stage × distance × approximation", ablation_table(results), "", ""),
     ):
         if table is not None:
-            parts += [heading, _table(table), " ".join(table_notes(table))]
+            parts += [heading, before, _table(table), " ".join(table_notes(table)), after]
     for part in compare_published(results, published, remarks):
         parts += [f"### {part.title}", f"Ours / {part.source}.", _table(part.table), part.caveat]
         parts.append("\n".join(f"- {line}" for line in part.gaps))

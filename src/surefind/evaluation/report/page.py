@@ -86,16 +86,22 @@ def _section(
         for m, first in firsts.items()
         if folder and (found := read_artifacts(folder / results.name / f"{first.name}.npz"))
     ]
-    titled = [
-        ("Methods", tables.methods_table(results)),
-        ("Ablation: stage × distance × approximation", tables.ablation_table(results)),
+    vote_notes = [note for note in (tables.VOTES, tables.votes_note(results)) if note]
+    titled: list[tuple[str, tables.Table | None, list[str]]] = [
+        ("Methods", tables.methods_table(results), []),
+        ("Votes over labels", tables.votes_table(results), vote_notes),
+        ("Ablation: stage × distance × approximation", tables.ablation_table(results), []),
     ]
     return {
         "id": results.name,
         "title": title,
         "about": tables.data_note(results),
         "warning": tables.version_warning(results),
-        "tables": [(title, t, tables.table_notes(t)) for title, t in titled if t is not None],
+        "tables": [
+            (title, t, [*tables.table_notes(t), *more])
+            for title, t, more in titled
+            if t is not None
+        ],
         "comparisons": compare_published(results, published, remarks),
         "charts": curve_charts(firsts),
         "histograms": kappa_charts(firsts),

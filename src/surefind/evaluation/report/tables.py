@@ -1,7 +1,8 @@
 """The tables of a report as values, before they are HTML or Markdown, and the notes under them.
 
-One table compares methods, with the distance baselines in a block of their own; one compares the variants
-of the ablation, stage × distance × approximation.
+One table compares methods, with the distance baselines in a block of their own; one compares the votes of
+the neighbours over labels with 1/κ, method by method; one compares the variants of the ablation, stage ×
+distance × approximation.
 
 A distance baseline is an uncertainty only: it retrieves with the embeddings of the deterministic method.
 Its retrieval metrics are shown and not ranked.
@@ -21,6 +22,10 @@ Seeds pair because one seed gives all methods the same data order and the same i
 two 95 % intervals is the less powerful rule: it calls more methods alike than a test of the difference
 would. Three to five seeds show large gaps only: "alike" means that the seeds at hand do not separate them.
 There is no correction for multiple comparisons.
+
+Whether weighting votes by κ helps a method is decided on the differences between the two votes: with three
+or more seeds by the t-test over them, else by their paired bootstrap intervals, which must leave out 0 on
+the same side in every seed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +38,16 @@ import numpy as np
 from surefind.dependencies import require
 from surefind.evaluation.results import Result, ResultSet
 from surefind.evaluation.vocabulary import (
+    NEAREST,
     RETRIEVAL,
+    VOTED,
     Kind,
     Metric,
     ablation_parts,
     dataset_title,
     kind_of,
     method_title,
+    metric_of,
 )
 
 SEEDS_TO_TEST = 3
@@ -59,6 +67,17 @@ INTERVAL = (
     "the small range is the 95 % bootstrap interval over queries, which does not cover the variation "
     "between training runs."
 )
+
+VOTES = (
+    "The 100 nearest vote for their labels: of the nearest item's answer, AUSC and R-AUROC by 1/κ, by the "
+    "share of its label in the plain vote, and in the vote weighted by κ (κ-vote); of the most voted label "
+    "as the answer, by its own share."
+)
+COMPARED_VOTES = ("vote_right", "vote_ausc", "nearest_vote_r_auroc")
+"""Metrics by which the two votes are compared in words."""
+DECIDING_VOTES, DECIDED = "vote_ausc", "AUSC of the voted label"
+"""The one that answers in a word, because it counts both answers and doubts."""
+GAINS = ("better", "worse", "no difference shown")
 
 Rank = Literal["best", "second", ""]
 Verdict = Literal["alike", "different", "untested", ""]
@@ -238,21 +257,95 @@ class Table:
 
 def methods_table(results: ResultSet) -> Table | None:
     """Compare methods and distance baselines; None if there are none."""
-    return _table(results, ("method", "baseline"), ("Method",), lambda m: (method_title(m),))
+    kinds: tuple[Kind, ...] = ("method", "baseline")
+    metrics = [m for m in results.metrics(*kinds) if m.group not in (NEAREST, VOTED)]
+    return _table(results, kinds, metrics, ("Method",), lambda m: (method_title(m),))
+
+
+def votes_table(results: ResultSet) -> Table | None:
+    """Compare the votes over labels with 1/κ, method by method; None if nothing was voted on."""
+    present = results.metrics("method")
+    voted = [m for m in present if m.group in (NEAREST, VOTED)]
+    if not voted:
+        return None
+    by_kappa = [
+        replace(metric_of(name), title=title, group=NEAREST)
+        for name, title in (
+            ("recall@1", "recall@1"),
+            ("ausc", "AUSC by 1/κ"),
+            ("r_auroc", "R-AUROC by 1/κ"),
+        )
+        if metric_of(name) in present
+    ]
+    return _table(
+        *(results, ("method",), [*by_kappa, *voted], ("Method",)), lambda m: (method_title(m),)
+    )
 
 
 def ablation_table(results: ResultSet) -> Table | None:
     """Compare the variants of the ablation; None if there are none."""
-    return _table(results, ("ablation",), ("Stage", "Distance", "Approximation"), ablation_parts)
+    metrics = [m for m in results.metrics("ablation") if m.group not in (NEAREST, VOTED)]
+    heads = ("Stage", "Distance", "Approximation")
+    return _table(results, ("ablation",), metrics, heads, ablation_parts)
+
+
+def votes_note(results: ResultSet) -> str:
+    """Say for which methods weighting votes by κ helped, and by how much; empty if none was weighted."""
+    sentences, verdicts = [], dict[str, list[str]]()
+    for method, found in results.by_method("method").items():
+        fits = [r.votes for r in found if r.votes is not None]
+        parts = []
+        for name in COMPARED_VOTES:
+            if gains := [fit.gains[name] for fit in fits if name in fit.gains]:
+                verdict = _gain_verdict(gains)
+                parts.append(f"{metric_of(name).title} {_gain_text(gains)}, {verdict}")
+                if name == DECIDING_VOTES:
+                    verdicts.setdefault(verdict, []).append(method_title(method))
+        if parts:
+            sentences.append(f"{method_title(method)}: {'; '.join(parts)}.")
+    if not sentences:
+        return ""
+    data = sorted({r.votes.fitted_on for r in results.results if r.votes is not None})
+    said = "; ".join(
+        f"{verdict} for {', '.join(verdicts[verdict])}" for verdict in GAINS if verdict in verdicts
+    )
+    summary = f"Weighting votes by κ, judged by the {DECIDED}: {said}. " if said else ""
+    return (
+        f"T and c of the votes were fitted on the {' or '.join(data)} data. {summary}"
+        f"The κ-weighted vote less the plain one: {' '.join(sentences)}"
+    )
+
+
+def _gain_verdict(gains: Sequence[tuple[float, float, float]]) -> str:
+    """Return whether gains over seeds, each with its interval, show a difference."""
+    values = np.array([g[0] for g in gains])
+    if len(gains) >= SEEDS_TO_TEST:
+        sure = _paired_p(values) < LEVEL
+    else:
+        sure = all(g[1] > 0 for g in gains) or all(g[2] < 0 for g in gains)
+    better, worse, alike = GAINS
+    return (better if values.mean() > 0 else worse) if sure else alike
+
+
+def _gain_text(gains: Sequence[tuple[float, float, float]]) -> str:
+    """Return the mean gain over seeds, with their deviation, or the interval of a single one."""
+    if len(gains) == 1:
+        estimate, low, high = (f"{round(g, 4) + 0.0:+.4f}" for g in gains[0])
+        return f"{estimate} ({low} to {high})"
+    values = np.array([g[0] for g in gains])
+    return (
+        f"{round(values.mean(), 4) + 0.0:+.4f} ± {values.std(ddof=1):.4f} over {len(gains)} seeds"
+    )
 
 
 def _table(
     results: ResultSet,
     kinds: tuple[Kind, ...],
+    metrics: Sequence[Metric],
     heads: tuple[str, ...],
     titles: Callable[[str], tuple[str, ...]],
 ) -> Table | None:
-    methods, metrics = results.by_method(*kinds), results.metrics(*kinds)
+    methods = results.by_method(*kinds)
     if not methods:
         return None
     borrowed = {RETRIEVAL: frozenset(m for m in methods if kind_of(m) == "baseline")}

@@ -1,0 +1,198 @@
+import math
+
+import numpy as np
+import oracles
+import pytest
+import small_learners
+import torch
+from sklearn.metrics import roc_auc_score
+
+import surefind as sf
+from surefind.decisions.label_posterior import LabelModel, label_posterior
+from surefind.evaluation import label_vote
+from surefind.evaluation.evaluate import evaluate, judge
+from surefind.evaluation.label_vote import fit_vote, hold_votes, neighbourhood, vote_shares
+
+N, Z = 40, 3
+
+
+@pytest.fixture
+def world(generator):
+    """Vectors of four classes that overlap, of uneven sizes, with κ."""
+    labels = torch.tensor([0, 1, 1, 2, 2, 2, 3, 3])[torch.arange(N) % 8]
+    centres = torch.randn(4, Z, generator=generator, dtype=torch.float64)
+    noise = torch.randn(N, Z, generator=generator, dtype=torch.float64)
+    mean = torch.nn.functional.normalize(centres[labels] + 0.6 * noise, dim=1)
+    kappa = 10 ** (1 + torch.rand(N, generator=generator, dtype=torch.float64))
+    return sf.Embeddings(mean, kappa), labels
+
+
+def match(a, b):
+    """Log of the integral of the product of two von Mises-Fisher densities."""
+    (mu, ka), (nu, kb) = a, b
+    joint = float((ka * mu + kb * nu).norm())
+    # In three dimensions the normaliser is κ / (4π sinh κ).
+    one, other, both = (
+        math.log(float(k) / (4 * math.pi * math.sinh(float(k)))) for k in (ka, kb, joint)
+    )
+    return one + other - both
+
+
+def brute_shares(queries, items, item_labels, model, *, closed, weighted, voters=100):
+    """Shares and the nearest item's label of each query."""
+    names = item_labels.tolist()
+    found = []
+    for i in range(len(queries)):
+        cosines = [float(queries.mean[i] @ other) for other in items.mean]
+        if closed:
+            cosines[i] = None
+        scores = cosines
+        if weighted:
+            own = queries.mean[i], queries.kappa[i]
+            scores = [match(own, item) for item in zip(items.mean, items.kappa, strict=True)]
+        fitted = model.temperature, model.sharpness
+        found.append(oracles.label_shares(scores, cosines, names, voters, *fitted))
+    return found
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "gallery"])
+@pytest.mark.parametrize("voters", [100, 7])
+def test_shares_equal_their_definition_over_all_items(world, monkeypatch, weighted, closed, voters):
+    monkeypatch.setattr(label_vote, "VOTERS", voters)
+    both, labels = world
+    queries, items = (both, both) if closed else (both[:15], both[15:])
+    asked, searched = (labels, labels) if closed else (labels[:15], labels[15:])
+    found = neighbourhood(
+        *(queries.mean, asked), *((None, None) if closed else (items.mean, searched))
+    )
+    model = LabelModel(0.7 if weighted else 0.05, 1.7)
+    if weighted:
+        found = found.weighted(queries.kappa.numpy(), items.kappa.numpy(), Z)
+    shares = vote_shares(found, model)
+    wanted = brute_shares(
+        queries, items, searched, model, closed=closed, weighted=weighted, voters=voters
+    )
+    for i, (share, nearest) in enumerate(wanted):
+        best = max(share, key=share.get)
+        assert shares.voted[i] == pytest.approx(share[best], rel=1e-9)
+        assert shares.nearest[i] == pytest.approx(share[nearest], rel=1e-9)
+        assert shares.right[i] == (best == int(asked[i]))
+
+
+def test_a_share_is_the_posterior_of_a_label_that_is_there(world):
+    both, labels = world
+    found, model = neighbourhood(both.mean, labels), LabelModel(0.05, 2.0, 1.0, 3.0)
+    posterior = label_posterior(found.votes, model)
+    expected = posterior.probability[:, 0] / (1 - posterior.none)
+    np.testing.assert_allclose(vote_shares(found, model).voted, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+def test_the_fit_is_as_likely_as_any_temperature_and_sharpness(world, weighted):
+    both, labels = world
+    model = fit_vote(both.mean, labels, both.kappa.numpy() if weighted else None)
+    assert model.weighting == ("match" if weighted else "cosine")
+    assert model.enrolled == N
+
+    def nats(t, c):
+        shares = brute_shares(both, both, labels, LabelModel(t, c), closed=True, weighted=weighted)
+        own = [share.get(int(label), 0.0) for (share, _), label in zip(shares, labels, strict=True)]
+        return np.mean([min(-math.log(max(p, 1e-300)), 7.0) for p in own])
+
+    best = nats(model.temperature, model.sharpness)
+    assert best == pytest.approx(model.nats, abs=1e-6)
+    for factor in (0.3, 0.7, 1.5, 3.0):
+        assert best <= nats(model.temperature * factor, model.sharpness) + 1e-3
+        assert best <= nats(model.temperature, model.sharpness * factor) + 1e-3
+
+
+def test_without_a_finite_kappa_there_is_a_plain_vote_only(world):
+    both, labels = world
+    exact = sf.Embeddings(both.mean, torch.full_like(both.kappa, torch.inf))
+    assert set(hold_votes(exact, labels, both, labels).shares) == {"plain"}
+    ballots = hold_votes(both, labels, both, labels)
+    assert set(ballots.shares) == set(ballots.models) == {"plain", "weighted"}
+
+
+def test_close_to_each_other_equal_kappas_vote_as_cosines_do(world):
+    """The match score then is κ/2 times the cosine, and a constant."""
+    both, labels = world
+    pole = torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64)
+    found = neighbourhood(torch.nn.functional.normalize(pole + 0.1 * both.mean, dim=1), labels)
+    kappa = np.full(N, 1e5)
+    plain = vote_shares(found, LabelModel(0.002, 2.0))
+    weighted = vote_shares(found.weighted(kappa, kappa, Z), LabelModel(0.002 * 5e4, 2.0))
+    np.testing.assert_array_equal(weighted.right, plain.right)
+    np.testing.assert_allclose(weighted.voted, plain.voted, atol=0.02)
+    np.testing.assert_allclose(weighted.nearest, plain.nearest, atol=0.02)
+
+
+def test_a_label_of_the_query_alone_has_no_companion(world):
+    both, labels = world
+    lone = labels.clone()
+    lone[5] = 77
+    found = neighbourhood(both.mean, lone)
+    assert np.flatnonzero(~found.companion).tolist() == [5]
+    elsewhere = neighbourhood(both.mean[:6], lone[:6], both.mean[6:], lone[6:])
+    assert elsewhere.truth[5] == -1
+    assert not elsewhere.companion[5]
+    assert not vote_shares(elsewhere, LabelModel()).right[5]
+    with pytest.raises(sf.DegenerateError, match="share a label"):
+        fit_vote(both.mean, torch.arange(N))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return small_learners.learner("laplace-posthoc", epochs=2).fit(small_learners.digits()[0][:150])
+
+
+def test_votes_are_measured_as_other_libraries_do(fitted, generator):
+    train, test = small_learners.digits()
+    test, held_out = test[:80], train[150:]
+    result = evaluate(fitted, test, held_out=held_out, generator=generator, ece_samples=0)
+    e, h = fitted.embed(test), fitted.embed(held_out)
+    ballots = hold_votes(h, held_out.labels, e, test.labels)
+    wrong = ~judge(e.mean, test).hits[:, 0]
+    for weighting, name in (("plain", "vote"), ("weighted", "kappa_vote")):
+        shares = ballots.shares[weighting]
+        assert result.values[f"{name}_right"] == pytest.approx(shares.right.mean())
+        assert result.values[f"nearest_{name}_r_auroc"] == pytest.approx(
+            roc_auc_score(wrong, -shares.nearest)
+        )
+        assert result.values[f"{name}_r_auroc"] == pytest.approx(
+            roc_auc_score(~shares.right, -shares.voted)
+        )
+        for metric in ("right", "ausc", "r_auroc"):
+            low, high = result.intervals[f"{name}_{metric}"]
+            assert low <= result.values[f"{name}_{metric}"] <= high
+    for metric, (gain, low, high) in result.votes.gains.items():
+        weighted = metric.replace("vote", "kappa_vote")
+        assert gain == pytest.approx(result.values[weighted] - result.values[metric])
+        assert low <= gain <= high
+    assert len(result.votes.gains) == 5
+    assert result.votes.examples == len(held_out)
+
+
+def test_votes_change_no_other_number_and_see_no_test_label(fitted):
+    train, test = small_learners.digits()
+    test, held_out = test[:80], train[150:]
+    seeded = lambda: torch.Generator().manual_seed(0)
+    without = evaluate(fitted, test, generator=seeded(), ece_samples=4)
+    result = evaluate(fitted, test, held_out=held_out, generator=seeded(), ece_samples=4)
+    assert without.votes is None
+    assert {k: result.values[k] for k in without.values} == without.values
+    assert {k: result.intervals[k] for k in without.intervals} == without.intervals
+    shuffled = sf.Dataset(test.inputs, test.labels.flip(0))
+    other = evaluate(fitted, shuffled, held_out=held_out, generator=seeded(), ece_samples=0)
+    assert other.votes.temperature == result.votes.temperature
+    assert other.votes.sharpness == result.votes.sharpness
+
+
+def test_places_have_no_votes(fitted, generator):
+    train, test = small_learners.digits()
+    spots = torch.stack([test.labels * 100.0, torch.zeros(len(test))], dim=1)
+    placed = sf.Dataset(test.inputs, positions=spots)
+    result = evaluate(fitted, placed, held_out=train, generator=generator, ece_samples=0)
+    assert result.votes is None
+    assert not [name for name in result.values if "vote" in name]
