@@ -29,8 +29,9 @@ alone; right are 0.705 and 0.678. T stays free to choose the best voters; c and 
 **Fit.** Maximum likelihood on the gallery's own items (`fit_label_model`): an item that is left out should
 find its label, one whose label is left out should find none. T and c together, by the first; a and b by
 both, each half of the weight, with Platt's (1999) targets, so that sides that do not overlap have a finite
-answer. Policies: with fewer than `LEAST` items that have a companion of their label, T and c are `USUAL`;
-where one side is missing, a and b put the other side's median at 0.05 or 0.95 and its 5 % tail at ½.
+answer. Where labels do not overlap at all the likelihood is flat; T and c then stay near `USUAL`. Policies:
+with fewer than `LEAST` items that have a companion of their label, T and c are `USUAL`; where one side is
+missing, a and b put the other side's median at 0.05 or 0.95 and its 5 % tail at ½.
 
 **Tail.** Items beyond the K-th have scores of at most m_K. With r_l = n_l - (those seen of l), s_l could
 rise to at most log (S_l + r_l e^{m_K/T} / n_l), and at most as many labels as there are unseen items could
@@ -46,6 +47,7 @@ Axes: ``q`` queries, ``k`` neighbours, ``c`` candidates.
     Platt: Probabilistic Outputs for Support Vector Machines. Advances in Large Margin Classifiers, 1999.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -64,6 +66,9 @@ LEAST = 20
 TEMPERATURES = np.geomspace(2**-10, 1.0, 11)
 SHARPNESS = 0.05, 50.0
 SLOPES = 0.01, 50.0
+NO_BETTER, PRIOR = 1e-3, 1e-4
+"""Nats an item by which T must be better than one nearer to the usual, and that log c costs, squared."""
+
 MOST_SURPRISE = 7.0
 """Nats that one item may cost where T and c are chosen: a wrong label must not outvote all others."""
 
@@ -240,11 +245,7 @@ def fit_label_model(
         The model of largest likelihood.
     """
     if len(enrolled) >= LEAST:
-        temperature, sharpness, nats = min(
-            ((t, *_fit_sharpness(enrolled, truth, t)) for t in scale * TEMPERATURES),
-            key=lambda found: found[2],
-        )
-        temperature, sharpness, nats = _refine(enrolled, truth, temperature, sharpness, nats)
+        temperature, sharpness, nats = _fit_temperature(enrolled, truth, scale)
     else:
         (temperature, sharpness), nats = (USUAL[0] * scale, USUAL[1]), None
     inside, outside = (
@@ -365,12 +366,14 @@ def _fit_sharpness(
     density, _ = label_densities(votes, temperature)
 
     def loss(log_sharpness: float) -> float:
-        return float(_losses(votes, truth, density, float(np.exp(log_sharpness))).mean())
+        nats = _losses(votes, truth, density, float(np.exp(log_sharpness))).mean()
+        return float(nats + PRIOR * (log_sharpness - np.log(USUAL[1])) ** 2)
 
     found = minimize_scalar(
         loss, bounds=np.log(SHARPNESS), method="bounded", options={"xatol": 0.03}
     )
-    return float(np.exp(found.x)), float(found.fun)
+    sharpness = float(np.exp(found.x))
+    return sharpness, float(_losses(votes, truth, density, sharpness).mean())
 
 
 def label_losses(
@@ -391,19 +394,25 @@ def _losses(
     return np.asarray(np.minimum(total - sharpness * (own - top[:, 0]), MOST_SURPRISE))
 
 
-def _refine(
-    votes: Votes, truth: Int[np.ndarray, " n"], temperature: float, sharpness: float, nats: float
+def _fit_temperature(
+    votes: Votes, truth: Int[np.ndarray, " n"], scale: float
 ) -> tuple[float, float, float]:
-    """Look between the grid's best temperature and its neighbours."""
-    best = temperature, sharpness, nats
-    step = TEMPERATURES[1] / TEMPERATURES[0]
+    """Return T and c of least log loss, and that loss; of equally good T the one nearest to the usual."""
+    usual, step = USUAL[0] * scale, TEMPERATURES[1] / TEMPERATURES[0]
+
+    def tried(temperatures: Iterable[float]) -> list[tuple[float, float, float]]:
+        return [(t, *_fit_sharpness(votes, truth, t)) for t in temperatures]
+
+    def best(models: list[tuple[float, float, float]]) -> tuple[float, float, float]:
+        least = min(nats for _, _, nats in models) + NO_BETTER
+        good = [model for model in models if model[2] <= least]
+        return min(good, key=lambda model: abs(np.log(model[0] / usual)))
+
+    models = tried(scale * TEMPERATURES)
     for root in (0.5, 0.25):
-        middle = best[0]
-        for t in (middle * step**-root, middle * step**root):
-            c, loss = _fit_sharpness(votes, truth, t)
-            if loss < best[2]:
-                best = t, c, loss
-    return best
+        middle = best(models)[0]
+        models += tried((middle * step**-root, middle * step**root))
+    return best(models)
 
 
 def _fit_none(

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as count_from
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -263,8 +264,9 @@ class Table:
 
     def take(self, rows: Int[np.ndarray, " n"]) -> Records:
         """Return the records of some rows, in their order, as copies."""
-        places = rows.tolist()
-        ids, *others = ([column[r] for r in places] for column in self._columns)
+        # One call of C a column; of a single row it would return the value itself.
+        pick = itemgetter(0, 0, *rows.tolist()) if len(self) else lambda _: ()
+        ids, *others = (pick(column)[2:] for column in self._columns)
         return Records(ids, self._vectors[rows], self._kappa[rows], *others)
 
     def everything(self) -> Records:

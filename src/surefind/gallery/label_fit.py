@@ -130,11 +130,12 @@ def votes_of(
 
 def label_numbers(labels: np.ndarray) -> tuple[Int[np.ndarray, "..."], list[Label]]:
     """Number labels in the order in which they come; None is -1."""
-    code: dict[Label, int] = {}
-    numbers = [
-        -1 if label is None else code.setdefault(label, len(code)) for label in labels.ravel()
-    ]
-    return np.array(numbers, dtype=np.int64).reshape(labels.shape), list(code)
+    listed = labels.ravel().tolist()
+    names = [name for name in dict.fromkeys(listed) if name is not None]
+    code: dict[Label, int] = {name: number for number, name in enumerate(names)}
+    code[None] = -1
+    numbers = np.fromiter(map(code.__getitem__, listed), np.int64, len(listed))
+    return numbers.reshape(labels.shape), names
 
 
 @dataclass(frozen=True, eq=False)
