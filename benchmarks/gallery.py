@@ -24,6 +24,7 @@ from measure import environment, status
 
 from surefind.embeddings import Embeddings
 from surefind.gallery.gallery import Gallery
+from surefind.gallery.ranking import find
 
 RESULTS = Path(__file__).parent / "results" / "gallery.json"
 KILLS = Path(__file__).parents[1] / "tests" / "gallery" / "kill_rounds.py"
@@ -160,6 +161,52 @@ def additions(z: int) -> dict[str, Any]:
     }
 
 
+def votes(n: int, z: int) -> dict[str, Any]:
+    """Fit the posterior over labels, and compare searches that vote with searches that only rank."""
+    vectors = clustered(n, z, np.random.default_rng(SEED))
+    labels = np.random.default_rng(SEED).integers(10_000, size=n)  # of the same draw: the classes
+    gallery = Gallery(index="exact")
+    gallery.add(vectors, labels=labels.tolist())
+    clear_peak()
+    before = status("VmRSS")
+    fitted = timed(lambda: gallery.label_model)
+    found = {
+        "items": n,
+        "dimensions": z,
+        "fit_seconds": fitted,
+        "fit_mb": (status("VmHWM") - before) / 1024,
+        "vectors_mb": vectors.nbytes / 2**20,
+    }
+    queries = clustered(640, z, np.random.default_rng(SEED + 2))
+    kappa = np.full(640, np.inf)
+    for size, count in ((1, 60), (64, 640)):
+        parts = [slice(start, start + size) for start in range(0, count, size)]
+        ways = {
+            "ranks": lambda p: find(gallery._engine, queries[p], kappa[p], 10, "distance"),
+            "votes": lambda p: gallery.search(queries[p], k=10),
+        }
+        seconds = {
+            way: min(cpu_seconds(search_all, parts) for _ in range(ROUNDS))
+            for way, search_all in ways.items()
+        }
+        found[f"batches of {size}"] = {
+            f"{w}_cpu_ms": s / count * 1e3 for w, s in seconds.items()
+        } | {"ratio": seconds["votes"] / seconds["ranks"]}
+    return found
+
+
+def cpu_seconds(call: Callable[[slice], object], parts: list[slice]) -> float:
+    start = time.process_time()
+    for part in parts:
+        call(part)
+    return time.process_time() - start
+
+
+def clear_peak() -> None:
+    """Let the system measure the peak of memory from here on."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
 def timed(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
@@ -181,6 +228,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "search 100,000 x 128, clustered": lambda: search(clustered, 100_000, 128),
     "search 100,000 x 128, even": lambda: search(even, 100_000, 128),
     "search 1,000,000 x 128, clustered": lambda: search(clustered, 1_000_000, 128),
+    "votes 100,000 x 128": lambda: votes(100_000, 128),
+    "votes 1,000,000 x 128": lambda: votes(1_000_000, 128),
 }
 
 
