@@ -251,7 +251,9 @@ def grouped_calibration():
     """Group "easy" is nearly always right, "bad" is wrong at random, "small" has few queries."""
     rng = np.random.default_rng(12)
     signals, right, enrolled = faces(3000, rng)
-    groups = rng.choice(np.array(["easy", "bad", "small"], dtype=object), 3000, p=[0.624, 0.37, 0.006])
+    groups = rng.choice(
+        np.array(["easy", "bad", "small"], dtype=object), 3000, p=[0.624, 0.37, 0.006]
+    )
     right &= (groups != "bad") | (rng.random(3000) < 0.8)
     calibration = calibrate(
         signals,
