@@ -318,7 +318,8 @@ def decisions_lines() -> list[str]:
         "area under the risk-coverage curve / coverage at 1 % wrong, for each signal alone, for the "
         "posterior over labels, which is fitted to the gallery alone, and for the calibrated probability "
         "(combined, the mean of 20 calibrations), on queries that nothing was fitted to. Right: of the "
-        "known, the nearest item's label and the voted one. Half of the queries for people and birds, a fifth of those for intents, have no "
+        "known, the nearest item's label and the voted one. "
+        "Half of the queries for people and birds, a fifth of those for intents, have no "
         "match in the gallery. The strength of the penalty was chosen while looking at the first LFW row, "
         "so that row confirms nothing.",
         "",
@@ -331,8 +332,8 @@ def decisions_lines() -> list[str]:
             for name, p in signals.items()
         ),
         "",
-        "κ alone is the weakest signal on frozen embeddings of strong models, and the posterior over labels "
-        "the best; the calibrated probability, which may be promised, is about as good.",
+        "κ alone is the weakest signal on frozen embeddings of strong models, and the posterior over "
+        "labels the best; the calibrated probability, which may be promised, is about as good.",
         "",
         "The guarantee, at most `max_wrong` wrong matches with 95 % confidence: how often it was violated "
         "(at most 5 % is allowed), how often the data sufficed for the target, the mean coverage where "
