@@ -238,3 +238,11 @@ def test_a_query_of_infinite_kappa_is_answered_where_items_have_one():
     answers = gallery.search(draw(asked))
     assert np.isfinite(answers.label_probability).all()
     assert (answers.label == asked).mean() > 0.9
+
+
+def test_an_empty_gallery_has_nothing_to_fit():
+    gallery = Gallery()
+    assert gallery.fit_labels().enrolled == 0
+    x, who, *_ = world()
+    gallery.add(x, labels=who)
+    assert gallery.fit_labels().enrolled == len(who)

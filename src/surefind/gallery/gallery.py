@@ -395,6 +395,17 @@ class Gallery:
     @property
     def label_model(self) -> LabelModel:
         """How neighbours' votes become probabilities of labels, fitted to the items that are there now."""
+        return self.fit_labels()
+
+    def fit_labels(self) -> LabelModel:
+        """Fit the posterior over labels if it is not; the first search would do it otherwise.
+
+        This takes seconds for a million items. It is kept with the gallery, and done again when the gallery
+        has grown or shrunk by a tenth.
+
+        Returns:
+            How neighbours' votes become probabilities of labels.
+        """
         with self._lock:
             return self._label_fit().model
 

@@ -81,7 +81,7 @@ def fit_labels(engine: Engine, *, seed: int = 0) -> LabelFit:
     Returns:
         The fit, for as many items as there are.
     """
-    left = leave_out(engine, np.random.default_rng(seed))
+    left = leave_out(engine, np.random.default_rng(seed)) if len(engine) else None
     if left is None:
         return LabelFit(LabelModel(), len(engine))
     model = fit_label_model(left.enrolled, left.truth, left.unknown)

@@ -92,6 +92,7 @@ def index(
                             groups=None if together is None else [together[r] for r in some],
                         )
                 done(rows.stop)
+        gallery.fit_labels()  # so that no search has to, which may be by a process that only reads
         say(
             f"Added {len(ids) - updated} items and updated {updated}; {out} holds {len(gallery)} of "
             f"{gallery.dim} dimensions."

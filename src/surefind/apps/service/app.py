@@ -35,6 +35,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
         learner: A fitted `surefind.MetricLearner` that embeds images; None for vectors only.
         settings: Places, tokens and limits.
     """
+    gallery.fit_labels()  # before anybody waits for an answer
     state = AppState(gallery, learner, settings)
 
     @asynccontextmanager
