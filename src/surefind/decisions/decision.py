@@ -8,7 +8,7 @@ A threshold of infinity stands for none: nothing is a match. Reasons why an answ
 
     unclear input           log κ is below that of 95 % of right answers: take a better picture
     unlike anything seen    distance *and* density beyond 99 % of all queries: another kind of thing
-    split neighbourhood     consensus below that of 95 % of right answers: labels compete, look at both
+    split neighbourhood     consensus below that of 95 % of right answers, and rivals have 5 % or more: look
     not enrolled            none of these, but less evidence than 95 % of right answers have: add it
     target not reached      nothing is wrong with this query; the calibration could not guarantee its rate
 
@@ -39,6 +39,9 @@ NOT_ENROLLED = "not enrolled"
 TARGET_NOT_REACHED = "target not reached"
 
 USUAL, NEARLY_ALL = 0.95, 0.99
+COMPETING = float(np.log(0.95 / 0.05))
+"""Log-odds of the answer from which no other label has enough votes to speak of a split."""
+
 OF_SIGNAL = (SPLIT, NOT_ENROLLED, UNCLEAR, NOT_ENROLLED, SPLIT, NOT_ENROLLED)
 """The reason that belongs to each signal, in the order of ``Signals.names``."""
 
@@ -149,7 +152,8 @@ def _reasons(
     """Return no reason for a match, at least one for every other answer."""
     unclear = signals.log_kappa < limits.low_log_kappa
     unlike = (signals.distance > limits.far_distance) & (signals.density > limits.far_density)
-    split = signals.consensus < limits.low_consensus
+    competing = signals.consensus <= COMPETING
+    split = (signals.consensus < limits.low_consensus) & competing
     absent = (signals.evidence < limits.low_evidence) & ~unlike & ~unclear & ~split
     found = np.stack([unclear, unlike, split, absent], axis=1)
     # A signal that does not count is never to blame.
@@ -167,5 +171,6 @@ def _reasons(
         elif answer == "no_match":
             answers.append((NOT_ENROLLED,))
         else:
-            answers.append((OF_SIGNAL[worst[i]] if reachable[i] else TARGET_NOT_REACHED,))
+            reason = OF_SIGNAL[worst[i]] if reachable[i] else TARGET_NOT_REACHED
+            answers.append((NOT_ENROLLED if reason == SPLIT and not competing[i] else reason,))
     return answers

@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from surefind.decisions.label_posterior import LabelModel, Votes, fit_label_model, label_losses
+from surefind.decisions.probability import BEYOND_CHANCE
 from surefind.gallery.engine import Engine, Label, Metadata
 from surefind.gallery.ranking import Found, match_scores, objects
 from surefind.retrieval.search import top_of_rows
@@ -40,9 +41,6 @@ ROWS, COLUMNS = 250, 16384
 
 GROWN = 0.1
 """Share of items by which a gallery may grow or shrink before it is fitted again."""
-
-BEYOND_CHANCE = 1.645
-"""Standard errors of a paired gain that it must exceed: one-sided 5 %."""
 
 
 @dataclass(frozen=True)
