@@ -201,7 +201,7 @@ def _names(digits: Dataset) -> list[str]:
 
 def _gallery(folder: Path, learner: MetricLearner, digits: Material) -> Gallery:
     """Fill a gallery with the training data, save their images, and calibrate it on held-out data."""
-    gallery = Gallery(path=folder, model="surefind demo")
+    gallery = Gallery(path=folder)  # no name: `surefind search --run` names models by their digest
     names = _names(digits.train)
     ids = [f"digit-{i:04d}" for i in range(len(names))]
     images = folder.with_name("images")
