@@ -3,11 +3,14 @@
 Each row is a von Mises-Fisher distribution: a unit direction and a concentration κ (kappa). κ = 0
 means that the direction says nothing, κ = ∞ that it is exact; 1/κ is the uncertainty.
 
+A third number is about the input and not about its direction: the novelty p-value, the share of inputs
+like those of the training that are at least as unusual. It is there only where novelty was fitted.
+
 Axes: ``n`` examples, ``z`` embedding.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -16,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefind.errors import InputError
+from surefind.errors import Hint, InputError
 from surefind.validation import check_matrix, check_unit_rows
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -29,6 +32,8 @@ class Embeddings:
     Attributes:
         mean: Unit directions (n, z), a tensor or an array.
         kappa: Concentrations (n), of the same kind; not negative, possibly infinite.
+        novelty: Calibrated p-values (n), of the same kind, from 0 to 1: small for an input unlike the
+            training data. None where nothing was fitted that would know.
 
     Raises:
         InputError: If the two do not fit together, or hold what no distribution has.
@@ -36,6 +41,7 @@ class Embeddings:
 
     mean: Any
     kappa: Any
+    novelty: Any = None
 
     def __post_init__(self) -> None:
         if isinstance(self.mean, Tensor) != isinstance(self.kappa, Tensor):
@@ -61,6 +67,29 @@ class Embeddings:
             )
         if not bool((kappa >= 0).all()):
             raise InputError("kappa must not be negative or NaN; 0 means: direction unknown.")
+        if self.novelty is not None:
+            self._check_novelty(as_tensor("novelty", self.novelty))
+
+    def _check_novelty(self, novelty: Tensor) -> None:
+        if isinstance(self.mean, Tensor) != isinstance(self.novelty, Tensor):
+            raise InputError(
+                f"novelty must be of the same kind as mean, {type(self.mean).__name__}; got "
+                f"{type(self.novelty).__name__}.",
+                field="novelty",
+                hint=Hint("Convert it: torch.from_numpy(array), or tensor.numpy()."),
+            )
+        if novelty.shape != self.kappa.shape:
+            raise InputError(
+                f"novelty must have one value per row of mean, shape {tuple(self.kappa.shape)}; got "
+                f"{tuple(novelty.shape)}.",
+                field="novelty",
+            )
+        if not bool(((novelty >= 0) & (novelty <= 1)).all()):
+            raise InputError(
+                "novelty must be p-values from 0 to 1, without NaN.",
+                field="novelty",
+                hint="Leave it out for embeddings of which none is known.",
+            )
 
     @property
     def uncertainty(self) -> Any:
@@ -78,7 +107,7 @@ class Embeddings:
             # A single row stays a batch of one, so that every consumer sees the same axes.
             index = range(len(self))[int(index)]
             index = slice(index, index + 1)
-        return Embeddings(self.mean[index], self.kappa[index])
+        return self._each(lambda column: column[index])
 
     def __iter__(self) -> Iterator["Embeddings"]:
         return (self[i] for i in range(len(self)))
@@ -87,11 +116,33 @@ class Embeddings:
         """Return the same embeddings as NumPy arrays."""
         if isinstance(self.mean, np.ndarray):
             return self
-        return Embeddings(self.mean.detach().cpu().numpy(), self.kappa.detach().cpu().numpy())
+        return self._each(lambda column: column.detach().cpu().numpy())
 
     def tensors(self) -> "Embeddings":
         """Return the same embeddings as tensors."""
-        return Embeddings(as_tensor("mean", self.mean), as_tensor("kappa", self.kappa))
+        return self._each(lambda column: as_tensor("embeddings", column))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Embeddings"]) -> "Embeddings":
+        """Join embeddings row by row.
+
+        Args:
+            parts: At least one; all tensors or all arrays, of one dimension.
+
+        Returns:
+            All rows, in order; with their novelty only if every part has it.
+        """
+        join: Any = torch.cat if isinstance(parts[0].mean, Tensor) else np.concatenate
+        complete = all(part.novelty is not None for part in parts)
+        return cls(
+            join([part.mean for part in parts]),
+            join([part.kappa for part in parts]),
+            join([part.novelty for part in parts]) if complete else None,
+        )
+
+    def _each(self, change: Callable[[Any], Any]) -> "Embeddings":
+        novelty = None if self.novelty is None else change(self.novelty)
+        return Embeddings(change(self.mean), change(self.kappa), novelty)
 
 
 def kappa_to_json(kappa: float) -> float | None:

@@ -11,7 +11,7 @@ from surefind.decisions.decision import (
     SPLIT,
     TARGET_NOT_REACHED,
     UNCLEAR,
-    UNLIKE,
+
 )
 from surefind.decisions.risk import upper_bound
 from surefind.errors import DegenerateError, InputError

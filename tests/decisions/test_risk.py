@@ -252,9 +252,9 @@ def test_the_luck_of_a_handful_promises_nothing():
 
 def test_more_queries_are_those_needed_less_those_there():
     curve = curve_of(100, 0, 200)
-    assert more_queries(curve, 300, 200, **USUAL) == needed(curve) - 300
-    assert more_queries(curve_of(400, 12, 400), 600, 400, **USUAL) is None
-    assert more_queries(curve_of(400, 0, 400), 600, 400, **USUAL) == 0
+    assert more_queries(curve, 300, fitted_share=1 / 3, **USUAL) == needed(curve) - 300
+    assert more_queries(curve_of(400, 12, 400), 600, fitted_share=1 / 3, **USUAL) is None
+    assert more_queries(curve_of(400, 0, 400), 600, fitted_share=1 / 3, **USUAL) == 0
 
 
 def test_bad_luck_asks_for_as_few_as_could_ever_help():
@@ -263,4 +263,4 @@ def test_bad_luck_asks_for_as_few_as_could_ever_help():
     curve = walk_thresholds(ThresholdPlan((0.9, 0.0), 0), probability, right, **USUAL)
     assert curve.chosen is None
     assert needed(curve) < 4500
-    assert more_queries(curve, 4500, 3000, **USUAL) == 299
+    assert more_queries(curve, 4500, fitted_share=1 / 3, **USUAL) == 299

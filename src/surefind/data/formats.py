@@ -99,7 +99,7 @@ def read_sheet(path: str | Path, *, tile: int = 32) -> np.ndarray:
 
 VECTORS = ("features", "mean", "embeddings", "embedding", "inputs", "array")
 LABELS, IDS = ("labels", "label"), ("ids", "id", "name")
-BESIDE = {*LABELS, *IDS, "kappa", "uncertainty"}
+BESIDE = {*LABELS, *IDS, "kappa", "uncertainty", "novelty"}
 """What columns may be called: of vectors, the first of these that is there; of what stands beside them."""
 
 
@@ -109,24 +109,25 @@ class VectorFile:
 
     Attributes:
         vectors: Numbers (n, d), or images as `Dataset` takes them.
-        labels: One a row, as they stand in the file; None if it has none. So are ids and kappa.
+        labels: One a row, as they stand in the file; None if it has none. So are ids, kappa and novelty.
     """
 
     vectors: np.ndarray
     labels: np.ndarray | None
     ids: np.ndarray | None
     kappa: np.ndarray | None
+    novelty: np.ndarray | None
 
 
 def read_vector_file(path: str | Path) -> VectorFile:
-    """Read vectors, and the labels, ids and κ beside them.
+    """Read vectors, and the labels, ids, κ and novelty beside them.
 
     Args:
         path: The file:
 
         .npy        the vectors alone
         .npz        an array called as `VECTORS` says, or the only one that is nothing else;
-                    "labels", "ids" and "kappa" beside it
+                    "labels", "ids", "kappa" and "novelty" beside it
         .parquet    the same as columns, the vectors as lists
 
     Returns:
@@ -146,9 +147,8 @@ def read_vector_file(path: str | Path) -> VectorFile:
         )
     if columns[name].dtype.kind not in "fiub":
         raise InputError(f"{path}: {name!r} is no table of numbers.", field="path")
-    return VectorFile(
-        columns[name], _named(columns, LABELS), _named(columns, IDS), columns.get("kappa")
-    )
+    beside = _named(columns, LABELS), _named(columns, IDS)
+    return VectorFile(columns[name], *beside, columns.get("kappa"), columns.get("novelty"))
 
 
 def read_column(path: str | Path, names: tuple[str, ...]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from surefind.decisions.calibration import Calibration, calibrate
 from surefind.decisions.decision import Decisions
+from surefind.decisions.gate import Gate, GateCounts
 from surefind.decisions.groups import GroupThreshold
 from surefind.decisions.label_posterior import (
     LabelModel,
@@ -20,6 +21,8 @@ __all__ = [
     "Contribution",
     "Contributions",
     "Decisions",
+    "Gate",
+    "GateCounts",
     "GroupThreshold",
     "LabelModel",
     "LabelPosterior",

@@ -10,6 +10,10 @@ The floor, below which there is no match, is the highest value with at most ``ma
 answers below it (with the same confidence, from the testing part), and never above ½ or the threshold:
 whatever is rejected is more likely wrong than right. How a query is then answered: `decision`.
 
+**Gate.** Queries with a novelty p-value pass the gate first (`gate`), in the calibration as in a search.
+Those that pass are split, fitted to and tested; coverage, and the number of queries that would be enough,
+count all of them. ``max_missed`` is about right answers that pass.
+
 **Not reached.** If no threshold passes, ``threshold`` is None, nothing is a match, and ``more_queries``
 estimates how many more are needed for a chance of 90 %; None if more of the same would not help.
 
@@ -33,6 +37,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from surefind.decisions.decision import Decisions, ReasonLimits, decide, measure_limits
+from surefind.decisions.gate import Gate, GateCounts, novelty_missing, read_novelty
 from surefind.decisions.groups import (
     FIT_FRACTION,
     GroupThreshold,
@@ -48,11 +53,17 @@ from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_correct
 
-FORMAT = 2
+FORMAT = 3
 LEAST_QUERIES = 20
 HIGHEST_FLOOR = 0.5
 QUANTILES = 101
 """Quantiles of log κ that are kept: 0 %, 1 %, … 100 %."""
+
+
+UNLIKE_TRAINING = (
+    "More enrolled queries were stopped than max_false_alarms allows, so these queries are unlike what novelty "
+    "was fitted on: fit novelty on data like them."
+)
 
 
 @dataclass(frozen=True)
@@ -66,11 +77,13 @@ class Calibration:
         groups: Groups of queries, if they were given.
         max_wrong: Highest wrong-match rate allowed.
         confidence: With what probability.
-        max_missed: Highest fraction of right answers below the floor.
+        max_missed: Highest fraction of right answers below the floor, of those that pass the gate.
+        gate: Which queries may be a match at all; None if the calibration queries had no novelty.
+        gate_counts: What it did to them; None without a gate.
         queries: Calibration queries.
         unknown: Those whose label is not in the gallery.
         right: Those answered right.
-        fitted: Queries of the fitting part; the others tested the thresholds.
+        fitted: Queries of the fitting part; the others that passed the gate tested the thresholds.
         more_queries: If not reached: how many more are needed, None if more would not help. 0 if reached.
         contributions: What each signal adds; None if not measured or all answers have one outcome.
         limits: Limits of the reasons.
@@ -87,6 +100,8 @@ class Calibration:
     max_wrong: float
     confidence: float
     max_missed: float
+    gate: Gate | None
+    gate_counts: GateCounts | None
     queries: int
     unknown: int
     right: int
@@ -109,9 +124,9 @@ class Calibration:
 
     @property
     def summary(self) -> str:
-        """The result, what each signal contributes, and the notes, in sentences."""
+        """The result, what the gate did, what each signal contributes, and the notes, in sentences."""
         contributed = () if self.contributions is None else (self.contributions.sentence,)
-        return " ".join((self._result(), *contributed, *self.notes))
+        return " ".join((self._result(), self._guard(), *contributed, *self.notes))
 
     def probability(self, signals: Signals) -> Float[np.ndarray, " q"]:
         """Return the probability that each answer is right."""
@@ -122,6 +137,7 @@ class Calibration:
         signals: Signals,
         groups: Sequence[Any] | None = None,
         *,
+        novelty: Any = None,
         rivals: Sequence[str] | None = None,
     ) -> Decisions:
         """Answer match, review or no match, with reasons.
@@ -130,17 +146,31 @@ class Calibration:
             signals: Signals of the queries.
             groups: The group of each query; None, and a group that was not calibrated, use the common
                 threshold.
+            novelty: p-value of each query; needed if there is a gate, and of no effect otherwise.
             rivals: The labels that compete for each query, in words, for the reasons.
 
         Returns:
             One decision a query.
+
+        Raises:
+            InputError: If there is a gate, and no novelty.
         """
+        if self.gate is not None and novelty is None:
+            raise novelty_missing()
         threshold = np.full(len(signals), as_number(self.threshold))
         names = group_names(groups, len(signals))
         for group in self.groups:
             threshold[names == group.name] = as_number(group.threshold)
-        model, limits = self.model, self.limits
-        return decide(model, limits, signals, threshold=threshold, floor=self.floor, rivals=rivals)
+        return decide(
+            self.model,
+            self.limits,
+            signals,
+            threshold=threshold,
+            floor=self.floor,
+            gate=self.gate,
+            novelty=None if self.gate is None else read_novelty(novelty, len(signals)),
+            rivals=rivals,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values; `from_json` restores it exactly."""
@@ -202,6 +232,22 @@ class Calibration:
         )
 
 
+    def _guard(self) -> str:
+        """Say what the gate did, or that there is none."""
+        gate, counts = self.gate, self.gate_counts
+        if gate is None or counts is None:
+            return (
+                "The queries came without novelty, so inputs that are far from all that was trained on are "
+                "not guarded against."
+            )
+        return (
+            f"The gate stopped {counts.unlike:,} of {self.queries:,} queries as unlike anything seen "
+            f"(p <= {gate.max_false_alarms:g}), {counts.enrolled_unlike:,} of the {counts.enrolled:,} "
+            f"enrolled among them, and let {counts.unusual:,} unusual ones (p <= {gate.unusual_below:g}), "
+            f"{counts.enrolled_unusual:,} of them enrolled, be a review at most."
+        )
+
+
 @cache
 def _adapter() -> Any:
     return require("pydantic", "read a stored calibration", extra="gallery").TypeAdapter(
@@ -214,8 +260,10 @@ def calibrate(
     right: Any,
     *,
     enrolled: Any,
+    novelty: Any = None,
     max_wrong: float = 0.01,
     confidence: float = 0.95,
+    max_false_alarms: float = 0.01,
     max_missed: float = 0.05,
     groups: Sequence[Any] | None = None,
     contributions: bool = True,
@@ -227,9 +275,12 @@ def calibrate(
         signals: Signals of calibration queries that were held out from training and from the gallery.
         right: Whether the answered label is the query's (q).
         enrolled: Whether the query's label is in the gallery at all (q).
+        novelty: p-value of each query (q); None for no gate.
         max_wrong: Highest fraction of wrong answers among matches, between 0 and 1.
         confidence: With what probability this is kept, between 0 and 1.
-        max_missed: Highest fraction of right answers that become no_match, between 0 and 1.
+        max_false_alarms: α of the gate, between 0 and 0.1.
+        max_missed: Highest fraction of right answers, of those that pass the gate, that become no_match,
+            between 0 and 1.
         groups: The group of each query, for thresholds of their own; None for no group.
         contributions: Whether to measure what each signal adds, which takes most of the time.
         rng: Splits the queries.
@@ -240,39 +291,54 @@ def calibrate(
     Raises:
         InputError: If lengths differ, a fraction is not between 0 and 1, or an answer is right for a
             query that is not enrolled.
-        DegenerateError: If there are fewer than 20 queries.
+        DegenerateError: If there are fewer than 20 queries, or fewer than 20 pass the gate.
     """
     good, known = _checked(signals, right, enrolled)
     _check_target(len(signals), max_wrong=max_wrong, confidence=confidence, max_missed=max_missed)
     names = group_names(groups, len(signals))
+    gate = Gate(float(max_false_alarms))
+    counts, through = None, np.ones(len(signals), dtype=bool)
+    if novelty is not None:
+        outcome = gate.outcome(read_novelty(novelty, len(signals)))
+        counts, through = GateCounts.of(outcome, known), outcome == "pass"
+        _check_passing(int(through.sum()), len(signals), gate)
     target = {"max_wrong": float(max_wrong), "confidence": float(confidence)}
-    split = fit_split(signals, good, rng=rng)
+    tested, answered = signals[through], good[through]
+    split = fit_split(tested, answered, rng=rng)
     model, held = split.model, split.held
-    curve = split.curve(np.ones(len(signals), dtype=bool), **target)
-    by_group = group_thresholds(names, split, curve.threshold, **target)
-    floor = safe_floor(split.chance[held][good[held]], max_missed=max_missed, confidence=confidence)
-    one_outcome = bool(good.all() or not good.any())
+    curve = split.curve(np.ones(len(tested), dtype=bool), **target).of_all(float(through.mean()))
+    by_group = group_thresholds(names[through], split, curve.threshold, **target)
+    reliable = split.chance[held][answered[held]]
+    floor = safe_floor(reliable, max_missed=max_missed, confidence=confidence)
+    one_outcome = bool(answered.all() or not answered.any())
     return Calibration(
         model=model,
         risk_curve=curve,
         floor=min(floor, HIGHEST_FLOOR),
         groups=tuple(by_group),
         max_missed=float(max_missed),
+        gate=None if counts is None else gate,
+        gate_counts=counts,
         queries=len(signals),
         unknown=int((~known).sum()),
         right=int(good.sum()),
         fitted=len(split.fit),
-        more_queries=more_queries(curve, len(signals), len(held), **target),
+        more_queries=more_queries(
+            curve, len(signals), fitted_share=len(split.fit) / len(tested), **target
+        ),
         contributions=(
-            measure_contributions(signals, good, strength=split.strength, rng=rng)
+            measure_contributions(tested, answered, strength=split.strength, rng=rng)
             if contributions and not one_outcome
             else None
         ),
-        limits=measure_limits(signals, model.parts(signals), good, model.used),
+        limits=measure_limits(tested, model.parts(tested), answered, model.used),
         log_kappa_quantiles=tuple(
             map(float, np.quantile(signals.log_kappa, np.linspace(0, 1, QUANTILES)))
         ),
-        notes=_notes(good, known, by_group),
+        notes=(
+            *_notes(answered, known, by_group),
+            *((UNLIKE_TRAINING,) if counts is not None and counts.suspicious(gate) else ()),
+        ),
         **target,
     )
 
@@ -302,6 +368,16 @@ def _check_target(queries: int, *, max_wrong: float, confidence: float, max_miss
         raise DegenerateError(
             f"{queries} calibration queries are too few: give at least {LEAST_QUERIES}, and for this "
             f"target at least {least}."
+        )
+
+
+def _check_passing(passing: int, queries: int, gate: Gate) -> None:
+    if passing < LEAST_QUERIES:
+        raise DegenerateError(
+            f"only {passing} of {queries} calibration queries pass the gate (p > {gate.unusual_below:g}), "
+            f"and at least {LEAST_QUERIES} must: the others are unlike what novelty was fitted on.",
+            field="novelty",
+            hint="Fit novelty on data like these queries, or calibrate with queries like those to come.",
         )
 
 

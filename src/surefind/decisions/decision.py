@@ -4,19 +4,20 @@
     no_match   probability <  floor, and < threshold
     review     what lies between
 
-A threshold of infinity stands for none: nothing is a match. Reasons why an answer is no match:
+A threshold of infinity stands for none: nothing is a match. What the gate does not let through (`gate`) is
+no match either way. Reasons why an answer is no match:
 
+    unlike anything seen    the gate: another kind of thing than all that was trained on
+    unusual input           the gate: few inputs like those of the training are as unusual
     unclear input           log κ is below that of 95 % of right answers: take a better picture
-    unlike anything seen    distance *and* density beyond 99 % of all queries: another kind of thing
     split neighbourhood     consensus below that of 95 % of right answers, and rivals have 5 % or more: look
     not enrolled            none of these, but less evidence than 95 % of right answers have: add it
     target not reached      nothing is wrong with this query; the calibration could not guarantee its rate
 
 A split is given with what competes, where the caller says it: "split neighbourhood: 0.55 a, 0.41 b".
 
-Limits are quantiles of the calibration queries that were answered right (of all calibration queries for
-"unlike anything seen": what lies among the unknown ones is of a known kind, just not enrolled). They are
-stored with the calibration. Each answer that is no match has at least one reason. If no limit is passed,
+Limits are quantiles of the calibration queries that were answered right. They are stored with the
+calibration. Each answer that is no match has at least one reason. If no limit is passed,
 it is "not enrolled" for a no_match; for a review it is that of the signal that costs the most log-odds
 against a typical right answer, unless there was no threshold to miss.
 
@@ -29,16 +30,16 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
+from surefind.decisions.gate import Gate
 from surefind.decisions.probability import MatchProbability
 from surefind.decisions.signals import Signals
 
 UNCLEAR = "unclear input"
-UNLIKE = "unlike anything seen"
 SPLIT = "split neighbourhood"
 NOT_ENROLLED = "not enrolled"
 TARGET_NOT_REACHED = "target not reached"
 
-USUAL, NEARLY_ALL = 0.95, 0.99
+USUAL = 0.95
 COMPETING = float(np.log(0.95 / 0.05))
 """Log-odds of the answer from which no other label has enough votes to speak of a split."""
 
@@ -54,8 +55,6 @@ class ReasonLimits:
         low_log_kappa: Below it: unclear input.
         low_consensus: Below it: split neighbourhood.
         low_evidence: Below it: not enrolled.
-        far_distance: Above it and ``far_density``: unlike anything seen.
-        far_density: See ``far_distance``.
         typical_parts: Median log-odds that each signal adds for a right answer; None if the probability
             does not use the signal.
     """
@@ -63,8 +62,6 @@ class ReasonLimits:
     low_log_kappa: float
     low_consensus: float
     low_evidence: float
-    far_distance: float
-    far_density: float
     typical_parts: tuple[float | None, ...]
 
 
@@ -90,8 +87,6 @@ def measure_limits(
         low_log_kappa=float(np.quantile(signals.log_kappa[usual], 1 - USUAL)),
         low_consensus=float(np.quantile(signals.consensus[usual], 1 - USUAL)),
         low_evidence=float(np.quantile(signals.evidence[usual], 1 - USUAL)),
-        far_distance=float(np.quantile(signals.distance, NEARLY_ALL)),
-        far_density=float(np.quantile(signals.density, NEARLY_ALL)),
         typical_parts=tuple(
             float(part) if counts else None
             for part, counts in zip(np.median(parts[usual], axis=0), used, strict=True)
@@ -107,11 +102,13 @@ class Decisions:
         probability: That the answered label is right (q).
         decision: "match", "review" or "no_match" (q).
         reasons: None for a match, at least one for the others.
+        gate: "unlike", "unusual" or "pass" (q); None without a gate.
     """
 
     probability: np.ndarray
     decision: np.ndarray
     reasons: list[tuple[str, ...]]
+    gate: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.probability)
@@ -124,9 +121,25 @@ def decide(
     *,
     threshold: Float[np.ndarray, " q"],
     floor: float,
+    gate: Gate | None = None,
+    novelty: Float[np.ndarray, " q"] | None = None,
     rivals: Sequence[str] | None = None,
 ) -> Decisions:
-    """Decide each query, by a threshold of its own and a common floor; ``rivals`` says what competes."""
+    """Decide each query.
+
+    Args:
+        model: The probability that an answer is right.
+        limits: Of the reasons.
+        signals: Of the queries.
+        threshold: Of each query.
+        floor: Below it there is no match.
+        gate: What may be a match at all; None for everything.
+        novelty: p-value of each query, for the gate.
+        rivals: What competes for each query, in words.
+
+    Returns:
+        One decision a query.
+    """
     probability = model(signals)
     decision = np.where(
         probability >= threshold,
@@ -139,7 +152,10 @@ def decide(
             tuple(f"{SPLIT}: {names}" if reason == SPLIT and names else reason for reason in found)
             for found, names in zip(reasons, rivals, strict=True)
         ]
-    return Decisions(probability, decision, reasons)
+    if gate is None or novelty is None:
+        return Decisions(probability, decision, reasons)
+    decision, reasons = gate.decide(novelty, decision, reasons)
+    return Decisions(probability, decision, reasons, gate.outcome(novelty))
 
 
 def _reasons(
@@ -151,15 +167,14 @@ def _reasons(
 ) -> list[tuple[str, ...]]:
     """Return no reason for a match, at least one for every other answer."""
     unclear = signals.log_kappa < limits.low_log_kappa
-    unlike = (signals.distance > limits.far_distance) & (signals.density > limits.far_density)
     competing = signals.consensus <= COMPETING
     split = (signals.consensus < limits.low_consensus) & competing
-    absent = (signals.evidence < limits.low_evidence) & ~unlike & ~unclear & ~split
-    found = np.stack([unclear, unlike, split, absent], axis=1)
+    absent = (signals.evidence < limits.low_evidence) & ~unclear & ~split
+    found = np.stack([unclear, split, absent], axis=1)
     # A signal that does not count is never to blame.
     typical = np.array([-np.inf if part is None else part for part in limits.typical_parts])
     worst = (typical - parts).argmax(axis=1)
-    names = (UNCLEAR, UNLIKE, SPLIT, NOT_ENROLLED)
+    names = (UNCLEAR, SPLIT, NOT_ENROLLED)
     answers: list[tuple[str, ...]] = []
     for i, answer in enumerate(decision):
         if answer == "match":

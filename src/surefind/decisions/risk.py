@@ -73,7 +73,7 @@ Ties: queries of equal probability are accepted together; equal thresholds are o
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ class RiskCurve:
         thresholds: Least probability of a match, falling.
         accepted: Queries at or above it.
         wrong: Wrong answers among them.
-        coverage: Fraction of the testing part accepted.
+        coverage: Fraction of all queries accepted, those included that a gate stopped before the test.
         wrong_rate: Fraction of wrong answers among the accepted; 0 where there is none.
         upper_bound: Clopper-Pearson bound of the true rate, each by itself.
         first: Index of the first threshold tested.
@@ -126,6 +126,10 @@ class RiskCurve:
     def threshold(self) -> float | None:
         """Least probability of a match, None if no threshold is known to be good enough."""
         return None if self.chosen is None else self.thresholds[self.chosen]
+
+    def of_all(self, share: float) -> "RiskCurve":
+        """Return the curve with its coverage relative to all queries, of which ``share`` could be tested."""
+        return replace(self, coverage=tuple(share * covered for covered in self.coverage))
 
     @property
     def informative(self) -> tuple[int, ...]:
@@ -320,14 +324,14 @@ def safe_floor(
 
 
 def more_queries(
-    curve: RiskCurve, queries: int, tested: int, *, max_wrong: float, confidence: float
+    curve: RiskCurve, queries: int, *, fitted_share: float, max_wrong: float, confidence: float
 ) -> int | None:
     """Estimate how many more calibration queries are needed for a chance of 90 % to pass.
 
     Args:
         curve: What was measured.
-        queries: Calibration queries so far.
-        tested: Those of the testing part.
+        queries: Calibration queries so far, of which its coverage is a fraction.
+        fitted_share: Fraction of the queries that is not tested.
         max_wrong: Highest wrong-match rate allowed.
         confidence: With what probability.
 
@@ -337,7 +341,7 @@ def more_queries(
     if curve.chosen is not None:
         return 0
     target = {"max_wrong": max_wrong, "confidence": confidence}
-    needed = queries_needed(curve, fitted_share=1 - tested / queries, **target)
+    needed = queries_needed(curve, fitted_share=fitted_share, **target)
     if needed is None:
         return None
     # If as many as there are should have done, luck was against it: as few as could ever help are asked.

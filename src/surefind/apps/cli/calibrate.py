@@ -102,29 +102,27 @@ def check_target(**fractions: float) -> None:
 
 
 def together(parts: list[Any]) -> Any:
-    """Concatenate the embeddings of several sources, all with κ or all without.
+    """Concatenate the embeddings of several sources, all with κ or all without, and so with novelty.
 
     Raises:
-        InputError: If some have a κ and some do not, or their dimensions differ.
+        InputError: If some have a κ or a novelty and some do not, or their dimensions differ.
     """
     import numpy as np
 
-    embedded = [p for p in parts if isinstance(p, sf.Embeddings)]
-    if embedded and len(embedded) < len(parts):
-        raise InputError(
-            "the queries have a κ and the unknown ones do not, or the other way round; embed both "
-            "with one model.",
-            field="unknown",
-        )
-    rows = [e.numpy().mean for e in embedded] or [np.asarray(p) for p in parts]
+    embedded = [p.numpy() for p in parts if isinstance(p, sf.Embeddings)]
+    for name, having in (("κ", embedded), ("novelty", [e for e in embedded if e.novelty is not None])):
+        if having and len(having) < len(parts):
+            raise InputError(
+                f"the queries have a {name} and the unknown ones do not, or the other way round; embed "
+                "both with one model.",
+                field="unknown",
+            )
+    rows = [e.mean for e in embedded] or [np.asarray(p) for p in parts]
     if len({r.shape[1] for r in rows}) > 1:
         raise InputError(
             "the queries and the unknown ones differ in dimension; use one model.", field="unknown"
         )
-    mean = np.concatenate(rows)
-    if not embedded:
-        return mean
-    return sf.Embeddings(mean, np.concatenate([e.numpy().kappa for e in embedded]))
+    return sf.Embeddings.concatenate(embedded) if embedded else np.concatenate(rows)
 
 
 def contribution_table(found: "Contributions") -> Table:

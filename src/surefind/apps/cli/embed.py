@@ -2,8 +2,8 @@
 
 What is written, a row for each input in the order of the inputs:
 
-    .npz        ids, mean (n, z), kappa (n), uncertainty (n), and labels if they are known
-    .parquet    id, mean (a list), kappa, uncertainty, and label
+    .npz        ids, mean (n, z), kappa (n), uncertainty (n), and novelty (n) and labels if they are known
+    .parquet    id, mean (a list), kappa, uncertainty, novelty and label
 
 Both can be given to `surefind fit`. A model without uncertainty gives κ = ∞.
 """
@@ -63,8 +63,6 @@ def embed_in_blocks(
     announce: Callable[[str], None],
 ) -> "sf.Embeddings":
     """Embed a data set with a progress bar; ``announce`` is called with an estimate of time and memory."""
-    import torch
-
     n = len(dataset)
     start = time.perf_counter()
     parts = [learner.embed(dataset[:FIRST], batch_size=batch_size)]
@@ -74,7 +72,7 @@ def embed_in_blocks(
         for at in range(FIRST, n, BLOCK):
             parts.append(learner.embed(dataset[at : at + BLOCK], batch_size=batch_size))
             done(min(at + BLOCK, n))
-    return sf.Embeddings(torch.cat([p.mean for p in parts]), torch.cat([p.kappa for p in parts]))
+    return sf.Embeddings.concatenate(parts)
 
 
 def write_embeddings(file: Path, embeddings: "sf.Embeddings", dataset: "sf.Dataset") -> None:
@@ -89,6 +87,8 @@ def write_embeddings(file: Path, embeddings: "sf.Embeddings", dataset: "sf.Datas
         "kappa": arrays.kappa,
         "uncertainty": arrays.uncertainty,
     }
+    if arrays.novelty is not None:
+        columns["novelty"] = arrays.novelty
     if dataset.labels is not None:
         labels = dataset.labels.numpy()
         columns["labels"] = labels if dataset.classes is None else np.array(dataset.classes)[labels]

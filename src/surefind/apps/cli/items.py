@@ -1,7 +1,7 @@
 """The items of a source, to be indexed or looked up, and the gallery that a command names.
 
-With ``--run`` the run embeds it. Without, it holds vectors already, perhaps with a column ``kappa`` as
-`surefind embed` writes it.
+With ``--run`` the run embeds it. Without, it holds vectors already, perhaps with columns ``kappa`` and
+``novelty`` as `surefind embed` writes them.
 
 Ids are the names of the images, the ids in the file, or else the source's name and the row, so that two
 sources without ids do not meet. Labels are texts.
@@ -165,8 +165,9 @@ def _read_file(path: Path) -> Items:
     unnamed = next((row for row, name in enumerate(ids) if name is None), None)
     if unnamed is not None:
         raise InputError(f"{path}: row {unnamed} has no id.", field="ids")
-    if found.kappa is not None:
-        vectors = sf.Embeddings(vectors, found.kappa.astype(np.float32))
+    if found.kappa is not None or found.novelty is not None:
+        kappa = np.full(len(vectors), np.inf) if found.kappa is None else found.kappa
+        vectors = sf.Embeddings(vectors, kappa.astype(np.float32), found.novelty)
     labels = None if found.labels is None else _texts(found.labels)
     return Items(vectors, [str(i) for i in ids], labels, named=found.ids is not None)
 
