@@ -155,6 +155,16 @@ def kappa_from_json(kappa: float | None) -> float:
     return math.inf if kappa is None else float(kappa)
 
 
+def novelty_to_json(novelty: float) -> float | None:
+    """Return a p-value as JSON can hold it: null where it is NaN, that is, not known."""
+    return None if math.isnan(novelty) else float(novelty)
+
+
+def novelty_from_json(novelty: float | None) -> float:
+    """Return a p-value from JSON, where null means not known: NaN."""
+    return math.nan if novelty is None else float(novelty)
+
+
 def as_tensor(name: str, value: Any) -> Tensor:
     """Return a tensor as it is, or an array as a tensor: its own memory, a copy if that is read-only."""
     if isinstance(value, Tensor):

@@ -11,7 +11,6 @@ from surefind.decisions.decision import (
     SPLIT,
     TARGET_NOT_REACHED,
     UNCLEAR,
-
 )
 from surefind.decisions.risk import upper_bound
 from surefind.errors import DegenerateError, InputError
@@ -206,7 +205,7 @@ def test_reasons_are_what_a_person_would_say(calibration):
 
     assert reasons() == ()
     assert UNCLEAR in reasons(log_kappa=1, margin=0.01, consensus=0.2)
-    assert UNLIKE in reasons(distance=2.5, density=2.6, margin=0.01, evidence=-20)
+    assert NOT_ENROLLED in reasons(distance=2.5, density=2.6, margin=0.3, evidence=-20)
     assert reasons(margin=0.001, consensus=0.1) == (SPLIT,)
     assert reasons(distance=0.75, density=0.8, margin=0.3, evidence=-1.5) == (NOT_ENROLLED,)
 
@@ -234,7 +233,6 @@ def test_reasons_without_a_passed_limit(calibration):
         low_log_kappa=-9.0,
         low_consensus=-99.0,
         low_evidence=-99.0,
-        far_distance=9.0,
     )
     found = replace(calibration, limits=limits).decide(signals)
     for decision, reasons in zip(found.decision, found.reasons, strict=True):

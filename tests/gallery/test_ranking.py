@@ -98,7 +98,7 @@ def test_candidates_come_by_cosine_whatever_the_rank():
     x = unit(rng, 300, 6).astype(np.float32)
     engine.put(
         Records(
-            list(range(300)), x, rng.uniform(1, 90, 300), [None] * 300, [None] * 300, [None] * 300
+            list(range(300)), x, rng.uniform(1, 90, 300), np.full(300, np.nan), *[[None] * 300] * 3
         )
     )
     q = unit(rng, 4, 6).astype(np.float32)

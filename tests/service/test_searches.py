@@ -9,7 +9,7 @@ from service.world import blurred, outvoted, png
 
 from surefind.apps.service import messages as wire
 from surefind.apps.service import searches
-from surefind.decisions import decision
+from surefind.decisions import decision, gate
 from surefind.gallery.answers import answer_records
 from surefind.gallery.gallery import Gallery
 
@@ -72,7 +72,7 @@ def test_answers_are_what_openapi_says_and_the_gallery_records(world, client, as
 
 def test_the_page_has_a_sentence_for_each_reason():
     source = (Path(searches.__file__).parent / "page" / "answer.js").read_text()
-    for reason in (*decision.OF_SIGNAL, decision.UNLIKE, decision.TARGET_NOT_REACHED):
+    for reason in (*decision.OF_SIGNAL, decision.TARGET_NOT_REACHED, gate.UNLIKE, gate.UNUSUAL):
         assert f'"{reason}":' in source
 
 

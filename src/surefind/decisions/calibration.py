@@ -37,7 +37,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from surefind.decisions.decision import Decisions, ReasonLimits, decide, measure_limits
-from surefind.decisions.gate import Gate, GateCounts, novelty_missing, read_novelty
+from surefind.decisions.gate import Gate, GateCounts, read_novelty
 from surefind.decisions.groups import (
     FIT_FRACTION,
     GroupThreshold,
@@ -61,8 +61,8 @@ QUANTILES = 101
 
 
 UNLIKE_TRAINING = (
-    "More enrolled queries were stopped than max_false_alarms allows, so these queries are unlike what novelty "
-    "was fitted on: fit novelty on data like them."
+    "More enrolled queries were stopped than max_false_alarms allows, so these queries are unlike what "
+    "novelty was fitted on: fit novelty on data like them."
 )
 
 
@@ -146,17 +146,12 @@ class Calibration:
             signals: Signals of the queries.
             groups: The group of each query; None, and a group that was not calibrated, use the common
                 threshold.
-            novelty: p-value of each query; needed if there is a gate, and of no effect otherwise.
+            novelty: p-value of each query; without a gate it has no effect, with one it must be there.
             rivals: The labels that compete for each query, in words, for the reasons.
 
         Returns:
             One decision a query.
-
-        Raises:
-            InputError: If there is a gate, and no novelty.
         """
-        if self.gate is not None and novelty is None:
-            raise novelty_missing()
         threshold = np.full(len(signals), as_number(self.threshold))
         names = group_names(groups, len(signals))
         for group in self.groups:
@@ -230,7 +225,6 @@ class Calibration:
             f"{lowest:.2%} of the answers were wrong. Allow a higher max_wrong, or improve the "
             "embeddings or the gallery."
         )
-
 
     def _guard(self) -> str:
         """Say what the gate did, or that there is none."""

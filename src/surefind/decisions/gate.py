@@ -12,10 +12,10 @@ neighbours say about an input that is like nothing seen was never tested, so it 
 
 **The gate is calibrated too.** It is fixed before the calibration queries are looked at, and depends on a
 query's own p-value alone. Given that they pass, queries are therefore independent draws from those that
-pass: probability, thresholds and floor are fitted to and tested on them, and the bound of the wrong-match
-rate is exact for any p-values, good or bad. Matches are the same queries as without the gate's other
-outcomes, so P(wrong | match) needs no correction. A gate put on afterwards would have no such guarantee: it
-changes who is a match, and if the wrong answers have the higher p-values the rate rises.
+pass: probability, thresholds and floor are fitted to and tested on them. Every match has passed, so what is
+tested is P(wrong | match) itself, and its bound is exact for any p-values, good or bad. A gate put on
+afterwards has no such guarantee: it changes who is a match, and if it stops right answers more often than
+wrong ones, the rate among those left rises.
 
 What is *not* guaranteed is α itself: it holds for inputs like those that novelty was fitted on. If enrolled
 queries are stopped significantly more often (exact binomial test at 1 %), `GateCounts.suspicious` says so.
@@ -96,7 +96,7 @@ class Gate:
         """
         found = self.outcome(novelty)
         allowed = np.where((found == "unusual") & (decision == "match"), "review", decision)
-        explained = []
+        explained: list[tuple[str, ...]] = []
         for outcome, p, others in zip(found, novelty.tolist(), reasons, strict=True):
             if outcome == "unlike":
                 explained.append((f"{UNLIKE} ({p_text(p)})",))
@@ -139,27 +139,35 @@ class GateCounts:
 
 
 def read_novelty(novelty: Any, length: int) -> Float[np.ndarray, " q"]:
-    """Read a p-value for each query, in float64; refuse what is none."""
+    """Read the p-values that a gate needs.
+
+    Args:
+        novelty: One for each query, or None where there is none.
+        length: How many queries there are.
+
+    Returns:
+        The p-values in float64.
+
+    Raises:
+        InputError: If there are none, or they are no p-values.
+    """
+    if novelty is None:
+        raise InputError(
+            "the calibration stops inputs that are unlike anything seen, and these queries come without a "
+            "novelty p-value.",
+            field="novelty",
+            hint=Hint(
+                "Embed them with the model whose novelty was fitted, or search with decide=False; or "
+                "calibrate again with queries that have none, and no guard.",
+                "Give --run RUN, or a file that surefind embed wrote with it, so that it has a column "
+                "novelty; or --stale ignore for no decisions.",
+                "Send novelty, one p-value per vector; or an image.",
+            ),
+        )
     values = as_scores("novelty", novelty, length=length)
     if not ((values >= 0) & (values <= 1)).all():
         raise InputError("novelty must be p-values from 0 to 1.", field="novelty")
     return values
-
-
-def novelty_missing() -> InputError:
-    """Return the error of queries without novelty where the calibration has a gate."""
-    return InputError(
-        "the calibration stops inputs that are unlike anything seen, and these queries come without a "
-        "novelty p-value.",
-        field="novelty",
-        hint=Hint(
-            "Embed them with the model whose novelty was fitted, or search with decide=False; or "
-            "calibrate again with queries that have none, and no guard.",
-            "Give --run RUN, or a file that surefind embed wrote with it, so that it has a column "
-            "novelty; or --stale ignore for no decisions.",
-            "Send novelty, one p-value per vector; or an image.",
-        ),
-    )
 
 
 def p_text(p: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from surefind.embeddings import kappa_to_json
+from surefind.embeddings import kappa_to_json, novelty_to_json
 from surefind.gallery.engine import Id, Label, Records
 from surefind.gallery.ranking import Found, objects
 
@@ -26,6 +26,7 @@ class Item:
         id: What the user calls it.
         vector: Its unit vector (z), float32.
         kappa: Its concentration, infinite where no uncertainty is known.
+        novelty: Its p-value, None where none is known.
         label: Who or what it shows, or None.
         payload: A dict, or None.
         group: What it was taken from together with others, or None.
@@ -34,6 +35,7 @@ class Item:
     id: Id
     vector: np.ndarray
     kappa: float
+    novelty: float | None
     label: Label
     payload: dict[str, Any] | None
     group: Label = None
@@ -46,6 +48,7 @@ class Item:
             records.ids[row],
             records.vectors[row],
             float(records.kappa[row]),
+            novelty_to_json(float(records.novelty[row])),
             records.labels[row],
             None if text is None else json.loads(text),
             records.groups[row],
@@ -86,6 +89,7 @@ class Answers:
         payload: Dicts or None (q, k).
         rank: What they are ordered by.
         kappa: Of the queries (q).
+        novelty: Their p-values (q), or None if they came without.
         label: The most probable label (q); None where no neighbour has one.
         candidates: The most probable labels (q, at most 5), the first one `label`; None where there are
             fewer.
@@ -94,6 +98,7 @@ class Answers:
         probability: That `label` is right (q), or None without a calibration.
         decision: "match", "review" or "no_match" (q), or None without a calibration.
         reasons: Why, for people, per query, or None without a calibration.
+        gate: "unlike", "unusual" or "pass" (q), or None without a gate (`surefind.decisions.gate`).
         stale: Whether the decisions come from a calibration for something else than what is now.
     """
 
@@ -104,6 +109,7 @@ class Answers:
     payload: np.ndarray
     rank: str
     kappa: np.ndarray
+    novelty: np.ndarray | None
     label: np.ndarray
     candidates: np.ndarray
     label_probability: np.ndarray
@@ -112,6 +118,7 @@ class Answers:
     probability: np.ndarray | None = None
     decision: np.ndarray | None = None
     reasons: Any = None
+    gate: np.ndarray | None = None
     stale: bool = False
 
     def __len__(self) -> int:
@@ -154,7 +161,13 @@ class Answers:
 
 
 def answers_of(
-    found: Found, kappa: np.ndarray, rank: str, *, stale: bool = False, **known: Any
+    found: Found,
+    kappa: np.ndarray,
+    novelty: np.ndarray | None,
+    rank: str,
+    *,
+    stale: bool = False,
+    **known: Any,
 ) -> Answers:
     """Return the best of what was found, with what is known and was decided about the queries."""
     ids, labels, item_kappa, texts = (
@@ -170,6 +183,7 @@ def answers_of(
         payload,
         rank,
         kappa,
+        novelty,
         found=found,
         stale=stale,
         **known,
@@ -188,10 +202,11 @@ def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[di
         ks: How many neighbours each query gets; all of them by default.
 
     Returns:
-        ``{label, label_probability, none, decision, probability, reasons, kappa, neighbours, evidence}``
-        for each query: probabilities of labels as ``[{label, probability}]``, a neighbour as ``{id, label,
-        score, kappa, payload}``, evidence as ``[{label, probability, items: [{id, cosine, payload}]}]``.
-        Without a calibration decision and probability are None, reasons empty.
+        ``{label, label_probability, none, decision, probability, reasons, kappa, novelty, neighbours,
+        evidence}`` for each query: probabilities of labels as ``[{label, probability}]``, a neighbour as
+        ``{id, label, score, kappa, payload}``, evidence as ``[{label, probability, items: [{id, cosine,
+        payload}]}]``. Without a calibration decision and probability are None, reasons empty; novelty is
+        None if the query came without.
     """
     nothing = [None] * len(answers)
     decision, probability = answers.decision, answers.probability
@@ -213,6 +228,7 @@ def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[di
             "probability": chance,
             "reasons": list(why),
             "kappa": kappa_to_json(own),
+            "novelty": p_value,
             "neighbours": [
                 dict(zip(names, found, strict=True))
                 for found in zip(*(column[:k] for column in columns), strict=True)
@@ -229,6 +245,7 @@ def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[di
             chance,
             why,
             own,
+            p_value,
             *columns,
         ) in enumerate(
             zip(
@@ -241,6 +258,7 @@ def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[di
                 nothing if probability is None else probability.tolist(),
                 [()] * len(answers) if answers.reasons is None else answers.reasons,
                 answers.kappa.tolist(),
+                nothing if answers.novelty is None else answers.novelty.tolist(),
                 answers.ids.tolist(),
                 answers.labels.tolist(),
                 answers.scores.tolist(),

@@ -217,6 +217,7 @@ def answered(
     engine: Engine,
     found: Found,
     kappa: Float[np.ndarray, " q"],
+    novelty: Float[np.ndarray, " q"] | None,
     dim: int,
     model: LabelModel,
     calibration: Calibration | None,
@@ -228,6 +229,7 @@ def answered(
         engine: The gallery's records.
         found: As many neighbours as vote, or all there are.
         kappa: The queries' concentrations.
+        novelty: Their p-values, if they have some; needed if the calibration has a gate.
         dim: The vectors' dimension.
         model: The posterior over labels.
         calibration: When an answer is a match; None to decide nothing.
@@ -254,7 +256,7 @@ def answered(
         ", ".join(f"{p:.2f} {name}" for p, name in list(zip(chances, some, strict=True))[:2] if p)
         for chances, some in zip(among.tolist(), names, strict=True)
     ]
-    return known | vars(calibration.decide(signals, groups, rivals=rivals))
+    return known | vars(calibration.decide(signals, groups, novelty=novelty, rivals=rivals))
 
 
 def answered_labels(posterior: LabelPosterior, labels: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """What every engine does: keep records and find those of highest cosine.
 
-A record is an id, a unit vector, its concentration κ, a label, a payload and a group. An engine keeps them
-and the *metadata*, a JSON object in which the gallery remembers its settings and its calibration. When
-`put`, `remove` or `set_metadata` returns, the change is as durable as the engine can make it; if one
+A record is an id, a unit vector, its concentration κ, its novelty, a label, a payload and a group. An engine
+keeps them and the *metadata*, a JSON object in which the gallery remembers its settings and its calibration.
+When `put`, `remove` or `set_metadata` returns, the change is as durable as the engine can make it; if one
 raises, the records are what they were before (`surefind.gallery.milvus_engine` says where a server falls
 short).
 
@@ -10,8 +10,8 @@ Engines only propose: the gallery computes scores again in float64 from the stor
 every engine gives the same answer for the same candidates.
 
 The content fingerprint is the sum, modulo 2^128, of one hash per record over its id, label, vector and
-κ. It does not depend on the order of the records, and a change of one record changes it in O(1). Payload
-and group decide no search and do not count.
+κ. It does not depend on the order of the records, and a change of one record changes it in O(1). Payload,
+group and novelty decide no search and do not count.
 
 Axes: ``q`` queries, ``c`` candidates, ``n`` records, ``z`` embedding.
 """
@@ -41,6 +41,7 @@ class Records:
         ids: What the user calls them; ``1`` and ``"1"`` are different ids.
         vectors: Unit vectors (n, z), float32.
         kappa: Concentrations (n), float64, infinite where no uncertainty is known.
+        novelty: p-values (n), float64, NaN where none is known.
         labels: Who or what they show, or None.
         payload: JSON strings, or None.
         groups: What they were taken from together (a video, a session), or None.
@@ -49,6 +50,7 @@ class Records:
     ids: Sequence[Id]
     vectors: np.ndarray
     kappa: np.ndarray
+    novelty: np.ndarray
     labels: Sequence[Label]
     payload: Sequence[str | None]
     groups: Sequence[Label]

@@ -196,13 +196,14 @@ class Table:
 
     def __init__(self, records: Records | None = None, total: int = 0) -> None:
         if records is None:
-            records = Records([], np.empty((0, 0), dtype=np.float32), np.empty(0), [], [], [])
+            none = np.empty(0)
+            records = Records([], np.empty((0, 0), dtype=np.float32), none, none, [], [], [])
         self.ids, self.labels = list(records.ids), list(records.labels)
         self.payload, self.groups = list(records.payload), list(records.groups)
         self.label_counts: Counter[Label] = Counter(self.labels)
         self.row_of = {id_: row for row, id_ in enumerate(self.ids)}
         self.total = total
-        self._vectors, self._kappa = records.vectors, records.kappa
+        self._vectors, self._kappa, self._novelty = records.vectors, records.kappa, records.novelty
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -238,6 +239,7 @@ class Table:
                 column[row : row + 1] = [value]  # in place of the old one, or at the end
         changed = (rows >= size) | (self._vectors[rows] != records.vectors).any(axis=1)
         self._vectors[rows], self._kappa[rows] = records.vectors, records.kappa
+        self._novelty[rows] = records.novelty
         self.total = total
         return np.asarray(rows[changed])
 
@@ -253,7 +255,8 @@ class Table:
         forget(self.label_counts, [self.labels[self.row_of[id_]] for id_ in ids])
         for id_ in ids:
             del self.row_of[id_]
-        self._vectors[filled], self._kappa[filled] = self._vectors[sources], self._kappa[sources]
+        for array in (self._vectors, self._kappa, self._novelty):
+            array[filled] = array[sources]
         size = len(self) - len(ids)
         for column in self._columns:
             for row, source in zip(filled.tolist(), sources.tolist(), strict=True):
@@ -267,12 +270,14 @@ class Table:
         # One call of C a column; of a single row it would return the value itself.
         pick = itemgetter(0, 0, *rows.tolist()) if len(self) else lambda _: ()
         ids, *others = (pick(column)[2:] for column in self._columns)
-        return Records(ids, self._vectors[rows], self._kappa[rows], *others)
+        numbers = self._vectors[rows], self._kappa[rows], self._novelty[rows]
+        return Records(ids, *numbers, *others)
 
     def everything(self) -> Records:
         """Return all records; the arrays are views."""
         ids, *others = self._columns
-        return Records(ids, self.vectors, self._kappa[: len(self)], *others)
+        numbers = self.vectors, self._kappa[: len(self)], self._novelty[: len(self)]
+        return Records(ids, *numbers, *others)
 
     @property
     def _columns(self) -> tuple[list[Any], ...]:
@@ -284,6 +289,8 @@ class Table:
         if count <= len(self._vectors):
             return
         room = max(count, 2 * len(self._vectors), SMALLEST)
-        vectors, kappa = np.empty((room, dim), dtype=np.float32), np.empty(room)
-        vectors[: len(self)], kappa[: len(self)] = self.vectors, self._kappa[: len(self)]
-        self._vectors, self._kappa = vectors, kappa
+        size = len(self)
+        vectors, kappa, novelty = np.empty((room, dim), dtype=np.float32), *np.empty((2, room))
+        vectors[:size], kappa[:size] = self.vectors, self._kappa[:size]
+        novelty[:size] = self._novelty[:size]
+        self._vectors, self._kappa, self._novelty = vectors, kappa, novelty

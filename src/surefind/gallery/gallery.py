@@ -1,8 +1,9 @@
 """A gallery: add, update, delete and search embeddings, with decisions of a stated risk.
 
-Each item has an id, a unit vector with its concentration κ, a label, a payload and a group. What a call
-changed is durable when it returns: with a FAISS folder it is on the disk, with Milvus it is acknowledged by
-the server. A gallery in memory is lost with the process until `Gallery.save` gives it a folder.
+Each item has an id, a unit vector with its concentration κ and perhaps its novelty, a label, a payload and
+a group. What a call changed is durable when it returns: with a FAISS folder it is on the disk, with Milvus
+it is acknowledged by the server. A gallery in memory is lost with the process until `Gallery.save` gives it
+a folder.
 
 A search returns neighbours and a posterior over labels (`surefind.decisions.label_posterior`), which is
 fitted to the gallery's own items when it is first needed, and again when the gallery has grown or shrunk by
@@ -207,7 +208,7 @@ class Gallery:
             size: Items in a block; the last one may be smaller.
 
         Yields:
-            Items with vector, κ, label and payload, as copies, in no order that means anything.
+            Items with vector, κ, novelty, label and payload, as copies, in no order that means anything.
         """
         check_int("size", size, least=1)
         ids = list(self)
@@ -246,11 +247,12 @@ class Gallery:
             InputError: If something cannot be used, or an id is in the gallery already.
         """
         with self._lock:
-            vectors, kappa = self._read(embeddings)
+            vectors, kappa, novelty = self._read(embeddings)
             named = self._fresh_ids(len(vectors)) if ids is None else read_ids(ids)
             check_count("ids", named, len(vectors))
             texts, own = read_payload(payload, len(vectors)), read_groups(groups, len(vectors))
-            records = Records(named, vectors, kappa, read_labels(labels, len(vectors)), texts, own)
+            called = read_labels(labels, len(vectors))
+            records = Records(named, vectors, kappa, _or_nan(novelty, kappa), called, texts, own)
             if there := self._engine.known(named):
                 raise InputError(
                     f"{len(there)} of the ids are in the gallery already, such as "
@@ -283,14 +285,15 @@ class Gallery:
         with self._lock:
             named = self._present(ids)
             old = self._engine.fetch(named)
-            vectors, kappa = old.vectors, old.kappa
+            vectors, kappa, novelty = old.vectors, old.kappa, old.novelty
             if embeddings is not None:
-                vectors, kappa = self._read(embeddings)
+                vectors, kappa, known = self._read(embeddings)
+                novelty = _or_nan(known, kappa)
             check_count("ids", named, len(vectors))
             new_labels = old.labels if labels is None else read_labels(labels, len(named))
             texts = old.payload if payload is None else read_payload(payload, len(named))
             own = old.groups if groups is None else read_groups(groups, len(named))
-            self._engine.put(Records(named, vectors, kappa, new_labels, texts, own))
+            self._engine.put(Records(named, vectors, kappa, novelty, new_labels, texts, own))
 
     def delete(self, ids: Any) -> None:
         """Delete items; all of them or, if an id is missing, none.
@@ -322,12 +325,16 @@ class Gallery:
 
         Returns:
             The answers.
+
+        Raises:
+            InputError: If the queries cannot be used, or the calibration has a gate and they come without
+                novelty.
         """
         check_int("k", k, least=1)
         check_choice("rank", rank, RANKS)
         with self._lock:
             record = self._record if decide else None
-            queries, kappa = self._read_queries(embeddings)
+            queries, kappa, novelty = self._read_queries(embeddings)
             stale = record is not None and is_stale(
                 self._engine, record, model=self.model, policy=self.on_stale
             )
@@ -335,9 +342,9 @@ class Gallery:
             calibration = None if record is None else record.calibration
             found = find(self._engine, queries, kappa, k, rank, voters=VOTERS)
             known = answered(
-                self._engine, found, kappa, queries.shape[1], model, calibration, groups
+                self._engine, found, kappa, novelty, queries.shape[1], model, calibration, groups
             )
-        return answers_of(found, kappa, rank, stale=stale, **known)
+        return answers_of(found, kappa, novelty, rank, stale=stale, **known)
 
     def calibrate(
         self,
@@ -347,6 +354,7 @@ class Gallery:
         ids: Any = None,
         max_wrong: float = 0.01,
         confidence: float = 0.95,
+        max_false_alarms: float = 0.01,
         groups: Any = None,
         contributions: bool = True,
         seed: int = 0,
@@ -355,11 +363,14 @@ class Gallery:
 
         Args:
             embeddings: Queries, as for `add`. One that is an item of the gallery (its vector is there, or
-                its id) is answered without that item.
+                its id) is answered without that item. Those with novelty pass a gate first, here and in
+                every later search (`surefind.decisions.gate`).
             labels: Theirs; -1 or None for a query whose label is not in the gallery.
             ids: Theirs, if they may be items of the gallery.
             max_wrong: The highest fraction of wrong answers among matches.
             confidence: With what probability this is kept.
+            max_false_alarms: Highest fraction of inputs like those of the training that the gate stops as
+                unlike anything seen, below 0.1; ten times as many are a review at most.
             groups: A group for each query, for thresholds of their own.
             contributions: Whether to measure what each signal adds, which takes most of the time.
             seed: Splits the queries.
@@ -368,7 +379,7 @@ class Gallery:
             The calibration; it says whether the target was reached.
         """
         with self._lock:
-            queries, kappa = self._read_queries(embeddings)
+            queries, kappa, novelty = self._read_queries(embeddings)
             named = None if ids is None else read_ids(ids)
             if named is not None:
                 check_count("ids", named, len(queries))
@@ -384,6 +395,8 @@ class Gallery:
                 seed=seed,
                 max_wrong=max_wrong,
                 confidence=confidence,
+                novelty=novelty,
+                max_false_alarms=max_false_alarms,
                 groups=groups,
                 contributions=contributions,
             )
@@ -454,10 +467,10 @@ class Gallery:
             raise InputError("this gallery is closed; open it again with Gallery.open(path).")
         return self._open_engine
 
-    def _read(self, embeddings: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, embeddings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         return read_vectors(embeddings, normalize=self.normalize, dim=self._engine.dim)
 
-    def _read_queries(self, embeddings: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _read_queries(self, embeddings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         if not len(self._engine):
             raise DegenerateError("the gallery is empty, so nothing can be found; add items first.")
         return self._read(embeddings)
@@ -476,6 +489,11 @@ class Gallery:
         if self._next_id is None:
             self._next_id = _after(self, 0)
         return list(range(self._next_id, self._next_id + count))
+
+
+def _or_nan(novelty: np.ndarray | None, like: np.ndarray) -> np.ndarray:
+    """Return p-values as records have them: NaN where none is known."""
+    return np.full_like(like, np.nan) if novelty is None else novelty
 
 
 def _after(ids: Iterable[Id], least: int) -> int:

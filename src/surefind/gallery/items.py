@@ -2,7 +2,7 @@
 
 Policies:
 
-* Plain vectors have no uncertainty that is known: their κ is infinite.
+* Plain vectors have no uncertainty that is known: their κ is infinite, and they have no novelty.
 * Vectors must have length 1 within `surefind.validation.UNIT_TOLERANCE`, unless ``normalize`` asks to
   rescale them. Zero vectors and NaN are refused either way. All are rescaled in float64 and kept as
   float32.
@@ -33,8 +33,8 @@ NOT_ENROLLED = -1
 
 def read_vectors(
     embeddings: Any, *, normalize: bool, dim: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Read unit vectors and their concentrations.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Read unit vectors, their concentrations and their novelty.
 
     Args:
         embeddings: `surefind.Embeddings`, or vectors (n, z) as a tensor, an array or lists.
@@ -42,15 +42,16 @@ def read_vectors(
         dim: The dimension that they must have, or None for any from 2 on.
 
     Returns:
-        Unit vectors (n, z) in float32, and κ (n) in float64.
+        Unit vectors (n, z) in float32, κ (n) in float64, and p-values (n) in float64 if there are some.
 
     Raises:
         InputError: If they cannot be used.
     """
     if isinstance(embeddings, Embeddings):
-        rows, kappa = embeddings.tensors().mean, embeddings.numpy().kappa
+        arrays = embeddings.numpy()
+        rows, kappa, novelty = embeddings.tensors().mean, arrays.kappa, arrays.novelty
     else:
-        rows, kappa = _plain(embeddings), None
+        rows, kappa, novelty = _plain(embeddings), None, None
     rows = rows.detach().cpu().double()
     check_matrix("embeddings", rows)
     check_directed("embeddings", rows)
@@ -66,7 +67,8 @@ def read_vectors(
         )
     unit = torch.nn.functional.normalize(rows, dim=1).float().numpy()
     known = np.full(len(rows), np.inf) if kappa is None else np.asarray(kappa, dtype=np.float64)
-    return np.ascontiguousarray(unit), known
+    own = None if novelty is None else np.asarray(novelty, dtype=np.float64)
+    return np.ascontiguousarray(unit), known, own
 
 
 def _check_length(rows: Tensor) -> None:

@@ -48,7 +48,9 @@ LIMITS = {
     "payload": ("a payload", TEXT_LENGTH),
     "group": ("a group", TEXT_LENGTH),
 }
-COLUMNS = ["key", "vector", "kappa", "label", "payload", "group"]
+COLUMNS = ["key", "vector", "kappa", "novelty", "label", "payload", "group"]
+UNKNOWN = -1.0
+"""In the place of a novelty that is not known: a server refuses NaN."""
 Row = dict[str, Any]
 
 
@@ -212,7 +214,7 @@ class MilvusEngine:
             self._name,
             dim,
             ["label", "payload", "group"],
-            numbers=["kappa"],
+            numbers=["kappa", "novelty"],
             hnsw=self.index == "hnsw",
         )
         self.dim = dim
@@ -353,7 +355,8 @@ def _to_rows(records: Records) -> list[Row]:
     labels, groups = map(json.dumps, records.labels), map(json.dumps, records.groups)
     payload = (text or "" for text in records.payload)
     names, kappa = map(_key, records.ids), records.kappa.tolist()
-    columns = (names, records.vectors, kappa, labels, payload, groups)
+    novelty = np.nan_to_num(records.novelty, nan=UNKNOWN).tolist()
+    columns = (names, records.vectors, kappa, novelty, labels, payload, groups)
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
     for row, (column, (name, most)) in itertools.product(rows, LIMITS.items()):
         if len(row[column]) > most:
@@ -365,10 +368,12 @@ def _to_rows(records: Records) -> list[Row]:
 
 
 def _to_records(rows: Sequence[Row]) -> Records:
+    novelty = np.array([row["novelty"] for row in rows], dtype=np.float64)
     return Records(
         [_id(row["key"]) for row in rows],
         np.array([row["vector"] for row in rows], dtype=np.float32),
         np.array([row["kappa"] for row in rows], dtype=np.float64),
+        np.where(novelty == UNKNOWN, np.nan, novelty),
         [json.loads(row["label"]) for row in rows],
         [row["payload"] or None for row in rows],
         [json.loads(row["group"]) for row in rows],

@@ -4,7 +4,8 @@
     lock              held (flock) by the one process that may write; its text counts the changes
     graph.bin         for a large gallery, what a search would build again (`surefind.gallery.graph`)
 
-    items    row (0 … n-1), item (JSON: id, label, payload), numbers (κ float64, vector float32), checksum
+    items    row (0 … n-1), item (JSON: id, label, payload, group), checksum,
+             numbers (κ and novelty float64, vector float32)
     state    key, value (JSON), checksum: "content" (dimension, records, sum of the record hashes, changes)
              and "metadata"
 
@@ -47,7 +48,7 @@ OURS = {FILE, f"{FILE}-wal", f"{FILE}-shm", TEMPORARY, GRAPH, f".{GRAPH}.tmp", L
 EARLIER = "gallery.json"
 """What a folder holds that was written before there was a database."""
 
-APPLICATION, VERSION = 0x53464731, 3
+APPLICATION, VERSION = 0x53464731, 4
 PAGE = 8192
 """Bytes of a page: large enough for several vectors, small enough to be written for one changed label."""
 
@@ -313,8 +314,8 @@ def _read(connection: sqlite3.Connection, folder: Path) -> Stored:
 
 
 def _read_items(connection: sqlite3.Connection, count: int, dim: int) -> Records:
-    layout = np.dtype([("kappa", "<f8"), ("vector", "<f4", (dim,))])
-    vectors, kappa = np.empty((count, dim), dtype=np.float32), np.empty(count)
+    layout = np.dtype([("kappa", "<f8"), ("novelty", "<f8"), ("vector", "<f4", (dim,))])
+    vectors, kappa, novelty = np.empty((count, dim), dtype=np.float32), *np.empty((2, count))
     columns: tuple[list[Any], ...] = ([], [], [], [])
     cursor = connection.execute("SELECT row, item, numbers, checksum FROM items ORDER BY row")
     start = 0
@@ -328,6 +329,7 @@ def _read_items(connection: sqlite3.Connection, count: int, dim: int) -> Records
             raise sqlite3.DatabaseError(f"the checksums of rows {start} to {stop - 1} differ")
         read = np.frombuffer(b"".join(numbers), dtype=layout)
         vectors[start:stop], kappa[start:stop] = read["vector"], read["kappa"]
+        novelty[start:stop] = read["novelty"]
         listed = json.loads(b"[" + b",".join(items) + b"]")
         for column, values in zip(columns, zip(*listed, strict=True), strict=True):
             column.extend(values)
@@ -335,15 +337,15 @@ def _read_items(connection: sqlite3.Connection, count: int, dim: int) -> Records
     if start != count:
         raise sqlite3.DatabaseError(f"it has {start} records instead of {count}")
     ids, *others = columns
-    return Records(ids, vectors, kappa, *others)
+    return Records(ids, vectors, kappa, novelty, *others)
 
 
 def _to_rows(rows: Int[np.ndarray, " n"], records: Records) -> Iterable[tuple[Any, ...]]:
     vectors = np.ascontiguousarray(records.vectors, dtype="<f4")
-    kappa = np.ascontiguousarray(records.kappa, dtype="<f8")
+    scalars = np.stack([records.kappa, records.novelty], axis=1).astype("<f8")
     items = zip(records.ids, records.labels, records.payload, records.groups, strict=True)
-    for row, entry, k, vector in zip(rows.tolist(), items, kappa, vectors, strict=True):
-        item, numbers = json.dumps(entry).encode(), k.tobytes() + vector.tobytes()
+    for row, entry, pair, vector in zip(rows.tolist(), items, scalars, vectors, strict=True):
+        item, numbers = json.dumps(entry).encode(), pair.tobytes() + vector.tobytes()
         yield row, item, numbers, zlib.crc32(numbers, zlib.crc32(item))
 
 

@@ -34,6 +34,13 @@ def calibrate(
         float, Option(help="Highest fraction of wrong answers among matches.")
     ] = 0.01,
     confidence: Annotated[float, Option(help="Probability with which that holds.")] = 0.95,
+    max_false_alarms: Annotated[
+        float,
+        Option(
+            help="Highest fraction of inputs like those of the training that are stopped as unlike "
+            "anything seen, if novelty was fitted; below 0.1."
+        ),
+    ] = 0.01,
     groups: options.Groups = None,
     seed: Annotated[int, Option(help="Splits the queries.")] = 0,
     normalize: options.Normalize = False,
@@ -47,7 +54,10 @@ def calibrate(
 
     Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
+    from surefind.decisions import Gate
+
     check_target(max_wrong=max_wrong, confidence=confidence)
+    Gate(max_false_alarms)  # refused before anything is embedded
     if groups is not None and unknown is not None:
         raise InputError(
             "--groups needs a group for every query: put the unknown ones among the queries, with an "
@@ -78,6 +88,7 @@ def calibrate(
             ids=[same.get(row, f"query {row}, not an item") for row in range(len(truth))],
             max_wrong=max_wrong,
             confidence=confidence,
+            max_false_alarms=max_false_alarms,
             groups=members,
             seed=seed,
         )
@@ -110,7 +121,10 @@ def together(parts: list[Any]) -> Any:
     import numpy as np
 
     embedded = [p.numpy() for p in parts if isinstance(p, sf.Embeddings)]
-    for name, having in (("κ", embedded), ("novelty", [e for e in embedded if e.novelty is not None])):
+    for name, having in (
+        ("κ", embedded),
+        ("novelty", [e for e in embedded if e.novelty is not None]),
+    ):
         if having and len(having) < len(parts):
             raise InputError(
                 f"the queries have a {name} and the unknown ones do not, or the other way round; embed "

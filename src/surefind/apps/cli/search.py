@@ -1,12 +1,12 @@
 """`surefind search`: the label of each query, a decision about it, and the nearest items.
 
-    JSON    a list of {query, label, label_probability, none, decision, probability, reasons, kappa, stale,
-            neighbours, evidence}, as `surefind.gallery.answers.answer_records` without the payloads
+    JSON    a list of {query, stale, label, label_probability, none, decision, probability, reasons, kappa,
+            novelty, neighbours, evidence}, as `surefind.gallery.answers.answer_records` without payloads
     CSV     a line for each neighbour: the columns of `ANSWERED`, then those of `NEIGHBOUR`
 
 ``probability`` is the calibrated one, that the label is right. ``label_probability``, ``none`` and the
 runner-up's are those of the neighbourhood alone, which no calibration has tested. Without a calibration
-there is no decision: null in JSON, empty in CSV. κ = ∞ is null or empty too.
+there is no decision: null in JSON, empty in CSV. κ = ∞ and a novelty that is not known are so too.
 """
 
 import csv
@@ -42,6 +42,7 @@ ANSWERED = (
     "none",
     *DECIDED,
     "kappa",
+    "novelty",
 )
 NEIGHBOUR = ("rank", "id", "item_label", "score", "item_kappa")
 """Columns of a CSV file."""
@@ -119,10 +120,13 @@ def show(ids: Sequence[str], answers: "sf.Answers", calibrating: str) -> None:
 
 
 def answer_table(ids: Sequence[str], answers: "sf.Answers") -> Table:
-    """Return the first answers as a table."""
+    """Return the first answers as a table, with κ and novelty where that is known."""
+    from surefind.decisions.gate import p_text
+
     decided = answers.decision is not None
     why = ("decision", "reasons") if decided else ()
-    table = Table("query", "label", *why, "runner-up", "none", "nearest")
+    measured = () if answers.novelty is None else ("κ", "novelty")
+    table = Table("query", "label", *why, "runner-up", "none", *measured, "nearest")
     own = "of the label as calibrated, others" if decided else "all"
     table.caption = f"In brackets after a label its probability: {own} by the neighbourhood alone"
     for row in plain_answers(ids[:SHOWN], answers):
@@ -135,6 +139,9 @@ def answer_table(ids: Sequence[str], answers: "sf.Answers") -> Table:
             verdict = row["decision"]
             cells += [Text(verdict, style=STYLES[verdict]), Text(", ".join(row["reasons"]))]
         cells += [Text(_labelled(*second)), Text(f"{row['none']:.2f}")]
+        if measured:
+            sure = "∞" if row["kappa"] is None else f"{row['kappa']:.3g}"
+            cells += [Text(sure), Text(p_text(row["novelty"]))]
         table.add_row(*cells, Text("; ".join(map(_item_text, row["neighbours"][:NEIGHBOURS]))))
     return table
 
@@ -169,7 +176,7 @@ def csv_text(ids: Sequence[str], answers: "sf.Answers") -> str:
     for row in plain_answers(ids, answers):
         first, second = _first_two(row)
         why = row["decision"], row["probability"], ", ".join(row["reasons"])
-        front = row["query"], *first, *second, row["none"], *why, row["kappa"]
+        front = row["query"], *first, *second, row["none"], *why, row["kappa"], row["novelty"]
         for place, near in enumerate(row["neighbours"], start=1):
             write([*front, place, *near.values()])
     return stream.getvalue()

@@ -109,9 +109,11 @@ async def calibration(state: State) -> CalibrationView:
     if made is None:
         return CalibrationView(calibrated=False)
     added = made.contributions
-    names = CalibrationView.model_fields.keys() - {"calibrated", "risk_curve", "contributions"}
+    apart = {"calibrated", "risk_curve", "contributions", "max_false_alarms"}
+    names = CalibrationView.model_fields.keys() - apart
     return CalibrationView(
         calibrated=True,
+        max_false_alarms=None if made.gate is None else made.gate.max_false_alarms,
         risk_curve=Curve.model_validate(made.risk_curve, from_attributes=True),
         contributions=None if added is None else list(map(dataclasses.asdict, added.signals)),
         **{name: getattr(made, name) for name in names},

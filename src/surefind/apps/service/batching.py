@@ -6,12 +6,13 @@ batches and an idle one answers at once, or after ``wait`` seconds if that is gi
 
 `search_together` is what the queue of searches does: the queries of many callers in one search, taken
 apart again. Labels and decisions come from as many neighbours as vote, whatever k is asked for, so that
-searching with the largest k of all and cutting gives each caller the same answer as searching alone. A
+searching with the largest k of all and cutting gives each caller the same answer as searching alone.
+Queries with novelty and queries without are two searches, because a gallery takes all or none with it. A
 query that cannot be searched fails by itself, and does not spoil the others.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -121,11 +122,13 @@ class Query:
         vectors: Finite numbers, in rows of one length.
         kappa: Their concentrations, not negative; None for infinite ones.
         k: How many neighbours of each.
+        novelty: Their p-values, from 0 to 1; None if they have none.
     """
 
     vectors: Vectors
     kappa: Sequence[float | None]
     k: int
+    novelty: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +152,18 @@ def search_together(
     gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query]
 ) -> list[Reply | Exception]:
     """Search for several callers at once; return a reply, or what is wrong with the query, for each."""
+    found: dict[int, Reply | Exception] = {}
+    for known in (False, True):
+        rows = [row for row, query in enumerate(queries) if (query.novelty is not None) == known]
+        if rows:
+            alike = _search_alike(gallery, has_picture, [queries[row] for row in rows])
+            found |= zip(rows, alike, strict=True)
+    return [found[row] for row in range(len(queries))]
+
+
+def _search_alike(
+    gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query]
+) -> list[Reply | Exception]:
     try:
         return [*_searched(gallery, has_picture, queries)]
     except InputError as error:
@@ -157,7 +172,11 @@ def search_together(
     # Somebody's vectors cannot be used. Reading is cheap, so all are read again, one by one.
     faults = [_fault(gallery, query) for query in queries]
     good = [query for query, fault in zip(queries, faults, strict=True) if fault is None]
-    replies = iter(_searched(gallery, has_picture, good) if good else ())
+    replies: Iterator[Reply | Exception]
+    try:
+        replies = iter(_searched(gallery, has_picture, good) if good else ())
+    except InputError as error:  # nothing is wrong with their vectors, so it belongs to all of them
+        replies = iter([error] * len(good))
     return [fault or next(replies) for fault in faults]
 
 
@@ -166,7 +185,9 @@ def _searched(gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query
     kappa = np.array([kappa_from_json(value) for query in queries for value in query.kappa])
     made = gallery.calibration
     surer = _surer_than(None if made is None else made.log_kappa_quantiles, kappa)
-    found = gallery.search(Embeddings(vectors, kappa), k=max(query.k for query in queries))
+    values = [p for query in queries for p in query.novelty or ()]
+    embeddings = Embeddings(vectors, kappa, np.array(values) if values else None)
+    found = gallery.search(embeddings, k=max(query.k for query in queries))
     answers = answer_records(found, [query.k for query in queries for _ in query.vectors])
     for answer, share in zip(answers, surer, strict=True):
         answer |= {"surer_than": share, "vector": None, "review": None}

@@ -64,12 +64,15 @@ async def add_items(body: wire.NewItems, state: State) -> wire.Ids:
         raise RefusedError(422, "give every item an id, or none of them.")
     if len({len(item.vector) for item in body.items}) > 1:
         raise RefusedError(422, "give vectors of one length.")
+    novelty = [item.novelty for item in body.items if item.novelty is not None]
+    if 0 < len(novelty) < len(body.items):
+        raise RefusedError(422, "give every item a novelty, or none of them.")
 
     def add() -> wire.Ids:
         _require_new(state, [i for i in named if i is not None])
         mean = np.array([item.vector for item in body.items])
         ids = state.gallery.add(
-            Embeddings(mean, _kappa([item.kappa for item in body.items])),
+            _embeddings(mean, [item.kappa for item in body.items], novelty),
             ids=None if None in named else named,
             labels=[item.label for item in body.items],
             payload=[item.payload for item in body.items],
@@ -146,16 +149,17 @@ async def one_item(id: PathId, state: State, kind: AskedKind = None) -> wire.Ite
 async def change_item(
     id: PathId, body: wire.ItemChange, state: State, kind: AskedKind = None
 ) -> wire.Ids:
-    """Change an item; what is left out stays. A vector without κ has an unknown uncertainty."""
-    if body.vector is None and body.kappa is not None:
-        raise RefusedError(422, "kappa belongs to a vector; give both.")
+    """Change an item; what is left out stays. A vector without κ or novelty has none that is known."""
+    if body.vector is None and (body.kappa is not None or body.novelty is not None):
+        raise RefusedError(422, "kappa and novelty belong to a vector; give that too.")
     given = body.model_fields_set
 
     def change() -> wire.Ids:
         there = _present(state, id, kind)
         embedding = None
         if body.vector is not None:
-            embedding = Embeddings(np.array([body.vector]), _kappa([body.kappa]))
+            novelty = [] if body.novelty is None else [body.novelty]
+            embedding = _embeddings(np.array([body.vector]), [body.kappa], novelty)
         state.gallery.update(
             embedding,
             ids=[there],
@@ -191,6 +195,7 @@ def view(
         id=item.id,
         label=item.label,
         kappa=kappa_to_json(item.kappa),
+        novelty=item.novelty,
         payload=item.payload,
         group=item.group,
         image=state.thumbnails.has(item.id, item.payload),
@@ -218,8 +223,9 @@ def _require_new(state: AppState, ids: list[Id]) -> None:
         raise RefusedError(409, sentence)
 
 
-def _kappa(values: list[float | None]) -> np.ndarray:
-    return np.array([kappa_from_json(value) for value in values])
+def _embeddings(mean: np.ndarray, kappa: list[float | None], novelty: list[float]) -> Embeddings:
+    known = np.array(novelty) if novelty else None
+    return Embeddings(mean, np.array([kappa_from_json(value) for value in kappa]), known)
 
 
 def _form(text: str | None, kind: Any) -> Any:

@@ -1,6 +1,7 @@
 """What goes over the wire, described for OpenAPI.
 
-κ is null where it is infinite, that is, where no uncertainty is known: JSON has no infinity.
+κ is null where it is infinite, that is, where no uncertainty is known: JSON has no infinity. Novelty is
+null where it is not known.
 """
 
 from typing import Annotated, Any, Literal
@@ -21,6 +22,7 @@ Group = Annotated[
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Vector = Annotated[list[Number], Field(min_length=2, max_length=16384)]
 Kappa = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+PValue = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Payload = dict[str, JsonValue] | None
 Kind = Literal["number", "text"]
 Verdict = Literal["accept", "reject", "relabel"]
@@ -38,6 +40,13 @@ class VectorSearch(Message):
 
     vectors: Annotated[list[Vector], Field(min_length=1)]
     kappa: Annotated[list[Kappa] | None, Field(description="One per vector.")] = None
+    novelty: Annotated[
+        list[PValue] | None,
+        Field(
+            description="A p-value per vector: small if it is unlike the training data. Needed if the "
+            "calibration has a gate."
+        ),
+    ] = None
     k: Annotated[int, Field(ge=1, le=100)] = 10
     keep: Annotated[bool, Field(description="Let unsure queries wait for a person.")] = False
 
@@ -94,6 +103,10 @@ class Answered(BaseModel):
     )
     kappa: float | None = Field(description="How sure the embedding of the query is.")
     surer_than: float | None = Field(description="Share of calibration queries that are less sure.")
+    novelty: float | None = Field(
+        default=None,
+        description="p-value of the query, small if it is unlike the training data; null if not known.",
+    )
     reasons: list[str] = Field(description="Why it is no match.")
     neighbours: list[Neighbour] = Field(description="The nearest items, of any label.")
     evidence: list[Evidence] = Field(
@@ -122,6 +135,7 @@ class NewItem(Message):
     id: ItemId | None = None
     vector: Vector
     kappa: Kappa = None
+    novelty: PValue | None = None
     label: ItemLabel = None
     payload: Payload = None
     group: Group = None
@@ -138,6 +152,7 @@ class ItemChange(Message):
 
     vector: Vector | None = None
     kappa: Kappa = None
+    novelty: PValue | None = None
     label: ItemLabel = None
     payload: Payload = None
     group: Group = None
@@ -155,6 +170,7 @@ class ItemView(BaseModel):
     id: ItemId
     label: ItemLabel
     kappa: float | None
+    novelty: float | None
     payload: Any
     group: ItemLabel
     image: bool
@@ -191,6 +207,11 @@ class CalibrationView(BaseModel):
     floor: float | None = None
     queries: int | None = None
     unknown: int | None = None
+    max_false_alarms: float | None = Field(
+        default=None,
+        description="At most this novelty is unlike anything seen, at most ten times as much is unusual; "
+        "null without a gate.",
+    )
     log_kappa_quantiles: list[float] | None = None
     risk_curve: Curve | None = None
     contributions: list[dict[str, Any]] | None = None

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from surefind.embeddings import Embeddings, kappa_from_json
+from surefind.embeddings import Embeddings, kappa_from_json, novelty_from_json
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery import store
 from surefind.gallery.engine import Label
@@ -69,7 +69,8 @@ class Reviews:
         """Let a query wait for a person.
 
         Args:
-            question: ``vector``, ``kappa`` (None if infinite), ``label`` and what else the page shows.
+            question: ``vector``, ``kappa`` (None if infinite), ``novelty`` (None if not known), ``label``
+                and what else the page shows.
 
         Returns:
             The review's id.
@@ -150,7 +151,8 @@ def read_reviews(path: str | Path) -> tuple[Embeddings, list[Label]]:
         path: The service's folder, or the file in it.
 
     Returns:
-        The queries, and the label of each; None for one that is not in the gallery.
+        The queries, with novelty if all have it, and the label of each; None for one that is not in the
+        gallery.
 
     Raises:
         InputError: If there is no such file.
@@ -167,7 +169,9 @@ def read_reviews(path: str | Path) -> tuple[Embeddings, list[Label]]:
     questions = [json.loads(question) for question, _ in found]
     mean = np.array([q["vector"] for q in questions], dtype=np.float32)
     kappa = np.array([kappa_from_json(q["kappa"]) for q in questions])
-    return Embeddings(mean, kappa), [json.loads(decision)["label"] for _, decision in found]
+    novelty = np.array([novelty_from_json(q.get("novelty")) for q in questions])
+    queries = Embeddings(mean, kappa, None if np.isnan(novelty).any() else novelty)
+    return queries, [json.loads(decision)["label"] for _, decision in found]
 
 
 def _in_words(path: Path) -> AbstractContextManager[None]:

@@ -48,7 +48,7 @@ class RequestRoute(APIRoute):
 
 
 async def search_vectors(request: Request) -> Response:
-    """Search with vectors of length 1, each with its κ if that is known."""
+    """Search with vectors of length 1, each with its κ and its novelty if they are known."""
     state, found = await state_of(request), await allowed(request)
     try:
         body = wire.VectorSearch.model_validate_json(await request.body())
@@ -60,7 +60,9 @@ async def search_vectors(request: Request) -> Response:
     kappa = body.kappa if body.kappa is not None else [None] * len(body.vectors)
     if len(kappa) != len(body.vectors) or len({len(v) for v in body.vectors}) > 1:
         raise RefusedError(422, "give vectors of one length, and one kappa for each.")
-    query = batching.Query(body.vectors, kappa, body.k)
+    if body.novelty is not None and len(body.novelty) != len(body.vectors):
+        raise RefusedError(422, "give one novelty for each vector, or none at all.")
+    query = batching.Query(body.vectors, kappa, body.k, body.novelty)
     return await _answer(state, query, keep=body.keep and found == WRITE, image=None)
 
 
@@ -86,7 +88,8 @@ async def search_image(
     """Search with an image; of an animation, its first frame counts."""
     data = await file.read()
     embedding = await state.embed(data)
-    query = batching.Query(embedding.mean.tolist(), embedding.kappa.tolist(), k)
+    novelty = None if embedding.novelty is None else embedding.novelty.tolist()
+    query = batching.Query(embedding.mean.tolist(), embedding.kappa.tolist(), k, novelty)
     return await _answer(state, query, keep=keep and found == WRITE, image=data)
 
 

@@ -1,9 +1,10 @@
 // Shows an answer: what to do, how likely it is right, why, what else it may be, and what speaks for it.
-import { chance, draw, itemPicture, kappaText, labelText, make, percent } from "./dom.js";
+import { chance, draw, itemPicture, kappaText, labelText, make, noveltyText, percent } from "./dom.js";
 
 const REASONS = {
   "unclear input": "The image is unclear: blurred, dark or partly hidden. Take a better one.",
-  "unlike anything seen": "It is unlike anything seen before: another kind of thing.",
+  "unlike anything seen": "It is unlike anything the model was trained on: another kind of thing. What its neighbours say does not count.",
+  "unusual input": "It is unusual: few inputs like those of the training are so far from the others. A person should look.",
   "split neighbourhood": "Two or more labels compete. Look at each of them.",
   "not enrolled": "It is clear enough, but nothing in the gallery is near it: it may not be enrolled.",
   "target not reached":
@@ -16,8 +17,19 @@ const VERDICTS = {
   no_match: ["✕", () => "Unknown: no match", (name, p) => `It is ${name}, the most probable label, with a probability of only ${p}. Do not act on it.`],
 };
 
-// "split neighbourhood: 0.55 a, 0.41 b" is a reason with what competes; the list of labels shows that.
-export const reasonText = (reason) => REASONS[reason.split(":")[0]] ?? reason;
+// "split neighbourhood: 0.55 a, 0.41 b" is a reason with what competes, which the list of labels shows;
+// "unusual input (p = 0.03)" one with a p-value, which its own scale shows.
+const reasonName = (reason) => reason.split(/:| \(p /)[0];
+const reasonText = (reason) => REASONS[reasonName(reason)] ?? reason;
+
+// A probability was calibrated on inputs like those of the training; about others it says nothing.
+const isUnlike = (answer) => answer.reasons.some((reason) => reasonName(reason) === "unlike anything seen");
+
+// The reasons, each as a chip with its name and a sentence.
+export const reasonList = (answer) =>
+  answer.reasons.length
+    ? make("ul", { class: "reasons" }, ...answer.reasons.map((r) => make("li", {}, make("span", { class: "chip" }, reasonName(r)), ` ${reasonText(r)}`)))
+    : null;
 
 // The answered label; where no neighbour has one, the nearest item.
 export const answerName = (answer) => labelText(answer.label, answer.neighbours[0].id);
@@ -33,6 +45,7 @@ export function showAnswer(result, calibration) {
       make("p", {}, "There is no calibration, so nobody knows how often such an answer is right. Calibrate the gallery to get decisions."),
       labelChances(answer),
       make("p", { class: "quiet" }, kappaText(answer.kappa)),
+      noveltyScale(answer, calibration),
     );
   }
   const [sign, title, odds] = VERDICTS[answer.decision];
@@ -42,10 +55,11 @@ export function showAnswer(result, calibration) {
     "div",
     { class: `answer ${answer.decision}`, "data-decision": answer.decision },
     make("p", { class: "verdict" }, make("span", { class: "sign", "aria-hidden": "true" }, sign), make("span", {}, title(name)), large),
-    make("p", { class: "odds" }, odds(name, chance(answer.probability))),
-    answer.reasons.length ? make("ul", { class: "reasons" }, ...answer.reasons.map((r) => make("li", {}, reasonText(r)))) : null,
+    make("p", { class: "odds" }, isUnlike(answer) ? `Its most probable label would be ${name}, but nothing like it was ever tested. Do not act on it.` : odds(name, chance(answer.probability))),
+    reasonList(answer),
     labelChances(answer),
     meter(answer, calibration),
+    noveltyScale(answer, calibration),
     result.stale ? make("p", { class: "stale" }, "The gallery has changed since it was calibrated, so this decision may be off. Calibrate it again.") : null,
     answer.review ? make("p", { class: "quiet" }, "It waits in the ", make("a", { href: "#review" }, "review queue"), ".") : null,
   );
@@ -105,6 +119,41 @@ export function meter(answer, calibration) {
       draw("line", { class: "needle", x1: here, x2: here, y1: 0, y2: height + 5 }),
       draw("text", { x: 0, y: 62 }, "unsure"),
       draw("text", { x: width, y: 62, "text-anchor": "end" }, "sure"),
+    ),
+    make("figcaption", {}, `${words}.`),
+  );
+}
+
+// How unusual the input is: its p-value on a log scale from 1 down to 0.0001, with the marks of the gate.
+export function noveltyScale(answer, calibration) {
+  if (answer.novelty === null || answer.novelty === undefined) return null;
+  const width = 400, height = 14, alarms = calibration?.max_false_alarms ?? null;
+  const x = (p) => (Math.min(-Math.log10(Math.max(p, 1e-5)), 4.1) / 4) * width;
+  const marks = alarms === null ? [] : [alarms, Math.min(10 * alarms, 1)];
+  const zones = alarms === null
+    ? [draw("rect", { class: "area", x: 0, width, y: 0, height })]
+    : [
+        draw("rect", { class: "area", x: 0, width: x(10 * alarms), y: 0, height }),
+        draw("rect", { class: "unusual", x: x(10 * alarms), width: x(alarms) - x(10 * alarms), y: 0, height }),
+        draw("rect", { class: "unlike", x: x(alarms), width: width - x(alarms), y: 0, height }),
+      ];
+  const zone = alarms === null ? "" : answer.novelty <= alarms ? ", unlike anything seen" : answer.novelty <= 10 * alarms ? ", unusual" : ", like what was trained on";
+  const words = `Novelty ${noveltyText(answer.novelty)}${zone}`;
+  const here = x(answer.novelty);
+  return make(
+    "figure",
+    { class: "meter novelty" },
+    draw(
+      "svg",
+      { viewBox: `-10 0 ${width + 30} 36`, role: "img", preserveAspectRatio: "xMinYMid", "aria-label": words },
+      ...zones,
+      ...marks.flatMap((p) => [
+        draw("line", { class: "mark", x1: x(p), x2: x(p), y1: 0, y2: height + 4 }),
+        draw("text", { x: x(p), y: 32, "text-anchor": "middle" }, String(Number(p.toPrecision(2)))),
+      ]),
+      draw("line", { class: "needle", x1: here, x2: here, y1: -3, y2: height + 5 }),
+      draw("text", { x: 0, y: 32 }, "usual"),
+      draw("text", { x: width, y: 32, "text-anchor": "end" }, "never seen"),
     ),
     make("figcaption", {}, `${words}.`),
   );

@@ -37,6 +37,10 @@ export function kappaText(kappa) {
   return `κ ${kappa >= 100 ? Math.round(kappa).toLocaleString("en") : kappa.toPrecision(2)}`;
 }
 
+export function noveltyText(p) {
+  return p < 1e-4 ? "p < 0.0001" : `p = ${Number(p.toPrecision(2))}`;
+}
+
 // A picture if there is one; or else a field that says what it stands for.
 export function pictureOf(path, words, there) {
   const blank = make("div", { class: "picture blank" }, there ? "…" : words);

@@ -1,5 +1,5 @@
 // Review: one query at a time, decided by a key or a button.
-import { answerName, labelChances, meter, reasonText } from "./answer.js";
+import { answerName, labelChances, meter, noveltyScale, reasonList } from "./answer.js";
 import { $, chance, itemPicture, labelText, make, pictureOf } from "./dom.js";
 import { get, post } from "./server.js";
 
@@ -67,9 +67,10 @@ function show(page) {
           "div",
           {},
           make("p", {}, `It is ${name} with a probability of ${chance(entry.probability)}.`),
-          make("ul", {}, ...entry.reasons.map((reason) => make("li", {}, reasonText(reason)))),
+          reasonList(entry),
           labelChances(entry),
           meter(entry, page.calibration),
+          noveltyScale(entry, page.calibration),
         ),
       ),
       make(

@@ -43,8 +43,9 @@ export async function searchItem(page, item) {
   const [path, kind] = itemPath(item.id);
   const shown = item.image ? await picture(`${path}/image${kind}`).catch(() => null) : null;
   const ask = async () => {
-    const { vector, kappa } = await get(`${path}${kind}`);
-    return post("/v1/search/vector", { vectors: [vector], kappa: [kappa], k: 11 });
+    const { vector, kappa, novelty } = await get(`${path}${kind}`);
+    const known = novelty === null ? null : [novelty];
+    return post("/v1/search/vector", { vectors: [vector], kappa: [kappa], novelty: known, k: 11 });
   };
   return run(page, shown, ask, item.id);
 }
