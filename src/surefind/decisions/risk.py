@@ -128,7 +128,7 @@ class RiskCurve:
         return None if self.chosen is None else self.thresholds[self.chosen]
 
     def of_all(self, share: float) -> "RiskCurve":
-        """Return the curve with coverage as a fraction of all queries, of which ``share`` could be tested."""
+        """Return the curve with coverage as a fraction of all queries, of which ``share`` was split."""
         return replace(self, coverage=tuple(share * covered for covered in self.coverage))
 
     @property

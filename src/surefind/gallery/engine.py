@@ -1,10 +1,10 @@
 """What every engine does: keep records and find those of highest cosine.
 
-A record is an id, a unit vector, its concentration κ, its novelty, a label, a payload and a group. An engine
-keeps them and the *metadata*, a JSON object in which the gallery remembers its settings and its calibration.
-When `put`, `remove` or `set_metadata` returns, the change is as durable as the engine can make it; if one
-raises, the records are what they were before (`surefind.gallery.milvus_engine` says where a server falls
-short).
+A record is an id, a unit vector, its concentration κ, its novelty, a label, a payload and a group. An
+engine keeps them and the *metadata*, a JSON object in which the gallery remembers its settings and its
+calibration. When `put`, `remove` or `set_metadata` returns, the change is as durable as the engine can make
+it; if one raises, the records are what they were before (`surefind.gallery.milvus_engine` says where a
+server falls short).
 
 Engines only propose: the gallery computes scores again in float64 from the stored vectors, so that
 every engine gives the same answer for the same candidates.

@@ -129,13 +129,13 @@ export function noveltyScale(answer, calibration) {
   if (answer.novelty === null || answer.novelty === undefined) return null;
   const width = 400, height = 14, alarms = calibration?.max_false_alarms ?? null;
   const x = (p) => (Math.min(-Math.log10(Math.max(p, 1e-5)), 4.1) / 4) * width;
-  const marks = alarms === null ? [] : [alarms, Math.min(10 * alarms, 1)];
+  const marks = alarms === null ? [] : [alarms, 10 * alarms];
   const zones = alarms === null
     ? [draw("rect", { class: "area", x: 0, width, y: 0, height })]
     : [
         draw("rect", { class: "area", x: 0, width: x(10 * alarms), y: 0, height }),
         draw("rect", { class: "unusual", x: x(10 * alarms), width: x(alarms) - x(10 * alarms), y: 0, height }),
-        draw("rect", { class: "unlike", x: x(alarms), width: width - x(alarms), y: 0, height }),
+        draw("rect", { class: "unlike", x: x(alarms), width: Math.max(width - x(alarms), 0), y: 0, height }),
       ];
   const zone = alarms === null ? "" : answer.novelty <= alarms ? ", unlike anything seen" : answer.novelty <= 10 * alarms ? ", unusual" : ", like what was trained on";
   const words = `Novelty ${noveltyText(answer.novelty)}${zone}`;
