@@ -255,3 +255,12 @@ def label_shares(scores, cosines, item_labels, voters, temperature, sharpness):
         density[label] = (mpmath.fsum(votes) / size) ** sharpness
     total = mpmath.fsum(density.values())
     return {label: float(d / total) for label, d in density.items()}, item_labels[nearest[0]]
+
+
+def gated(p, alpha, decision):
+    """What is left of a decision when the input has the p-value p."""
+    if p <= alpha:
+        return "no_match"
+    if p <= 10 * alpha and decision == "match":
+        return "review"
+    return decision

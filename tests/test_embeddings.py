@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.embeddings import kappa_from_json, kappa_to_json
+from surefind.embeddings import kappa_from_json, kappa_to_json, novelty_from_json, novelty_to_json
 
 
 @pytest.fixture
@@ -81,6 +81,59 @@ def test_half_precision_directions_are_accepted(directions):
 def test_values_that_do_not_fit_are_refused(mean, kappa, message):
     with pytest.raises(sf.InputError, match=message):
         sf.Embeddings(mean, kappa)
+
+
+@pytest.fixture
+def novel(embeddings):
+    p = torch.tensor([0.5, 0.0, 1.0, 1e-4], dtype=torch.float64)
+    return sf.Embeddings(embeddings.mean, embeddings.kappa, p)
+
+
+def test_novelty_goes_with_the_rows(embeddings, novel):
+    assert embeddings.novelty is embeddings[1].novelty is embeddings.numpy().novelty is None
+    assert novel[2].novelty.tolist() == [1]
+    assert novel[1:3].novelty.tolist() == [0, 1]
+    assert novel[torch.tensor([3, 0])].novelty.tolist() == [1e-4, 0.5]
+    assert [one.novelty.item() for one in novel] == [0.5, 0, 1, 1e-4]
+    array = novel.numpy()
+    assert isinstance(array.novelty, np.ndarray)
+    assert array[novel.novelty.numpy() < 0.1].novelty.tolist() == [0, 1e-4]
+    assert torch.equal(array.tensors().novelty, novel.novelty)
+
+
+def test_concatenating_keeps_novelty_only_if_all_have_it(embeddings, novel):
+    for a, b in ((novel, embeddings), (novel.numpy(), embeddings.numpy())):
+        both = sf.Embeddings.concatenate([a, a[:1]])
+        assert type(both.mean) is type(a.mean)
+        assert both.kappa.tolist() == [*a.kappa.tolist(), 0]
+        assert both.novelty.tolist() == [0.5, 0, 1, 1e-4, 0.5]
+        mixed = sf.Embeddings.concatenate([a, b])
+        assert len(mixed) == 8
+        assert mixed.novelty is None
+
+
+@pytest.mark.parametrize(
+    "novelty",
+    [
+        torch.ones(2),
+        torch.ones(3, 1),
+        torch.full((3,), torch.nan),
+        torch.full((3,), -0.1),
+        torch.full((3,), 1.1),
+        np.ones(3),
+        [1.0, 1.0, 1.0],
+    ],
+)
+def test_what_is_no_novelty_is_refused(novelty):
+    with pytest.raises(sf.InputError, match="novelty"):
+        sf.Embeddings(torch.eye(3), torch.ones(3), novelty)
+
+
+@pytest.mark.parametrize("novelty", [0.0, 1e-12, 0.25, 1.0])
+def test_novelty_survives_json(novelty):
+    text = json.dumps(novelty_to_json(novelty), allow_nan=False)
+    assert novelty_from_json(json.loads(text)) == novelty
+    assert novelty_to_json(novelty_from_json(None)) is None
 
 
 @pytest.mark.parametrize("kappa", [0.0, 2.5, np.inf])

@@ -96,7 +96,10 @@ def test_a_split_is_told_in_words(page, world):
     page.route("**/v1/search/image*", split)
     data, _ = unsure(world)
     drop(page, data)
-    assert text(page, ".reasons") == "split neighbourhood Two or more labels compete. Look at each of them."
+    assert (
+        text(page, ".reasons")
+        == "split neighbourhood Two or more labels compete. Look at each of them."
+    )
 
 
 def test_what_is_no_image_is_refused(page):

@@ -25,6 +25,8 @@ only; a note says so.
 A calibration is stored as plain JSON. Floats come back exactly: JSON writes them in the shortest form that
 reads back the same. What does not have the shape of a calibration is refused (pydantic, imported only to
 read one).
+
+Axes: ``q`` queries, ``p`` those that pass the gate.
 """
 
 import json
@@ -376,9 +378,9 @@ def _check_passing(passing: int, queries: int, gate: Gate) -> None:
 
 
 def _notes(
-    right: Bool[np.ndarray, " q"], enrolled: Bool[np.ndarray, " q"], groups: list[GroupThreshold]
+    right: Bool[np.ndarray, " p"], enrolled: Bool[np.ndarray, " q"], groups: list[GroupThreshold]
 ) -> tuple[str, ...]:
-    """Return what the calibration queries did not show, a sentence each."""
+    """Return what the calibration queries did not show, those that pass and all, a sentence each."""
     notes = []
     if enrolled.all():
         notes.append(
