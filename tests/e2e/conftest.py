@@ -54,14 +54,15 @@ def open_page(browser):
     """Open a page; at the end, nothing may have been written to its console as an error."""
     pages = []
 
-    def start(address, **options):
+    def start(address, *, wait=True, **options):
         context = browser.new_context(**options)
         context.set_default_timeout(20_000)
         page = context.new_page()
         page.defects = []
         page.on("pageerror", lambda error: page.defects.append(str(error)))
         page.goto(address)
-        page.wait_for_selector("#about:not(:empty)")
+        if wait:
+            page.wait_for_selector("#about:not(:empty)")
         pages.append((context, page))
         return page
 

@@ -102,6 +102,47 @@ def test_a_split_is_told_in_words(page, world):
     )
 
 
+@pytest.mark.parametrize(
+    ("novelty", "decision", "reason", "words"),
+    [
+        (0.00004, "no_match", "unlike anything seen (p < 0.0001)", "p < 0.0001, unlike anything"),
+        (0.0301, "review", "unusual input (p = 0.03)", "p = 0.03, unusual"),
+        (0.5, "match", None, "p = 0.5, like what was trained on"),
+    ],
+)
+def test_novelty_has_a_scale_of_its_own(serve, open_page, world, novelty, decision, reason, words):
+    def novel(route):
+        body = route.fetch().json()
+        why = [] if reason is None else [reason]
+        body["answers"][0] |= {"novelty": novelty, "decision": decision, "reasons": why}
+        route.fulfill(json=body)
+
+    def gated(route):
+        route.fulfill(json=route.fetch().json() | {"max_false_alarms": 0.01})
+
+    page = open_page("about:blank", wait=False)
+    page.route("**/v1/calibration", gated)
+    page.route("**/v1/search/image*", novel)
+    page.goto(serve())
+    data, label = known(world)
+    drop(page, data)
+    assert words in text(page, ".novelty figcaption")
+    assert page.locator(".novelty .mark").count() == 2
+    assert page.locator(".meter:not(.novelty)").count() == 1  # κ keeps its own
+    chips = page.locator(".reasons .chip").all_inner_texts()
+    assert chips == ([] if reason is None else [reason.split(" (")[0]])
+    if decision == "no_match":
+        odds = text(page, ".odds")
+        assert odds.startswith(f"Its most probable label would be {label}, but nothing like it")
+        assert "%" not in odds
+
+
+def test_without_novelty_there_is_no_scale(page, world):
+    drop(page, known(world)[0])
+    page.wait_for_selector(".answer")
+    assert page.locator(".novelty").count() == 0
+
+
 def test_what_is_no_image_is_refused(page):
     drop(page, b"<html></html>", "cat.jpg")
     assert "This is no image of a known format" in text(page, "#trouble")

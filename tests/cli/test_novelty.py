@@ -1,0 +1,128 @@
+"""Novelty at the command line: from a file through gallery and calibration to the answers."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+import surefind as sf
+from surefind.apps.cli.embed import write_embeddings
+from surefind.apps.cli.items import read_items
+from surefind.decisions import Gate
+from surefind.gallery.gallery import Gallery
+
+TARGET = ("--max-wrong", 0.2, "--confidence", 0.9)
+
+
+def faces(n, seed, people=20):
+    """Unit vectors near 20 directions, and the number of each."""
+    centres = np.random.default_rng(0).normal(size=(people, 8))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(people, size=n)
+    x = centres[labels] + 0.3 * rng.normal(size=(n, 8))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), labels
+
+
+def write(file, n, seed, **columns):
+    x, y = faces(n, seed)
+    np.savez(file, mean=x, labels=y, kappa=np.full(n, 50.0), **columns)
+
+
+@pytest.fixture
+def gallery(surefind):
+    """A gallery of 20 people, calibrated with a gate, and queries with and without novelty."""
+    p = np.random.default_rng(4).random(600)
+    write("people.npz", 100, 1, novelty=np.linspace(0, 1, 100))
+    write("held-out.npz", 600, 2, novelty=p)
+    write("queries.npz", 30, 5, novelty=np.tile([0.5, 0.03, 0.0004], 10))
+    write("blind.npz", 30, 5)
+    for command in (
+        ("index", "people.npz", "--out", "g"),
+        ("calibrate", "g", "held-out.npz", *TARGET, "--max-false-alarms", 0.02),
+    ):
+        code, _, err = surefind(*command)
+        assert code == 0, err
+    return "g"
+
+
+@pytest.mark.parametrize("file", ["a.npz", "a.parquet"])
+def test_files_keep_novelty(tmp_path, file):
+    x, y = faces(6, 0)
+    p = np.linspace(0, 1, 6)
+    dataset = sf.Dataset(np.zeros((6, 2), dtype=np.float32), y)
+    write_embeddings(tmp_path / file, sf.Embeddings(x, np.full(6, np.inf), p), dataset)
+    found = read_items(str(tmp_path / file), None, None).embeddings
+    np.testing.assert_array_equal(found.novelty, p)
+    np.testing.assert_array_equal(found.mean, x)
+
+
+def test_novelty_without_kappa_is_read_too(tmp_path):
+    np.savez(tmp_path / "a.npz", features=faces(3, 0)[0], novelty=[0.1, 0.2, 0.3])
+    found = read_items(str(tmp_path / "a.npz"), None, None).embeddings
+    assert found.novelty.tolist() == [0.1, 0.2, 0.3]
+    assert np.isinf(found.kappa).all()
+
+
+def test_what_is_indexed_keeps_its_novelty(gallery):
+    with Gallery.open(gallery, mode="r") as opened:
+        assert opened.get("people/0").novelty == 0
+        assert opened.get("people/99").novelty == 1
+
+
+def test_the_calibration_has_the_gate_that_was_asked_for(surefind, gallery):
+    with Gallery.open(gallery, mode="r") as opened:
+        made = opened.calibration
+    assert made.gate == Gate(0.02)
+    p = np.random.default_rng(4).random(600)
+    assert made.gate_counts.unlike == (p <= 0.02).sum()
+    _, out, _ = surefind("calibrate", gallery, "held-out.npz", *TARGET)
+    assert "The gate stopped" in out
+    _, out, _ = surefind("calibrate", gallery, "blind.npz", *TARGET)
+    assert "not guarded against" in out
+
+
+def test_every_form_of_the_answers_has_novelty(surefind, gallery):
+    code, out, err = surefind("search", gallery, "queries.npz", "--json", "--out", "a.csv", "-k", 1)
+    assert code == 0, err
+    rows, p = json.loads(out), [0.5, 0.03, 0.0004] * 10
+    assert [row["novelty"] for row in rows] == p
+    with open("a.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [float(line["novelty"]) for line in lines] == p
+    for row, value in zip(rows, p, strict=True):
+        if value == 0.0004:
+            assert row["decision"] == "no_match"
+            assert row["reasons"] == ["unlike anything seen (p = 0.0004)"]
+        elif value == 0.03:
+            assert row["decision"] != "match"
+            assert row["reasons"][0] == "unusual input (p = 0.03)"
+    assert "match" in {row["decision"] for row in rows}
+
+
+def test_the_table_shows_novelty_beside_kappa_where_there_is_some(surefind, gallery, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    _, out, _ = surefind("search", gallery, "queries.npz")
+    assert "κ ┃ novelty" in out
+    assert "50 │ p = 0.0004" in out
+    _, out, _ = surefind("search", gallery, "blind.npz", "--stale", "ignore")
+    assert "novelty" not in out
+
+
+def test_queries_without_novelty_are_refused_where_there_is_a_gate(surefind, refused, gallery):
+    error = refused("search", gallery, "blind.npz")
+    assert error.field == "novelty"
+    assert "--run" in error.hint_for("cli")
+    assert surefind("search", gallery, "blind.npz", "--stale", "ignore")[0] == 0
+
+
+@pytest.mark.parametrize("alpha", [0, 0.1, 2])
+def test_alarm_rates_are_refused_before_anything_is_read(refused, gallery, alpha):
+    error = refused("calibrate", gallery, "gone", "--max-false-alarms", alpha)
+    assert error.field == "max_false_alarms"
+
+
+def test_unknown_queries_without_novelty_are_not_mixed_in(refused, gallery):
+    assert (
+        refused("calibrate", gallery, "held-out.npz", "--unknown", "blind.npz").field == "unknown"
+    )
