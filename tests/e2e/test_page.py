@@ -131,10 +131,10 @@ def test_novelty_has_a_scale_of_its_own(serve, open_page, world, novelty, decisi
     assert page.locator(".meter:not(.novelty)").count() == 1  # κ keeps its own
     chips = page.locator(".reasons .chip").all_inner_texts()
     assert chips == ([] if reason is None else [reason.split(" (")[0]])
-    if decision == "no_match":
-        odds = text(page, ".odds")
-        assert odds.startswith(f"Its most probable label would be {label}, but nothing like it")
-        assert "%" not in odds
+    odds = text(page, ".odds")
+    assert ("%" in odds) == (decision == "match")  # no probability was tested on the others
+    assert page.locator(".verdict .chance").count() == (decision == "match")
+    assert odds.startswith(f"It is {label}" if decision == "match" else "Its most probable label")
 
 
 def test_without_novelty_there_is_no_scale(page, world):

@@ -99,7 +99,8 @@ class Decisions:
     """A decision for each query.
 
     Attributes:
-        probability: That the answered label is right (q).
+        probability: That the answered label is right (q); of queries that do not pass the gate it was never
+            tested.
         decision: "match", "review" or "no_match" (q).
         reasons: None for a match, at least one for the others.
         gate: "unlike", "unusual" or "pass" (q); None without a gate.

@@ -95,7 +95,8 @@ class Answers:
             fewer.
         label_probability: Of these, by the neighbourhood alone (q, at most 5); 0 where there are fewer.
         none: That no label in the gallery is right, by the neighbourhood alone (q).
-        probability: That `label` is right (q), or None without a calibration.
+        probability: That `label` is right (q), or None without a calibration; tested on queries that pass
+            the gate.
         decision: "match", "review" or "no_match" (q), or None without a calibration.
         reasons: Why, for people, per query, or None without a calibration.
         gate: "unlike", "unusual" or "pass" (q), or None without a gate (`surefind.decisions.gate`).

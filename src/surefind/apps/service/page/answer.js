@@ -12,9 +12,9 @@ const REASONS = {
 };
 
 const VERDICTS = {
-  match: ["✓", (name) => `Match: ${name}`, (name, p) => `It is ${name} with a probability of ${p}.`],
-  review: ["?", (name) => `Perhaps ${name}. A person should look.`, (name, p) => `It is ${name} with a probability of ${p}.`],
-  no_match: ["✕", () => "Unknown: no match", (name, p) => `It is ${name}, the most probable label, with a probability of only ${p}. Do not act on it.`],
+  match: ["✓", (name) => `Match: ${name}`],
+  review: ["?", (name) => `Perhaps ${name}. A person should look.`],
+  no_match: ["✕", () => "Unknown: no match"],
 };
 
 // "split neighbourhood: 0.55 a, 0.41 b" is a reason with what competes, which the list of labels shows;
@@ -22,8 +22,16 @@ const VERDICTS = {
 const reasonName = (reason) => reason.split(/:| \(p /)[0];
 const reasonText = (reason) => REASONS[reasonName(reason)] ?? reason;
 
-// A probability was calibrated on inputs like those of the training; about others it says nothing.
-const isUnlike = (answer) => answer.reasons.some((reason) => reasonName(reason) === "unlike anything seen");
+// The gate let it through: probabilities are tested on such inputs alone.
+const isUsual = (answer) => !answer.reasons.some((reason) => ["unlike anything seen", "unusual input"].includes(reasonName(reason)));
+
+// How probable the label is, as far as that is known.
+export function oddsText(answer) {
+  const name = answerName(answer), p = chance(answer.probability);
+  const advice = answer.decision === "no_match" ? " Do not act on it." : "";
+  if (!isUsual(answer)) return `Its most probable label is ${name}, but on inputs like this one no probability was tested.${advice}`;
+  return advice ? `It is ${name}, the most probable label, with a probability of only ${p}.${advice}` : `It is ${name} with a probability of ${p}.`;
+}
 
 // The reasons, each as a chip with its name and a sentence.
 export const reasonList = (answer) =>
@@ -48,14 +56,14 @@ export function showAnswer(result, calibration) {
       noveltyScale(answer, calibration),
     );
   }
-  const [sign, title, odds] = VERDICTS[answer.decision];
+  const [sign, title] = VERDICTS[answer.decision];
   // Beside "unknown" the label's probability would be taken for that of being unknown.
-  const large = answer.decision === "no_match" ? null : make("span", { class: "chance" }, chance(answer.probability).replace("more than ", "> "));
+  const large = answer.decision === "no_match" || !isUsual(answer) ? null : make("span", { class: "chance" }, chance(answer.probability).replace("more than ", "> "));
   return make(
     "div",
     { class: `answer ${answer.decision}`, "data-decision": answer.decision },
     make("p", { class: "verdict" }, make("span", { class: "sign", "aria-hidden": "true" }, sign), make("span", {}, title(name)), large),
-    make("p", { class: "odds" }, isUnlike(answer) ? `Its most probable label would be ${name}, but nothing like it was ever tested. Do not act on it.` : odds(name, chance(answer.probability))),
+    make("p", { class: "odds" }, oddsText(answer)),
     reasonList(answer),
     labelChances(answer),
     meter(answer, calibration),

@@ -1,6 +1,6 @@
 // Review: one query at a time, decided by a key or a button.
-import { answerName, labelChances, meter, noveltyScale, reasonList } from "./answer.js";
-import { $, chance, itemPicture, labelText, make, pictureOf } from "./dom.js";
+import { answerName, labelChances, meter, noveltyScale, oddsText, reasonList } from "./answer.js";
+import { $, itemPicture, labelText, make, pictureOf } from "./dom.js";
 import { get, post } from "./server.js";
 
 let queue = [];
@@ -66,7 +66,7 @@ function show(page) {
         make(
           "div",
           {},
-          make("p", {}, `It is ${name} with a probability of ${chance(entry.probability)}.`),
+          make("p", {}, oddsText(entry)),
           reasonList(entry),
           labelChances(entry),
           meter(entry, page.calibration),
