@@ -209,7 +209,7 @@ def test_the_summary_says_what_the_gate_did(calibration):
     assert not any("fit novelty" in note for note in calibration.notes)
     _, _, enrolled, novelty = queries(900)
     strange = calibrated(900, novelty=np.where(enrolled, novelty**2, 1.0))
-    assert any("fit novelty on data like them" in note for note in strange.notes)
+    assert any("fit novelty on other data like them" in note for note in strange.notes)
     plain = calibrated(900, novelty=None)
     assert plain.gate is None
     assert "not guarded against" in plain.summary

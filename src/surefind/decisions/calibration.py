@@ -64,7 +64,7 @@ QUANTILES = 101
 
 UNLIKE_TRAINING = (
     "More enrolled queries were stopped than max_false_alarms allows, so these queries are unlike what "
-    "novelty was fitted on: fit novelty on data like them."
+    "novelty was fitted on: fit novelty on other data like them."
 )
 
 
@@ -373,7 +373,7 @@ def _check_passing(passing: int, queries: int, gate: Gate) -> None:
             f"only {passing} of {queries} calibration queries pass the gate (p > {gate.unusual_below:g}), "
             f"and at least {LEAST_QUERIES} must: the others are unlike what novelty was fitted on.",
             field="novelty",
-            hint="Fit novelty on data like these queries, or calibrate with queries like those to come.",
+            hint="Fit novelty on other data like these queries, or give queries like those to come.",
         )
 
 

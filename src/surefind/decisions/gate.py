@@ -10,12 +10,12 @@ as unusual. With α = ``max_false_alarms``,
 so of inputs like those of the training a fraction α is stopped by mistake, and 9 α goes to a person. What
 neighbours say about an input that is like nothing seen was never tested, so it gives no other reason.
 
-**The gate is calibrated too.** It is fixed before the calibration queries are looked at, and depends on a
-query's own p-value alone. Given that they pass, queries are therefore independent draws from those that
-pass: probability, thresholds and floor are fitted to and tested on them. Every match has passed, so what is
-tested is P(wrong | match) itself, and its bound is exact for any p-values, good or bad. A gate put on
-afterwards has no such guarantee: it changes who is a match, and if it stops right answers more often than
-wrong ones, the rate among those left rises.
+**The gate is calibrated too.** It is fixed before the calibration queries are looked at (novelty must not
+be fitted on them), and depends on a query's own p-value alone. Given that they pass, queries are therefore
+independent draws from those that pass: probability, thresholds and floor are fitted to and tested on them.
+Every match has passed, so what is tested is P(wrong | match) itself, and its bound is exact for any
+p-values, good or bad. A gate put on afterwards has no such guarantee: it changes who is a match, and if it
+stops right answers more often than wrong ones, the rate among those left rises.
 
 What is *not* guaranteed is α itself: it holds for inputs like those that novelty was fitted on. If enrolled
 queries are stopped significantly more often (exact binomial test at 1 %), `GateCounts.suspicious` says so.
