@@ -29,6 +29,8 @@ class Embeddings:
     Attributes:
         mean: Unit directions (n, z), a tensor or an array.
         kappa: Concentrations (n), of the same kind; not negative, possibly infinite.
+        novelty: Calibrated p-values (n) in (0, 1], of the same kind: small for an input unlike the
+            training data. None where nothing was fitted.
 
     Raises:
         InputError: If the two do not fit together, or hold what no distribution has.
@@ -36,6 +38,7 @@ class Embeddings:
 
     mean: Any
     kappa: Any
+    novelty: Any = None
 
     def __post_init__(self) -> None:
         if isinstance(self.mean, Tensor) != isinstance(self.kappa, Tensor):
@@ -78,7 +81,8 @@ class Embeddings:
             # A single row stays a batch of one, so that every consumer sees the same axes.
             index = range(len(self))[int(index)]
             index = slice(index, index + 1)
-        return Embeddings(self.mean[index], self.kappa[index])
+        novelty = None if self.novelty is None else self.novelty[index]
+        return Embeddings(self.mean[index], self.kappa[index], novelty)
 
     def __iter__(self) -> Iterator["Embeddings"]:
         return (self[i] for i in range(len(self)))
@@ -87,11 +91,15 @@ class Embeddings:
         """Return the same embeddings as NumPy arrays."""
         if isinstance(self.mean, np.ndarray):
             return self
-        return Embeddings(self.mean.detach().cpu().numpy(), self.kappa.detach().cpu().numpy())
+        novelty = None if self.novelty is None else self.novelty.detach().cpu().numpy()
+        return Embeddings(
+            self.mean.detach().cpu().numpy(), self.kappa.detach().cpu().numpy(), novelty
+        )
 
     def tensors(self) -> "Embeddings":
         """Return the same embeddings as tensors."""
-        return Embeddings(as_tensor("mean", self.mean), as_tensor("kappa", self.kappa))
+        novelty = None if self.novelty is None else as_tensor("novelty", self.novelty)
+        return Embeddings(as_tensor("mean", self.mean), as_tensor("kappa", self.kappa), novelty)
 
 
 def kappa_to_json(kappa: float) -> float | None:
