@@ -12,7 +12,7 @@ run any code, so they are read by an unpickler that rebuilds arrays, strings, nu
 dictionaries and refuses everything else. Sheets: ``data_batch_1.webp`` … and ``test_batch.webp``, 32 × 32
 tiles row by row, with ``labels.npz`` (``y_train``, ``y_test``, ``classes``).
 
-CIFAR-100: a folder per part and in each a folder per class, of 32 × 32 PNG files; they are read when asked for.
+CIFAR-100: a folder per part and in each a folder per class, of 32 × 32 PNG files, which stay on the disk.
 
     train/<class>/<name>.png  test/<class>/<name>.png
 

@@ -107,9 +107,7 @@ METRICS = (
         "higher",
         "as r_auroc, by the distance to the nearest",
     ),
-    Metric(
-        "novelty_r_auroc", "R-AUROC by novelty", _ERRORS, "higher", "as r_auroc, by novelty"
-    ),
+    Metric("novelty_r_auroc", "R-AUROC by novelty", _ERRORS, "higher", "as r_auroc, by novelty"),
     Metric("agreement_ausc", "AUSC*", _ERRORS, "higher", "as ausc, by disagreement of samples"),
     Metric(
         "agreement_r_auroc", "R-AUROC*", _ERRORS, "higher", "as r_auroc, by disagreement of samples"

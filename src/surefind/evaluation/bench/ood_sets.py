@@ -16,7 +16,7 @@ sets that it was measured on.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,10 +101,13 @@ def load_ood_sets(
         if part not in splits:
             missing[name] = InputError(f"{name} has no part {part!r}, only {', '.join(splits)}.")
             continue
-        first = name == sets[0].name
-        found[name] = splits[part] if first else like_images(splits[part], test, drawn=name)
+        published = splits[part]
+        found[name] = (
+            published if name == sets[0].name else like_images(published, test, drawn=name)
+        )
     if missing and not set(found) - {NOISE}:
-        raise next(iter(missing.values()))
+        first_one = missing[sets[0].name]
+        raise InputError(first_one.message, field=first_one.field, hint=first_one.hint)
     notes = tuple(f"OOD set {name} is left out: {error}" for name, error in missing.items())
     first = found.pop(sets[0].name, None) if sets else None
     return LoadedSets(first, found, notes)
@@ -133,7 +136,8 @@ def like_images(part: Dataset, like: Dataset, *, drawn: str = "") -> Dataset:
     for start in range(0, len(part), BLOCK):
         images = part.read(slice(start, start + BLOCK), preprocessing=wanted)
         blocks.append(_bytes(_coloured(images, shape[0]), shape))
-    inputs = torch.cat(blocks) if len(shape) == len(like.inputs.shape) - 1 else torch.cat(blocks)[:, 0]
+    pixels = torch.cat(blocks)
+    inputs = pixels if like.inputs.ndim == 4 else pixels[:, 0]
     return Dataset(inputs, part.labels, names=part.names, classes=part.classes, name=part.name)
 
 

@@ -254,13 +254,13 @@ class Problem:
     @property
     def ood_parts(self) -> dict[str, Dataset]:
         """The out-of-distribution sets that are there, by name, the protocol's first one first."""
-        first = {} if self.ood is None else {self.protocol.ood[0].name: self.ood}
+        named = [s.name for s in self.protocol.ood[:1]]
+        first = {} if self.ood is None else {(named or [self.ood.name])[0]: self.ood}
         return first | dict(self.more_ood)
 
-    @property
-    def ood_kinds(self) -> dict[str, OodKind]:
-        """Whether a set is near or far, by name."""
-        return {s.name: s.kind for s in self.protocol.ood}
+    def ood_kind(self, name: str) -> OodKind:
+        """Return whether an out-of-distribution set is near or far; far if the protocol does not say."""
+        return next((s.kind for s in self.protocol.ood if s.name == name), "far")
 
     @property
     def parts(self) -> dict[str, Dataset]:
