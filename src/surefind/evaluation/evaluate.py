@@ -225,11 +225,12 @@ def evaluate(
             *(items, None if gallery is None else gallery.labels),
         )
         record = _add_votes(result, ballots, judged, generator)
-    # Last, so that what was measured before there were rivals is drawn alike.
     detectors = Detectors.of(
         embeddings["id"], items, None if train is None else learner.embed(train)
     )
-    detectors.add_to(result, judged, embeddings.get("ood"), generator)
+    # A source of their own: the rivals change no other number.
+    resampler = torch.Generator(generator.device).manual_seed(generator.initial_seed())
+    detectors.add_to(result, judged, embeddings.get("ood"), resampler)
     others = {
         name: detectors.aurocs(learner.embed(part)) for name, part in (more_ood or {}).items()
     }

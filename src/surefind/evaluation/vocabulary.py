@@ -166,6 +166,8 @@ DEFINITIONS = {
 
 DETECTORS = {"": "κ", "nearest_distance_": "nearest distance", "novelty_": "novelty"}
 """What an input of one model can be doubted by, by the prefix of its metrics."""
+DETECTED = {"auroc": "OOD inputs", "r_auroc": "Wrong retrievals"}
+"""What they detect, by metric."""
 METHODS = {name: entry.title for name, entry in METHOD_ENTRIES.items()}
 DISTANCE_BASELINES = {
     "nearest-distance": "Nearest distance",
@@ -243,15 +245,12 @@ def method_order(method: str) -> tuple[int, int, str]:
     return ("method", "baseline", "ablation").index(kind_of(method)), place, method
 
 
-def best_detector(
-    values: Mapping[str, float], metric: str = "auroc", what: str = "OOD inputs"
-) -> str:
-    """Say which of the detectors of one model is best, and what the others reach.
+def best_detector(values: Mapping[str, float], metric: str = "auroc") -> str:
+    """Say which detector of one model is best, and what the others reach.
 
     Args:
         values: Metrics by name.
-        metric: "auroc" or "r_auroc".
-        what: What is detected.
+        metric: One of `DETECTED`.
 
     Returns:
         A sentence; empty if there are not two to compare.
@@ -262,11 +261,19 @@ def best_detector(
     shown = {title: f"{v:.3f}" for title, v in sorted(found.items(), key=lambda f: -f[1])}
     top = max(shown.values())
     best = [title for title, text in shown.items() if text == top]
-    rest = ", ".join(f"{title} {text}" for title, text in shown.items() if text != top)
-    named = f"{' and '.join(best)} {'detects' if len(best) == 1 else 'detect'} {what} best: {top}"
+    rest = [f"{title} {text}" for title, text in shown.items() if text != top]
+    said = f"{' and '.join(best)} {'detect' if best[1:] else 'detects'} them best ({top})"
     if float(top) <= 0.5:
-        named = f"nothing detects {what} better than chance: {' and '.join(best)} {top}"
-    return f"{named}; {rest}." if rest else f"{named}."
+        said, rest = (
+            "nothing detects them better than chance",
+            [f"{t} {v}" for t, v in shown.items()],
+        )
+    return f"{DETECTED[metric]}: {said}{'; ' if rest else ''}{', '.join(rest)}."
+
+
+def best_detectors(values: Mapping[str, float]) -> list[str]:
+    """Say which detector is best at each task, a sentence for each that there is something to say of."""
+    return [said for metric in DETECTED if (said := best_detector(values, metric))]
 
 
 def metric_of(name: str) -> Metric:

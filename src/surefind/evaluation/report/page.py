@@ -88,7 +88,12 @@ def _section(
     ]
     vote_notes = [note for note in (tables.VOTES, tables.votes_note(results)) if note]
     titled: list[tuple[str, tables.Table | None, list[str]]] = [
-        ("Methods", tables.methods_table(results), []),
+        (
+            "Methods",
+            tables.methods_table(results),
+            list(filter(None, [tables.detectors_note(results)])),
+        ),
+        ("Out-of-distribution sets", tables.ood_table(results), [tables.OOD_SETS]),
         ("Votes over labels", tables.votes_table(results), vote_notes),
         ("Ablation: stage × distance × approximation", tables.ablation_table(results), []),
     ]
