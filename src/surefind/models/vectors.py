@@ -58,8 +58,8 @@ def warn_of_unit_features(encoder: Encoder, inputs: Tensor) -> None:
     """Warn of a backbone that normalises its features, unless it is `UnitRows`, which means to.
 
     κ weighs the length of an output against its variance. Behind a normalisation and a head that is the
-    identity all outputs are equally long, and what the true last layer knows of its inputs is lost: κ can then
-    rank inputs backwards.
+    identity all outputs are equally long, and what the true last layer knows of its inputs is lost: κ can
+    then rank inputs backwards.
 
     Args:
         encoder: Backbone and head.

@@ -82,7 +82,7 @@ VOTES = (
 )
 OOD_SETS = (
     "AUROC of each out-of-distribution set: near if its inputs are of the kind that the model was trained "
-    "on, only of other classes, far if they are of another kind. The first set is that of the other tables. "
+    "on, only of other classes, far if they are of another kind. Other tables are of the first set. "
     "By 1/κ, by the distance to the nearest training embedding or by novelty, all of the same model; a "
     "distance baseline has its own score. – stands for sets that a result was not measured on."
 )
