@@ -16,6 +16,7 @@ from surefind.evaluation.figures import (
     curve_charts,
     image_strip,
     kappa_charts,
+    ood_charts,
     palette_css,
     sphere_charts,
 )
@@ -109,6 +110,7 @@ def _section(
         ],
         "comparisons": compare_published(results, published, remarks),
         "charts": curve_charts(firsts),
+        "ood": ood_charts(firsts),
         "histograms": kappa_charts(firsts),
         "corruptions": corruption_charts(firsts),
         "spheres": [
