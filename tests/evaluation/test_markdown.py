@@ -242,7 +242,7 @@ def test_ood_sets_have_columns_and_means_of_their_kind(written, result):
     assert rows["PFE", "κ"] == ["0.950", "–", "–", "–", "–"]
     assert rows["HIB", "κ"] == ["0.650", "–", "–", "–", "–"]  # measured before there were sets
     assert rows["Deterministic", "nearest distance"][0] == "0.910"
-    baseline = rows["Top-1/top-2 margin", "Top-1/top-2 margin"]
+    baseline = rows["Top-1/top-2 margin", "own score"]
     assert baseline == ["0.500", "0.400", "0.450", "0.300", "0.300"]
     assert "More OOD sets: 10 of Noise, 10 of CIFAR100." in text
     assert "### Out-of" not in written(result("pfe", dataset="digits")).split("## FashionMNIST")[0]

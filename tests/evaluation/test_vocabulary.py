@@ -60,4 +60,15 @@ def test_the_best_detector_is_named_with_what_the_others_reach():
         "OOD inputs: nothing detects them better than chance; nearest distance 0.400, κ 0.370."
     )
     assert best_detector({"auroc": 0.9}) == ""
+    close = {
+        "novelty_auroc": (0.94, 0.96),
+        "nearest_distance_auroc": (0.8, 0.94),
+        "auroc": (0.5, 0.6),
+    }
+    assert best_detector(values, intervals=close).endswith(
+        "κ 0.550. The 95 % intervals of novelty and nearest distance overlap."
+    )
+    apart = close | {"nearest_distance_auroc": (0.8, 0.93)}
+    assert best_detector(values, intervals=apart) == best_detector(values)
+    assert best_detector(values, intervals={}) == best_detector(values)
     assert best_detectors({"recall@1": 0.9}) == []

@@ -20,7 +20,8 @@ features at no further training), or a variant of the ablation, named posthoc/on
 approximation. Nothing here imports PyTorch, so that shell completion can read it.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -245,17 +246,24 @@ def method_order(method: str) -> tuple[int, int, str]:
     return ("method", "baseline", "ablation").index(kind_of(method)), place, method
 
 
-def best_detector(values: Mapping[str, float], metric: str = "auroc") -> str:
+Intervals = Mapping[str, Sequence[float]]
+
+
+def best_detector(
+    values: Mapping[str, float], metric: str = "auroc", intervals: Intervals | None = None
+) -> str:
     """Say which detector of one model is best, and what the others reach.
 
     Args:
         values: Metrics by name.
         metric: One of `DETECTED`.
+        intervals: Their intervals, to say where a lead may be chance; None if they are not known.
 
     Returns:
-        A sentence; empty if there are not two to compare.
+        A sentence or two; empty if there are not two to compare.
     """
-    found = {title: values[p + metric] for p, title in DETECTORS.items() if p + metric in values}
+    names = {title: f"{prefix}{metric}" for prefix, title in DETECTORS.items()}
+    found = {title: values[name] for title, name in names.items() if name in values}
     if len(found) < 2:
         return ""
     shown = {title: f"{v:.3f}" for title, v in sorted(found.items(), key=lambda f: -f[1])}
@@ -266,14 +274,23 @@ def best_detector(values: Mapping[str, float], metric: str = "auroc") -> str:
     if float(top) <= 0.5:
         said, rest = (
             "nothing detects them better than chance",
-            [f"{t} {v}" for t, v in shown.items()],
+            [f"{title} {text}" for title, text in shown.items()],
         )
-    return f"{DETECTED[metric]}: {said}{'; ' if rest else ''}{', '.join(rest)}."
+    said = f"{DETECTED[metric]}: {said}{'; ' if rest else ''}{', '.join(rest)}."
+    low = (intervals or {}).get(names[best[0]], (math.inf, 0))[0]
+    near = [
+        title
+        for title, text in shown.items()
+        if text != top and low <= (intervals or {}).get(names[title], (0, -math.inf))[1]
+    ]
+    return (
+        f"{said} The 95 % intervals of {' and '.join([best[0], *near])} overlap." if near else said
+    )
 
 
-def best_detectors(values: Mapping[str, float]) -> list[str]:
-    """Say which detector is best at each task, a sentence for each that there is something to say of."""
-    return [said for metric in DETECTED if (said := best_detector(values, metric))]
+def best_detectors(values: Mapping[str, float], intervals: Intervals | None = None) -> list[str]:
+    """Say which detector is best at each task, for each task that there is something to say of."""
+    return [said for metric in DETECTED if (said := best_detector(values, metric, intervals))]
 
 
 def metric_of(name: str) -> Metric:

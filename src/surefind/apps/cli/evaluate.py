@@ -94,7 +94,7 @@ def evaluate(
     }
     keep_evaluation(folder, found, settings)
     console.print(evaluation_table(found))
-    for sentence in best_detectors(found.values):
+    for sentence in best_detectors(found.values, found.intervals):
         say(sentence)
     if "ausc" not in found.values:
         say(

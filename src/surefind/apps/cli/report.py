@@ -145,7 +145,8 @@ def _numbers(measured: dict[str, Any]) -> str:
     on = f"On {measured['test']}" + (f", OOD: {measured['ood']}" if measured["ood"] else "")
     values = measured["values"]
     rows = {f"{k}: {what}": f"{values[k]:.3f}" for k, what in MEANINGS.items() if k in values}
-    best = "".join(f"\n<p>{html.escape(sentence)}</p>" for sentence in best_detectors(values))
+    sentences = best_detectors(values, measured.get("intervals"))
+    best = "".join(f"\n<p>{html.escape(sentence)}</p>" for sentence in sentences)
     return f"<p>{html.escape(on)}, {html.escape(measured['when'])}.</p>\n{_table(rows)}{best}"
 
 

@@ -316,7 +316,7 @@ def ood_table(results: ResultSet) -> Table | None:
         Metric(name, title, f"{kind.capitalize()} OOD", "higher")
         for kind in ("far", "near")
         for name, title in (
-            *((f"ood:{name}", dataset_title(name)) for name, k in sets.items() if k == kind),
+            *((f"ood:{name}", _ood_title(name, results)) for name, k in sets.items() if k == kind),
             (f"mean:{kind}", f"{kind} mean"),
         )
         if kind in sets.values()
@@ -326,7 +326,7 @@ def ood_table(results: ResultSet) -> Table | None:
         for prefix, title in DETECTORS.items():
             shown = [_by_set(r, sets, f"{prefix}auroc") for r in found]
             if any(r.values for r in shown):
-                by = method_title(method) if kind_of(method) == "baseline" else title
+                by = "own score" if kind_of(method) == "baseline" else title
                 rows[f"{method}/{prefix}"] = (method_title(method), by), kind_of(method), shown
     scores = {
         m.name: compare({row: shown for row, (*_, shown) in rows.items()}, m) for m in columns
@@ -342,6 +342,11 @@ def ood_table(results: ResultSet) -> Table | None:
         for row, (heads, kind, shown) in rows.items()
     ]
     return Table(("Method", "By"), tuple(columns), tuple(lines), untested, bases)
+
+
+def _ood_title(name: str, results: ResultSet) -> str:
+    """Return the title of an OOD set; one that is a part of the data set itself is called so."""
+    return f"{dataset_title(name)}{', OOD part' if name == results.name else ''}"
 
 
 def _by_set(result: Result, sets: Mapping[str, OodKind], name: str) -> Result:
@@ -368,7 +373,8 @@ def detectors_note(results: ResultSet) -> str:
             for name in found[0].values
             if all(name in r.values for r in found)
         }
-        if said := best_detectors(means):
+        # Over seeds the intervals of one of them say nothing.
+        if said := best_detectors(means, found[0].intervals if len(found) == 1 else None):
             sentences.append(f"{method_title(method)}. {' '.join(said)}")
     if not sentences:
         return ""
@@ -530,7 +536,8 @@ def table_notes(table: Table) -> list[str]:
     }
     said = "; or, ".join(rule for basis, rule in rules.items() if basis in table.bases)
     notes = {
-        f"Each method has one seed, so there is no ±; {INTERVAL}": counts == {"1"},
+        f"Each method has one seed, so there is no ±; {INTERVAL}": counts == {"1"}
+        and any(e.interval for *_, e in entries),
         "Mean ± standard deviation over seeds.": counts != {"1"},
         "Methods have different seeds (see that column), so their means are less comparable; best and "
         "second best go by the seeds that all ranked methods have.": len(counts) > 1,
