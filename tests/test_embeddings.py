@@ -140,3 +140,12 @@ def test_novelty_survives_json(novelty):
 def test_kappa_survives_json(kappa):
     text = json.dumps(kappa_to_json(kappa), allow_nan=False)
     assert kappa_from_json(json.loads(text)) == kappa
+
+
+def test_novelty_goes_where_its_rows_go():
+    novelty = torch.tensor([0.1, 0.2, 0.3])
+    e = sf.Embeddings(torch.eye(3), torch.ones(3), novelty)
+    assert e[1].novelty.tolist() == pytest.approx([0.2])
+    assert e.numpy().novelty.dtype == np.float32
+    assert torch.equal(e.numpy().tensors().novelty, novelty)
+    assert sf.Embeddings(torch.eye(3), torch.ones(3))[:2].numpy().novelty is None

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from surefind.apps.cli.bench import result_lines
 from surefind.evaluation.bench import running
 
 
@@ -68,3 +69,12 @@ def test_a_stopped_benchmark_names_the_command_that_goes_on(surefind, monkeypatc
 def test_mistakes_get_a_sentence(refused, tmp_path, arguments, field):
     assert refused("bench", *arguments).field == field
     assert not list(tmp_path.iterdir())
+
+
+def test_a_result_says_what_detects_best(capsys):
+    on_result = result_lines(2)
+    values = {"recall@1": 0.8, "auroc": 0.4, "nearest_distance_auroc": 0.8}
+    for stage in (None, values):
+        on_result("pfe", 0, stage)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "pfe, seed 0: OOD inputs: nearest distance detects them best (0.800); κ 0.400." in shown

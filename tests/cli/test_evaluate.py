@@ -21,6 +21,8 @@ def test_a_run_is_measured_as_the_library_does_it(surefind, sure, tmp_path):
     assert code == 0, err
     assert "Evaluating on 599 examples of digits takes about" in out
     assert "auroc" in out
+    assert "OOD inputs: " in out
+    assert "them best" in out
     stored = json.loads((tmp_path / "run" / "metrics.json").read_text())
     splits = sf.data.catalogue.load("digits")
     expected = evaluate(
@@ -40,7 +42,9 @@ def test_a_run_is_measured_as_the_library_does_it(surefind, sure, tmp_path):
 def test_a_model_that_says_nothing_about_itself_is_told_how_to(surefind, run):
     code, out, err = surefind("evaluate", "plain", "--ood", "digits:ood")
     assert code == 0, err
-    assert "auroc" not in out.split("This model")[0]
+    shown = out.split("This model")[0]
+    assert "│ auroc" not in shown
+    assert "nearest_distance_auroc" in shown
     assert "surefind fit plain --out plain-posthoc" in out
 
 

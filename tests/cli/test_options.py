@@ -16,7 +16,7 @@ from surefind.apps.cli.options import (
 
 def test_names_are_completed():
     assert complete_method("laplace-") == ["laplace-posthoc", "laplace-online"]
-    assert complete_set("cifar") == ["cifar10"]
+    assert complete_set("cifar") == ["cifar10", "cifar100"]
     assert complete_methods("pfe,h") == ["pfe,hib"]
     assert complete_methods("a") == ["all"]
 

@@ -17,6 +17,7 @@ def test_a_run_becomes_a_page_without_anything_from_outside(surefind, run):
     page = (run / "report.html").read_text()
     value = json.loads((run / "metrics.json").read_text())["values"]["recall@1"]
     assert f"<td>{value:.3f}</td>" in page
+    assert "nearest_distance_r_auroc" in page
     assert page.count("data:image/svg+xml;base64,") == len(list((run / "plots").iterdir()))
     assert not re.search(r"(src|href)=.http", page)
     assert "| report.html |" in (run / "README.md").read_text()
@@ -89,3 +90,12 @@ def test_what_is_no_folder_is_refused(refused, tmp_path, name):
 def test_an_empty_folder_is_no_results(refused, tmp_path):
     (tmp_path / "results").mkdir()
     assert isinstance(refused("report", "results"), sf.InputError)
+
+
+def test_the_page_of_a_run_says_what_detects_best(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    values = {"auroc": 0.4, "nearest_distance_auroc": 0.8}
+    measured = {"test": "digits:test", "ood": "digits:ood", "when": "today", "values": values}
+    (tmp_path / "metrics.json").write_text(json.dumps(measured))
+    page = run_page(RunFolder(tmp_path, {}))
+    assert "<p>OOD inputs: nearest distance detects them best (0.800); κ 0.400.</p>" in page

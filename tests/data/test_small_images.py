@@ -13,6 +13,7 @@ import surefind as sf
 from surefind.data.formats import read_mat, read_sheet
 from surefind.data.small_images import (
     load_cifar10,
+    load_cifar100,
     load_digits,
     load_idx,
     load_omniglot,
@@ -347,3 +348,29 @@ def test_digits_and_photographs():
     assert not torch.equal(splits["ood"].read(), load_digits(n_ood=50, seed=1)["ood"].read())
     with pytest.raises(sf.InputError, match="n_ood must be a whole number of at least 1"):
         load_digits(n_ood=0)
+
+
+def write_classes(folder, classes, images=2):
+    for c in classes:
+        (folder / c).mkdir(parents=True)
+        for i in range(images):
+            Image.new("RGB", (32, 32), (i, 2, 3)).save(folder / c / f"{c}_s_{i:06d}.png")
+
+
+def test_cifar100_is_read_as_folders_of_classes(tmp_path):
+    write_classes(tmp_path / "train", ["apple", "worm"], 3)
+    write_classes(tmp_path / "test", ["apple", "worm"])
+    (tmp_path / "README.md").write_text("CIFAR-100 dataset by classes folder")
+    (tmp_path / ".git").mkdir()
+    splits = load_cifar100(tmp_path)
+    assert {part: len(splits[part]) for part in splits} == {"train": 6, "test": 4}
+    assert splits.test.classes == ("apple", "worm")
+    assert splits.test.labels.tolist() == [0, 0, 1, 1]
+    assert splits.test.name == "CIFAR-100"
+    assert splits.test.read().shape == (4, 3, 32, 32)
+
+
+def test_a_folder_that_is_not_cifar100_is_refused(tmp_path):
+    write_classes(tmp_path, ["apple"])
+    with pytest.raises(sf.InputError, match="CIFAR-100"):
+        load_cifar100(tmp_path)

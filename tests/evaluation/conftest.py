@@ -11,10 +11,11 @@ from PIL import Image
 import surefind as sf
 from surefind.evaluation import evaluate as evaluation
 from surefind.evaluation.bench import running
+from surefind.evaluation.bench.ood_sets import OodSet
 from surefind.evaluation.bench.protocols import Problem, Protocol
 from surefind.models.convnets import small_net
 
-PROTOCOL = Protocol(None, ("noise", "all"), 0.7, 1, 1, 32, 32, 1e-3, ece_samples=4)
+PROTOCOL = Protocol(None, (OodSet("noise", "all"),), 0.7, 1, 1, 32, 32, 1e-3, ece_samples=4)
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +23,26 @@ def few(monkeypatch):
     """Fewer resamples and corrupted images: what they cost here is their overhead."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 5)
     monkeypatch.setattr(running, "CORRUPTED", 4)
+
+
+@pytest.fixture
+def novel(monkeypatch):
+    """Give what every learner embeds a p-value: a function of the first coordinate."""
+    embed = sf.MetricLearner.embed
+
+    def with_novelty(self, inputs, **options):
+        found = embed(self, inputs, **options)
+        return replace(found, novelty=(1.1 + found.mean[:, 0]) / 2.2)
+
+    monkeypatch.setattr(sf.MetricLearner, "embed", with_novelty)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Take novelty from every learner that has it."""
+    embed = sf.MetricLearner.embed
+    without = lambda self, inputs, **options: replace(embed(self, inputs, **options), novelty=None)
+    monkeypatch.setattr(sf.MetricLearner, "embed", without)
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +71,7 @@ def placed(generator):
         features = torch.eye(4)[spot] + 0.3 * torch.randn(n, 4, generator=generator)
         return sf.Dataset(features, positions=torch.stack([spot * 100.0, spot * 0.0], dim=1))
 
-    protocol = replace(PROTOCOL, ood=None, queries="query", gallery="database", validation="none")
+    protocol = replace(PROTOCOL, ood=(), queries="query", gallery="database", validation="none")
 
     def build(generator):
         encoder = sf.Encoder(torch.nn.Identity(), torch.nn.Linear(4, 3))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import oracles
 import pytest
@@ -83,18 +85,39 @@ def test_a_vote_without_classes_is_refused(placed, tmp_path):
         baseline_scores("knn-vote", point)
 
 
-@pytest.mark.parametrize("name", ["mahalanobis", "norm"])
-def test_scores_without_a_gallery_answer_both_questions(point, name):
+@pytest.mark.parametrize("name", ["mahalanobis", "norm", "novelty"])
+def test_scores_without_a_gallery_answer_both_questions(point, name, novel):
     scores = baseline_scores(name, point)
     np.testing.assert_array_equal(scores.retrieval, scores.id)
     assert scores.ood.shape == (20,)
 
 
 @pytest.mark.parametrize("name", sorted(set(DISTANCE_BASELINES) - set(NEED_CLASSES)))
-def test_a_gallery_of_its_own_is_searched_whole(placed, name, tmp_path):
+def test_a_gallery_of_its_own_is_searched_whole(placed, name, tmp_path, novel):
     point = PointEstimate(placed, train_method(name, placed, 0, tmp_path, lambda *_: None))
     scores = baseline_scores(name, point)
     assert scores.ood is None
     if name == "nearest-distance":
         wanted = chords(point.test, point.gallery).min(1)
         np.testing.assert_allclose(scores.retrieval, wanted, atol=1e-6)
+
+
+def test_novelty_is_minus_the_logarithm_of_the_p_value(point, tiny, novel):
+    scores = baseline_scores("novelty", point)
+    expected = [-np.log(p) for p in point.learner.embed(tiny.ood).novelty.tolist()]
+    np.testing.assert_allclose(scores.ood, expected, rtol=1e-6)
+
+
+def test_a_learner_without_novelty_is_refused_by_field(point, plain):
+    assert not point.has_novelty
+    with pytest.raises(sf.InputError) as refused:
+        baseline_scores("novelty", point)
+    assert refused.value.field == "novelty"
+
+
+@pytest.mark.parametrize("name", DISTANCE_BASELINES)
+def test_further_ood_sets_are_scored_as_the_first_is(tiny, point, name, novel):
+    more = PointEstimate(replace(tiny, more_ood={"again": tiny.ood}), point.learner)
+    scores = baseline_scores(name, more)
+    np.testing.assert_array_equal(scores.more_ood["again"], scores.ood)
+    assert baseline_scores(name, point).more_ood == {}

@@ -201,3 +201,70 @@ def test_passes_are_whole_tens_where_memory_allows(fitted, monkeypatch):
         found = sampled_neighbours(fitted, test, n_samples=33, generator=generator)
         assert counts == expected
         assert found.shape == (33, len(test))
+
+
+def chord_to_nearest(queries, items, *, closed=False):
+    d = torch.cdist(queries.double(), items.double())
+    return (d.fill_diagonal_(9) if closed else d).amin(1)
+
+
+def auroc(known, ood):
+    truth = np.r_[np.zeros(len(known)), np.ones(len(ood))]
+    return roc_auc_score(truth, np.r_[known, ood])
+
+
+def test_distance_and_novelty_stand_beside_kappa(fitted, noise, generator, novel):
+    train, test = small_learners.digits()
+    options = {"generator": generator, "ece_samples": 0}
+    near = evaluate(fitted, test, noise, more_ood={"again": noise}, **options)
+    to_train = evaluate(fitted, test, noise, train=train, **options)
+    known, ood = fitted.embed(test), fitted.embed(noise)
+    closed = chord_to_nearest(known.mean, known.mean, closed=True)
+    outside = chord_to_nearest(ood.mean, known.mean)
+    assert near.values["nearest_distance_auroc"] == pytest.approx(auroc(closed, outside))
+    assert near.values["novelty_auroc"] == pytest.approx(auroc(-known.novelty, -ood.novelty))
+    items = fitted.embed(train).mean
+    distances = (chord_to_nearest(e.mean, items) for e in (known, ood))
+    assert to_train.values["nearest_distance_auroc"] == pytest.approx(auroc(*distances))
+    nearest = (known.mean @ known.mean.T).fill_diagonal_(-2).argmax(1)
+    wrong = (test.labels[nearest] != test.labels).numpy()
+    for result in (near, to_train):
+        found = result.values["nearest_distance_r_auroc"]
+        assert found == pytest.approx(roc_auc_score(wrong, closed))
+        found = result.values["novelty_r_auroc"]
+        assert found == pytest.approx(roc_auc_score(wrong, -known.novelty))
+    names = ("auroc", "nearest_distance_auroc", "novelty_auroc")
+    assert near.more_ood == {"again": {name: near.values[name] for name in names}}
+    assert set(names) <= set(near.intervals)
+
+
+def test_rivals_change_no_other_number(fitted, noise):
+    train, test = small_learners.digits()
+    seeded = lambda: torch.Generator().manual_seed(0)
+    one = evaluate(fitted, test[:80], noise, generator=seeded(), ece_samples=3)
+    two = evaluate(fitted, test[:80], noise, generator=seeded(), ece_samples=3, train=train)
+    other = "nearest_distance_auroc"
+    for a, b in ((one.values, two.values), (one.intervals, two.intervals)):
+        assert {k: v for k, v in a.items() if k != other} == {
+            k: v for k, v in b.items() if k != other
+        }
+
+
+def test_queries_in_a_gallery_are_as_far_as_its_nearest_item(fitted, generator, plain):
+    _, test = small_learners.digits()
+    queries, gallery = test[:60], test[60:]
+    result = evaluate(fitted, queries, gallery=gallery, generator=generator, ece_samples=0)
+    q, g = fitted.embed(queries).mean, fitted.embed(gallery).mean
+    wrong = (gallery.labels[(q @ g.T).argmax(1)] != queries.labels).numpy()
+    expected = roc_auc_score(wrong, chord_to_nearest(q, g))
+    assert result.values["nearest_distance_r_auroc"] == pytest.approx(expected)
+    assert "novelty_r_auroc" not in result.values
+
+
+def test_a_point_estimate_has_its_distances(noise, generator):
+    train, test = small_learners.digits()
+    point = small_learners.learner("deterministic", epochs=1).fit(train)
+    result = evaluate(point, test, noise, generator=generator, more_ood={"again": noise})
+    assert {"nearest_distance_auroc", "nearest_distance_r_auroc"} <= set(result.values)
+    assert "auroc" not in result.more_ood["again"]
+    assert "nearest_distance_auroc" in result.more_ood["again"]

@@ -15,6 +15,7 @@ from surefind.evaluation.figures import (
     level_limits,
     line_styles,
     loss_chart,
+    ood_charts,
     sphere_charts,
     write_figure,
 )
@@ -152,3 +153,21 @@ def test_a_disc_is_drawn_whole():
     svg = sphere_charts({"id": points}, "PFE")[0].svg
     assert {"0", "1", "2"} <= set(words(svg))
     assert "data:image/png;base64," in svg
+
+
+def test_ood_sets_are_drawn_by_detector_where_there_are_several(result):
+    one = {"mnist": {"examples": 9, "auroc": 0.9, "novelty_auroc": 0.8}}
+    two = one | {"cifar100": {"kind": "near", "examples": 9, "auroc": 0.7}}
+    results = {
+        "pfe": Result(**result("pfe", ood=two)),
+        "hib": Result(**result("hib", ood=one)),
+        "margin": Result(**result("margin", ood=two)),
+        "mc-dropout": Result(**result("mc-dropout")),
+    }
+    (chart,) = ood_charts(results)
+    assert chart.title == "PFE"
+    assert chart.caption == "Mean over its sets: κ 0.800, novelty 0.800."
+    shown = words(chart.svg)
+    for text in ("MNIST", "CIFAR100 (near)", "κ", "novelty"):
+        assert text in shown
+    assert "nearest distance" not in shown

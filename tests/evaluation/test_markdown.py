@@ -213,3 +213,55 @@ def test_a_bar_in_a_name_starts_no_column(written, result):
     text = written(result("mine|too"))
     assert "| mine\\|too |" in text
     assert len(set(re.findall(r"\n## (.*)", text))) == 1
+
+
+def sets(**aurocs):
+    """Make the record of OOD sets from their AUROC by κ and by novelty."""
+    return {
+        name: {"kind": "near" if name == "cifar100" else "far", "examples": 10}
+        | dict(zip(("auroc", "novelty_auroc"), both, strict=False))
+        for name, both in aurocs.items()
+    }
+
+
+def test_ood_sets_have_columns_and_means_of_their_kind(written, result):
+    text = written(
+        result(ood=sets(mnist=(0.6, 0.9), noise=(0.8, 1.0), cifar100=(0.7, 0.5))),
+        result("pfe", values={"auroc": 0.95}, ood=sets(mnist=(0.95,))),
+        result("hib", values={"auroc": 0.65}),
+        result("margin", ood=sets(mnist=(0.5,), noise=(0.4,), cifar100=(0.3,))),
+        result("deterministic", ood={"mnist": {"examples": 10, "nearest_distance_auroc": 0.91}}),
+    )
+    table = table_rows(text.split("### Out-of-distribution sets")[1])
+    assert table[0] == [
+        *("Method", "By", "seeds", "MNIST ↑", "Noise ↑", "far mean ↑", "CIFAR100 ↑", "near mean ↑")
+    ]
+    rows = {(r[0], r[1]): [c.strip("*_?") for c in r[3:]] for r in table[2:]}
+    assert rows["LAM (online)", "κ"] == ["0.600", "0.800", "0.700", "0.700", "0.700"]
+    assert rows["LAM (online)", "novelty"] == ["0.900", "1.000", "0.950", "0.500", "0.500"]
+    assert rows["PFE", "κ"] == ["0.950", "–", "–", "–", "–"]
+    assert rows["HIB", "κ"] == ["0.650", "–", "–", "–", "–"]  # measured before there were sets
+    assert rows["Deterministic", "nearest distance"][0] == "0.910"
+    baseline = rows["Top-1/top-2 margin", "own score"]
+    assert baseline == ["0.500", "0.400", "0.450", "0.300", "0.300"]
+    assert "More OOD sets: 10 of Noise, 10 of CIFAR100." in text
+    assert "### Out-of" not in written(result("pfe", dataset="digits")).split("## FashionMNIST")[0]
+
+
+def test_the_best_detector_of_each_method_is_said(written, result):
+    values = {"auroc": 0.5, "nearest_distance_auroc": 0.8, "r_auroc": 0.9, "novelty_r_auroc": 0.7}
+    text = written(
+        *(result("pfe", seed, values=values | {"auroc": 0.5 + seed / 10}) for seed in range(3)),
+        result("hib", values={"auroc": 0.9}),
+    )
+    assert (
+        "PFE. OOD inputs: nearest distance detects them best (0.800); κ 0.600. "
+        "Wrong retrievals: κ detects them best (0.900); novelty 0.700." in text
+    )
+    assert "HIB. OOD" not in text
+    assert "What detects best" not in written(result("pfe"), result("hib"))
+
+
+def test_a_first_set_that_was_not_there_is_not_counted(written, result):
+    text = written(result("pfe", examples={"train": 5, "test": 6}, ood=sets(noise=(0.9,))))
+    assert "OOD inputs: " not in text.split("|")[0]

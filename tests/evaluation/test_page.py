@@ -47,6 +47,12 @@ def outline(file):
     return found
 
 
+OOD = {
+    "mnist": {"kind": "far", "examples": 10000, "auroc": 0.9, "novelty_auroc": 0.8},
+    "cifar100": {"kind": "near", "examples": 10000, "auroc": 0.6, "nearest_distance_auroc": 0.7},
+}
+
+
 @pytest.fixture
 def page(put, tmp_path):
     def make(*results, **options):
@@ -76,6 +82,7 @@ def whole(result, write_results, tmp_path_factory):
     results = write_results(
         folder / "results",
         *(result(m, seed) for m in methods for seed in range(3)),
+        result("hib", ood=OOD),
         result("laplace-online-arccos-fixed"),
         result("pfe", dataset="cifar10"),
     )
@@ -97,6 +104,8 @@ def test_the_page_holds_everything_and_needs_nothing(whole):
         "Precision-recall curves",
         "Calibration curves",
         "Sparsification curves",
+        "Out-of-distribution sets",
+        "Detection of each out-of-distribution set",
         "Distribution of κ",
         "Uncertainty under corruption",
         "Embeddings on the sphere",

@@ -7,6 +7,7 @@ import torch
 import surefind as sf
 from surefind.data.catalogue import CARS_FILE, CUB_FILE
 from surefind.evaluation.bench import protocols
+from surefind.evaluation.bench.ood_sets import OodSet
 from surefind.evaluation.bench.protocols import (
     PROTOCOLS,
     identity_net,
@@ -161,7 +162,7 @@ def test_omniglot_is_shrunk_and_divided_by_class(tmp_path, monkeypatch):
         class_names=np.array([f"a/{i}" for i in range(30)]),
     )
     monkeypatch.setitem(
-        PROTOCOLS, "omniglot", replace(PROTOCOLS["omniglot"], ood=("digits", "ood"))
+        PROTOCOLS, "omniglot", replace(PROTOCOLS["omniglot"], ood=(OodSet("digits", "ood"),))
     )
     problem = load_problem("omniglot", tmp_path)
     assert problem.examples == {"train": 54, "test": 30, "ood": 500}

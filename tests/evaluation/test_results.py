@@ -201,3 +201,33 @@ def test_invalid_results_are_left_out_if_someone_listens(put, result):
         file.write_text("{")
     with pytest.raises(sf.InputError, match="none of the 2 results"):
         read_results(folder, on_bad=heard.append)
+
+
+OOD = {
+    "mnist": {"kind": "far", "examples": 10000, "auroc": 0.9, "nearest_distance_auroc": 0.8},
+    "noise": {"examples": 3000, "auroc": 1.0, "novelty_auroc": 0.99},
+}
+
+
+def test_ood_sets_are_read_back_and_may_be_missing(tmp_path, result):
+    write_result(tmp_path, Result(**result("pfe", ood=OOD)))
+    file = tmp_path / "fashion-mnist" / "pfe-seed0.json"
+    assert json.loads(file.read_text())["ood"] == OOD
+    read = read_result(file).ood
+    assert read["noise"].kind == "far"
+    assert read["noise"].values == {"auroc": 1.0, "novelty_auroc": 0.99}
+    assert Result(**result("hib")).ood == {}
+    for wrong in ({"kind": "middle"}, {"auroc": NAN}, {"examples": -1}, {"fpr95": 0.1}):
+        with pytest.raises(ValidationError):
+            Result(**result("pfe", ood={"mnist": OOD["mnist"] | wrong}))
+
+
+def test_results_may_have_different_ood_sets_but_not_different_inputs_of_one(put, result):
+    fewer = {"mnist": OOD["mnist"]}
+    folder = put(result("pfe", ood=OOD), result("hib", ood=fewer), result("mc-dropout"))
+    assert len(read_results(folder).sets[0].results) == 3
+    other = {"noise": OOD["noise"] | {"examples": 5}}
+    with pytest.raises(sf.InputError, match=r"OOD set noise.*mc-dropout-seed0\.json \["):
+        read_results(
+            put(result("pfe", ood=OOD), result("hib", ood=OOD), result("mc-dropout", ood=other))
+        )

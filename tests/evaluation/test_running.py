@@ -3,9 +3,12 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+import torch
+from sklearn.metrics import roc_auc_score
 
 import surefind as sf
 from surefind.evaluation.artifacts import read_artifacts
+from surefind.evaluation.bench.ood_sets import OodSet
 from surefind.evaluation.bench.protocols import load_problem
 from surefind.evaluation.bench.running import (
     NEED_CLASSES,
@@ -14,6 +17,7 @@ from surefind.evaluation.bench.running import (
     joint_samples,
     run_problem,
     select_methods,
+    train_method,
 )
 from surefind.evaluation.evaluate import Evaluation
 from surefind.evaluation.results import read_result, read_results
@@ -60,7 +64,7 @@ def run(tiny, tmp_path):
     return run
 
 
-def test_every_method_makes_a_result_that_a_report_can_read(run, tmp_path):
+def test_every_method_makes_a_result_that_a_report_can_read(run, tmp_path, novel):
     methods = [*select_methods(["all"], with_ablation=False), VARIANT]
     seen = []
     results = run(methods, on_result=lambda m, seed, values: seen.append((m, seed, values is None)))
@@ -73,6 +77,12 @@ def test_every_method_makes_a_result_that_a_report_can_read(run, tmp_path):
         assert result.protocol["margin"] == 0.7
         assert result.protocol["ood"] == ["noise", "all"]
         assert "recall@1" in result.values
+        assert result.ood["noise"].examples == 20
+        assert result.ood["noise"].auroc == result.values.get("auroc")
+        rivals = {
+            f"{by}_{m}" for by in ("nearest_distance", "novelty") for m in ("auroc", "r_auroc")
+        }
+        assert (rivals <= set(result.values)) == (result.method not in DISTANCE_BASELINES)
         assert (result.votes is None) == (result.method in DISTANCE_BASELINES)
         if result.votes is not None:
             weighted = ["plain", "weighted"][: 1 + (result.method != "deterministic")]
@@ -150,7 +160,7 @@ def test_results_of_other_versions_are_kept_and_named(run, tmp_path):
     assert "deterministic-seed0.json" in said[0]
 
 
-def test_places_are_looked_up_in_their_gallery(run, placed):
+def test_places_are_looked_up_in_their_gallery(run, placed, novel):
     said = []
     results = run(["laplace-posthoc", *DISTANCE_BASELINES], problem=placed, say=said.append)
     assert len(said) == len(NEED_CLASSES)
@@ -160,7 +170,9 @@ def test_places_are_looked_up_in_their_gallery(run, placed):
     values = results["laplace-posthoc-seed0"].values
     assert values["recall@10"] > 0.9
     assert {"ausc", "agreement_ausc"} <= set(values)
-    assert not {"ece", "auroc"} & set(values)
+    assert not {"ece", "auroc", "novelty_auroc"} & set(values)
+    assert "nearest_distance_r_auroc" in values
+    assert results["laplace-posthoc-seed0"].ood == {}
     assert results["laplace-posthoc-seed0"].corruptions == {}
     assert results["margin-seed0"].examples == {"train": 64, "test": 24, "gallery": 32}
     assert results["margin-seed0"].protocol["ood"] is None
@@ -184,3 +196,65 @@ def test_unknown_data_sets_and_methods_are_refused(run):
         load_problem("imagenet")
     with pytest.raises(sf.InputError, match="method"):
         run(["lam"])
+
+
+def two_sets(tiny):
+    """The tiny problem with a near set: its own test images, dimmed."""
+    near = sf.Dataset(torch.as_tensor(tiny.test.inputs) // 2, name="dim")
+    protocol = replace(tiny.protocol, ood=(*tiny.protocol.ood, OodSet("dim", "all", "near")))
+    return replace(tiny, protocol=protocol, more_ood={"dim": near})
+
+
+def test_every_ood_set_is_measured_by_each_detector(run, tiny, novel, tmp_path):
+    problem = two_sets(tiny)
+    results = run(["laplace-posthoc", "norm"], problem=problem)
+    lam = results["laplace-posthoc-seed0"]
+    assert {n: (o.kind, o.examples) for n, o in lam.ood.items()} == {
+        "noise": ("far", 20),
+        "dim": ("near", 40),
+    }
+    learner = train_method("laplace-posthoc", problem, 0, tmp_path / "again", lambda *_: None)
+    known, dim = learner.embed(problem.test), learner.embed(problem.more_ood["dim"])
+    truth = [0] * len(known) + [1] * len(dim)
+    both = torch.cat([known.mean, dim.mean])
+    scores = {
+        "auroc": torch.cat([known.uncertainty, dim.uncertainty]),
+        "nearest_distance_auroc": torch.cdist(both, learner.embed(problem.train).mean).amin(1),
+        "novelty_auroc": -torch.cat([known.novelty, dim.novelty]),
+    }
+    measured = lam.ood["dim"].values
+    for name, by in scores.items():
+        assert measured[name] == pytest.approx(roc_auc_score(truth, by), abs=2e-3)
+    assert set(results["norm-seed0"].ood["dim"].values) == {"auroc"}
+    # What is recorded of the protocol is the first set: results of one set compare.
+    assert lam.protocol["ood"] == ["noise", "all"]
+    assert lam.examples == {"train": 120, "test": 40, "ood": 20}
+
+
+def test_results_of_fewer_ood_sets_are_kept_and_named(run, tiny, tmp_path):
+    run(["norm"])
+    said = []
+    results = run(["norm", "margin"], problem=two_sets(tiny), say=said.append)
+    assert len(said) == 1
+    assert "OOD sets dim: norm-seed0.json" in said[0]
+    assert list(results["norm-seed0"].ood) == ["noise"]
+    assert list(results["margin-seed0"].ood) == ["noise", "dim"]
+    assert len(read_results(tmp_path / "r").sets[0].results) == 2
+
+
+def test_an_ood_set_of_another_size_is_refused(run, tiny):
+    problem = two_sets(tiny)
+    run(["norm"], problem=problem)
+    fewer = replace(problem, more_ood={"dim": problem.more_ood["dim"][:7]})
+    with pytest.raises(sf.InputError, match="dim had 40 inputs, has 7"):
+        run(["norm"], problem=fewer)
+
+
+def test_a_learner_without_novelty_has_no_such_row(run, plain):
+    said = []
+    results = run(["laplace-posthoc", "novelty"], say=said.append)
+    assert list(results) == ["laplace-posthoc-seed0"]
+    assert said == ["novelty of seed 0 is left out: the point estimate has none fitted."]
+    values = results["laplace-posthoc-seed0"].values
+    assert "nearest_distance_auroc" in values
+    assert "novelty_auroc" not in values

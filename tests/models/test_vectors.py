@@ -5,7 +5,7 @@ import torch
 import surefind as sf
 from surefind.models import vectors as module
 from surefind.models.architecture import build, describe
-from surefind.models.vectors import UnitRows, Vectors, vector_encoder
+from surefind.models.vectors import UnitRows, Vectors, vector_encoder, warn_of_unit_features
 
 
 def rows(n, d, dtype=np.float64):
@@ -90,3 +90,37 @@ def test_a_file_can_describe_the_encoder():
     again = build(describe(vector_encoder(Vectors(rows(9, 4, np.float32)), 3)))
     assert isinstance(again.backbone, UnitRows)
     assert again.head_weights().shape == (3, 5)
+
+
+class Normalised(torch.nn.Module):
+    def forward(self, inputs):
+        return torch.nn.functional.normalize(inputs, dim=1)
+
+
+def with_identity(backbone, d=4):
+    head = torch.nn.Linear(d, d)
+    torch.nn.init.eye_(head.weight)
+    return sf.Encoder(backbone, head)
+
+
+def test_a_network_that_normalises_before_its_head_is_warned_of():
+    inputs = torch.as_tensor(rows(20, 4, np.float32))
+    inner = torch.nn.Linear(4, 4)
+    with pytest.warns(UserWarning, match="true last linear layer as the head"):
+        warn_of_unit_features(with_identity(torch.nn.Sequential(inner, Normalised())), inputs)
+    # Warnings are errors here: none of these gives one.
+    warn_of_unit_features(sf.Encoder(torch.nn.Identity(), inner), inputs)
+    warn_of_unit_features(with_identity(torch.nn.LayerNorm(4)), inputs)
+    warn_of_unit_features(with_identity(UnitRows()), inputs)
+    warn_of_unit_features(with_identity(torch.nn.Sequential(UnitRows())), inputs)
+    warn_of_unit_features(with_identity(Normalised()), inputs[:1])
+
+
+@pytest.mark.parametrize("method", ["laplace-posthoc", "laplace-online"])
+def test_fitting_a_posterior_behind_a_normalisation_warns(method):
+    data = sf.Dataset(torch.as_tensor(rows(40, 4, np.float32)), torch.arange(40) % 4)
+    epochs = 0 if method == "laplace-posthoc" else 1
+    learner = sf.MetricLearner(with_identity(Normalised()), method=method, epochs=epochs)
+    with pytest.warns(UserWarning, match="length 1 for every input"):
+        learner.fit(data)
+    sf.MetricLearner(with_identity(torch.nn.Identity()), method=method, epochs=epochs).fit(data)

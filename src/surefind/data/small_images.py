@@ -12,6 +12,10 @@ run any code, so they are read by an unpickler that rebuilds arrays, strings, nu
 dictionaries and refuses everything else. Sheets: ``data_batch_1.webp`` … and ``test_batch.webp``, 32 × 32
 tiles row by row, with ``labels.npz`` (``y_train``, ``y_test``, ``classes``).
 
+CIFAR-100: a folder per part and in each a folder per class, of 32 × 32 PNG files, which stay on the disk.
+
+    train/<class>/<name>.png  test/<class>/<name>.png
+
 SVHN, cropped digits: the published .mat files, or a sheet of tiles. In the .mat files images are
 (32, 32, 3, n) and the digit 0 has the label 10; here it has 0. The sheet form is ``svhn_test*.webp``,
 32 × 32 tiles row by row, with ``labels.npy``.
@@ -40,7 +44,7 @@ import numpy as np
 
 from surefind.data.catalogue import ENTRIES
 from surefind.data.dataset import Dataset
-from surefind.data.folder import image_paths
+from surefind.data.folder import image_paths, load_folder
 from surefind.data.formats import read_arrays, read_mat, read_sheet
 from surefind.data.images import ImageFiles
 from surefind.data.splits import Splits
@@ -224,6 +228,27 @@ def _from_sheets(folder: Path) -> Splits:
         classes = stored.get("classes", CIFAR_CLASSES)
         parts[part] = Dataset(images, labels, classes=classes, name="CIFAR-10")
     return Splits(parts)
+
+
+def load_cifar100(folder: str | Path) -> Splits:
+    """Load CIFAR-100.
+
+    Args:
+        folder: Where the folders ``train`` and ``test`` are.
+
+    Returns:
+        The parts ``"train"`` and ``"test"``, or the one that is there.
+
+    Raises:
+        InputError: If neither is there, or a class has no image.
+    """
+    splits = load_folder(folder, name="CIFAR-100")
+    if "all" in splits:
+        raise InputError(
+            f"{folder} holds no CIFAR-100; expected train/<class>/*.png and test/<class>/*.png, and no "
+            "other folder."
+        )
+    return splits
 
 
 SVHN_FILES = {"train": "train_32x32.mat", "test": "test_32x32.mat", "extra": "extra_32x32.mat"}

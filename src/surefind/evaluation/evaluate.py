@@ -13,6 +13,11 @@ Two more are the shares of a label in the neighbours' votes, plain and weighted 
 (`surefind.evaluation.label_vote`); they need classes, and held-out data to be fitted to. Whether weighting
 by κ helps is said by the difference of the two on the same queries, with a paired bootstrap interval.
 
+Beside 1/κ stand its rivals, *detectors* that need no posterior: the distance to the nearest vector and
+the *novelty* of the embedding, if it was fitted, as -log p. For OOD detection the distance is to the
+nearest training embedding, or, where the training data are not given, to the nearest item that is searched;
+for error detection it is always the latter. They are measured for a learner without uncertainty too.
+
 A learner without uncertainty (κ = ∞ everywhere) has no values of the metrics that need one: they are left
 out, not set to chance.
 
@@ -20,7 +25,9 @@ out, not set to chance.
 | --- | --- | --- |
 | recall@k, map@k | retrieval | higher |
 | auroc, auprc, fpr95 | detecting out-of-distribution inputs by uncertainty | higher, higher, lower |
+| nearest_distance_auroc, novelty_auroc | the first of them by distance, by novelty | higher |
 | ausc, r_auroc, aurc | detecting wrong retrievals by uncertainty | higher, higher, lower |
+| nearest_distance_r_auroc, novelty_r_auroc | r_auroc by distance, by novelty | higher |
 | ece | calibration of the sampled neighbours' agreement | lower |
 | agreement_ausc, agreement_r_auroc | detecting wrong retrievals by disagreement | higher |
 | nearest_vote_ausc, nearest_vote_r_auroc | the same by the share of the nearest item's label | higher |
@@ -53,6 +60,7 @@ from surefind.estimators.learner import MetricLearner
 from surefind.evaluation.label_vote import Ballots, hold_votes
 from surefind.learning.inference import batches
 from surefind.pairs.relations import POSITIVE_RADIUS
+from surefind.retrieval.baselines import NeighbourDistance, fit_nearest_distance
 from surefind.retrieval.search import nearest, sampled_nearest
 
 SAMPLE_BYTES = 2 << 30
@@ -148,6 +156,7 @@ class Evaluation:
         left_out: Queries without a relevant item, which no retrieval metric counts.
         embeddings: Of the test inputs ("id") and the out-of-distribution inputs ("ood"), if any.
         votes: How the votes were fitted; None if there were none.
+        more_ood: AUROC of each detector on each further out-of-distribution set, by the set's name.
     """
 
     values: dict[str, float]
@@ -156,6 +165,7 @@ class Evaluation:
     left_out: int = 0
     embeddings: dict[str, Embeddings] = field(default_factory=dict, repr=False)
     votes: "VoteRecord | None" = None
+    more_ood: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def uncertainty(self) -> dict[str, np.ndarray]:
@@ -173,6 +183,8 @@ def evaluate(
     generator: torch.Generator,
     ece_samples: int = 100,
     held_out: Dataset | None = None,
+    train: Dataset | None = None,
+    more_ood: Mapping[str, Dataset] | None = None,
 ) -> Evaluation:
     """Evaluate a fitted learner.
 
@@ -185,6 +197,8 @@ def evaluate(
         generator: Draws samples and bootstrap resamples.
         ece_samples: Joint samples for calibration and agreement; 0 leaves them out.
         held_out: Labelled data, none of them test data, to fit the votes to; None leaves votes out.
+        train: The training data, to whose embeddings distances are measured; None takes what is searched.
+        more_ood: Further out-of-distribution data by name.
 
     Returns:
         The metrics, with the embeddings they come from.
@@ -211,7 +225,106 @@ def evaluate(
             *(items, None if gallery is None else gallery.labels),
         )
         record = _add_votes(result, ballots, judged, generator)
-    return replace(result, embeddings=embeddings, votes=record)
+    detectors = Detectors.of(
+        embeddings["id"], items, None if train is None else learner.embed(train)
+    )
+    # A source of their own: the rivals change no other number.
+    resampler = torch.Generator(generator.device).manual_seed(generator.initial_seed())
+    detectors.add_to(result, judged, embeddings.get("ood"), resampler)
+    others = {
+        name: detectors.aurocs(learner.embed(part)) for name, part in (more_ood or {}).items()
+    }
+    return replace(result, embeddings=embeddings, votes=record, more_ood=others)
+
+
+@dataclass(frozen=True, eq=False)
+class Detectors:
+    """What the inputs of one learner can be doubted by: 1/κ, distance, novelty; higher is less sure.
+
+    Attributes:
+        known: Embeddings of the test data.
+        searched: Uncertainties of the test data by the prefix of their metrics, distances to what is
+            searched; without 1/κ.
+        reference: Measures distances for OOD detection.
+        scores: Uncertainties of the test data for OOD detection, with 1/κ if there is one.
+    """
+
+    known: Embeddings
+    searched: dict[str, np.ndarray]
+    reference: NeighbourDistance
+    scores: dict[str, np.ndarray]
+
+    @classmethod
+    def of(
+        cls, known: Embeddings, items: Embeddings | None, train: Embeddings | None
+    ) -> "Detectors":
+        """Score the test data.
+
+        Args:
+            known: Their embeddings.
+            items: The gallery's; None: the test data are the gallery.
+            train: The training data's, to measure distances to; None takes what is searched.
+
+        Returns:
+            The detectors.
+        """
+        closed = items is None
+        gallery = fit_nearest_distance(known.mean if items is None else items.mean)
+        searched = _rivals(known, gallery, exclude_self=closed)
+        if train is None:
+            rivals, reference = searched, gallery
+        else:
+            reference = fit_nearest_distance(train.mean)
+            rivals = _rivals(known, reference)
+        return cls(known, searched, reference, _by_kappa(known) | rivals)
+
+    def pairs(self, ood: Embeddings) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return the uncertainties of test and OOD inputs, by prefix."""
+        theirs = _by_kappa(ood) | _rivals(ood, self.reference)
+        return {p: (self.scores[p], theirs[p]) for p in self.scores if p in theirs}
+
+    def aurocs(self, ood: Embeddings) -> dict[str, float]:
+        """Compute the AUROC of each detector on out-of-distribution embeddings."""
+        return {f"{p}auroc": metrics.auroc(*both) for p, both in self.pairs(ood).items()}
+
+    def add_to(
+        self,
+        result: Evaluation,
+        judged: metrics.Relevance,
+        ood: Embeddings | None,
+        generator: torch.Generator,
+    ) -> None:
+        """Add what κ's rivals reach, with intervals, to the metrics."""
+        asked = judged.answerable
+        for prefix, uncertainty in self.searched.items():
+            scored = judged.hits[asked, 0], uncertainty[asked]
+            _add(result, f"{prefix}r_auroc", metrics.r_auroc, scored, generator)
+        pairs = {} if ood is None else self.pairs(ood)
+        for prefix, both in pairs.items():
+            if prefix:  # κ's own is there already
+                _add(*(result, f"{prefix}auroc", metrics.auroc, both, generator), independent=True)
+
+
+def novelty_score(novelty: Any) -> np.ndarray:
+    """Return p-values as uncertainties: -log p, which tells small ones apart where 1 - p rounds to one."""
+    return -np.log(np.asarray(novelty, dtype=np.float64))
+
+
+def _by_kappa(embeddings: Embeddings) -> dict[str, np.ndarray]:
+    """Return 1/κ, or nothing if every direction is exact."""
+    if torch.isinf(embeddings.kappa).all():
+        return {}
+    return {"": embeddings.uncertainty.double().numpy()}
+
+
+def _rivals(
+    embeddings: Embeddings, reference: NeighbourDistance, *, exclude_self: bool = False
+) -> dict[str, np.ndarray]:
+    distance = reference.score(embeddings.mean, exclude_self=exclude_self)
+    found = {"nearest_distance_": distance.double().numpy()}
+    if embeddings.novelty is not None:
+        found["novelty_"] = novelty_score(embeddings.novelty)
+    return found
 
 
 def _measure_uncertainty(

@@ -32,6 +32,7 @@ from surefind.dependencies import require
 from surefind.evaluation.artifacts import SpherePoints
 from surefind.evaluation.results import CorruptionCurve, KappaHistogram, Result
 from surefind.evaluation.vocabulary import (
+    DETECTORS,
     DISTANCE_BASELINES,
     METHODS,
     PARTS,
@@ -263,6 +264,39 @@ def kappa_charts(results: Mapping[str, Result]) -> list[Figure]:
         alt = f"Distribution of κ for {title} on {_dataset(results)}: {medians}"
         svg = kappa_chart(kappa.edges, counts, alt)
         charts.append(Figure(title, svg, f"{medians[0].upper()}{medians[1:]}."))
+    return charts
+
+
+def ood_charts(results: Mapping[str, Result]) -> list[Figure]:
+    """Draw the AUROC of each OOD set by κ, distance and novelty, for each method with several sets."""
+    charts = []
+    for method, result in results.items():
+        series = {
+            title: {
+                n: o.values[p + "auroc"] for n, o in result.ood.items() if p + "auroc" in o.values
+            }
+            for p, title in DETECTORS.items()
+        }
+        series = {title: values for title, values in series.items() if values}
+        if len(result.ood) < 2 or not series or method in DISTANCE_BASELINES:
+            continue
+        names = list(result.ood)
+        labels = [
+            dataset_title(n) + (" (near)" if result.ood[n].kind == "near" else "") for n in names
+        ]
+        with _axes(4, 0.9 + 0.32 * len(names)) as (figure, axes):
+            for (title, values), look, marker in zip(series.items(), SERIES, MARKERS, strict=False):
+                places = [names.index(n) for n in values]
+                dots = {"linestyle": "none", "marker": marker, "color": look["color"]}
+                axes.plot(list(values.values()), places, label=title, **dots)
+            axes.axvline(0.5, linestyle=":", color=LIGHT["soft"])
+            axes.set(xlim=(0, 1.02), ylim=(len(names) - 0.5, -0.5), xlabel="AUROC (dotted: chance)")
+            axes.set_yticks(range(len(names)), labels)
+            _legend(figure, "upper", 3)
+            means = ", ".join(f"{t} {np.mean(list(v.values())):.3f}" for t, v in series.items())
+            title, means = method_title(method), f"Mean over its sets: {means}"
+            alt = f"AUROC of {title} on {_dataset(results)} by OOD set. {means}"
+            charts.append(Figure(title, _svg(figure, alt), f"{means}."))
     return charts
 
 

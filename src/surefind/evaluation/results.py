@@ -4,11 +4,12 @@ A result is the file ``{folder}/{dataset}/{method}-seed{seed}.json``, written wh
 twice. Refused, with the names of file and field: a result that does not follow the schema (NaN and infinity
 among them), or whose name says another method, seed or data set than its content; and results of one data
 set that were measured by different protocols or on different data, since their numbers do not compare.
+Out-of-distribution sets beyond the first are optional: a result lists those that it was measured on.
 Results of different versions are read: the report says so over the table.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +18,16 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from surefind.errors import InputError
-from surefind.evaluation.vocabulary import METRICS, Kind, Metric, kind_of, method_order, metric_of
+from surefind.evaluation.vocabulary import (
+    DETECTORS,
+    METRICS,
+    Kind,
+    Metric,
+    OodKind,
+    kind_of,
+    method_order,
+    metric_of,
+)
 from surefind.files import write_atomically
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -100,6 +110,30 @@ class VoteFit(Schema):
     gains: dict[str, tuple[Number, Number, Number]] = {}
 
 
+class OodResult(Schema):
+    """What was measured of one out-of-distribution set.
+
+    Attributes:
+        kind: "near" or "far".
+        examples: How many of its inputs.
+        auroc: By the method's own uncertainty; None without one.
+        nearest_distance_auroc: By the distance to the nearest training embedding; None for a baseline.
+        novelty_auroc: By novelty; None where it was not fitted, and for a baseline.
+    """
+
+    kind: OodKind = "far"
+    examples: Count
+    auroc: Number | None = None
+    nearest_distance_auroc: Number | None = None
+    novelty_auroc: Number | None = None
+
+    @property
+    def values(self) -> dict[str, float]:
+        """What was measured, by name."""
+        named = {f"{prefix}auroc": getattr(self, f"{prefix}auroc") for prefix in DETECTORS}
+        return {name: value for name, value in named.items() if value is not None}
+
+
 class Result(Schema):
     """What was measured of one method on one data set with one seed.
 
@@ -116,6 +150,8 @@ class Result(Schema):
         ece_samples: Joint samples behind ECE and the agreement metrics.
         posterior: Precision of the weights' posterior, and which fraction of the curvature was clipped.
         votes: How the votes over labels were fitted; None where there were none.
+        ood: Each out-of-distribution set by name, the one that `values` are of among them; empty in results
+            that were measured on this one only.
         history: Training epochs by stage.
         seconds: Wall-clock time.
         settings: Options of the method.
@@ -137,6 +173,7 @@ class Result(Schema):
     ece_samples: Count | None = None
     posterior: dict[str, Number] | None = None
     votes: VoteFit | None = None
+    ood: dict[str, OodResult] = {}
     history: dict[str, list[Epoch]] = {}
     seconds: Number = 0.0
     settings: dict[str, Any] = {}
@@ -269,16 +306,24 @@ def read_results(folder: Path, *, on_bad: Callable[[str], None] | None = None) -
     for name, group in groupby(read, lambda r: r.dataset):
         results = sorted(group, key=lambda r: (method_order(r.method), r.seed))
         for field, how in COMPARABLE.items():
-            _check_comparable(name, results, field, how)
+            _check_comparable(name, how, {r.name: getattr(r, field) for r in results})
+        for other in {other for r in results for other in r.ood}:
+            sizes = {
+                r.name: (r.ood[other].kind, r.ood[other].examples)
+                for r in results
+                if other in r.ood
+            }
+            _check_comparable(name, f"on different inputs of the OOD set {other}", sizes)
         sets.append(ResultSet(name, tuple(results)))
     return Results(folder, tuple(sets))
 
 
-def _check_comparable(name: str, results: Sequence[Result], field: str, how: str) -> None:
+def _check_comparable(name: str, how: str, conditions: Mapping[str, Any]) -> None:
+    """Refuse results, by name, whose conditions differ."""
     groups: dict[str, list[str]] = {}
-    for result in results:
-        value = json.dumps(getattr(result, field), sort_keys=True)
-        groups.setdefault(value, []).append(f"{result.name}.json")
+    for result, condition in conditions.items():
+        value = json.dumps(condition, sort_keys=True)
+        groups.setdefault(value, []).append(f"{result}.json")
     if len(groups) > 1:
         # The smaller groups are the likely outliers: name those in full.
         most, *others = sorted(groups.items(), key=lambda g: -len(g[1]))

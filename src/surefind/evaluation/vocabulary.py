@@ -6,6 +6,8 @@
 | map@k | mean average precision of the first k, divided by min(k, relevant items) |
 | auroc, auprc, fpr95 | detection of out-of-distribution inputs by uncertainty |
 | ausc, aurc, r_auroc | detection of wrong retrievals by uncertainty |
+| nearest_distance_auroc, nearest_distance_r_auroc | auroc and r_auroc by the distance to the nearest |
+| novelty_auroc, novelty_r_auroc | auroc and r_auroc by novelty |
 | agreement_ausc, agreement_r_auroc | the same by the disagreement of sampled neighbours |
 | ece | expected calibration error |
 | nearest_vote_ausc, nearest_vote_r_auroc | as ausc and r_auroc, by the vote for the nearest item's label |
@@ -18,12 +20,15 @@ features at no further training), or a variant of the ablation, named posthoc/on
 approximation. Nothing here imports PyTorch, so that shell completion can read it.
 """
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from surefind.learning import METHOD_ENTRIES
 
 Kind = Literal["method", "baseline", "ablation"]
+OodKind = Literal["near", "far"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,20 @@ METRICS = (
     Metric("map@10", "mAP@10", RETRIEVAL, "higher", "mean average precision of the ten nearest"),
     Metric("auroc", "AUROC", _OOD, "higher", "OOD detection by uncertainty; 0.5 is chance"),
     Metric(
+        "nearest_distance_auroc",
+        "AUROC by distance",
+        _OOD,
+        "higher",
+        "OOD detection by the distance to the nearest; 0.5 is chance",
+    ),
+    Metric(
+        "novelty_auroc",
+        "AUROC by novelty",
+        _OOD,
+        "higher",
+        "OOD detection by novelty; 0.5 is chance",
+    ),
+    Metric(
         "auprc", "AUPRC", _OOD, "higher", "area under the precision-recall curve of the same task"
     ),
     Metric(
@@ -82,6 +101,14 @@ METRICS = (
         "higher",
         "detection of wrong retrievals by uncertainty; 0.5 is chance",
     ),
+    Metric(
+        "nearest_distance_r_auroc",
+        "R-AUROC by distance",
+        _ERRORS,
+        "higher",
+        "as r_auroc, by the distance to the nearest",
+    ),
+    Metric("novelty_r_auroc", "R-AUROC by novelty", _ERRORS, "higher", "as r_auroc, by novelty"),
     Metric("agreement_ausc", "AUSC*", _ERRORS, "higher", "as ausc, by disagreement of samples"),
     Metric(
         "agreement_r_auroc", "R-AUROC*", _ERRORS, "higher", "as r_auroc, by disagreement of samples"
@@ -116,6 +143,10 @@ DEFINITIONS = {
     "ranked.",
     "auroc": "Probability that an out-of-distribution input is more uncertain than an in-distribution one; "
     "0.5 is chance.",
+    "nearest_distance_auroc": "With the distance to the nearest training embedding in place of 1/κ; for "
+    "R-AUROC, to the nearest item that is searched.",
+    "novelty_auroc": "With the novelty of the input in place of 1/κ: a p-value, small for an input unlike "
+    "the training data.",
     "auprc": "Area under the precision-recall curve of the same task; chance is the fraction of OOD "
     "inputs.",
     "fpr95": "Fraction of in-distribution inputs rejected when 95 % of the OOD inputs are detected.",
@@ -134,6 +165,10 @@ DEFINITIONS = {
 }
 """A sentence for the glossary; a metric without one is covered by another's."""
 
+DETECTORS = {"": "κ", "nearest_distance_": "nearest distance", "novelty_": "novelty"}
+"""What an input of one model can be doubted by, by the prefix of its metrics."""
+DETECTED = {"auroc": "OOD inputs", "r_auroc": "Wrong retrievals"}
+"""What they detect, by metric."""
 METHODS = {name: entry.title for name, entry in METHOD_ENTRIES.items()}
 DISTANCE_BASELINES = {
     "nearest-distance": "Nearest distance",
@@ -142,6 +177,7 @@ DISTANCE_BASELINES = {
     "knn-vote": "k-NN vote",
     "mahalanobis": "Mahalanobis",
     "norm": "Norm of z",
+    "novelty": "Novelty",
 }
 ABLATION = tuple(
     f"laplace-{stage}-{distance}-{approximation}"
@@ -153,6 +189,7 @@ DATASETS = {
     "fashion-mnist": "FashionMNIST",
     "mnist": "MNIST",
     "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
     "svhn": "SVHN",
     "cub200": "CUB200",
     "cars196": "Cars196",
@@ -174,6 +211,8 @@ BENCHMARKS = (
     "cub200-features",
 )
 """The data sets that have a protocol."""
+NOISE = "noise"
+"""The OOD set that is generated."""
 PARTS = {"id": "In-distribution", "ood": "Out-of-distribution"}
 
 
@@ -191,7 +230,7 @@ def method_title(method: str) -> str:
 
 def dataset_title(name: str) -> str:
     """Return a data set's name for readers."""
-    return DATASETS.get(name, name)
+    return "Noise" if name == NOISE else DATASETS.get(name, name)
 
 
 def ablation_parts(method: str) -> tuple[str, str, str]:
@@ -205,6 +244,53 @@ def method_order(method: str) -> tuple[int, int, str]:
     known = [*METHODS, *DISTANCE_BASELINES, *ABLATION]
     place = known.index(method) if method in known else len(METHODS)
     return ("method", "baseline", "ablation").index(kind_of(method)), place, method
+
+
+Intervals = Mapping[str, Sequence[float]]
+
+
+def best_detector(
+    values: Mapping[str, float], metric: str = "auroc", intervals: Intervals | None = None
+) -> str:
+    """Say which detector of one model is best, and what the others reach.
+
+    Args:
+        values: Metrics by name.
+        metric: One of `DETECTED`.
+        intervals: Their intervals, to say where a lead may be chance; None if they are not known.
+
+    Returns:
+        A sentence or two; empty if there are not two to compare.
+    """
+    names = {title: f"{prefix}{metric}" for prefix, title in DETECTORS.items()}
+    found = {title: values[name] for title, name in names.items() if name in values}
+    if len(found) < 2:
+        return ""
+    shown = {title: f"{v:.3f}" for title, v in sorted(found.items(), key=lambda f: -f[1])}
+    top = max(shown.values())
+    best = [title for title, text in shown.items() if text == top]
+    rest = [f"{title} {text}" for title, text in shown.items() if text != top]
+    said = f"{' and '.join(best)} {'detect' if best[1:] else 'detects'} them best ({top})"
+    if float(top) <= 0.5:
+        said, rest = (
+            "nothing detects them better than chance",
+            [f"{title} {text}" for title, text in shown.items()],
+        )
+    said = f"{DETECTED[metric]}: {said}{'; ' if rest else ''}{', '.join(rest)}."
+    low = (intervals or {}).get(names[best[0]], (math.inf, 0))[0]
+    near = [
+        title
+        for title, text in shown.items()
+        if text != top and low <= (intervals or {}).get(names[title], (0, -math.inf))[1]
+    ]
+    return (
+        f"{said} The 95 % intervals of {' and '.join([best[0], *near])} overlap." if near else said
+    )
+
+
+def best_detectors(values: Mapping[str, float], intervals: Intervals | None = None) -> list[str]:
+    """Say which detector is best at each task, for each task that there is something to say of."""
+    return [said for metric in DETECTED if (said := best_detector(values, metric, intervals))]
 
 
 def metric_of(name: str) -> Metric:

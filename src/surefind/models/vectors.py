@@ -16,6 +16,7 @@ nothing is known of it (κ = 0). float16 is read as float32.
 Axes: ``n`` examples, ``d`` columns, ``b`` rows of a block, ``z`` outputs.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ from surefind.pairs.blocks import blocks
 
 BLOCK_ELEMENTS = 1 << 21
 """Numbers of a block: 8 MB in float32."""
+UNIT_SPREAD = 1e-3
+"""Features whose lengths differ from 1 by less than this were normalised."""
 
 
 def unit_rows(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -48,6 +51,32 @@ class UnitRows(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Rescale each row to unit length."""
         return unit_rows(inputs)
+
+
+@torch.no_grad()
+def warn_of_unit_features(encoder: Encoder, inputs: Tensor) -> None:
+    """Warn of a backbone that normalises its features, unless it is `UnitRows`, which means to.
+
+    κ weighs the length of an output against its variance. Behind a normalisation and a head that is the
+    identity all outputs are equally long, and what the true last layer knows of its inputs is lost: κ can
+    then rank inputs backwards.
+
+    Args:
+        encoder: Backbone and head.
+        inputs: A batch of training inputs.
+    """
+    if any(isinstance(module, UnitRows) for module in encoder.backbone.modules()):
+        return
+    lengths = torch.linalg.vector_norm(encoder.backbone(inputs).float(), dim=1)
+    if len(lengths) > 1 and float((lengths - 1).abs().max()) < UNIT_SPREAD:
+        warnings.warn(
+            "the backbone gives features of length 1 for every input, so it ends in a normalisation: what "
+            "their length says is lost, and κ can rank inputs backwards. Give the network's true last "
+            "linear layer as the head, and what comes before it as the backbone; Encoder normalises after "
+            "the head. For frozen vectors, which have no such layer, use surefind.LaplaceHead.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 @dataclass(frozen=True, eq=False)

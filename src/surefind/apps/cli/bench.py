@@ -12,14 +12,14 @@ from surefind.apps.cli.console import say, spelled, stage_progress
 from surefind.apps.cli.interrupts import this_command, whole_steps
 from surefind.apps.cli.preflight import check_place, duration_text
 from surefind.errors import CommandInterruptedError, InputError
-from surefind.evaluation.vocabulary import BENCHMARKS
+from surefind.evaluation.vocabulary import BENCHMARKS, best_detector
 
 if TYPE_CHECKING:
     from surefind.evaluation.bench.protocols import Problem
 
 WORK = Path("runs/bench")
 """Where checkpoints and artifacts are stored, if no other folder is named."""
-SHOWN = ("recall@1", "auroc", "ausc", "ece")
+SHOWN = ("recall@1", "auroc", "nearest_distance_auroc", "novelty_auroc", "ausc", "ece")
 
 
 def bench(
@@ -161,5 +161,7 @@ def result_lines(left: int) -> Callable[[str, int, dict[str, float] | None], Non
         rest = duration_text((now - begun) / (total - left) * left)
         more = f"; {left} left, about {rest}" if left > 0 else ""
         say(f"{method}, seed {seed}: {numbers}; took {duration_text(now - started)}{more}.")
+        if best := best_detector(values):
+            say(f"{method}, seed {seed}: {best}")
 
     return on_result

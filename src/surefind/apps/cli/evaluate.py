@@ -17,7 +17,7 @@ from surefind.apps.cli.preflight import Estimate, check_place, peak_memory
 from surefind.apps.cli.run_folder import RunFolder, open_run
 from surefind.apps.cli.sources import read_for, split_part
 from surefind.errors import InputError
-from surefind.evaluation.vocabulary import METRICS
+from surefind.evaluation.vocabulary import METRICS, best_detectors
 
 SPACE = 10_000_000
 """Bytes for numbers and pictures."""
@@ -94,6 +94,8 @@ def evaluate(
     }
     keep_evaluation(folder, found, settings)
     console.print(evaluation_table(found))
+    for sentence in best_detectors(found.values, found.intervals):
+        say(sentence)
     if "ausc" not in found.values:
         say(
             "This model has no uncertainty (κ = ∞), so nothing that needs it is measured. "

@@ -14,6 +14,7 @@ from surefind.apps.cli.evaluate import MEANINGS
 from surefind.apps.cli.options import is_run, run_argument
 from surefind.apps.cli.run_folder import RunFolder, open_run
 from surefind.errors import InputError
+from surefind.evaluation.vocabulary import best_detectors
 from surefind.files import write_atomically
 
 if TYPE_CHECKING:
@@ -144,7 +145,9 @@ def _numbers(measured: dict[str, Any]) -> str:
     on = f"On {measured['test']}" + (f", OOD: {measured['ood']}" if measured["ood"] else "")
     values = measured["values"]
     rows = {f"{k}: {what}": f"{values[k]:.3f}" for k, what in MEANINGS.items() if k in values}
-    return f"<p>{html.escape(on)}, {html.escape(measured['when'])}.</p>\n{_table(rows)}"
+    sentences = best_detectors(values, measured.get("intervals"))
+    best = "".join(f"\n<p>{html.escape(sentence)}</p>" for sentence in sentences)
+    return f"<p>{html.escape(on)}, {html.escape(measured['when'])}.</p>\n{_table(rows)}{best}"
 
 
 def _table(rows: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from surefind.data.preprocessing import Preprocessing
 from surefind.data.splits import Splits, open_set_split, validation_split
 from surefind.data.tables import load_manifest
 from surefind.errors import InputError
+from surefind.evaluation.bench.ood_sets import OodSet
 from surefind.evaluation.bench.protocols import (
     PROTOCOLS,
     Problem,
@@ -87,7 +88,7 @@ def custom_problem(
         (build, preprocessing), default_rate = on_backbone(backbone, augment=False), 1e-5
     protocol = Protocol(
         None,
-        None if ood is None else (Path(ood).stem, "all"),
+        () if ood is None else (OodSet(Path(ood).stem, "all"),),
         *(margin, epochs, epochs, batch_size, batch_size),
         default_rate if learning_rate is None else learning_rate,
         validation=cut,

@@ -14,6 +14,7 @@ anyway. Higher is more uncertain; d_1 is the chord to the nearest.
                       among the training vectors; the nearest item's label's in the gallery.
     mahalanobis       of the features, to the nearest class of the training set; one score for both.
     norm              minus the length of the head's output; one score for both.
+    novelty           -log of the p-value that the learner gives with its embeddings; one score for both.
 
 A share says nothing of how far away the voters are: an OOD input among examples of one class has the vote
 of all of them.
@@ -21,8 +22,8 @@ of all of them.
 The embeddings of a seed are computed once for all baselines; features, which are large, are not kept.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from surefind.data.dataset import Dataset
 from surefind.errors import InputError
 from surefind.estimators.learner import MetricLearner
 from surefind.evaluation.bench.protocols import Problem
+from surefind.evaluation.evaluate import novelty_score
 from surefind.evaluation.label_vote import fit_vote, neighbourhood, vote_shares
 from surefind.learning.inference import batches
 from surefind.models.encoder import Encoder, on_sphere
@@ -58,11 +60,13 @@ class Scores:
         retrieval: Of each query, against the gallery (q).
         id: Of each query, against the training set (q).
         ood: Of each out-of-distribution input, against the training set; None if there are none.
+        more_ood: The same of the further out-of-distribution sets, by name.
     """
 
     retrieval: np.ndarray
     id: np.ndarray
     ood: np.ndarray | None
+    more_ood: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class PointEstimate:
@@ -105,6 +109,30 @@ class PointEstimate:
         part = self.problem.ood
         return None if part is None else self.apply(self.encoder.outputs, part)
 
+    @cached_property
+    def more_ood(self) -> dict[str, Tensor]:
+        """Outputs of the further out-of-distribution sets before normalisation, by name."""
+        parts = self.problem.more_ood
+        return {name: self.apply(self.encoder.outputs, part) for name, part in parts.items()}
+
+    @cached_property
+    def directions(self) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+        """Unit vectors of the test data, and of the out-of-distribution sets."""
+        more = {name: on_sphere(outputs) for name, outputs in self.more_ood.items()}
+        return self.test, None if self.ood is None else on_sphere(self.ood), more
+
+    @property
+    def has_novelty(self) -> bool:
+        """Whether the learner gives novelty with its embeddings."""
+        return self.learner.embed(self.problem.test[:1]).novelty is not None
+
+    def novelty(self, part: Dataset) -> np.ndarray:
+        """Compute the novelty of a part as an uncertainty; refuse a learner that has none."""
+        found = self.learner.embed(part).novelty
+        if found is None:
+            raise InputError("this learner has no novelty: none was fitted.", field="novelty")
+        return novelty_score(found)
+
     @torch.no_grad()
     def apply(self, function: Callable[[Tensor], Tensor], part: Dataset) -> Tensor:
         """Apply a function of batches to a part, without a second copy of the answers."""
@@ -122,17 +150,20 @@ def baseline_scores(name: str, point: PointEstimate) -> Scores:
     """Score the test and out-of-distribution data by one of `DISTANCE_BASELINES`."""
     problem = point.problem
     if name == "norm":
-        return _scores(NegativeNorm().score, point.outputs, point.ood)
+        return _scores(NegativeNorm().score, point.outputs, point.ood, point.more_ood)
+    inputs = problem.test, problem.ood, problem.more_ood
+    if name == "novelty":
+        return _scores(point.novelty, *inputs)
     if name == "mahalanobis":
         features = point.apply(point.encoder.backbone, problem.train)
         fitted = fit_mahalanobis(features, problem.train.labels)
         del features  # gigabytes
-        score = partial(point.apply, lambda inputs: fitted.score(point.encoder.backbone(inputs)))
-        return _scores(score, problem.test, problem.ood)
+        score = partial(point.apply, lambda x: fitted.score(point.encoder.backbone(x)))
+        return _scores(score, *inputs)
     if name == "knn-vote":
         return _vote_scores(point)
     train = _neighbours(name, point.train, problem.train)
-    scores = _scores(train.score, point.test, None if point.ood is None else on_sphere(point.ood))
+    scores = _scores(train.score, *point.directions)
     if point.gallery is None or problem.gallery is None:
         gallery, closed = _neighbours(name, point.test, problem.test), True
     else:
@@ -154,7 +185,7 @@ def _vote_scores(point: PointEstimate) -> Scores:
         found = neighbourhood(queries, None, point.train, problem.train.labels)
         return 1 - vote_shares(found, model).voted
 
-    scores = _scores(most_voted, point.test, None if point.ood is None else on_sphere(point.ood))
+    scores = _scores(most_voted, *point.directions)
     return replace(scores, retrieval=1 - vote_shares(in_gallery, model).nearest)
 
 
@@ -166,10 +197,13 @@ def _neighbours(name: str, vectors: Tensor, part: Dataset) -> Margin | Neighbour
     return fit_knn_density(vectors, k=min(NEIGHBOURS, len(vectors) - 1))
 
 
-def _scores(score: Callable[[Any], Any], known: Any, ood: Any | None) -> Scores:
-    """Score both parts; one score of a query serves retrieval too."""
+def _scores(
+    score: Callable[[Any], Any], known: Any, ood: Any | None, more: Mapping[str, Any]
+) -> Scores:
+    """Score all parts; one score of a query serves retrieval too."""
     scores = _array(score(known))
-    return Scores(scores, scores, None if ood is None else _array(score(ood)))
+    others = {name: _array(score(part)) for name, part in more.items()}
+    return Scores(scores, scores, None if ood is None else _array(score(ood)), others)
 
 
 def _array(scores: Any) -> np.ndarray:

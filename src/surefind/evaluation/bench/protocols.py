@@ -1,6 +1,6 @@
 """How each data set is benchmarked: the paper's settings where it gives them.
 
-| set | network | out of distribution | open set |
+| set | network | out of distribution, the first of them | open set |
 | --- | --- | --- | --- |
 | fashion-mnist | the paper's, 3 outputs | mnist test | no |
 | cifar10 | the paper's, 16 outputs | svhn test | no |
@@ -10,6 +10,10 @@
 | omniglot | FashionMNIST's, 64 outputs | fashion-mnist test | other alphabets |
 | cub200-features | frozen features, a linear layer that starts as the identity | cars196-features | yes |
 | digits | a small one, 4 outputs | patches of photographs | no |
+
+More out-of-distribution sets (`surefind.evaluation.bench.ood_sets`): FashionMNIST is also asked about
+Omniglot, CIFAR10 and LFW, in grey, and noise; CIFAR10 about MNIST, FashionMNIST, Omniglot, LFW and noise,
+and, near, CIFAR100; the digits about noise.
 
 The paper's backbone is a ResNet-50 with GeM pooling; results name the one that was given. LFW's batches
 hold two images of each person, MSLS's two of each place, or there would hardly be a positive pair in them.
@@ -35,15 +39,14 @@ without a positive pair, test data too few to search, an empty out-of-distributi
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import interpolate
 
 from surefind.data.catalogue import load
 from surefind.data.dataset import Dataset
@@ -51,7 +54,9 @@ from surefind.data.images import ImageFiles
 from surefind.data.preprocessing import IMAGENET, Preprocessing
 from surefind.data.splits import validation_split
 from surefind.errors import DegenerateError, InputError
+from surefind.evaluation.bench.ood_sets import OodSet, load_ood_sets, shrunk_ink
 from surefind.evaluation.evaluate import check_parts
+from surefind.evaluation.vocabulary import NOISE, OodKind
 from surefind.learning.seeds import seeded
 from surefind.models.backbones import load_backbone, with_linear_head
 from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
@@ -69,7 +74,7 @@ class Protocol:
 
     Attributes:
         build: Makes the encoder; None puts a linear layer on the backbone that the user gives.
-        ood: Name and part of the out-of-distribution set; None if there is none.
+        ood: The out-of-distribution sets, the paper's first; empty if there are none.
         margin: Squared distance up to which negative pairs repel.
         epochs: Passes over the data.
         online_epochs: The same for online LAM.
@@ -92,7 +97,7 @@ class Protocol:
     """
 
     build: Build | None
-    ood: tuple[str, str] | None
+    ood: tuple[OodSet, ...]
     margin: float
     epochs: int
     online_epochs: int
@@ -112,10 +117,15 @@ class Protocol:
     prepare: Callable[[Dataset], Dataset] | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return what a result records of its protocol, as JSON holds it; without defaults."""
-        options = [f for f in fields(self) if f.name not in ("build", "prepare")]
+        """Return what a result records of its protocol, as JSON holds it; without defaults.
+
+        Of the out-of-distribution sets it is the first: a result that was measured on fewer of the others
+        has the same protocol, and lists its sets itself.
+        """
+        options = [f for f in fields(self) if f.name not in ("build", "ood", "prepare")]
         changed = {f.name: v for f in options if (v := getattr(self, f.name)) != f.default}
-        return {**json.loads(json.dumps(changed)), "loss": repr(Contrastive(self.margin))}
+        recorded = {"ood": self.ood[0][:2] if self.ood else None, **changed}
+        return {**json.loads(json.dumps(recorded)), "loss": repr(Contrastive(self.margin))}
 
 
 def identity_net(features: int) -> Encoder:
@@ -134,50 +144,44 @@ def identity_net(features: int) -> Encoder:
     return Encoder(nn.Identity(), head)
 
 
-def shrunk_ink(drawings: Dataset) -> Dataset:
-    """Shrink Omniglot's drawings to 28 × 28 by area, and make the ink bright on dark ground.
-
-    Args:
-        drawings: uint8, dark ink on white (n, h, w).
-
-    Returns:
-        The same examples, uint8 (n, 28, 28).
-    """
-    shrunk = []
-    for block in torch.as_tensor(drawings.inputs).split(4096):  # type: ignore[no-untyped-call]
-        small = interpolate(255 - block[:, None].float(), (28, 28), mode="area")
-        shrunk.append(small[:, 0].round().to(torch.uint8))
-    named = {key: getattr(drawings, key) for key in ("names", "classes", "name")}
-    return Dataset(torch.cat(shrunk), drawings.labels, **named)
+def _far(*names: str) -> tuple[OodSet, ...]:
+    """Return the test parts of sets of another kind."""
+    return tuple(OodSet(name, "all" if name == NOISE else "test") for name in names)
 
 
 PROTOCOLS = {
     "fashion-mnist": Protocol(
         lambda _, g: fashion_mnist_net(3, generator=g),
-        *(("mnist", "test"), MARGIN, 6, 6, 64, 64, 1e-3),
+        _far("mnist", "omniglot", "cifar10", "lfw", NOISE),
+        *(MARGIN, 6, 6, 64, 64, 1e-3),
         decay=0.68,
     ),
     "cifar10": Protocol(
         lambda _, g: cifar10_net(16, generator=g),
-        *(("svhn", "test"), MARGIN, 20, 20, 64, 64, 1e-3),
+        (
+            *_far("svhn", "mnist", "fashion-mnist", "omniglot", "lfw", NOISE),
+            OodSet("cifar100", "test", "near"),
+        ),
+        *(MARGIN, 20, 20, 64, 64, 1e-3),
         augment=True,
         channels=((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     ),
     "digits": Protocol(
         lambda _, g: small_net(1, 8, 4, generator=g),
-        *(("digits", "ood"), MARGIN, 10, 10, 64, 64, 1e-3),
+        (OodSet("digits", "ood"), *_far(NOISE)),
+        *(MARGIN, 10, 10, 64, 64, 1e-3),
     ),
     "cub200": Protocol(
-        *(None, ("cars196", "test"), 1.0, 20, 20, 64, 64, 1e-7), validation="class", augment=True
+        *(None, _far("cars196"), 1.0, 20, 20, 64, 64, 1e-7), validation="class", augment=True
     ),
     "lfw": Protocol(
-        *(None, ("cub200", "test"), 1.0, 200, 200, 64, 64, 1e-7),
+        *(None, _far("cub200"), 1.0, 200, 200, 64, 64, 1e-7),
         validation="class",
         augment=True,
         examples_per_class=2,
     ),
     "msls": Protocol(
-        *(None, None, 0.1, 30, 20, 64, 64, 1e-7),
+        *(None, (), 0.1, 30, 20, 64, 64, 1e-7),
         queries="query",
         gallery="database",
         validation="none",
@@ -185,14 +189,14 @@ PROTOCOLS = {
     ),
     "omniglot": Protocol(
         lambda _, g: fashion_mnist_net(64, generator=g),
-        *(("fashion-mnist", "test"), MARGIN, 10, 10, 256, 256, 1e-3),
+        *(_far("fashion-mnist"), MARGIN, 10, 10, 256, 256, 1e-3),
         validation="class",
         examples_per_class=4,
         prepare=shrunk_ink,
     ),
     "cub200-features": Protocol(
         lambda train, _: identity_net(train.inputs.shape[1]),
-        *(("cars196-features", "test"), 1.0, 20, 20, 64, 64, 1e-5),
+        *(_far("cars196-features"), 1.0, 20, 20, 64, 64, 1e-5),
         validation="class",
     ),
 }
@@ -210,10 +214,11 @@ class Problem:
         train: The training data, without what is left out for validation.
         test: The queries.
         gallery: Where they are looked up; None for the test data themselves.
-        ood: Out-of-distribution data; None if there are none.
+        ood: Out-of-distribution data, of the protocol's first set; None if there are none.
         preprocessing: How images are cut, resized and normalised.
         notes: What the user should know of the data, in sentences.
         validation: What is left out of training; None if nothing is.
+        more_ood: The protocol's other out-of-distribution sets that are there, by name.
 
     Raises:
         InputError: If the data cannot be benchmarked.
@@ -229,20 +234,33 @@ class Problem:
     preprocessing: Preprocessing | None = None
     notes: tuple[str, ...] = ()
     validation: Dataset | None = None
+    more_ood: Mapping[str, Dataset] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_trainable(self.train)
         check_parts(self.test, self.gallery)
-        if self.ood is None:
-            return
-        name = self.ood.name
-        if not len(self.ood):
-            raise InputError(f"{name} is empty; out-of-distribution data need one example.")
-        if _same_inputs(self.test, self.ood):
-            raise InputError(
-                f"{name} holds the test data themselves, so there is nothing to detect. "
-                "Give the folder in which each set has a folder of its own name."
-            )
+        for ood in self.ood_parts.values():
+            if not len(ood):
+                raise InputError(
+                    f"{ood.name} is empty; out-of-distribution data need one example.", field="ood"
+                )
+            if _same_inputs(self.test, ood):
+                raise InputError(
+                    f"{ood.name} holds the test data themselves, so there is nothing to detect. "
+                    "Give the folder in which each set has a folder of its own name.",
+                    field="ood",
+                )
+
+    @property
+    def ood_parts(self) -> dict[str, Dataset]:
+        """The out-of-distribution sets that are there, by name, the protocol's first one first."""
+        named = [s.name for s in self.protocol.ood[:1]]
+        first = {} if self.ood is None else {(named or [self.ood.name])[0]: self.ood}
+        return first | dict(self.more_ood)
+
+    def ood_kind(self, name: str) -> OodKind:
+        """Return whether an out-of-distribution set is near or far; far if the protocol does not say."""
+        return next((s.kind for s in self.protocol.ood if s.name == name), "far")
 
     @property
     def parts(self) -> dict[str, Dataset]:
@@ -328,11 +346,12 @@ def load_problem(
         make, preprocessing = on_backbone(backbone, augment=protocol.augment)
         protocol = replace(protocol, backbone=Path(backbone).name)
     gallery = None if protocol.gallery is None else prepare(splits[protocol.gallery])
-    other, part = protocol.ood or (name, None)
-    ood = None if part is None else (splits if other == name else load(other, data))[part]
     test = prepare(splits[protocol.queries])
+    ood = load_ood_sets(protocol.ood, test, data)
     return Problem(
-        *(name, protocol, make, train, test, gallery, ood, preprocessing), validation=validation
+        *(name, protocol, make, train, test, gallery, ood.first, preprocessing, ood.notes),
+        validation=validation,
+        more_ood=ood.more,
     )
 
 

@@ -36,7 +36,7 @@ from surefind.evaluation.evaluate import (
     measure,
 )
 from surefind.evaluation.results import Result, read_result, result_file, write_result
-from surefind.evaluation.vocabulary import ABLATION, DISTANCE_BASELINES, METHODS
+from surefind.evaluation.vocabulary import ABLATION, DETECTORS, DISTANCE_BASELINES, METHODS
 from surefind.learning.inference import like_network
 from surefind.learning.methods import METHODS as METHOD_CLASSES
 from surefind.learning.methods import DeepEnsemble, LaplaceOnline, LaplacePosthoc
@@ -44,6 +44,7 @@ from surefind.learning.methods.contract import Method
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
+from surefind.metrics import auroc
 from surefind.validation import check_choice
 
 SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", *DISTANCE_BASELINES)
@@ -161,13 +162,7 @@ def run_problem(
     """
     for note in problem.notes:
         say(note)
-    wanted = list(methods)
-    for method in wanted:
-        build_method(method)
-    for method in NEED_CLASSES if problem.train.labels is None else ():
-        if method in wanted:
-            say(f"{method} is left out: it needs classes, and {problem.train.name} has positions.")
-            wanted.remove(method)
+    wanted = _measurable(methods, problem, say)
     files = {
         (seed, method): result_file(results, problem.name, method, seed)
         for seed in seeds
@@ -177,6 +172,7 @@ def run_problem(
     for file, result in kept.items():
         _check_comparable(file, result, problem)
     _report_versions(kept, say)
+    _report_ood_sets(kept, problem, say)
     versions = {package: version(package) for package in ("surefind", "torch", "numpy")}
     versions["python"] = platform.python_version()
     points: dict[int, PointEstimate] = {}
@@ -190,6 +186,9 @@ def run_problem(
         if method in DISTANCE_BASELINES:
             if seed not in points:
                 points = {seed: PointEstimate(problem, train(report))}
+            if method == "novelty" and not points[seed].has_novelty:
+                say(f"novelty of seed {seed} is left out: the point estimate has none fitted.")
+                continue
             measured = _measure_baseline(method, points[seed], seed, artifacts)
         else:
             measured = _measure_method(method, problem, train(report), seed, artifacts)
@@ -204,6 +203,18 @@ def run_problem(
         )
         write_result(results, result)
         on_result(method, seed, result.values)
+
+
+def _measurable(methods: Iterable[str], problem: Problem, say: Callable[[str], None]) -> list[str]:
+    """Return the methods without those that the data cannot have, and say which these are."""
+    wanted = list(methods)
+    for method in wanted:
+        build_method(method)
+    for method in NEED_CLASSES if problem.train.labels is None else ():
+        if method in wanted:
+            say(f"{method} is left out: it needs classes, and {problem.train.name} has positions.")
+            wanted.remove(method)
+    return wanted
 
 
 def _conditions(method: str, problem: Problem) -> dict[str, Any]:
@@ -227,6 +238,14 @@ def _check_comparable(file: Path, result: Result, problem: Problem) -> None:
                 f"{file} was measured {how}: {said}. Write to another folder of results, or move this one "
                 "away to measure it again."
             )
+    for name, part in problem.ood_parts.items():
+        there = result.ood.get(name)
+        if there is not None and there.examples != len(part):
+            raise InputError(
+                f"{file} was measured on other OOD data: {name} had {there.examples} inputs, has "
+                f"{len(part)}. Write to another folder of results, or move this one away to measure it "
+                "again."
+            )
 
 
 def _report_versions(results: Mapping[Path, Result], say: Callable[[str], None]) -> None:
@@ -243,6 +262,21 @@ def _report_versions(results: Mapping[Path, Result], say: Callable[[str], None])
         )
 
 
+def _report_ood_sets(
+    results: Mapping[Path, Result], problem: Problem, say: Callable[[str], None]
+) -> None:
+    """Say which results were measured on fewer out-of-distribution sets than there are now."""
+    lacking: dict[str, list[str]] = {}
+    for file, result in results.items():
+        if missing := [name for name in problem.more_ood if name not in result.ood]:
+            lacking.setdefault(", ".join(missing), []).append(file.name)
+    for names, files in lacking.items():
+        say(
+            f"{len(files)} results are kept that were not measured on the OOD sets {names}: "
+            f"{', '.join(files)}. Delete them to measure them again."
+        )
+
+
 def _measure_method(
     name: str, problem: Problem, learner: MetricLearner, seed: int, artifacts: Path
 ) -> dict[str, Any]:
@@ -256,9 +290,12 @@ def _measure_method(
         generator=seeded(seed, "evaluation"),
         ece_samples=samples,
         held_out=held_out,
+        train=problem.train,
+        more_ood=problem.more_ood,
     )
     measured = _measured(found) | {
-        "history": {stage: [asdict(e) for e in v] for stage, v in learner.history_.items()}
+        "ood": _ood_results(problem, found.values, found.more_ood),
+        "history": {stage: [asdict(e) for e in v] for stage, v in learner.history_.items()},
     }
     if "ausc" in found.values:
         edges, counts = kappa_histogram(found.uncertainty)
@@ -292,7 +329,24 @@ def _measure_baseline(
     generator = seeded(seed, "evaluation")
     found = measure(judged, generator, uncertainty=scores.retrieval, detection=detection)
     _save_artifacts(artifacts, problem, uncertainty, {}, seed)
-    return _measured(found)
+    more = {name: {"auroc": auroc(scores.id, ood)} for name, ood in scores.more_ood.items()}
+    return _measured(found) | {"ood": _ood_results(problem, found.values, more)}
+
+
+def _ood_results(
+    problem: Problem, first: Mapping[str, float], more: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """Return what a result records of each out-of-distribution set, the first one's among its values."""
+    names = {f"{prefix}auroc" for prefix in DETECTORS}
+    recorded = {}
+    for name, part in problem.ood_parts.items():
+        values = more.get(name, first)
+        recorded[name] = {
+            "kind": problem.ood_kind(name),
+            "examples": len(part),
+            **{key: values[key] for key in sorted(names & values.keys())},
+        }
+    return recorded
 
 
 def _measured(found: Evaluation) -> dict[str, Any]:

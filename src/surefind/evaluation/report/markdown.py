@@ -4,12 +4,15 @@ from collections.abc import Iterable, Mapping
 
 from surefind.evaluation.report.paper import Published, compare_published
 from surefind.evaluation.report.tables import (
+    OOD_SETS,
     VOTES,
     Entry,
     Table,
     ablation_table,
     data_note,
+    detectors_note,
     methods_table,
+    ood_table,
     table_notes,
     version_warning,
     votes_note,
@@ -45,7 +48,8 @@ def _section(
     if warning := version_warning(results):
         parts.append(f"**Mixed versions.** {warning}")
     for heading, table, before, after in (
-        ("", methods_table(results), "", ""),
+        ("", methods_table(results), "", detectors_note(results)),
+        ("### Out-of-distribution sets", ood_table(results), OOD_SETS, ""),
         ("### Votes over labels", votes_table(results), VOTES, votes_note(results)),
         ("### Ablation: stage × distance × approximation", ablation_table(results), "", ""),
     ):

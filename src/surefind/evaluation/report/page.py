@@ -16,6 +16,7 @@ from surefind.evaluation.figures import (
     curve_charts,
     image_strip,
     kappa_charts,
+    ood_charts,
     palette_css,
     sphere_charts,
 )
@@ -88,7 +89,12 @@ def _section(
     ]
     vote_notes = [note for note in (tables.VOTES, tables.votes_note(results)) if note]
     titled: list[tuple[str, tables.Table | None, list[str]]] = [
-        ("Methods", tables.methods_table(results), []),
+        (
+            "Methods",
+            tables.methods_table(results),
+            list(filter(None, [tables.detectors_note(results)])),
+        ),
+        ("Out-of-distribution sets", tables.ood_table(results), [tables.OOD_SETS]),
         ("Votes over labels", tables.votes_table(results), vote_notes),
         ("Ablation: stage × distance × approximation", tables.ablation_table(results), []),
     ]
@@ -104,6 +110,7 @@ def _section(
         ],
         "comparisons": compare_published(results, published, remarks),
         "charts": curve_charts(firsts),
+        "ood": ood_charts(firsts),
         "histograms": kappa_charts(firsts),
         "corruptions": corruption_charts(firsts),
         "spheres": [

@@ -1,8 +1,9 @@
 """The tables of a report as values, before they are HTML or Markdown, and the notes under them.
 
 One table compares methods, with the distance baselines in a block of their own; one compares the votes of
-the neighbours over labels with 1/κ, method by method; one compares the variants of the ablation, stage ×
-distance × approximation.
+the neighbours over labels with 1/κ, method by method; one shows how well each out-of-distribution set is
+detected, by κ, by distance and by novelty; one compares the variants of the ablation, stage × distance ×
+approximation.
 
 A distance baseline is an uncertainty only: it retrieves with the embeddings of the deterministic method.
 Its retrieval metrics are shown and not ranked.
@@ -23,6 +24,9 @@ two 95 % intervals is the less powerful rule: it calls more methods alike than a
 would. Three to five seeds show large gaps only: "alike" means that the seeds at hand do not separate them.
 There is no correction for multiple comparisons.
 
+The mean over near or over far out-of-distribution sets is that of a result that was measured on all sets of
+this kind that the table has; others have none, since means over different sets do not compare.
+
 Whether weighting votes by κ helps a method is decided on the differences between the two votes: with three
 or more seeds by the t-test over them, else by their paired bootstrap intervals, which must leave out 0 on
 the same side in every seed.
@@ -38,12 +42,15 @@ import numpy as np
 from surefind.dependencies import require
 from surefind.evaluation.results import Result, ResultSet
 from surefind.evaluation.vocabulary import (
+    DETECTORS,
     NEAREST,
     RETRIEVAL,
     VOTED,
     Kind,
     Metric,
+    OodKind,
     ablation_parts,
+    best_detectors,
     dataset_title,
     kind_of,
     method_title,
@@ -72,6 +79,12 @@ VOTES = (
     "The 100 nearest vote for their labels: of the nearest item's answer, AUSC and R-AUROC by 1/κ, by the "
     "share of its label in the plain vote, and in the vote weighted by κ (κ-vote); of the most voted label "
     "as the answer, by its own share."
+)
+OOD_SETS = (
+    "AUROC of each out-of-distribution set: near if its inputs are of the kind that the model was trained "
+    "on, only of other classes, far if they are of another kind. Other tables are of the first set. "
+    "By 1/κ, by the distance to the nearest training embedding or by novelty, all of the same model; a "
+    "distance baseline has its own score. – stands for sets that a result was not measured on."
 )
 COMPARED_VOTES = ("vote_right", "vote_ausc", "nearest_vote_r_auroc")
 """Metrics by which the two votes are compared in words."""
@@ -289,6 +302,85 @@ def ablation_table(results: ResultSet) -> Table | None:
     return _table(results, ("ablation",), metrics, heads, ablation_parts)
 
 
+def ood_table(results: ResultSet) -> Table | None:
+    """Compare what detects each out-of-distribution set; None if there is only the first one's AUROC."""
+    kinds: tuple[Kind, ...] = ("method", "baseline")
+    methods = results.by_method(*kinds)
+    sets: dict[str, OodKind] = {}
+    for found in methods.values():
+        for result in found:
+            sets |= {name: ood.kind for name, ood in result.ood.items()}
+    if not sets:
+        return None
+    columns = [
+        Metric(name, title, f"{kind.capitalize()} OOD", "higher")
+        for kind in ("far", "near")
+        for name, title in (
+            *((f"ood:{name}", _ood_title(name, results)) for name, k in sets.items() if k == kind),
+            (f"mean:{kind}", f"{kind} mean"),
+        )
+        if kind in sets.values()
+    ]
+    rows: dict[str, tuple[tuple[str, str], Kind, list[Result]]] = {}
+    for method, found in methods.items():
+        for prefix, title in DETECTORS.items():
+            shown = [_by_set(r, sets, f"{prefix}auroc") for r in found]
+            if any(r.values for r in shown):
+                by = "own score" if kind_of(method) == "baseline" else title
+                rows[f"{method}/{prefix}"] = (method_title(method), by), kind_of(method), shown
+    scores = {
+        m.name: compare({row: shown for row, (*_, shown) in rows.items()}, m) for m in columns
+    }
+    untested, bases = _tested(scores)
+    lines = [
+        Line(
+            heads,
+            seeds_text(shown),
+            tuple(_entry(scores[m.name].get(row), m.name in untested) for m in columns),
+            kind,
+        )
+        for row, (heads, kind, shown) in rows.items()
+    ]
+    return Table(("Method", "By"), tuple(columns), tuple(lines), untested, bases)
+
+
+def _ood_title(name: str, results: ResultSet) -> str:
+    """Return the title of an OOD set; one that is a part of the data set itself is called so."""
+    return f"{dataset_title(name)}{', OOD part' if name == results.name else ''}"
+
+
+def _by_set(result: Result, sets: Mapping[str, OodKind], name: str) -> Result:
+    """Return a result whose values are one detector's AUROC of each set, and their means."""
+    measured = {other: ood.values for other, ood in result.ood.items()}
+    first = result.protocol.get("ood")
+    if first and not measured:  # of the time when there was one set
+        measured = {first[0]: result.values}
+    found = {other: values[name] for other, values in measured.items() if name in values}
+    values = {f"ood:{other}": value for other, value in found.items()}
+    for kind in set(sets.values()):
+        names = [other for other, k in sets.items() if k == kind]
+        if all(other in found for other in names):
+            values[f"mean:{kind}"] = float(np.mean([found[other] for other in names]))
+    return result.model_copy(update={"values": values, "intervals": {}})
+
+
+def detectors_note(results: ResultSet) -> str:
+    """Say for each method what detects OOD inputs and wrong retrievals best; empty if nothing competes."""
+    sentences = []
+    for method, found in results.by_method("method").items():
+        means = {
+            name: float(np.mean([r.values[name] for r in found]))
+            for name in found[0].values
+            if all(name in r.values for r in found)
+        }
+        # Over seeds the intervals of one of them say nothing.
+        if said := best_detectors(means, found[0].intervals if len(found) == 1 else None):
+            sentences.append(f"{method_title(method)}. {' '.join(said)}")
+    if not sentences:
+        return ""
+    return f"What detects best, by AUROC and R-AUROC: {' '.join(sentences)}"
+
+
 def votes_note(results: ResultSet) -> str:
     """Say for which methods weighting votes by κ helped, and by how much; empty if none was weighted."""
     sentences, verdicts = [], dict[str, list[str]]()
@@ -350,16 +442,21 @@ def _table(
         return None
     borrowed = {RETRIEVAL: frozenset(m for m in methods if kind_of(m) == "baseline")}
     scores = {m.name: compare(methods, m, borrowed.get(m.group, frozenset())) for m in metrics}
-    judged = {name: [s for s in by.values() if s.verdict] for name, by in scores.items()}
-    untested = frozenset(
-        name for name, js in judged.items() if js and all(s.verdict == "untested" for s in js)
-    )
+    untested, bases = _tested(scores)
     lines = []
     for method, found in methods.items():
         entries = (_entry(scores[m.name].get(method), m.name in untested) for m in metrics)
         lines.append(Line(titles(method), seeds_text(found), tuple(entries), kind_of(method)))
-    bases = frozenset(s.basis for js in judged.values() for s in js if s.basis)
     return Table(heads, tuple(metrics), tuple(lines), untested, bases)
+
+
+def _tested(scores: Mapping[str, Mapping[str, Score]]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the metrics that nothing could be tested in, and what decided the others."""
+    judged = {name: [s for s in by.values() if s.verdict] for name, by in scores.items()}
+    untested = frozenset(
+        name for name, js in judged.items() if js and all(s.verdict == "untested" for s in js)
+    )
+    return untested, frozenset(s.basis for js in judged.values() for s in js if s.basis)
 
 
 def _entry(score: Score | None, column_untested: bool) -> Entry | None:
@@ -391,9 +488,13 @@ def data_note(results: ResultSet) -> str:
     first = results.results[0]
     count = {part: f"{n:,}" for part, n in first.examples.items()}
     text = f"Trained on {count.get('train', '?')} and tested on {count.get('test', '?')} examples."
-    if ood := first.protocol.get("ood"):
+    if (ood := first.protocol.get("ood")) and "ood" in count:
         name, part = ood
-        text += f" OOD inputs: {count.get('ood', '?')} of {dataset_title(name)} (part {part})."
+        text += f" OOD inputs: {count['ood']} of {dataset_title(name)} (part {part})."
+        sizes = {n: o.examples for r in results.results for n, o in r.ood.items() if n != name}
+        if sizes:
+            more = ", ".join(f"{n:,} of {dataset_title(other)}" for other, n in sizes.items())
+            text += f" More OOD sets: {more}."
     if left_out := max(r.left_out for r in results.results):
         text += f" {left_out:,} queries without a relevant item are left out of retrieval."
     return text
@@ -435,7 +536,8 @@ def table_notes(table: Table) -> list[str]:
     }
     said = "; or, ".join(rule for basis, rule in rules.items() if basis in table.bases)
     notes = {
-        f"Each method has one seed, so there is no ±; {INTERVAL}": counts == {"1"},
+        f"Each method has one seed, so there is no ±; {INTERVAL}": counts == {"1"}
+        and any(e.interval for *_, e in entries),
         "Mean ± standard deviation over seeds.": counts != {"1"},
         "Methods have different seeds (see that column), so their means are less comparable; best and "
         "second best go by the seeds that all ranked methods have.": len(counts) > 1,
@@ -449,6 +551,8 @@ def table_notes(table: Table) -> list[str]:
         ),
         f"A distance baseline is best at: {', '.join(wins)}.": wins,
         "Distance baselines retrieve with the embeddings of the deterministic method, so their "
-        "retrieval metrics are not ranked.": any(x.kind == "baseline" for x in table.lines),
+        "retrieval metrics are not ranked.": any(
+            line.kind == "baseline" and m.group == RETRIEVAL for m, line, _ in entries
+        ),
     }
     return [note for note, holds in notes.items() if holds]

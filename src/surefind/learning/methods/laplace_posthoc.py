@@ -36,7 +36,7 @@ from surefind.learning.seeds import seeded
 from surefind.learning.session import TrainingSession
 from surefind.learning.train import epoch_batches, relation_of
 from surefind.models.encoder import Encoder, on_sphere, plain_features
-from surefind.models.vectors import UnitRows
+from surefind.models.vectors import UnitRows, warn_of_unit_features
 from surefind.pairs.blocks import blocks
 from surefind.pairs.losses import pair_targets
 from surefind.posterior.contract import Posterior, posterior_tensors, restored_posterior
@@ -128,6 +128,8 @@ def head_posterior(
     Returns:
         The posterior.
     """
+    preprocessing = session.config.preprocessing
+    warn_of_unit_features(encoder, next(batches(dataset, encoder, preprocessing=preprocessing)))
     fitted = fit_posterior(
         encoder.head_weights(),
         curvature,
