@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "src" / "surefind"
 STAGES = [
     *("errors", "validation", "files", "dependencies", "embeddings"),
-    *("pairs", "data", "models", "metrics", "retrieval", "curvature", "posterior"),
+    *("pairs", "data", "models", "metrics", "retrieval", "curvature", "posterior", "novelty"),
     *("learning", "estimators", "decisions", "gallery", "evaluation"),
     *("apps.demo", "apps.service", "apps.cli"),
     *("__main__", "__init__"),

@@ -28,8 +28,9 @@ from surefind.learning.distributed import world
 from surefind.learning.inference import batches
 from surefind.learning.methods import METHODS
 from surefind.learning.methods.contract import Embedder, Method
+from surefind.learning.novelty_pass import Novelty, NoveltyGuard, fit_novelty
 from surefind.learning.session import Report, TrainingSession
-from surefind.learning.train import Epoch, Optimizer, TrainConfig
+from surefind.learning.train import Epoch, Optimizer, Progress, TrainConfig
 from surefind.models.architecture import build, describe
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.models.encoder import Encoder
@@ -37,8 +38,9 @@ from surefind.pairs.objectives import MARGIN, Contrastive, Objective
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS
 from surefind.validation import check_choice, check_int, check_positive
 
-FORMAT = 2
+FORMAT = 3
 FILE = "model.safetensors"
+DEFAULT_NOVELTY = Novelty()
 SETTINGS = ("epochs", "seed", "batch_size", "margin")
 """Arguments that are saved with the model beside encoder, method and preprocessing."""
 
@@ -65,9 +67,12 @@ class MetricLearner:
             beyond the second.
         preprocessing: How images are cut, resized and normalised; saved with the model.
         workers: Threads that read images ahead.
+        novelty: How to fit novelty, with which every embedding says whether such an input was ever seen;
+            None for none.
 
     Attributes:
         embedder_: The fitted method.
+        novelty_: What novelty came to; None without, or with fewer than 20 examples.
         input_spec_: What inputs it takes, determined from the training data and saved with the model.
         history_: Mean loss and seconds of each epoch, by stage.
     """
@@ -89,6 +94,7 @@ class MetricLearner:
         radii: tuple[float, float] = (POSITIVE_RADIUS, NEGATIVE_RADIUS),
         preprocessing: Preprocessing | None = None,
         workers: int = 2,
+        novelty: Novelty | None = DEFAULT_NOVELTY,
     ) -> None:
         self.encoder = encoder
         self.method = method
@@ -104,11 +110,13 @@ class MetricLearner:
         self.radii = radii
         self.preprocessing = preprocessing
         self.workers = workers
+        self.novelty = novelty
 
     def fit(
         self,
         dataset: Dataset,
         *,
+        held_out: Dataset | None = None,
         folder: str | Path | None = None,
         report: Report = lambda _stage, _progress: None,
     ) -> "MetricLearner":
@@ -116,6 +124,9 @@ class MetricLearner:
 
         Args:
             dataset: Images or features with labels or positions.
+            held_out: Known examples that are not in it, for the p-values of novelty. None takes the
+                training data themselves, cross-fitted (`surefind.novelty.model`): good enough for frozen
+                networks, while a network that was trained on them may flag new ones too often.
             folder: Where checkpoints are written; the same call with the same folder resumes where an
                 earlier one was cut off. None writes nothing.
             report: Called after each step with the stage's name and progress.
@@ -162,10 +173,45 @@ class MetricLearner:
         self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
         self.input_spec_ = InputSpec.of(dataset.inputs, self.preprocessing)
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
+        self.fit_novelty(dataset, held_out=held_out, folder=folder, report=report)
+        return self
+
+    def fit_novelty(
+        self,
+        dataset: Dataset,
+        *,
+        held_out: Dataset | None = None,
+        folder: str | Path | None = None,
+        report: Report = lambda _stage, _progress: None,
+    ) -> "MetricLearner":
+        """Fit novelty alone, also of a model that was trained before, or elsewhere.
+
+        Args:
+            dataset: What the network was trained on.
+            held_out: Known examples that it was not trained on; as for `fit`.
+            folder: Where the pass keeps what it has, to be resumed; None keeps nothing.
+            report: Called after each batch, with the stage "novelty".
+
+        Returns:
+            The learner itself.
+        """
+        self.novelty_: NoveltyGuard | None = None
+        if self.novelty is not None:
+            self.novelty_ = fit_novelty(
+                self.fitted,
+                dataset,
+                held_out,
+                options=self.novelty,
+                spec=self.input_spec_,
+                seed=self.seed,
+                folder=None if folder is None else Path(folder),
+                workers=self.workers,
+                on_batch=lambda done, of: report("novelty", Progress(0, 1, done, of, 0.0)),
+            )
         return self
 
     def embed(self, inputs: Any, *, batch_size: int = 512) -> Embeddings:
-        """Embed inputs, each with its concentration.
+        """Embed inputs, each with its concentration and, if that was fitted, its novelty.
 
         Args:
             inputs: A data set, or a tensor or array of what a data set takes. Image files of any size are
@@ -175,11 +221,14 @@ class MetricLearner:
         Returns:
             The embeddings; NumPy arrays if the inputs are one.
         """
-        embedder = self.fitted
-        parts = [embedder.embed(x) for x in self._batches(inputs, batch_size)]
-        mean, kappa = torch.cat([p.mean for p in parts]), torch.cat([p.kappa for p in parts])
-        together = Embeddings(mean, kappa)
+        parts = [self.embed_batch(x) for x in self._batches(inputs, batch_size)]
+        together = Embeddings.concatenate(parts)
         return together.numpy() if isinstance(inputs, np.ndarray) else together
+
+    def embed_batch(self, batch: Tensor) -> Embeddings:
+        """Embed a batch that is prepared as the network takes it, on its device and in its dtype."""
+        embedder, guard = self.fitted, self.novelty_
+        return embedder.embed(batch) if guard is None else guard.embed(embedder, batch)
 
     def sample(
         self,
@@ -233,7 +282,10 @@ class MetricLearner:
             "inputs": self.input_spec_.to_dict(),
             "history": {k: [asdict(e) for e in v] for k, v in self.history_.items()},
             "settings": {name: getattr(self, name) for name in SETTINGS},
+            "novelty": None if self.novelty_ is None else {"stages": list(self.novelty_.stages)},
         }
+        if self.novelty_ is not None:
+            tensors |= self.novelty_.tensors()
         if world()[0] == 0:
             Path(path).mkdir(parents=True, exist_ok=True)
             save_tensors(Path(path) / FILE, tensors, metadata)
@@ -297,6 +349,8 @@ def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
     )
     learner.embedder_ = _method(learner.method).restore(encoder, tensors)
     learner.input_spec_ = spec
+    kept = metadata["novelty"]
+    learner.novelty_ = None if kept is None else NoveltyGuard.restored(tensors, kept["stages"])
     learner.history_ = {
         stage: tuple(Epoch(**e) for e in epochs) for stage, epochs in metadata["history"].items()
     }

@@ -23,9 +23,8 @@ class Learner(Protocol):
     encoder: Any
     input_spec_: InputSpec
 
-    @property
-    def fitted(self) -> Any:
-        """Has ``embed``, from a batch to `Embeddings`."""
+    def embed_batch(self, batch: torch.Tensor) -> Embeddings:
+        """Embed a batch as the network takes it."""
 
 
 class ImageEmbedder:
@@ -62,5 +61,4 @@ class ImageEmbedder:
     @torch.no_grad()
     def _pass(self, images: np.ndarray) -> Embeddings:
         batch = like_network(torch.from_numpy(images), self._learner.encoder)
-        found: Embeddings = self._learner.fitted.embed(batch)
-        return found.numpy()
+        return self._learner.embed_batch(batch).numpy()

@@ -127,7 +127,12 @@ def train_method(
         examples_per_class=protocol.examples_per_class,
         preprocessing=problem.preprocessing,
     )
-    return learner.fit(problem.train, folder=work / checkpoint_folder(name), report=report)
+    return learner.fit(
+        problem.train,
+        held_out=problem.validation,
+        folder=work / checkpoint_folder(name),
+        report=report,
+    )
 
 
 def checkpoint_folder(name: str) -> str:

@@ -7,7 +7,7 @@ methods start from it, so its `EncoderTask` is theirs too.
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +88,12 @@ class PointEmbedder:
     """
 
     encoder: Encoder
+    runs_network_once: ClassVar[bool] = True
+
+    @property
+    def network(self) -> Encoder:
+        """The encoder."""
+        return self.encoder
 
     @torch.no_grad()
     def embed(self, inputs: Tensor) -> Embeddings:

@@ -6,6 +6,7 @@ same answer.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,12 @@ class DropoutEmbedder:
 
     encoder: Encoder
     n_samples: int
+    runs_network_once: ClassVar[bool] = False
+
+    @property
+    def network(self) -> Encoder:
+        """The encoder, without its dropout."""
+        return self.encoder
 
     def embed(self, inputs: Tensor) -> Embeddings:
         """Embed a batch under the sampled networks."""

@@ -12,6 +12,7 @@ from their spread. With five members κ is coarse: that is the method's own limi
 
 import copy
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,12 @@ class EnsembleEmbedder:
 
     encoders: tuple[Encoder, ...]
     rotations: Tensor
+    runs_network_once: ClassVar[bool] = True
+
+    @property
+    def network(self) -> Encoder:
+        """The encoder of the first member."""
+        return self.encoders[0]
 
     def embed(self, inputs: Tensor) -> Embeddings:
         """Embed a batch: mean and spread of the turned members."""

@@ -5,6 +5,7 @@ scale and one shift for all dimensions, so that they are comparable, and starts 
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +78,12 @@ class GaussianEmbedder:
     encoder: Encoder
     variance: VarianceNet
     unit_mean: bool
+    runs_network_once: ClassVar[bool] = True
+
+    @property
+    def network(self) -> Encoder:
+        """The encoder."""
+        return self.encoder
 
     def embed(self, inputs: Tensor) -> Embeddings:
         """Embed a batch: direction and κ of the projected Gaussian, without sampling."""

@@ -10,7 +10,7 @@ Several processes: each passes its rows through the network, outputs are gathere
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -69,6 +69,12 @@ class HeadEmbedder:
 
     encoder: Encoder
     posterior: Posterior
+    runs_network_once: ClassVar[bool] = True
+
+    @property
+    def network(self) -> Encoder:
+        """The encoder."""
+        return self.encoder
 
     @torch.no_grad()
     def embed(self, inputs: Tensor) -> Embeddings:

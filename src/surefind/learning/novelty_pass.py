@@ -1,0 +1,228 @@
+"""The pass over training data that fits novelty, and the guard that gives every embedding its p-value.
+
+A sample of the training data, all of them up to `Novelty.sample`, passes once through the fitted embedder
+while the stages of its network are watched (`surefind.novelty.statistics`); so do the held-out examples.
+What is kept of an input are some hundred numbers, so the rest happens in memory
+(`surefind.novelty.model`). With a folder, the statistics are kept there as they come, and a pass that was
+cut off resumes; several processes each take their rows, and all fit the same model.
+
+Inference needs no second pass: the stages are watched while the embedder runs. A method that runs its
+network many times, with something random in it (MC dropout), is watched in one more pass without.
+
+Where the inputs are vectors and the network has no stages, the vector is the statistic: its direction and
+its length, which `surefind.models.vectors` throws away.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surefind.data.dataset import Dataset
+from surefind.data.inputs import InputSpec
+from surefind.embeddings import Embeddings
+from surefind.learning.distributed import gather_rows, part, world
+from surefind.learning.inference import batches
+from surefind.learning.methods.contract import Embedder, prefixed, unprefixed
+from surefind.learning.seeds import seeded
+from surefind.learning.session import digest
+from surefind.models.checkpoint import load_tensors, save_tensors
+from surefind.novelty.model import CONFIDENCE, LEAST, NoveltyModel, fit_novelty_model
+from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
+from surefind.validation import check_fraction, check_int
+
+BATCH = 256
+SAVE_EVERY = 30.0
+"""Seconds after which a pass keeps what it has."""
+
+OnBatch = Callable[[int, int], None]
+"""Called with how many examples of how many have passed."""
+
+
+@dataclass(frozen=True)
+class Novelty:
+    """How novelty is fitted.
+
+    Attributes:
+        stages: Names of modules in the backbone whose outputs are looked at; None for the rule of
+            `surefind.novelty.statistics`.
+        sample: Most training examples, and most held-out ones, that are looked at.
+        confidence: With what probability over the held-out examples the promise holds.
+    """
+
+    stages: tuple[str, ...] | None = None
+    sample: int = 10_000
+    confidence: float = CONFIDENCE
+
+
+@dataclass(frozen=True, eq=False)
+class NoveltyGuard:
+    """A novelty model, and which stages of the network it looks at.
+
+    Attributes:
+        model: Turns statistics and embeddings into p-values.
+        stages: Names of modules in the backbone; none if the inputs themselves are looked at.
+    """
+
+    model: NoveltyModel
+    stages: tuple[str, ...]
+
+    def embed(self, embedder: Embedder, inputs: Tensor) -> Embeddings:
+        """Embed a batch, each input with its p-value."""
+        found, statistics = watched(embedder, self.stages, inputs)
+        p = self.model.p_value(self.model.score(statistics, found.mean))
+        return Embeddings(found.mean, found.kappa, p.to(found.kappa))
+
+    def parts(self, embedder: Embedder, inputs: Tensor) -> Tensor:
+        """Return each standardised score of a batch (n, scores), columns as the model's ``names`` says."""
+        found, statistics = watched(embedder, self.stages, inputs)
+        return self.model.parts(statistics, found.mean)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the model's tensors."""
+        return prefixed("novelty", self.model.tensors())
+
+    @classmethod
+    def restored(cls, tensors: dict[str, Tensor], stages: Sequence[str]) -> "NoveltyGuard":
+        """Put together what `tensors` returned."""
+        return cls(NoveltyModel.restored(unprefixed("novelty", tensors)), tuple(stages))
+
+
+def watched(
+    embedder: Embedder, stages: Sequence[str], inputs: Tensor
+) -> tuple[Embeddings, list[Tensor]]:
+    """Embed a batch, and return the statistics of the stages it passed."""
+    if not stages:
+        return embedder.embed(inputs), [stage_statistics(inputs, whole=True)]
+    network = embedder.network
+    watch = StageWatch(network.backbone, stages)
+    if embedder.runs_network_once:
+        with watch.watching():
+            found = embedder.embed(inputs)
+        return found, watch.take()
+    with torch.no_grad(), watch.watching():
+        network.backbone(inputs)
+    return embedder.embed(inputs), watch.take()
+
+
+def fit_novelty(
+    embedder: Embedder,
+    dataset: Dataset,
+    held_out: Dataset | None = None,
+    *,
+    options: Novelty,
+    spec: InputSpec,
+    seed: int,
+    folder: Path | None = None,
+    workers: int = 2,
+    on_batch: OnBatch = lambda *_: None,
+) -> NoveltyGuard | None:
+    """Fit novelty of a fitted embedder.
+
+    Args:
+        embedder: In evaluation mode.
+        dataset: What it was trained on.
+        held_out: Known examples that it was not trained on, which give the p-value; None to cross-fit.
+        options: How to fit.
+        spec: What inputs the model takes.
+        seed: Chooses the sample.
+        folder: Where statistics are kept as they come; None keeps none.
+        workers: Threads that read images ahead.
+        on_batch: Called after each batch.
+
+    Returns:
+        The guard; None if there are fewer than 20 examples, or 20 held-out ones.
+    """
+    check_int("sample", options.sample, least=LEAST)
+    check_fraction("confidence", options.confidence)
+    sample = _sample(dataset, options.sample, seeded(seed, "novelty"))
+    known = None
+    if held_out is not None:
+        known = _sample(held_out, options.sample, seeded(seed, "held out"))
+    if min(len(sample), LEAST if known is None else len(known)) < LEAST:
+        return None
+    reading: dict[str, Any] = {"preprocessing": spec, "workers": workers}
+    stages = options.stages
+    if stages is None:
+        first = next(batches(sample[:2], embedder.network, **reading))
+        stages = choose_stages(embedder.network.backbone, first)
+    total = len(sample) + (0 if known is None else len(known))
+
+    def gathered(data: Dataset, name: str, before: int) -> tuple[list[Tensor], Tensor]:
+        # Named by the weights: those of another training give other statistics.
+        key = digest([*embedder.tensors().values()])
+        place = None if folder is None else folder / f"novelty-{name}-{world()[0]}.safetensors"
+        return _pass(
+            embedder,
+            data,
+            stages,
+            reading,
+            place,
+            {"weights": key, "stages": list(stages), "examples": len(data), "seed": seed},
+            lambda done: on_batch(before + done, total),
+        )
+
+    statistics, mean = gathered(sample, "sample", 0)
+    others = None if known is None else gathered(known, "held-out", len(sample))
+    model = fit_novelty_model(
+        statistics,
+        mean,
+        maps=bool(stages),
+        held_out=others,
+        confidence=options.confidence,
+        generator=seeded(seed, "novelty references"),
+    )
+    return NoveltyGuard(model, tuple(stages))
+
+
+def _sample(dataset: Dataset, most: int, generator: torch.Generator) -> Dataset:
+    if len(dataset) <= most:
+        return dataset
+    return dataset[torch.randperm(len(dataset), generator=generator)[:most].sort().values]
+
+
+def _pass(
+    embedder: Embedder,
+    data: Dataset,
+    stages: Sequence[str],
+    reading: dict[str, Any],
+    place: Path | None,
+    settings: dict[str, Any],
+    on_rows: Callable[[int], None],
+) -> tuple[list[Tensor], Tensor]:
+    """Return statistics of each stage and embeddings of all data; what a file holds is not done again."""
+    own = part(len(data))
+    kept: list[Tensor] = []
+    if place is not None and place.exists():
+        tensors, metadata = load_tensors(place)
+        if metadata == settings:
+            kept = [tensors[str(i)] for i in range(len(tensors))]
+    done = len(kept[0]) if kept else 0
+    parts = [kept] if kept else []
+    saved = time.monotonic()
+    rows = slice(own.start + done, own.stop)
+    for inputs in batches(data, embedder.network, rows=rows, size=BATCH, **reading):
+        found, statistics = watched(embedder, stages, inputs)
+        parts.append([*(x.cpu() for x in statistics), found.mean.float().cpu()])
+        done += len(inputs)
+        on_rows(done)
+        if place is not None and (time.monotonic() - saved > SAVE_EVERY):
+            parts = [_joined(parts)]
+            _keep(place, parts[0], settings)
+            saved = time.monotonic()
+    *statistics, mean = _joined(parts)
+    n = len(data)
+    return [gather_rows(x, n) for x in statistics], gather_rows(mean, n)
+
+
+def _keep(place: Path, columns: Sequence[Tensor], settings: dict[str, Any]) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    save_tensors(place, {str(i): column for i, column in enumerate(columns)}, settings)
+
+
+def _joined(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    return [torch.cat(columns) for columns in zip(*parts, strict=True)]

@@ -1,0 +1,1 @@
+"""Novelty: whether any layer has seen such an input, as a p-value with a promise."""
