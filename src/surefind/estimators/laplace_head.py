@@ -53,11 +53,15 @@ from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
 from surefind.estimators.whitening import METRICS, Metric, choose_metric
+from surefind.learning.methods.contract import prefixed, unprefixed
 from surefind.learning.methods.deterministic import EncoderTask
+from surefind.learning.novelty_pass import Novelty, novelty_model, sampled_rows
 from surefind.learning.seeds import seeded
 from surefind.learning.train import TrainConfig, train
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.models.vectors import Vectors, unit_rows, vector_encoder, with_ones
+from surefind.novelty.model import LEAST, NoveltyModel
+from surefind.novelty.statistics import stage_statistics
 from surefind.pairs.objectives import MARGIN, Contrastive
 from surefind.pairs.relations import (
     NEGATIVE_RADIUS,
@@ -106,6 +110,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         batch_size: Examples of a training step.
         learning_rate: Of Adam.
         random_state: Seeds training, tuning and the sampled scan; as scikit-learn takes it.
+        novelty: Whether embeddings also say whether such a vector was ever seen (`surefind.novelty.model`).
 
     Attributes:
         posterior_: The posterior over weights (z, d + 1).
@@ -117,6 +122,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         scale_: What the curvature was multiplied with.
         clipped_: Share of the curvature that was clipped.
         pair_scan_error_: Relative standard error of the curvature; 0.0 if every pair was scanned.
+        novelty_: Direction, length and neighbourhood of usual vectors; None without, or with fewer than 20.
         n_features_in_: d.
     """
 
@@ -137,6 +143,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         batch_size: Any = 128,
         learning_rate: Any = 1e-4,
         random_state: Any = 0,
+        novelty: Any = True,
     ) -> None:
         self.embedding_dim = embedding_dim
         self.metric = metric
@@ -152,9 +159,19 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.random_state = random_state
+        self.novelty = novelty
 
-    def fit(self, X: Any, y: Any = None) -> "LaplaceHead":
-        """Fit the posterior to vectors X (n, d); y: a label per row, positions (n, 2), or a `PairList`."""
+    def fit(self, X: Any, y: Any = None, *, held_out: Any = None) -> "LaplaceHead":
+        """Fit the posterior, and novelty.
+
+        Args:
+            X: Vectors (n, d).
+            y: A label per row, positions (n, 2), or a `PairList`.
+            held_out: Further known vectors, which give the p-values of novelty; None to cross-fit X.
+
+        Returns:
+            The estimator itself.
+        """
         check_options(self.get_params(deep=False))
         vectors = Vectors(self._matrix(X, fitting=True))
         vectors, relation = without_zero_rows(vectors, self._relation(y, len(vectors)))
@@ -189,27 +206,37 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             scale=scale,
             prior_precision=prior,
         )
-        return self._set_fitted(fitted, error, metric)
+        self._set_fitted(fitted, error, metric)
+        known = None if held_out is None else Vectors(self._matrix(held_out, fitting=False))
+        self.novelty_ = self._fit_novelty(vectors, known, seed) if self.novelty else None
+        return self
 
     def transform(self, X: Any) -> Any:
         """Compute the directions of `embed` alone: unit vectors (n, z), of the kind of X."""
         return self.embed(X).mean
 
     def embed(self, X: Any) -> Embeddings:
-        """Compute each vector's direction and concentration, of the kind of X, without sampling."""
+        """Compute direction, concentration and novelty of each vector, of the kind of X, without sampling."""
         check_is_fitted(self)
         vectors = Vectors(self._matrix(X, fitting=False))
         own = self.posterior_.mean
         mean = own.new_empty(len(vectors), len(own), dtype=vectors.dtype)
         kappa = own.new_empty(len(vectors), dtype=vectors.dtype)
+        novelty = None if self.novelty_ is None else torch.empty_like(kappa)
         for rows in vectors.slices:
             h = vectors.features(rows)
             part = self.posterior_.predict(h.to(own.dtype)).tensors()
             mean[rows] = part.mean.to(vectors.dtype)
             kappa[rows] = part.kappa.to(vectors.dtype) * h[:, :-1].any(1)
-        if isinstance(X, Tensor):
-            return Embeddings(mean.to(X.device), kappa.to(X.device))
-        return Embeddings(mean.numpy(), kappa.numpy())
+            if novelty is not None and self.novelty_ is not None:
+                statistics = [stage_statistics(vectors.read(rows), whole=True)]
+                novelty[rows] = self.novelty_.p_value(
+                    self.novelty_.score(statistics, part.mean)
+                ).to(kappa)
+        found = Embeddings(mean, kappa, novelty)
+        if not isinstance(X, Tensor):
+            return found.numpy()
+        return Embeddings(*(x if x is None else x.to(X.device) for x in vars(found).values()))
 
     def uncertainty(self, X: Any) -> Any:
         """Compute one over κ for each row (n), of the kind of X; higher means less sure."""
@@ -241,6 +268,8 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             "feature_names": list(getattr(self, "feature_names_in_", [])),
         }
         tensors = {"mean": self.posterior_.mean} | posterior_tensors(self.posterior_)
+        if self.novelty_ is not None:
+            tensors |= prefixed("novelty", self.novelty_.tensors())
         save_tensors(path, tensors, metadata)
 
     @classmethod
@@ -250,11 +279,14 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if metadata.get("kind") != KIND:
             raise InputError(f"{path} does not hold a LaplaceHead; load models by surefind.load.")
         mean = tensors.pop("mean")
+        novelty = unprefixed("novelty", tensors)
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("novelty.")}
         posterior = restored_posterior(POSTERIORS[metadata["structure"]], mean, tensors)
         fitted = FittedPosterior(posterior, metadata["prior_precision"], metadata["scale"])
         metric = Metric(None, metadata["whitening"], metadata["metric_reason"])
         head = cls(**metadata["parameters"])
         head._set_fitted(fitted, metadata["pair_scan_error"], metric)
+        head.novelty_ = NoveltyModel.restored(novelty) if novelty else None
         head.n_features_in_ = mean.shape[1] - 1
         if metadata["feature_names"]:
             head.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
@@ -308,6 +340,24 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         )
         train(EncoderTask(encoder, Contrastive(float(self.margin))), data, config)
         return encoder.head_weights()
+
+    def _fit_novelty(
+        self, vectors: Vectors, held_out: Vectors | None, seed: int
+    ) -> NoveltyModel | None:
+        """Fit novelty to a sample of vectors: what the learner's pass does for a network."""
+        if min(len(vectors), LEAST if held_out is None else len(held_out)) < LEAST:
+            return None
+
+        def looked_at(source: Vectors) -> tuple[list[Tensor], Tensor]:
+            rows = sampled_rows(len(source), Novelty.sample, seed)
+            x = source.read(rows if isinstance(rows, slice) else rows.numpy())
+            own = self.posterior_.mean
+            parts = x.split(4096)  # type: ignore[no-untyped-call]
+            mean = [self.posterior_.predict(with_ones(unit_rows(p)).to(own)).mean for p in parts]
+            return [stage_statistics(x, whole=True)], torch.cat(mean)
+
+        others = None if held_out is None else looked_at(held_out)
+        return novelty_model(*looked_at(vectors), maps=False, held_out=others, seed=seed)
 
     def _set_fitted(self, fitted: FittedPosterior, error: float, metric: Metric) -> "LaplaceHead":
         """Take over what was learnt, under the names that scikit-learn gives such things."""

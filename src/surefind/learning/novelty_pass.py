@@ -139,10 +139,10 @@ def fit_novelty(
     """
     check_int("sample", options.sample, least=LEAST)
     check_fraction("confidence", options.confidence)
-    sample = _sample(dataset, options.sample, seeded(seed, "novelty"))
+    sample = dataset[sampled_rows(len(dataset), options.sample, seed)]
     known = None
     if held_out is not None:
-        known = _sample(held_out, options.sample, seeded(seed, "held out"))
+        known = held_out[sampled_rows(len(held_out), options.sample, seed)]
     if min(len(sample), LEAST if known is None else len(known)) < LEAST:
         return None
     reading: dict[str, Any] = {"preprocessing": spec, "workers": workers}
@@ -168,21 +168,30 @@ def fit_novelty(
 
     statistics, mean = gathered(sample, "sample", 0)
     others = None if known is None else gathered(known, "held-out", len(sample))
-    model = fit_novelty_model(
+    model = novelty_model(
         statistics,
         mean,
         maps=bool(stages),
         held_out=others,
         confidence=options.confidence,
-        generator=seeded(seed, "novelty references"),
+        seed=seed,
     )
     return NoveltyGuard(model, tuple(stages))
 
 
-def _sample(dataset: Dataset, most: int, generator: torch.Generator) -> Dataset:
-    if len(dataset) <= most:
-        return dataset
-    return dataset[torch.randperm(len(dataset), generator=generator)[:most].sort().values]
+def sampled_rows(n: int, most: int, seed: int) -> Any:
+    """Return which of n rows are looked at, in order: all of them, or so many at random."""
+    if n <= most:
+        return slice(0, n)
+    return torch.randperm(n, generator=seeded(seed, "novelty"))[:most].sort().values
+
+
+def novelty_model(
+    statistics: Sequence[Tensor], mean: Tensor, *, seed: int, **how: Any
+) -> NoveltyModel:
+    """Fit the model by `fit_novelty_model`, with the references that belong to a seed."""
+    generator = seeded(seed, "novelty references")
+    return fit_novelty_model(statistics, mean, generator=generator, **how)
 
 
 def _pass(

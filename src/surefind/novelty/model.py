@@ -4,7 +4,7 @@ The statistics of each stage (`surefind.novelty.statistics`) are divided into th
 direction, as an embedding is: how strongly a stage reacts, and with which channels. Four scores of an
 input, each fitted to a sample of the training data alone:
 
-    shape       local outlier factor of the directions of all stages
+    shape       local outlier factor of the directions of all stages, counted twice
     log_shape   the same of log |statistics|, which also sees channels that are too quiet; maps only
     magnitude   Mahalanobis distance of the logarithms of the lengths
     density     mean distance to the nearest training embeddings, counted twice
@@ -54,7 +54,7 @@ SHRINKAGE = 0.1
 LEAST = 20
 """Known examples below which nothing is fitted."""
 CONFIDENCE = 0.95
-WEIGHTS = {"shape": 1.0, "log_shape": 1.0, "magnitude": 1.0, "density": 2.0}
+WEIGHTS = {"shape": 2.0, "log_shape": 1.0, "magnitude": 1.0, "density": 2.0}
 QUIET = 1e-3
 """What is added to a statistic before its logarithm, in units of the stage's typical length."""
 
