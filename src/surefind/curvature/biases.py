@@ -1,16 +1,21 @@
-"""Derivatives of a network's outputs in the biases of its layers, example by example, and their curvature.
+"""Derivatives of outputs in the biases of a network's layers, example by example, and their curvature.
 
-A layer adds its bias to what it gives out, so an example's derivative in the bias is that in the layer's output,
-added up over positions. One backward pass of a batch, down to the layers' outputs and never to their weights, pulls
-one direction v_i of each example's outputs back to
+A layer adds its bias to what it gives out, so an example's derivative in the bias is that in the layer's
+output, added up over positions. One backward pass of a batch, down to the layers' outputs and never to
+their weights, pulls one direction v_i of each example's outputs back to
 
-    g_i = (∂z_i/∂b)ᵀ v_i        for the biases b of all layers at once,        at about the cost of a forward pass.
+    g_i = (∂z_i/∂b)ᵀ v_i        for the biases b of all layers at once,
 
-The diagonal of the "fixed" curvature follows as for any parameters (`surefind.curvature.network`):
-Σ_i Σ_e λ_ie g_ie² over the eigenvectors of example i's block A_i.
+at about the cost of a forward pass. The diagonal of the "fixed" curvature, diag Σ_i J_iᵀ A_i J_i, follows
+from the form of the blocks A_i (`surefind.curvature.outputs`), with an orthonormal basis q_k:
 
-Layers are the convolutions, linear layers and normalisations (in evaluation mode) below a module that have a bias.
-Their outputs must have the examples on the first axis; a layer that the forward pass does not call has zero derivatives.
+    diag J_iᵀ A_i J_i = 2 s_i² (a_i Σ_k (J_iᵀ q_k)² + 2 (J_iᵀ u_i) ∘ (J_iᵀ b_i))
+
+It equals that of `surefind.curvature.network`, which takes any parameters, one example at a time.
+
+Layers are the convolutions, linear layers and normalisations (in evaluation mode) below a module that have
+a bias. Their outputs must have the examples on the first axis; a layer that the forward pass does not call as
+a module, such as the projections of `torch.nn.MultiheadAttention`, has zero derivatives.
 
 Axes: ``n`` examples, ``z`` outputs, ``p`` biases of a layer.
 """
@@ -49,7 +54,7 @@ def bias_layers(network: nn.Module) -> dict[str, nn.Module]:
         InputError: If there is none.
     """
     kinds = (*CHANNELS_FIRST, *CHANNELS_LAST)
-    found = {
+    found: dict[str, nn.Module] = {
         name: layer
         for name, layer in network.named_modules()
         if isinstance(layer, kinds) and layer.bias is not None
@@ -116,12 +121,15 @@ def pullback(encoder: Encoder, inputs: Tensor) -> Pullback:
     plain = features.detach()
     with torch.no_grad():
         outputs = encoder.head(plain)
-    widths = {name: layer.bias.numel() for name, layer in layers.items()}  # type: ignore[operator, union-attr]
+    widths = {name: layer.bias.numel() for name, layer in layers.items()}  # type: ignore[operator]
     return Pullback(plain, outputs, widths, features, edges, encoder.head.weight.detach())
 
 
 def bias_curvature(
-    encoder: Encoder, batches: Iterable[Tensor], hessians: OutputHessians
+    encoder: Encoder,
+    batches: Iterable[Tensor],
+    hessians: OutputHessians,
+    basis: Float[Tensor, "z q"],
 ) -> dict[str, Float[Tensor, " p"]]:
     """Compute the diagonal of the "fixed" curvature of the backbone's biases.
 
@@ -129,22 +137,28 @@ def bias_curvature(
         encoder: In evaluation mode.
         batches: The examples, in order.
         hessians: Their blocks, from `surefind.curvature.dataset.dataset_output_hessians`.
+        basis: Orthonormal directions of the outputs, in columns. All z make the curvature exact; fewer,
+            drawn uniformly, an unbiased estimate.
 
     Returns:
         For each layer one number a bias: a sum over pairs, which may be negative.
     """
-    values, vectors = torch.linalg.eigh(hessians.dense())
+    z, q = basis.shape
+    u, b = hessians.directions, hessians.partners
+    outer = 2 * hessians.inverse_lengths**2
+    inner = outer * hessians.isotropic * z / q
     total: dict[str, Tensor] = {}
     start = 0
     for inputs in batches:
-        pull = pullback(encoder, inputs)
-        at = slice(start, start + len(inputs))
-        for weight, direction in zip(values[at].unbind(1), vectors[at].unbind(2), strict=True):
-            for name, g in pull(direction).items():
-                part = (weight @ (g * g)).double()
-                total[name] = total[name] + part if name in total else part
+        pull, at = pullback(encoder, inputs), slice(start, start + len(inputs))
         start = at.stop
-    return {name: value.to(values.dtype) for name, value in total.items()}
+        terms = [(inner[at], g, g) for g in map(pull, basis.T[:, None].expand(q, len(inputs), z))]
+        terms.append((2 * outer[at], pull(u[at]), pull(b[at])))
+        for weight, left, right in terms:
+            for name in left:
+                part = (weight @ (left[name] * right[name])).double()
+                total[name] = total[name] + part if name in total else part
+    return {name: value.to(u.dtype) for name, value in total.items()}
 
 
 @contextmanager
@@ -160,8 +174,8 @@ def _watched(
                 return None
             if len(output) != n:
                 raise InputError(
-                    f"layer {name} gives {len(output)} rows for {n} inputs, so an input has no derivative of "
-                    "its own in the layer's bias. Use layers='head' with this backbone."
+                    f"layer {name} gives {len(output)} rows for {n} inputs, so an input has no "
+                    "derivative of its own in the layer's bias. Use layers='head' with this backbone."
                 )
             if not output.requires_grad:
                 output = _Attached.apply(output, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
