@@ -14,8 +14,8 @@ from the form of the blocks A_i (`surefind.curvature.outputs`), with an orthonor
 It equals that of `surefind.curvature.network`, which takes any parameters, one example at a time.
 
 Layers are the convolutions, linear layers and normalisations (in evaluation mode) below a module that have
-a bias. Their outputs must have the examples on the first axis; a layer that the forward pass does not call as
-a module, such as the projections of `torch.nn.MultiheadAttention`, has zero derivatives.
+a bias. Their outputs must have the examples on the first axis; a layer that the forward pass does not call
+as a module, such as the projections of `torch.nn.MultiheadAttention`, has zero derivatives.
 
 Axes: ``n`` examples, ``z`` outputs, ``p`` biases of a layer.
 """

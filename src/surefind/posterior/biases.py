@@ -21,17 +21,17 @@ takes the first axis to u: the same input has the same κ, whatever its company.
 
 and s_ℓ is such that, for the median training example, half of the relative variance in the tangent space is
 the head's, and each layer below has the same share of the other half, at the level that the head's
-posterior had alone. It is a prior by what it says of outputs instead of weights, whose lengths mean nothing in a
-network that normalises its outputs. ρ and the half were chosen on validation data against inputs made of
-them (benchmarks/layers.py).
+posterior had alone. It is a prior by what it says of outputs instead of weights, whose lengths mean
+nothing in a network that normalises its outputs. ρ and the half were chosen on validation data against
+inputs made of them (benchmarks/layers.py).
 
 What is not guaranteed: without biases a ReLU network is homogeneous, so the relative variance by biases
 falls with the square of an input's contrast. It finds inputs that leave the network with little to respond
 to, and overlooks those that excite it more than training data do.
 
 Joint samples are linear in the same biases, z + Σ_ℓ J_ℓ ε_ℓ: one backward pass for each output, whatever
-the number of samples. They agree with κ up to Monte Carlo error, the probes' error and, for a wide posterior,
-what "to first order" leaves out.
+the number of samples. They agree with κ up to Monte Carlo error, the probes' error and, for a wide
+posterior, what "to first order" leaves out.
 
 Axes: ``n`` examples, ``z`` outputs, ``p`` biases of a layer, ``q`` probes, ``s`` samples.
 """

@@ -242,7 +242,7 @@ def with_layers(
 
 
 def check_layers(layers: str, structure: Structure = "diagonal") -> None:
-    """Refuse layers that are none of `LAYERS`, or biases beside a head whose weights are not independent."""
+    """Refuse layers that are none of `LAYERS`, and biases beside a head whose weights are dependent."""
     check_choice("layers", layers, LAYERS)
     if layers == "biases" and structure != "diagonal":
         raise InputError(
