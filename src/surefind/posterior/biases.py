@@ -23,7 +23,7 @@ and s_ℓ is such that, for the median training example, half of the relative va
 the head's, and each layer below has the same share of the other half, at the level that the head's
 posterior had alone. It is a prior by what it says of outputs instead of weights, whose lengths mean
 nothing in a network that normalises its outputs. ρ and the half were chosen on validation data against
-inputs made of them (benchmarks/layers.py).
+inputs made of them; what came of it, bad news included, is in docs/explanation/reading-kappa.md.
 
 What is not guaranteed: without biases a ReLU network is homogeneous, so the relative variance by biases
 falls with the square of an input's contrast. It finds inputs that leave the network with little to respond
