@@ -214,3 +214,92 @@ def test_the_prior_of_largest_evidence_can_be_asked_for():
     assert least == pytest.approx(
         sf.tune_prior_precision(weights, curvature, scale=float(n)), rel=1e-2
     )
+
+
+LAYERED = [LaplacePosthoc(layers="biases"), LaplaceOnline(layers="biases")]
+
+
+@pytest.fixture(scope="module", params=LAYERED, ids=lambda m: type(m).__name__)
+def layered(request):
+    return small_learners.learner(request.param, epochs=4).fit(small_learners.digits()[0])
+
+
+def test_layers_give_every_input_a_concentration_whatever_its_company(layered):
+    test = small_learners.digits()[1]
+    e = layered.embed(test)
+    assert (torch.isfinite(e.kappa) & (e.kappa > 0)).all()
+    assert torch.equal(layered.embed(test).kappa, e.kappa)
+    backwards = torch.arange(len(test) - 1, -1, -1)
+    turned = layered.embed(test[backwards], batch_size=7)
+    torch.testing.assert_close(turned.kappa[backwards], e.kappa, rtol=1e-3, atol=0)
+    torch.testing.assert_close(turned.mean[backwards], e.mean)
+
+
+def test_layers_leave_directions_and_the_head_alone(layered):
+    """The same training, the same head; half of the head's variance goes to the layers below."""
+    method = type(layered.method)()
+    plain = small_learners.learner(method, epochs=4).fit(small_learners.digits()[0])
+    test = small_learners.digits()[1]
+    assert small_learners.tensors_equal(
+        plain.fitted.encoder.state_dict(), layered.fitted.encoder.state_dict()
+    )
+    torch.testing.assert_close(
+        2 * plain.fitted.posterior.precision, layered.fitted.posterior.precision
+    )
+    cosine = (plain.embed(test).mean * layered.embed(test).mean).sum(1)
+    assert float(cosine.min()) > 0.99
+    ratio = layered.embed(test).kappa.median() / plain.embed(test).kappa.median()
+    assert 0.5 < float(ratio) < 2
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_samples_of_layers_agree_with_their_concentration(layered, joint):
+    test = small_learners.digits()[1][:12]
+    draws = layered.sample(test, 3000, joint=joint, generator=torch.Generator().manual_seed(2))
+    kappa = sf.vmf_concentration(draws.double().mean(0).norm(dim=1), 3)
+    # What is left beside Monte Carlo error: the variance of the biases is not the same in all directions.
+    torch.testing.assert_close(kappa.float(), layered.embed(test).kappa, rtol=0.2, atol=0)
+
+
+def test_joint_samples_of_layers_are_the_same_networks_in_every_batch(layered):
+    test = small_learners.digits()[1][:10]
+    whole, parts = (
+        layered.sample(
+            test, 4, joint=True, generator=torch.Generator().manual_seed(2), batch_size=size
+        )
+        for size in (10, 3)
+    )
+    torch.testing.assert_close(whole, parts, atol=1e-5, rtol=0)
+
+
+def test_layers_are_saved_and_loaded(layered, tmp_path):
+    test = small_learners.digits()[1]
+    layered.save(tmp_path / "model")
+    again = sf.load(tmp_path / "model")
+    assert again.method.layers == "biases"
+    assert torch.equal(again.embed(test).kappa, layered.embed(test).kappa)
+
+
+def test_layers_detect_digits_that_fade(layered):
+    """What the head's posterior cannot: it does not change with the contrast of a network's features."""
+    x = small_learners.digits()[1].read()
+    kappa = [layered.embed(x * contrast).kappa.median() for contrast in (1.0, 0.5, 0.25)]
+    assert kappa[0] > kappa[1] > kappa[2]
+
+
+def test_layers_that_there_are_not_are_refused():
+    with pytest.raises(sf.InputError, match="layers"):
+        laplace_posthoc.check_layers("all")
+    method = LaplacePosthoc(layers="biases", structure="kronecker")
+    with pytest.raises(sf.InputError, match="structure='diagonal'") as refusal:
+        small_learners.learner(method).fit(small_learners.digits()[0])
+    assert refusal.value.field == "structure"
+
+
+def test_vectors_have_no_layers_below_the_head():
+    train = small_learners.digits()[0]
+    vectors = sf.Dataset(train.read().flatten(1), train.labels)
+    encoder = sf.Encoder(torch.nn.Identity(), torch.nn.Linear(64, 3))
+    learner = sf.MetricLearner(encoder, method=LaplacePosthoc(layers="biases"), epochs=0)
+    with pytest.raises(sf.InputError, match="nothing below the head"):
+        learner.fit(vectors)

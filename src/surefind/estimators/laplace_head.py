@@ -216,7 +216,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self.embed(X).mean
 
     def embed(self, X: Any) -> Embeddings:
-        """Compute direction, concentration and novelty of each vector, of the kind of X, without sampling."""
+        """Compute each vector's direction, concentration and novelty without sampling, of the kind of X."""
         check_is_fitted(self)
         vectors = Vectors(self._matrix(X, fitting=False))
         own = self.posterior_.mean

@@ -132,12 +132,18 @@ class HeadPosterior(SpectralPosterior):
         if not joint:
             noise = normal((n_samples, *mean.shape), mean, generator)
             return unit(mean + variance.sqrt() * noise)
-        samples = mean.new_empty(n_samples, *mean.shape)
+        return unit(self.draw(features, n_samples, generator))
+
+    def draw(
+        self, features: Tensor, n_samples: int, generator: torch.Generator
+    ) -> Float[Tensor, "s n z"]:
+        """Draw heads, and return the outputs of all inputs under each, before normalisation."""
+        samples = features.new_empty(n_samples, len(features), len(self.mean))
         deviation = self._variance.sqrt()
         for sample in samples:
-            head = torch.addcmul(self.mean, deviation, normal(self.mean.shape, mean, generator))
+            head = torch.addcmul(self.mean, deviation, normal(self.mean.shape, features, generator))
             torch.matmul(features, head.T, out=sample)
-        return unit(samples)
+        return samples
 
 
 def _quadratic(
