@@ -8,6 +8,7 @@ header the architecture, the method and its options, what inputs it takes and th
 pickle in it, and opening it runs no code that it brings.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass
 from functools import partial
@@ -206,7 +207,7 @@ class MetricLearner:
                 seed=self.seed,
                 folder=None if folder is None else Path(folder),
                 workers=self.workers,
-                on_batch=lambda done, of: report("novelty", Progress(0, 1, done, of, 0.0)),
+                on_batch=lambda done, of: report("novelty", Progress(0, 1, done, of, math.nan)),
             )
         return self
 

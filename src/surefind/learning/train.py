@@ -107,7 +107,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training is: after ``step`` of ``steps`` steps of epoch ``epoch`` of ``epochs``."""
+    """How far training is: after ``step`` of ``steps`` steps of epoch ``epoch`` of ``epochs``.
+
+    A stage that trains nothing has no loss: NaN.
+    """
 
     epoch: int
     epochs: int

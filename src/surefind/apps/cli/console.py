@@ -10,6 +10,7 @@ bar would leave control characters behind, so there a line is printed at the end
 minute within one.
 """
 
+import math
 import shlex
 import time
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ LINE_SECONDS = 30.0
 def stage_progress(*, lines: bool = True) -> "Iterator[Report]":
     """Show the progress of each stage of training; ``lines`` lets a log have it too."""
     if console.is_terminal:
-        with _bars("loss {task.fields[loss]:.4f}") as bar:
+        with _bars("{task.fields[loss]}") as bar:
             yield _on_bars(bar)
     else:
         yield _in_lines() if lines else (lambda _stage, _at: None)
@@ -98,10 +99,14 @@ def _on_bars(bar: "Progress") -> "Report":
     def report(stage: str, at: Any) -> None:
         done, total = at.epoch * at.steps + at.step, at.epochs * at.steps
         if stage not in tasks:
-            tasks[stage] = bar.add_task(stage, total=total, loss=at.loss)
-        bar.update(tasks[stage], completed=done, loss=at.loss)
+            tasks[stage] = bar.add_task(stage, total=total, loss="")
+        bar.update(tasks[stage], completed=done, loss=_loss(at.loss))
 
     return report
+
+
+def _loss(value: float) -> str:
+    return "" if math.isnan(value) else f"loss {value:.4f}"
 
 
 def _in_lines() -> "Report":
@@ -113,8 +118,10 @@ def _in_lines() -> "Report":
         if ended or time.monotonic() - last > LINE_SECONDS:
             last = time.monotonic()
             say(
-                f"  {stage}: epoch {at.epoch + 1} of {at.epochs}, step {at.step} of {at.steps}, "
-                f"loss {at.loss:.4f}"
+                f"  {stage}: {at.step} of {at.steps}"
+                if math.isnan(at.loss)
+                else f"  {stage}: epoch {at.epoch + 1} of {at.epochs}, step {at.step} of {at.steps}, "
+                f"{_loss(at.loss)}"
             )
 
     return report

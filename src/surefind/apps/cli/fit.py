@@ -16,7 +16,7 @@ from surefind.apps.cli import options
 from surefind.apps.cli.console import say
 from surefind.apps.cli.run_folder import as_settings, check_run, open_run
 from surefind.apps.cli.sources import check_fits, holds_vectors, read_for, read_source, read_vectors
-from surefind.apps.cli.train import fit_and_save
+from surefind.apps.cli.train import fit_and_save, without_held_out
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def fit(
     check_run(out, settings, resume=resume)
     method = LaplacePosthoc(distance, approximation, scale, prior, structure)
     how: dict[str, Any] = {"method": method, "epochs": epochs, "seed": seed}
+    known: sf.Dataset | None = None
     if not Path(model).is_dir():
         if on is not None:
             raise InputError("vectors are fitted on themselves; leave --on out.", field="on")
@@ -122,6 +123,12 @@ def fit(
         settings |= as_settings({"data": place})
         on_bad = run.config.get("on_bad", "refuse")
         dataset = read_for(trained, trained_on, place, on_bad, prefer="train")
+        if on is None and "held_out" in run.config:
+            # What its training left out was not fitted to, and is left out again.
+            share = run.config["held_out"]
+            dataset, known = without_held_out(
+                dataset, None if share == "" else share, run.config["seed"]
+            )
         learner = sf.MetricLearner(
             point_estimate(trained),
             margin=margin or trained.margin,
@@ -139,7 +146,7 @@ def fit(
     say(
         f"Fitting a posterior of {learner.encoder.embedding_dim} outputs to {len(dataset)} examples."
     )
-    fit_and_save(learner, dataset, out, settings | found, resume=resume)
+    fit_and_save(learner, dataset, out, settings | found, held_out=known, resume=resume)
 
 
 def point_estimate(learner: "sf.MetricLearner") -> "sf.Encoder":

@@ -58,9 +58,11 @@ def training_estimate(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> Est
         if len(times) > WARM_UP or len(times) == total:
             raise CommandInterruptedError("enough steps were timed.")
 
+    tried = copy.copy(learner)
+    tried.novelty = None  # its pass is no training step
     start = time.perf_counter()
     with suppress(CommandInterruptedError):
-        learner.fit(dataset, report=watch)
+        tried.fit(dataset, report=watch)
     if not times:
         return None
     step = times[0] - start if len(times) == 1 else (times[-1] - times[0]) / (len(times) - 1)
@@ -90,6 +92,7 @@ def posterior_estimate(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> Es
     # At random: data are often in the order of their classes.
     order = torch.randperm(n, generator=seeded(0, "estimate"))
     tried = copy.copy(learner)
+    tried.novelty = None  # it looks at a sample, so it does not grow with the data
     if isinstance(tried.method, LaplacePosthoc):
         tried.method = replace(tried.method, scale=1.0, prior_precision=1.0)
     times = []

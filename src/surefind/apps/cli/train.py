@@ -101,6 +101,8 @@ def leave_processes() -> None:
 
 LEARNER = ("method", "epochs", "seed", "batch_size", "learning_rate", "examples_per_class")
 """Options that the learner takes by the same name."""
+HELD_OUT = 300
+"""Known examples from which p-values reach down to 1 %."""
 COPIES = 6
 """How often a model's size is written: weights, optimiser, result, and each once more beside its place."""
 
@@ -130,6 +132,12 @@ def train(
     mining: Annotated[
         Literal["none", "all", "hard", "semi-hard"], Option(help="Which pairs of a batch to take.")
     ] = "none",
+    held_out: Annotated[
+        float | None,
+        Option(
+            help="Share of the examples not trained on, for novelty; a tenth if that is 300 or more, else 0."
+        ),
+    ] = None,
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
     resume: options.Resume = False,
@@ -153,6 +161,10 @@ def train(
     check_positive("learning_rate", learning_rate)
     check_int("batch_size", batch_size, least=2)
     check_int("epochs", epochs, least=0)
+    if held_out is not None and not 0 <= held_out < 1:
+        raise InputError(
+            f"held_out must be a share from 0 up, below 1; got {held_out}.", field="held_out"
+        )
     speaks = join_processes()
     settings = as_settings(given | {"margin": margin})
     if speaks:
@@ -171,9 +183,35 @@ def train(
         preprocessing=preprocessing,
     )
     check_fits(learner, dataset)
-    say(f"Training {method} on {len(dataset)} examples of {dataset.name}.")
-    fit_and_save(learner, dataset, out, settings, resume=resume, speaks=speaks)
+    trained, known = without_held_out(dataset, held_out, seed)
+    rest = "" if known is None else f" {len(known)} others are held out for novelty."
+    say(f"Training {method} on {len(trained)} examples of {dataset.name}.{rest}")
+    fit_and_save(learner, trained, out, settings, held_out=known, resume=resume, speaks=speaks)
     leave_processes()
+
+
+def without_held_out(
+    dataset: "sf.Dataset", share: float | None, seed: int
+) -> "tuple[sf.Dataset, sf.Dataset | None]":
+    """Divide data into what is trained on, and known examples for the p-values of novelty.
+
+    Args:
+        dataset: All of them.
+        share: Of each class; None for a tenth, or nothing where that is fewer than `HELD_OUT` examples.
+        seed: Chooses them; the same for the same run.
+
+    Returns:
+        Both parts; None instead of the second if nothing is held out.
+    """
+    from surefind.data.splits import validation_split
+    from surefind.learning.seeds import seeded
+
+    if share is None:
+        share = 0.1 if len(dataset) >= 10 * HELD_OUT else 0.0
+    if not share or dataset.labels is None:
+        return dataset, None
+    parts = validation_split(dataset, seeded(seed, "held out"), share=share)
+    return parts.train, parts["validation"]
 
 
 def fit_and_save(
@@ -182,6 +220,7 @@ def fit_and_save(
     out: Path,
     settings: dict[str, Any],
     *,
+    held_out: "sf.Dataset | None" = None,
     resume: bool,
     speaks: bool = True,
 ) -> None:
@@ -192,6 +231,7 @@ def fit_and_save(
         dataset: The training data.
         out: The run's folder.
         settings: For config.toml; `check_run` has allowed them.
+        held_out: Known examples that are not trained on, for novelty.
         resume: Whether an existing run is resumed.
         speaks: Whether this process prints and writes the run's files.
 
@@ -207,7 +247,7 @@ def fit_and_save(
     before = None if run is None else run.fingerprint
     try:
         with stage_progress() as shown, whole_steps(shown) as report:
-            learner.fit(dataset, folder=out / "stages", report=report)
+            learner.fit(dataset, held_out=held_out, folder=out / "stages", report=report)
     except KeyboardInterrupt as stop:
         if run is not None:
             run.log("interrupted by the user; there is a checkpoint")
@@ -222,8 +262,25 @@ def fit_and_save(
         if run.fingerprint != before:
             run.forget_evaluation()
         finish_run(run, learner)
+    say(novelty_sentence(learner))
     say(f"Saved the model and its history in {out}.")
     say(f"Next: {next_command(out, settings)}")
+
+
+def novelty_sentence(learner: "sf.MetricLearner") -> str:
+    """Say what the p-values of novelty rest on."""
+    guard = learner.novelty_
+    if guard is None:
+        return "There are too few examples for novelty: inputs unlike all of them are not noticed."
+    n, least = len(guard.model.known), guard.model.least
+    if guard.model.held_out:
+        return f"Novelty: p-values rest on {n:,} held-out examples; the smallest is {least:.2g}."
+    frozen = not guard.stages
+    doubt = "" if frozen else " New inputs may be flagged more often than p says; --held-out helps."
+    return (
+        f"Novelty: p-values rest on {n:,} training examples, cross-fitted; the smallest is {least:.2g}."
+        f"{doubt}"
+    )
 
 
 def say_how_long(learner: "sf.MetricLearner", dataset: "sf.Dataset", *, resume: bool) -> None:
