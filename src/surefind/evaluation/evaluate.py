@@ -27,6 +27,7 @@ out, not set to chance.
 | auroc, auprc, fpr95 | detecting out-of-distribution inputs by uncertainty | higher, higher, lower |
 | nearest_distance_auroc, novelty_auroc | the first of them by distance, by novelty | higher |
 | ausc, r_auroc, aurc | detecting wrong retrievals by uncertainty | higher, higher, lower |
+| false_alarms_1, false_alarms_5 | known inputs that novelty flags at p <= 1 %, 5 % | at most that |
 | nearest_distance_r_auroc, novelty_r_auroc | r_auroc by distance, by novelty | higher |
 | ece | calibration of the sampled neighbours' agreement | lower |
 | agreement_ausc, agreement_r_auroc | detecting wrong retrievals by disagreement | higher |
@@ -299,6 +300,8 @@ class Detectors:
         for prefix, uncertainty in self.searched.items():
             scored = judged.hits[asked, 0], uncertainty[asked]
             _add(result, f"{prefix}r_auroc", metrics.r_auroc, scored, generator)
+        if "novelty_" in self.scores:
+            result.values.update(false_alarms(self.scores["novelty_"]))
         pairs = {} if ood is None else self.pairs(ood)
         for prefix, both in pairs.items():
             if prefix:  # κ's own is there already
@@ -308,6 +311,12 @@ class Detectors:
 def novelty_score(novelty: Any) -> np.ndarray:
     """Return p-values as uncertainties: -log p, which tells small ones apart where 1 - p rounds to one."""
     return -np.log(np.asarray(novelty, dtype=np.float64))
+
+
+def false_alarms(score: Float[np.ndarray, " n"]) -> dict[str, float]:
+    """Return the shares of known inputs that are flagged at p <= 1 % and 5 %, from `novelty_score`."""
+    # A hair above, because p went through a logarithm.
+    return {f"false_alarms_{a}": float(np.mean(np.exp(-score) <= a / 100 + 1e-9)) for a in (1, 5)}
 
 
 def _by_kappa(embeddings: Embeddings) -> dict[str, np.ndarray]:

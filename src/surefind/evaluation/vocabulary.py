@@ -80,6 +80,16 @@ METRICS = (
         "higher",
         "OOD detection by novelty; 0.5 is chance",
     ),
+    *(
+        Metric(
+            f"false_alarms_{a}",
+            f"flagged at {a} %",
+            _OOD,
+            "lower",
+            f"known inputs that novelty flags at p <= {a} %; promised: at most {a} %",
+        )
+        for a in (1, 5)
+    ),
     Metric(
         "auprc", "AUPRC", _OOD, "higher", "area under the precision-recall curve of the same task"
     ),
@@ -147,6 +157,8 @@ DEFINITIONS = {
     "R-AUROC, to the nearest item that is searched.",
     "novelty_auroc": "With the novelty of the input in place of 1/κ: a p-value, small for an input unlike "
     "the training data.",
+    "false_alarms_1": "Fraction of known test inputs with a p-value of novelty of at most 1 % or 5 %; the "
+    "promise is at most that fraction.",
     "auprc": "Area under the precision-recall curve of the same task; chance is the fraction of OOD "
     "inputs.",
     "fpr95": "Fraction of in-distribution inputs rejected when 95 % of the OOD inputs are detected.",

@@ -135,7 +135,7 @@ def train(
     held_out: Annotated[
         float | None,
         Option(
-            help="Share of the examples not trained on, for novelty; a tenth if that is 300 or more, else 0."
+            help="Share of the examples not trained on, for novelty; a tenth if that is 300 or more."
         ),
     ] = None,
     on_bad: options.OnBad = "refuse",

@@ -31,6 +31,7 @@ from surefind.evaluation.evaluate import (
     LARGEST_UNCERTAINTY,
     Evaluation,
     evaluate,
+    false_alarms,
     judge,
     kappa_histogram,
     measure,
@@ -333,6 +334,8 @@ def _measure_baseline(
         uncertainty["ood"], detection = scores.ood, (scores.id, scores.ood)
     generator = seeded(seed, "evaluation")
     found = measure(judged, generator, uncertainty=scores.retrieval, detection=detection)
+    if name == "novelty":
+        found.values.update(false_alarms(scores.id))
     _save_artifacts(artifacts, problem, uncertainty, {}, seed)
     more = {name: {"auroc": auroc(scores.id, ood)} for name, ood in scores.more_ood.items()}
     return _measured(found) | {"ood": _ood_results(problem, found.values, more)}
