@@ -7,6 +7,7 @@ CLINC150 intents through all-MiniLM-L6-v2; needs transformers and the package gt
 
 import json
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,25 +25,41 @@ def cub200(data: Path) -> Columns:
 
 
 def lfw(data: Path) -> Columns:
-    """Embed faces as the model was trained: RGB, 112 × 112, from -1 to 1."""
-    import onnxruntime
+    """Embed aligned faces; the lengths that their vectors had are kept beside them."""
     from PIL import Image
 
     from surefind.data.tables import read_table
 
     table = read_table(data / "lfw" / "labels.csv")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # the model announces one face at a time, and takes many
-    model = onnxruntime.InferenceSession(data / "weights" / "w600k_mbf.onnx", options)
-    name = model.get_inputs()[0].name
     vectors = []
     for files in batches(table["file"]):
         images = [Image.open(data / "lfw" / "images" / f).convert("RGB") for f in files]
         pixels = np.stack([np.asarray(i, dtype=np.float32) for i in images])
-        scaled = ((pixels - 127.5) / 127.5).transpose(0, 3, 1, 2)
+        vectors.append(face_vectors(data, pixels.transpose(0, 3, 1, 2)))
+    raw = np.concatenate(vectors)
+    lengths = np.linalg.norm(raw, axis=1)
+    return {"vectors": unit(raw), "lengths": lengths, "labels": np.array(table["label"])}
+
+
+def face_vectors(data: Path, pixels: np.ndarray) -> np.ndarray:
+    """Pass RGB images (n, 3, 112, 112) from 0 to 255 through the face model, as it was trained."""
+    model = face_model(data)
+    name = model.get_inputs()[0].name
+    vectors = []
+    for start in range(0, len(pixels), BATCH):
+        scaled = ((pixels[start : start + BATCH] - 127.5) / 127.5).astype(np.float32)
         vectors.append(model.run(None, {name: np.ascontiguousarray(scaled)})[0])
-    return {"vectors": unit(np.concatenate(vectors)), "labels": np.array(table["label"])}
+    return np.concatenate(vectors)
+
+
+@cache
+def face_model(data: Path) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3  # the model announces one face at a time, and takes many
+    return onnxruntime.InferenceSession(data / "weights" / "w600k_mbf.onnx", options)
 
 
 def clinc150(data: Path) -> Columns:
