@@ -2,10 +2,10 @@
 
     python benchmarks/novelty.py --data DATA [--work FOLDER]
 
-Costs are CPU time of embedding with novelty over that without, alternating in one process, one thread. Vectors:
-`LaplaceHead` is fitted to some classes; other classes of the same kind are the known inputs, whose flagged
-shares are reported, and another kind of thing the unknown ones. Results that are there are kept; novelty of
-trained networks is a row of `surefind bench`.
+Costs are CPU time of embedding with novelty over that without, alternating in one process, one thread. For
+vectors, `LaplaceHead` is fitted to some classes; other classes of the same kind are the known inputs, whose
+flagged shares are reported, and another kind of thing the unknown ones. Results that are there are kept;
+novelty of trained networks is a row of `surefind bench`.
 """
 
 import argparse
