@@ -55,6 +55,11 @@ LEAST = 20
 """Known examples below which nothing is fitted."""
 CONFIDENCE = 0.95
 WEIGHTS = {"shape": 1.0, "log_shape": 1.0, "magnitude": 1.0, "density": 2.0}
+LEAST_SPREADS = {"shape": 0.01, "log_shape": 0.01, "magnitude": 0.5, "density": 0.01}
+"""What a score's standard deviation is taken to be at least. That of a magnitude is what log(1 + χ²) has:
+lengths that hardly differ (unit vectors) must not make rounding an event."""
+CLOSE = 0.5
+"""Factor of the usual distance below which being closer says nothing more."""
 QUIET = 1e-3
 """What is added to a statistic before its logarithm, in units of the stage's typical length."""
 
@@ -78,7 +83,7 @@ class References:
     def score(self, values: Tensor) -> Tensor:
         """Return the logarithm of the local outlier factor of statistics (n, m)."""
         distance, who = nearest_points((values - self.centre) @ self.directions, self.points)
-        return (distance.mean(1) / self.spread[who].mean(1)).clamp(min=TINY).log()
+        return (distance.mean(1) / self.spread[who].mean(1)).clamp(min=CLOSE).log()
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +290,8 @@ def fit_novelty_model(
             )
             part = _fit_scores(statistics, embeddings, others, maps)
             raw[own] = part._scores([x[own] for x in statistics], embeddings[own])
-    usual = torch.stack([raw.mean(0), raw.std(0).clamp(min=1e-6)], dim=1)
+    least = raw.new_tensor([LEAST_SPREADS[name] for name in whole.names])
+    usual = torch.stack([raw.mean(0), raw.std(0).maximum(least)], dim=1)
     known = ((raw - usual[:, 0]) / usual[:, 1]).clamp(-MOST, MOST) @ whole._weights()
     return NoveltyModel(
         whole.unit,
@@ -354,10 +360,12 @@ def _fit_references(values: Tensor) -> References:
     keep = slice(-min(DIRECTIONS, len(found)), None)
     directions = vectors[:, keep] / found[keep].sqrt() / scale[:, None]
     points = ((values[:REFERENCES] - centre) @ directions).float()
-    squared = torch.cdist(points.double(), points.double())
-    squared.fill_diagonal_(torch.inf)
+    distances = torch.cdist(points.double(), points.double())
+    distances.fill_diagonal_(torch.inf)
     k = min(NEAREST, len(points) - 1)
-    own = squared.topk(k, dim=1, largest=False).values.mean(1).clamp(min=TINY)
+    own = distances.topk(k, dim=1, largest=False).values.mean(1)
+    # Copies have no distance, so that any rounding would be far: a tenth of the usual one is the least.
+    own = own.clamp(min=max(TINY, 0.1 * float(own.mean())))
     return References(centre.float(), directions.float(), points, own.float())
 
 
