@@ -286,20 +286,21 @@ def stage_statistics_oracle(output, channels=None, positions=None):
     return torch.cat([torch.mean(flat, 2), torch.std(flat, 2, correction=0)], dim=1)
 
 
-def local_outlier_factor(fitted, references, queries, nearest, shrinkage, most):
+def local_outlier_factor(fitted, references, queries, nearest, shrinkage, most, farthest):
     """Mean distance to the nearest references over their mean distance to their own, after whitening.
 
-    The whitening is that of ``fitted``: standardise with a little of the typical spread added to each,
-    shrink correlations towards none, keep the ``most`` widest principal directions.
+    The whitening is that of ``fitted``: standardise with a little of the typical spread added to each, hold
+    within ``farthest``, shrink correlations towards none, keep the ``most`` widest principal directions.
     """
     centre = np.array([np.mean(column) for column in fitted.T])
     spread = np.array([np.std(column, ddof=1) for column in fitted.T])
     scale = spread + 0.01 * math.sqrt(np.mean(spread**2)) + 1e-12
-    x = (fitted - centre) / scale
+    standard = lambda v: np.clip((v - centre) / scale, -farthest, farthest)
+    x = standard(fitted)
     correlation = (1 - shrinkage) * (x.T @ x) / len(x) + shrinkage * np.eye(x.shape[1])
     variance, vectors = np.linalg.eigh(correlation)
     widest = np.argsort(variance)[::-1][:most]
-    whiten = lambda v: ((v - centre) / scale) @ vectors[:, widest] / np.sqrt(variance[widest])
+    whiten = lambda v: standard(v) @ vectors[:, widest] / np.sqrt(variance[widest])
     points = whiten(references)
 
     def mean_distance(point, others):

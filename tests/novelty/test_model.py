@@ -10,6 +10,7 @@ import surefind as sf
 from surefind.novelty import model as module
 from surefind.novelty.model import (
     DIRECTIONS,
+    FARTHEST,
     NEAREST,
     SHRINKAGE,
     NoveltyModel,
@@ -42,6 +43,7 @@ def fitted(normal, n=60, held_out=None, *, maps=True, seed=0, **shape):
 def test_shapes_are_scored_by_their_local_outlier_factor(normal):
     (statistics, _), model = fitted(normal)
     queries, embeddings = world(normal, 7)
+    queries[0][0] *= torch.linspace(0.01, 30, 12)
     parts = model.shape.score(module.shapes(queries))
     unit_rows = lambda stages: np.concatenate(
         [s / np.sqrt((s**2).mean(1, keepdims=True)) for s in (x.double().numpy() for x in stages)],
@@ -54,6 +56,7 @@ def test_shapes_are_scored_by_their_local_outlier_factor(normal):
         NEAREST,
         SHRINKAGE,
         DIRECTIONS,
+        FARTHEST,
     )
     np.testing.assert_allclose(parts.exp(), expected, rtol=1e-4)
     assert embeddings.shape == (7, 4)
@@ -66,7 +69,7 @@ def test_few_directions_and_few_references(normal, monkeypatch):
     values, queries = normal(60, 9), normal(6, 9)
     found = module._fit_references(values).score(queries.float())
     expected = oracles.local_outlier_factor(
-        values.numpy(), values[:25].numpy(), queries.numpy(), NEAREST, SHRINKAGE, 5
+        values.numpy(), values[:25].numpy(), queries.numpy(), NEAREST, SHRINKAGE, 5, FARTHEST
     )
     np.testing.assert_allclose(found.exp(), expected, rtol=1e-4)
 
@@ -80,7 +83,7 @@ def test_scores_by_their_definitions(normal):
         [np.log(x.double().abs().numpy() / u + 1e-3) for x, u in zip(stages, unit, strict=True)], 1
     )
     lof = oracles.local_outlier_factor(
-        logs(statistics), logs(statistics), logs(queries), NEAREST, SHRINKAGE, DIRECTIONS
+        logs(statistics), logs(statistics), logs(queries), NEAREST, SHRINKAGE, DIRECTIONS, FARTHEST
     )
     np.testing.assert_allclose(raw[:, 1].exp(), lof, rtol=1e-4)
     lengths = lambda stages: np.stack(

@@ -26,6 +26,7 @@ from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import InputSpec
 from surefind.embeddings import Embeddings, as_tensor
+from surefind.errors import InputError
 from surefind.learning.distributed import gather_rows, part, world
 from surefind.learning.inference import batches
 from surefind.learning.methods.contract import Embedder, prefixed, unprefixed
@@ -53,6 +54,9 @@ class Novelty:
             `surefind.novelty.statistics`.
         sample: Most training examples, and most held-out ones, that are looked at.
         confidence: With what probability over the held-out examples the promise holds.
+
+    Raises:
+        InputError: If the sample is below 20, or the confidence is not between 0 and 1.
     """
 
     stages: tuple[str, ...] | None = None
@@ -62,6 +66,12 @@ class Novelty:
     def __post_init__(self) -> None:
         check_int("sample", self.sample, least=LEAST)
         check_fraction("confidence", self.confidence)
+        if self.confidence in (0, 1):
+            raise InputError(
+                f"confidence must be above 0 and below 1; got {self.confidence!r}. No number of examples "
+                "gives certainty; 0.95 is usual.",
+                field="confidence",
+            )
 
 
 @dataclass(frozen=True, eq=False)

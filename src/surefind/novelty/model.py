@@ -11,8 +11,9 @@ input, each fitted to a sample of the training data alone:
 
 A local outlier factor (Breunig et al. 2000) is the mean distance to the nearest references, divided by
 theirs to their own: where training data lie close together, a small distance is already much. It is taken
-after whitening (correlations shrunk by a tenth towards none, the `DIRECTIONS` widest kept), among
-`REFERENCES` references. Scores are logged, standardised on known examples, and added up to s(x).
+after standardising, each statistic within `FARTHEST`, and whitening (correlations shrunk by a tenth towards
+none, the `DIRECTIONS` widest kept), among `REFERENCES` references. Scores are logged, standardised on known
+examples, and added up to s(x).
 
 **p-value.** Of n known examples that nothing was fitted to, k have a score of at least s(x). p(x) is the
 upper confidence bound of the probability that a known input has one, given k of n. So for each α, decided
@@ -58,6 +59,9 @@ WEIGHTS = {"shape": 1.0, "log_shape": 1.0, "magnitude": 1.0, "density": 2.0}
 LEAST_SPREADS = {"shape": 0.01, "log_shape": 0.01, "magnitude": 0.5, "density": 0.01}
 """What a score's standard deviation is taken to be at least. That of a magnitude is what log(1 + χ²) has:
 lengths that hardly differ (unit vectors) must not make rounding an event."""
+FARTHEST = 5.0
+"""Standard deviations beyond which a single statistic is not followed: one channel that was silent for all
+of the training data must not outweigh all others when it speaks."""
 CLOSE = 0.5
 """Factor of the usual distance below which being closer says nothing more."""
 QUIET = 1e-3
@@ -70,19 +74,22 @@ class References:
 
     Attributes:
         centre: Mean of the statistics (m).
-        directions: Whitening, widest directions only (m, r).
+        scale: What each of them differs by (m).
+        directions: Whitening after these, widest directions only (m, r).
         points: References after it (k, r).
         spread: Mean distance of each to its own nearest (k).
     """
 
     centre: Tensor
+    scale: Tensor
     directions: Tensor
     points: Tensor
     spread: Tensor
 
     def score(self, values: Tensor) -> Tensor:
         """Return the logarithm of the local outlier factor of statistics (n, m)."""
-        distance, who = nearest_points((values - self.centre) @ self.directions, self.points)
+        standard = _standard(values, self.centre, self.scale)
+        distance, who = nearest_points(standard @ self.directions, self.points)
         return (distance.mean(1) / self.spread[who].mean(1)).clamp(min=CLOSE).log()
 
 
@@ -353,20 +360,24 @@ def _fit_references(values: Tensor) -> References:
     spread = values.std(0)
     # A channel that never moved must not turn a whisper into an event.
     scale = spread + 0.01 * _rms(spread[None])[0] + 1e-12
-    x = (values - centre) / scale
+    x = _standard(values, centre, scale)
     correlation = (1 - SHRINKAGE) * x.T @ x / len(x)
     correlation.diagonal().add_(SHRINKAGE)
     found, vectors = torch.linalg.eigh(correlation)
     keep = slice(-min(DIRECTIONS, len(found)), None)
-    directions = vectors[:, keep] / found[keep].sqrt() / scale[:, None]
-    points = ((values[:REFERENCES] - centre) @ directions).float()
+    directions = vectors[:, keep] / found[keep].sqrt()
+    points = (x[:REFERENCES] @ directions).float()
     distances = torch.cdist(points.double(), points.double())
     distances.fill_diagonal_(torch.inf)
     k = min(NEAREST, len(points) - 1)
     own = distances.topk(k, dim=1, largest=False).values.mean(1)
     # Copies have no distance, so that any rounding would be far: a tenth of the usual one is the least.
     own = own.clamp(min=max(TINY, 0.1 * float(own.mean())))
-    return References(centre.float(), directions.float(), points, own.float())
+    return References(centre.float(), scale.float(), directions.float(), points, own.float())
+
+
+def _standard(values: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+    return ((values - centre) / scale).clamp(-FARTHEST, FARTHEST)
 
 
 def _rms(x: Tensor) -> Tensor:
