@@ -201,7 +201,7 @@ def test_several_threads_embed_with_one_model():
     batches = [test[i : i + 20 + i % 7].read() for i in range(0, 300, 10)]
     expected = [p_of(learner, x) for x in batches]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda x: p_of(learner, x), batches * 4))
+        found = list(pool.map(lambda x: p_of(learner, x), batches * 2))
     for i, p in enumerate(found):
         assert torch.equal(p, expected[i % len(batches)])
 
@@ -220,7 +220,8 @@ def test_of_vectors_direction_and_length_are_looked_at(backbone):
     centres = nn.functional.normalize(torch.randn(6, 8, generator=generator), dim=1)
     sets = [clusters(400, centres[:4], seed=i) for i in range(3)]
     encoder = sf.Encoder(backbone(), nn.Linear(8, 4))
-    learner = sf.MetricLearner(encoder, epochs=1).fit(sets[0], held_out=sets[1])
+    learner = sf.MetricLearner(encoder, method="deterministic", epochs=1)
+    learner.fit(sets[0], held_out=sets[1])
     assert learner.novelty_.stages == ()
     assert learner.novelty_.model.names == ("shape", "magnitude", "density")
     vectors = sets[2].inputs
@@ -301,7 +302,7 @@ def pass_of(learner, folder, dataset, held_out, *, cut_at=None):
     return seen
 
 
-@pytest.mark.parametrize("cut_at", [1, 4, 8, 9, 11])
+@pytest.mark.parametrize("cut_at", [1, 4, 9])
 def test_a_pass_that_was_cut_off_resumes(kept_at_once, tmp_path, cut_at):
     train, test = small_learners.digits()
     learner = small_learners.learner(epochs=0).fit(train)
@@ -333,7 +334,7 @@ def changed(train, test):
             test,
         ),
         "stages": (small_learners.learner(epochs=0, novelty=Novelty(stages=("0",))), train, test),
-        "held out": (small_learners.learner(epochs=0), train, train[:200]),
+        "held out": (small_learners.learner(epochs=0), train, train[:60]),
         "examples": (
             small_learners.learner(epochs=0),
             sf.Dataset(255 - train.inputs, labels),
@@ -349,7 +350,7 @@ def changed(train, test):
     ["weights", "method", "preprocessing", "stages", "held out", "examples", "order", "sample"],
 )
 def test_what_another_pass_kept_is_not_mixed_in(kept_at_once, tmp_path, change):
-    train, test = (data[:200] for data in small_learners.digits())
+    train, test = (data[:60] for data in small_learners.digits())
     small_learners.learner(epochs=0).fit(train).fit_novelty(train, held_out=test, folder=tmp_path)
     learner, dataset, held_out = changed(train, test)[change]
     learner.fit(dataset)
