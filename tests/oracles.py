@@ -5,6 +5,7 @@ import math
 import mpmath
 import numpy as np
 import scipy.linalg
+import scipy.stats
 import torch
 from torch.func import hessian, jacrev
 
@@ -264,3 +265,65 @@ def gated(p, alpha, decision):
     if p <= 10 * alpha and decision == "match":
         return "review"
     return decision
+
+
+def stage_statistics_oracle(output, channels=None, positions=None):
+    """Mean and population standard deviation over positions, channel by channel; a vector as it is.
+
+    ``channels`` and ``positions`` list the entries that are looked at, all by default; for a map, positions
+    are (rows, columns).
+    """
+    if output.ndim == 2:
+        return output[:, channels] if channels is not None else output
+    if output.ndim == 3:
+        output = output.transpose(1, 2)[..., None]
+        positions = None if positions is None else (positions, [0])
+    if channels is not None:
+        output = output[:, channels]
+    if positions is not None:
+        output = output[:, :, positions[0]][:, :, :, positions[1]]
+    flat = output.double().flatten(2)
+    return torch.cat([torch.mean(flat, 2), torch.std(flat, 2, correction=0)], dim=1)
+
+
+def local_outlier_factor(fitted, references, queries, nearest, shrinkage, most, farthest):
+    """Mean distance to the nearest references over their mean distance to their own, after whitening.
+
+    The whitening is that of ``fitted``: standardise with a little of the typical spread added to each, hold
+    within ``farthest``, shrink correlations towards none, keep the ``most`` widest principal directions.
+    """
+    centre = np.array([np.mean(column) for column in fitted.T])
+    spread = np.array([np.std(column, ddof=1) for column in fitted.T])
+    scale = spread + 0.01 * math.sqrt(np.mean(spread**2)) + 1e-12
+    standard = lambda v: np.clip((v - centre) / scale, -farthest, farthest)
+    x = standard(fitted)
+    correlation = (1 - shrinkage) * (x.T @ x) / len(x) + shrinkage * np.eye(x.shape[1])
+    variance, vectors = np.linalg.eigh(correlation)
+    widest = np.argsort(variance)[::-1][:most]
+    whiten = lambda v: standard(v) @ vectors[:, widest] / np.sqrt(variance[widest])
+    points = whiten(references)
+
+    def mean_distance(point, others):
+        return np.mean(np.sort([math.dist(point, other) for other in others])[:nearest])
+
+    own = [mean_distance(p, np.delete(points, i, axis=0)) for i, p in enumerate(points)]
+    factors = []
+    for query in whiten(queries):
+        who = np.argsort([math.dist(query, p) for p in points])[:nearest]
+        factors.append(mean_distance(query, points) / np.mean([own[i] for i in who]))
+    return np.array(factors)
+
+
+def clopper_pearson(k, n, confidence):
+    """Upper confidence bound of a probability after k of n."""
+    return 1.0 if k == n else scipy.stats.beta.ppf(confidence, k + 1, n - k)
+
+
+def garwood(k, confidence):
+    """Upper confidence bound of the mean of a Poisson count k."""
+    return scipy.stats.chi2.ppf(confidence, 2 * (k + 1)) / 2
+
+
+def at_least(known, score):
+    """How many known scores are at least a score."""
+    return sum(1 for s in known if s >= score)

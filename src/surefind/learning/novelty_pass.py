@@ -23,8 +23,10 @@ import torch
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.data.images import ImageFiles
 from surefind.data.inputs import InputSpec
-from surefind.embeddings import Embeddings
+from surefind.embeddings import Embeddings, as_tensor
+from surefind.errors import InputError
 from surefind.learning.distributed import gather_rows, part, world
 from surefind.learning.inference import batches
 from surefind.learning.methods.contract import Embedder, prefixed, unprefixed
@@ -52,11 +54,24 @@ class Novelty:
             `surefind.novelty.statistics`.
         sample: Most training examples, and most held-out ones, that are looked at.
         confidence: With what probability over the held-out examples the promise holds.
+
+    Raises:
+        InputError: If the sample is below 20, or the confidence is not between 0 and 1.
     """
 
     stages: tuple[str, ...] | None = None
     sample: int = 10_000
     confidence: float = CONFIDENCE
+
+    def __post_init__(self) -> None:
+        check_int("sample", self.sample, least=LEAST)
+        check_fraction("confidence", self.confidence)
+        if self.confidence in (0, 1):
+            raise InputError(
+                f"confidence must be above 0 and below 1; got {self.confidence!r}. No number of examples "
+                "gives certainty; 0.95 is usual.",
+                field="confidence",
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +118,10 @@ def watched(
     if embedder.runs_network_once:
         with watch.watching():
             found = embedder.embed(inputs)
-        return found, watch.take()
+        return found, watch.take(len(inputs))
     with torch.no_grad(), watch.watching():
         network.backbone(inputs)
-    return embedder.embed(inputs), watch.take()
+    return embedder.embed(inputs), watch.take(len(inputs))
 
 
 def fit_novelty(
@@ -137,8 +152,6 @@ def fit_novelty(
     Returns:
         The guard; None if there are fewer than 20 examples, or 20 held-out ones.
     """
-    check_int("sample", options.sample, least=LEAST)
-    check_fraction("confidence", options.confidence)
     sample = dataset[sampled_rows(len(dataset), options.sample, seed)]
     known = None
     if held_out is not None:
@@ -148,23 +161,16 @@ def fit_novelty(
     reading: dict[str, Any] = {"preprocessing": spec, "workers": workers}
     stages = options.stages
     if stages is None:
-        first = next(batches(sample[:2], embedder.network, **reading))
-        stages = choose_stages(embedder.network.backbone, first)
+        stages = choose_stages(embedder.network.backbone, _first(sample, embedder, reading))
     total = len(sample) + (0 if known is None else len(known))
 
     def gathered(data: Dataset, name: str, before: int) -> tuple[list[Tensor], Tensor]:
-        # Named by the weights: those of another training give other statistics.
-        key = digest([*embedder.tensors().values()])
-        place = None if folder is None else folder / f"novelty-{name}-{world()[0]}.safetensors"
-        return _pass(
-            embedder,
-            data,
-            stages,
-            reading,
-            place,
-            {"weights": key, "stages": list(stages), "examples": len(data), "seed": seed},
-            lambda done: on_batch(before + done, total),
-        )
+        kept = None
+        if folder is not None:
+            settings = _settings(embedder, data, stages, reading, seed)
+            kept = folder / f"novelty-{name}-{world()[0]}.safetensors", settings
+        report = lambda done: on_batch(before + done, total)  # noqa: E731
+        return _pass(embedder, data, stages, reading, kept, report)
 
     statistics, mean = gathered(sample, "sample", 0)
     others = None if known is None else gathered(known, "held-out", len(sample))
@@ -194,22 +200,41 @@ def novelty_model(
     return fit_novelty_model(statistics, mean, generator=generator, **how)
 
 
+def _settings(
+    embedder: Embedder, data: Dataset, stages: Sequence[str], reading: dict[str, Any], seed: int
+) -> dict[str, Any]:
+    """Return what decides the statistics of a process's rows: those kept are of no use with others."""
+    own = part(len(data))
+    found, statistics = watched(embedder, stages, _first(data, embedder, reading))
+    inputs = data.inputs
+    return {
+        "weights": digest(embedder.tensors().values()),
+        # What the weights do not say: the method's options, and how inputs are prepared.
+        "first": digest([*statistics, found.mean]),
+        "stages": list(stages),
+        "rows": [own.start, own.stop, len(data)],
+        "inputs": inputs.fingerprint()
+        if isinstance(inputs, ImageFiles)
+        else digest([as_tensor("inputs", inputs)]),
+        "seed": seed,
+    }
+
+
+def _first(data: Dataset, embedder: Embedder, reading: dict[str, Any]) -> Tensor:
+    return next(batches(data[:2], embedder.network, **reading))
+
+
 def _pass(
     embedder: Embedder,
     data: Dataset,
     stages: Sequence[str],
     reading: dict[str, Any],
-    place: Path | None,
-    settings: dict[str, Any],
+    keep: tuple[Path, dict[str, Any]] | None,
     on_rows: Callable[[int], None],
 ) -> tuple[list[Tensor], Tensor]:
     """Return statistics of each stage and embeddings of all data; what a file holds is not done again."""
     own = part(len(data))
-    kept: list[Tensor] = []
-    if place is not None and place.exists():
-        tensors, metadata = load_tensors(place)
-        if metadata == settings:
-            kept = [tensors[str(i)] for i in range(len(tensors))]
+    kept = [] if keep is None else _kept(*keep)
     done = len(kept[0]) if kept else 0
     parts = [kept] if kept else []
     saved = time.monotonic()
@@ -219,16 +244,24 @@ def _pass(
         parts.append([*(x.cpu() for x in statistics), found.mean.float().cpu()])
         done += len(inputs)
         on_rows(done)
-        if place is not None and (time.monotonic() - saved > SAVE_EVERY):
+        if keep is not None and time.monotonic() - saved > SAVE_EVERY:
             parts = [_joined(parts)]
-            _keep(place, parts[0], settings)
+            _keep(*keep, parts[0])
             saved = time.monotonic()
     *statistics, mean = _joined(parts)
     n = len(data)
     return [gather_rows(x, n) for x in statistics], gather_rows(mean, n)
 
 
-def _keep(place: Path, columns: Sequence[Tensor], settings: dict[str, Any]) -> None:
+def _kept(place: Path, settings: dict[str, Any]) -> list[Tensor]:
+    """Return what an earlier pass with the same settings kept, if there was one."""
+    if not place.exists():
+        return []
+    tensors, metadata = load_tensors(place)
+    return [tensors[str(i)] for i in range(len(tensors))] if metadata == settings else []
+
+
+def _keep(place: Path, settings: dict[str, Any], columns: Sequence[Tensor]) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     save_tensors(place, {str(i): column for i, column in enumerate(columns)}, settings)
 

@@ -11,8 +11,9 @@ input, each fitted to a sample of the training data alone:
 
 A local outlier factor (Breunig et al. 2000) is the mean distance to the nearest references, divided by
 theirs to their own: where training data lie close together, a small distance is already much. It is taken
-after whitening (correlations shrunk by a tenth towards none, the `DIRECTIONS` widest kept), among
-`REFERENCES` references. Scores are logged, standardised on known examples, and added up to s(x).
+after standardising, each statistic within `FARTHEST`, and whitening (correlations shrunk by a tenth towards
+none, the `DIRECTIONS` widest kept), among `REFERENCES` references. Scores are logged, standardised on known
+examples, and added up to s(x).
 
 **p-value.** Of n known examples that nothing was fitted to, k have a score of at least s(x). p(x) is the
 upper confidence bound of the probability that a known input has one, given k of n. So for each α, decided
@@ -55,6 +56,14 @@ LEAST = 20
 """Known examples below which nothing is fitted."""
 CONFIDENCE = 0.95
 WEIGHTS = {"shape": 2.0, "log_shape": 1.0, "magnitude": 1.0, "density": 2.0}
+LEAST_SPREADS = {"shape": 0.01, "log_shape": 0.01, "magnitude": 0.5, "density": 0.01}
+"""What a score's standard deviation is taken to be at least. That of a magnitude is what log(1 + χ²) has:
+lengths that hardly differ (unit vectors) must not make rounding an event."""
+FARTHEST = 5.0
+"""Standard deviations beyond which a single statistic is not followed: one channel that was silent for all
+of the training data must not outweigh all others when it speaks."""
+CLOSE = 0.5
+"""Factor of the usual distance below which being closer says nothing more."""
 QUIET = 1e-3
 """What is added to a statistic before its logarithm, in units of the stage's typical length."""
 
@@ -65,20 +74,23 @@ class References:
 
     Attributes:
         centre: Mean of the statistics (m).
-        directions: Whitening, widest directions only (m, r).
+        scale: What each of them differs by (m).
+        directions: Whitening after these, widest directions only (m, r).
         points: References after it (k, r).
         spread: Mean distance of each to its own nearest (k).
     """
 
     centre: Tensor
+    scale: Tensor
     directions: Tensor
     points: Tensor
     spread: Tensor
 
     def score(self, values: Tensor) -> Tensor:
         """Return the logarithm of the local outlier factor of statistics (n, m)."""
-        distance, who = nearest_points((values - self.centre) @ self.directions, self.points)
-        return (distance.mean(1) / self.spread[who].mean(1)).clamp(min=TINY).log()
+        standard = _standard(values, self.centre, self.scale)
+        distance, who = nearest_points(standard @ self.directions, self.points)
+        return (distance.mean(1) / self.spread[who].mean(1)).clamp(min=CLOSE).log()
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +297,8 @@ def fit_novelty_model(
             )
             part = _fit_scores(statistics, embeddings, others, maps)
             raw[own] = part._scores([x[own] for x in statistics], embeddings[own])
-    usual = torch.stack([raw.mean(0), raw.std(0).clamp(min=1e-6)], dim=1)
+    least = raw.new_tensor([LEAST_SPREADS[name] for name in whole.names])
+    usual = torch.stack([raw.mean(0), raw.std(0).maximum(least)], dim=1)
     known = ((raw - usual[:, 0]) / usual[:, 1]).clamp(-MOST, MOST) @ whole._weights()
     return NoveltyModel(
         whole.unit,
@@ -347,18 +360,24 @@ def _fit_references(values: Tensor) -> References:
     spread = values.std(0)
     # A channel that never moved must not turn a whisper into an event.
     scale = spread + 0.01 * _rms(spread[None])[0] + 1e-12
-    x = (values - centre) / scale
+    x = _standard(values, centre, scale)
     correlation = (1 - SHRINKAGE) * x.T @ x / len(x)
     correlation.diagonal().add_(SHRINKAGE)
     found, vectors = torch.linalg.eigh(correlation)
     keep = slice(-min(DIRECTIONS, len(found)), None)
-    directions = vectors[:, keep] / found[keep].sqrt() / scale[:, None]
-    points = ((values[:REFERENCES] - centre) @ directions).float()
-    squared = torch.cdist(points.double(), points.double())
-    squared.fill_diagonal_(torch.inf)
+    directions = vectors[:, keep] / found[keep].sqrt()
+    points = (x[:REFERENCES] @ directions).float()
+    distances = torch.cdist(points.double(), points.double())
+    distances.fill_diagonal_(torch.inf)
     k = min(NEAREST, len(points) - 1)
-    own = squared.topk(k, dim=1, largest=False).values.mean(1).clamp(min=TINY)
-    return References(centre.float(), directions.float(), points, own.float())
+    own = distances.topk(k, dim=1, largest=False).values.mean(1)
+    # Copies have no distance, so that any rounding would be far: a tenth of the usual one is the least.
+    own = own.clamp(min=max(TINY, 0.1 * float(own.mean())))
+    return References(centre.float(), scale.float(), directions.float(), points, own.float())
+
+
+def _standard(values: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
+    return ((values - centre) / scale).clamp(-FARTHEST, FARTHEST)
 
 
 def _rms(x: Tensor) -> Tensor:

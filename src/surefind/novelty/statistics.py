@@ -5,18 +5,24 @@ or tokens (n, t, c), the statistics are mean and standard deviation over the pos
 of a plain vector, the vector itself. To stay cheap beside the network itself, at most `CHANNELS` channels
 of a stage are looked at, evenly spaced, on a grid of at most `GRID` × `GRID` positions.
 
-**Which stages.** A batch is passed through the backbone once, and every activation (ReLU, GELU, …) and
-every block (a module that has others in it) says the shape of its output. Where the shape changes, a
-stage ends: the last such output before it is taken. That is each activation of a small network and each
-residual stage of a ResNet. A network whose blocks all have one shape, as in a transformer, is cut into
-`STAGES` equal runs of blocks instead, and so is a network with more changes than that. A network without
-positions gives vectors. The names of the stages are kept with the model, and the caller may name others.
+**Which stages.** A batch is passed through the backbone once, and its places say the shapes of their
+outputs. The places are blocks, that is, modules of a kind that comes several times (residual blocks, layers
+of a transformer); and outside of these, every activation (ReLU, GELU, …) and every module that has others
+in it. Where the shape changes, a stage ends: the last place before it is taken. That is each activation of
+a small network and each residual stage of a ResNet. Where there are fewer than three shapes, as in a
+transformer, all blocks of the commonest kind are taken instead, or all places if there are no blocks. Of
+more than `STAGES`, evenly spaced ones are kept, the last among them. A module that runs several times in a
+pass is no place; a network without any, whose activations are functions, gives its layers. Places with
+positions are preferred to vectors. The names of the stages are kept with the model, and the caller may name
+others.
 
 Axes: ``n`` inputs, ``c`` channels, ``h``, ``w``, ``t`` positions, ``m`` statistics.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -34,6 +40,8 @@ ACTIVATIONS = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU),
     *(nn.Mish, nn.Hardswish, nn.Softplus, nn.Tanh, nn.Sigmoid),
 )
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+"""Modules that say nothing by being of one kind."""
 
 
 class StageWatch:
@@ -73,20 +81,27 @@ class StageWatch:
             for hook in hooks:
                 hook.remove()
 
-    def take(self) -> list[Tensor]:
-        """Return the statistics (n, m) of each stage for the batch that has just passed."""
-        found = [value for value in self._found if value is not None]
+    def take(self, n: int) -> list[Tensor]:
+        """Return the statistics (n, m) of each stage for the batch of n that has just passed."""
+        found = [value for value in self._found if value is not None and len(value) == n]
         if len(found) < len(self._found):
             raise InputError(
-                "a stage of the network did not run; name stages that every input passes.",
+                "a stage of the network did not run, or gave no output with one row per input; name "
+                "stages that every input passes.",
                 field="stages",
             )
         return found
 
     def _hook(self, place: int) -> Any:
+        # The network may be running in another thread too, with other inputs.
+        owner = get_ident()
+
         def look(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            value = first_tensor(output)
-            self._found[place] = None if value is None else stage_statistics(value)
+            if get_ident() == owner:
+                value = first_tensor(output)
+                if value is not None and value.ndim not in (2, 3, 4):
+                    value = None
+                self._found[place] = None if value is None else stage_statistics(value)
 
         return look
 
@@ -120,6 +135,43 @@ def choose_stages(network: nn.Module, inputs: Tensor) -> tuple[str, ...]:
     Returns:
         Names of modules, in the order in which they run; none if it is empty, or runs none by themselves.
     """
+    modules = dict(network.named_modules())
+    blocks = _blocks(modules)
+    inside = {name for name in modules for block in blocks if name.startswith(f"{block}.")}
+    around = {name for name in modules for block in blocks if block.startswith(f"{name}.")}
+    outer = {n: m for n, m in modules.items() if n and n not in inside | around}
+    places = {n: m for n, m in outer.items() if isinstance(m, ACTIVATIONS) or _has_others(m)}
+    layers = {
+        n: m for n, m in outer.items() if not _has_others(m) and any(True for _ in m.parameters())
+    }
+    seen = _shapes_seen(network, inputs, places) or _shapes_seen(network, inputs, layers)
+    seen = [one for one in seen if len(one[1]) > 1] or seen
+    ends = [
+        name
+        for i, (name, shape) in enumerate(seen)
+        if i + 1 == len(seen) or seen[i + 1][1] != shape
+    ]
+    if len(ends) < min(3, len(seen)):
+        ends = _alike([name for name, _ in seen], modules, blocks)
+    return tuple(ends[i] for i in _evenly(len(ends), STAGES))
+
+
+def _blocks(modules: Mapping[str, nn.Module]) -> list[str]:
+    """Name the outermost modules of kinds that come several times, side by side."""
+    found: dict[type, list[str]] = {}
+    for name, module in modules.items():
+        same = found.setdefault(type(module), [])
+        nested = any(name.startswith(f"{other}.") for other in same)
+        if name and type(module) not in CONTAINERS and _has_others(module) and not nested:
+            same.append(name)
+    several = [name for same in found.values() if len(same) > 1 for name in same]
+    return [name for name in several if not any(name.startswith(f"{other}.") for other in several)]
+
+
+def _shapes_seen(
+    network: nn.Module, inputs: Tensor, modules: Mapping[str, nn.Module]
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the names of the modules that run once, in that order, and the shapes of their outputs."""
     seen: list[tuple[str, tuple[int, ...]]] = []
 
     def look(name: str) -> Any:
@@ -130,33 +182,31 @@ def choose_stages(network: nn.Module, inputs: Tensor) -> tuple[str, ...]:
 
         return hook
 
-    modules = {
-        name: module
-        for name, module in network.named_modules()
-        if name and (isinstance(module, ACTIVATIONS) or any(module.children()))
-    }
+    if not modules:
+        return seen
     hooks = [module.register_forward_hook(look(name)) for name, module in modules.items()]
     try:
         network(inputs)
     finally:
-        for hook in hooks:
-            hook.remove()
-    spatial = [one for one in seen if len(one[1]) > 1]
-    runs: list[list[str]] = []
-    last: tuple[int, ...] | None = None
-    for name, shape in spatial or seen:
-        if shape != last:
-            runs.append([])
-        runs[-1].append(name)
-        last = shape
-    if len(runs) >= min(3, len(seen)):
-        ends = [run[-1] for run in runs]
-    else:
-        longest = max(runs, key=len, default=[])
-        blocks = [name for name in longest if name.rpartition(".")[2].isdigit()] or longest
-        depth = min((name.count(".") for name in blocks), default=0)
-        ends = [name for name in blocks if name.count(".") == depth]
-    return tuple(ends[i] for i in _evenly(len(ends), STAGES))
+        for one in hooks:
+            one.remove()
+    runs = Counter(name for name, _ in seen)
+    return [one for one in seen if runs[one[0]] == 1]
+
+
+def _alike(names: list[str], modules: Mapping[str, nn.Module], blocks: list[str]) -> list[str]:
+    """Return the blocks of the commonest kind among places; without blocks, all places side by side."""
+    kinds = Counter(type(modules[name]) for name in names if name in blocks)
+    if kinds:
+        kind = kinds.most_common(1)[0][0]
+        return [name for name in names if name in blocks and type(modules[name]) is kind]
+    numbered = [name for name in names if name.rpartition(".")[2].isdigit()] or names
+    depth = min(name.count(".") for name in numbered)
+    return [name for name in numbered if name.count(".") == depth]
+
+
+def _has_others(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None
 
 
 def first_tensor(output: Any) -> Tensor | None:
