@@ -130,3 +130,28 @@ def test_misuse_is_answered_with_what_to_do():
         fitted.sample(train, 0, generator=generator)
     with pytest.raises(sf.InputError, match="method must be one of 'deterministic'"):
         small_learners.learner("lam").fit(train)
+
+
+def test_novelty_is_fitted_to_a_model_that_was_trained_before(tmp_path):
+    train, test = small_learners.digits()
+    learner = small_learners.learner(epochs=1).fit(train, held_out=test[:100])
+    learner.save(tmp_path)
+    again = sf.load(tmp_path)
+    known = learner.novelty_.model.known
+    assert torch.equal(again.fit_novelty(train, held_out=test[:100]).novelty_.model.known, known)
+    assert not torch.equal(again.fit_novelty(train).novelty_.model.known, known)
+    assert (learner.novelty_.model.held_out, again.novelty_.model.held_out) == (True, False)
+    again.novelty = None
+    assert again.fit_novelty(train).embed(test).novelty is None
+
+
+def test_held_out_examples_are_checked_before_the_training():
+    train = small_learners.digits()[0][:100]
+
+    def never(*_):
+        raise AssertionError
+
+    with pytest.raises(sf.InputError, match=r"trained on images .* of shape \(1, 8, 8\)"):
+        small_learners.learner().fit(train, held_out=sf.Dataset(train.inputs[:, :4]), report=never)
+    with pytest.raises(sf.InputError, match="not fitted yet"):
+        small_learners.learner().fit_novelty(train)

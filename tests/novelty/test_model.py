@@ -96,7 +96,7 @@ def test_scores_by_their_definitions(normal):
     gap = lengths(queries) - lengths(statistics).mean(0)
     covariance = np.cov(lengths(statistics).T, bias=True) + 1e-4 * np.eye(2)
     mahalanobis = [g @ np.linalg.inv(covariance) @ g for g in gap]
-    np.testing.assert_allclose(raw[:, 2], np.log1p(mahalanobis), rtol=1e-3)
+    np.testing.assert_allclose(raw[:, 2], np.sqrt(mahalanobis), rtol=1e-3)
     far = np.sqrt(((asked[:, None] - embeddings[None]) ** 2).sum(2).double().numpy())
     np.testing.assert_allclose(raw[:, 3].exp(), np.sort(far, axis=1)[:, :10].mean(1), rtol=1e-4)
 
@@ -199,11 +199,8 @@ def test_other_lengths_and_other_directions_are_novel(normal):
     )  # fmt: skip
     p = lambda x: model.p_value(model.score([x], directions(x)))
     assert (p(asked) <= 0.01).float().mean() <= 0.02
-    # A length weighs by its logarithm, against shape and density that may be very usual.
     for factor in (10, 0.1):
-        assert (p(factor * asked) <= 0.05).float().mean() > 0.95
-        assert (p(factor * asked) <= 0.01).float().mean() > 0.6
-    assert (p(100 * asked) <= 0.01).float().mean() > 0.9
+        assert (p(factor * asked) <= 0.01).all()
     assert (p(-asked) <= 0.01).all()
     assert (p(directions(normal(400, 8)).float()) <= 0.01).float().mean() > 0.9
 
@@ -220,7 +217,7 @@ def test_rounding_of_unit_vectors_is_no_event(normal, dtype):
     rounded = model.p_value(model.score([asked.to(dtype).float()], asked))
     assert (p <= 0.05).float().mean() < 0.06
     assert (rounded <= 0.05).float().mean() < 0.07
-    assert (model.p_value(model.score([1.3 * asked], asked)) <= 0.05).all()
+    assert (model.p_value(model.score([1.3 * asked], asked)) <= 0.01).all()
 
 
 def test_copies_among_the_training_data_are_not_novel(normal):

@@ -108,13 +108,14 @@ def test_items_over_http_keep_their_novelty(serve, gated):
 
 
 def test_an_image_is_searched_and_added_with_its_novelty(serve, world, ask):
-    class Fitted:
-        def embed(self, batch):
-            found = world.learner.fitted.embed(batch)
-            return Embeddings(found.mean, found.kappa, found.kappa.new_full((len(found),), 0.125))
+    def embed_batch(batch):
+        found = world.learner.fitted.embed(batch)
+        return Embeddings(found.mean, found.kappa, found.kappa.new_full((len(found),), 0.125))
 
     learner = SimpleNamespace(
-        encoder=world.learner.encoder, input_spec_=world.learner.input_spec_, fitted=Fitted()
+        encoder=world.learner.encoder,
+        input_spec_=world.learner.input_spec_,
+        embed_batch=embed_batch,
     )
     client = serve(learner=learner)
     assert ask(client, png(world.known[0])).json()["answers"][0]["novelty"] == 0.125

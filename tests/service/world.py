@@ -45,7 +45,10 @@ def world(dim: int = 3) -> World:
     held = [np.isin(labels, UNKNOWN) for _, labels in (train, test)]
     images, labels = train[0][~held[0]], train[1][~held[0]]
     learner = sf.MetricLearner(
-        small_net(1, 8, dim, generator=seeded(0, "encoder")), method="laplace-online", epochs=6
+        small_net(1, 8, dim, generator=seeded(0, "encoder")),
+        method="laplace-online",
+        epochs=6,
+        novelty=None,
     ).fit(sf.Dataset(images, labels))
     folder = Path(mkdtemp(prefix="surefind-world-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -138,11 +138,11 @@ class MetricLearner:
         Raises:
             InputError: If there is nothing to learn from.
         """
-        if not isinstance(dataset, Dataset):
-            raise InputError(
-                f"fit takes a surefind.Dataset(inputs, labels); got {type(dataset).__name__}.",
-                field="dataset",
-            )
+        _check_dataset("dataset", dataset)
+        if held_out is not None:
+            # Before the training and not after it.
+            _check_dataset("held_out", held_out)
+            InputSpec.of(dataset.inputs, self.preprocessing).prepare(held_out.inputs, slice(1))
         check_int("epochs", self.epochs, least=0)
         objective = self.objective or Contrastive(self.margin)
         # The curvature is that of the loss that is trained on.
@@ -196,10 +196,14 @@ class MetricLearner:
         Returns:
             The learner itself.
         """
+        _check_dataset("dataset", dataset)
+        if held_out is not None:
+            _check_dataset("held_out", held_out)
+        embedder = self.fitted
         self.novelty_: NoveltyGuard | None = None
         if self.novelty is not None:
             self.novelty_ = fit_novelty(
-                self.fitted,
+                embedder,
                 dataset,
                 held_out,
                 options=self.novelty,
@@ -307,8 +311,8 @@ class MetricLearner:
         dataset = inputs if isinstance(inputs, Dataset) else Dataset(inputs)
         if len(dataset) == 0:
             raise InputError("there is nothing to embed: the inputs are empty.")
-        spec, workers = self.input_spec_, self.workers
-        return batches(dataset, self.encoder, preprocessing=spec, size=batch_size, workers=workers)
+        network, spec = self.fitted.network, self.input_spec_
+        return batches(dataset, network, preprocessing=spec, size=batch_size, workers=self.workers)
 
 
 def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
@@ -356,6 +360,14 @@ def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
         stage: tuple(Epoch(**e) for e in epochs) for stage, epochs in metadata["history"].items()
     }
     return learner
+
+
+def _check_dataset(name: str, value: Any) -> None:
+    if not isinstance(value, Dataset):
+        raise InputError(
+            f"fit takes a surefind.Dataset(inputs, labels); got {type(value).__name__}.",
+            field=name,
+        )
 
 
 def _method(method: str | Method) -> Method:

@@ -12,8 +12,8 @@ input, each fitted to a sample of the training data alone:
 A local outlier factor (Breunig et al. 2000) is the mean distance to the nearest references, divided by
 theirs to their own: where training data lie close together, a small distance is already much. It is taken
 after standardising, each statistic within `FARTHEST`, and whitening (correlations shrunk by a tenth towards
-none, the `DIRECTIONS` widest kept), among `REFERENCES` references. Scores are logged, standardised on known
-examples, and added up to s(x).
+none, the `DIRECTIONS` widest kept), among `REFERENCES` references. Scores other than the magnitude are
+logged; all are standardised on known examples, and added up to s(x).
 
 **p-value.** Of n known examples that nothing was fitted to, k have a score of at least s(x). p(x) is the
 upper confidence bound of the probability that a known input has one, given k of n. So for each α, decided
@@ -57,7 +57,7 @@ LEAST = 20
 CONFIDENCE = 0.95
 WEIGHTS = {"shape": 2.0, "log_shape": 1.0, "magnitude": 1.0, "density": 2.0}
 LEAST_SPREADS = {"shape": 0.01, "log_shape": 0.01, "magnitude": 0.5, "density": 0.01}
-"""What a score's standard deviation is taken to be at least. That of a magnitude is what log(1 + χ²) has:
+"""What a score's standard deviation is taken to be at least. That of a magnitude is about what χ has:
 lengths that hardly differ (unit vectors) must not make rounding an event."""
 FARTHEST = 5.0
 """Standard deviations beyond which a single statistic is not followed: one channel that was silent for all
@@ -106,8 +106,8 @@ class Magnitude:
     root: Tensor
 
     def score(self, values: Tensor) -> Tensor:
-        """Return the logarithm of one plus the squared Mahalanobis distance."""
-        return ((values - self.centre) @ self.root).square().sum(1).log1p()
+        """Return the Mahalanobis distance; not its logarithm, since lengths are logarithms already."""
+        return ((values - self.centre) @ self.root).square().sum(1).sqrt()
 
 
 @dataclass(frozen=True, eq=False)
