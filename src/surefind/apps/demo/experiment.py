@@ -141,8 +141,8 @@ def run_demo(
     """
     digits = material()
     say(
-        f"Two encoders are trained on {len(digits.train)} images of the digits 0 to 7: "
-        f"a deterministic one, and a Bayesian one (online LAM); {len(digits.held_out)} others tell what is usual."
+        f"Two encoders are trained on {len(digits.train)} images of the digits 0 to 7: a deterministic "
+        f"one, and a Bayesian one (online LAM). {len(digits.held_out)} others say what is usual."
     )
     learners = {
         method: MetricLearner(
@@ -170,8 +170,8 @@ def run_demo(
     }
     auroc = _auroc(asked, deterministic.embed(digits.train))
     say(
-        "The Bayesian one gives each query a certainty κ, and a novelty p: how many known inputs in a hundred "
-        "are as unusual. How well each detects what is no known digit (AUROC):"
+        "The Bayesian one gives each query a certainty κ. Novelty gives it a p-value, small for what is "
+        "unlike the training data. How well each detects what is no clean known digit (AUROC):"
     )
     for kind in KINDS:
         scores = ", ".join(f"{name} {value:.2f}" for name, value in auroc.get(kind, {}).items())
@@ -195,12 +195,13 @@ def run_demo(
     covered = {kind: answers[kind] for kind in COVERED}
     wrong = {"calibrated": _wrong(covered, digits), "all": _wrong(answers, digits)}
     say(
-        "Of known digits and 8s, which the promise is about, {:.1%} of the matches are wrong; accepting every "
-        "answer, {:.0%} would be.".format(*wrong["calibrated"])
+        "Of known digits and 8s, which the promise is about, {:.1%} of the matches are wrong; accepting "
+        "every answer, {:.0%} would be.".format(*wrong["calibrated"])
     )
     say(
-        "With all the others, which were not in the calibration, it is {:.1%} against {:.0%}: the 9s that "
-        "pass for another digit.".format(*wrong["all"])
+        "With all the other queries, which the promise is not about, it is {:.1%} against {:.0%}.".format(
+            *wrong["all"]
+        )
     )
     shown = (KNOWN, NINE, PHOTOGRAPHS, NOISE)
     examples = [_example(kind, digits, answers[kind], bayesian) for kind in shown]
