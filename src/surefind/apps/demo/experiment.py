@@ -331,7 +331,7 @@ def _example(kind: str, digits: Material, answer: Answers, learner: MetricLearne
     shown = [id_ for found in answer.evidence(at) for id_ in found.ids]
     rows = [int(str(id_).rpartition("-")[2]) for id_ in shown]
     image = digits.queries[kind][at]
-    gated = GATE.outcome(answer.novelty[at])
+    (gated,) = GATE.outcome(answer.novelty[at : at + 1])
     return Example(
         kind,
         image[0].numpy(),
