@@ -327,11 +327,12 @@ def _example(kind: str, digits: Material, answer: Answers, learner: MetricLearne
     assert answer.probability is not None
     assert answer.decision is not None
     assert answer.novelty is not None
+    assert answer.gate is not None
     at = int(np.argsort(answer.probability)[len(answer) // 2])
     shown = [id_ for found in answer.evidence(at) for id_ in found.ids]
     rows = [int(str(id_).rpartition("-")[2]) for id_ in shown]
     image = digits.queries[kind][at]
-    (gated,) = GATE.outcome(answer.novelty[at : at + 1])
+    gated = answer.gate[at]
     return Example(
         kind,
         image[0].numpy(),
