@@ -55,7 +55,7 @@ def write_page(findings: Findings, path: Path) -> None:
 
 
 def _log_scale(novelty: Mapping[str, np.ndarray]) -> Callable[[float], float]:
-    """Return where a p-value stands on a logarithmic scale that ends at 1, in percent of its width."""
+    """Return where a p-value stands on a logarithmic scale from 1 downwards, in percent of its width."""
     least = min(p.min() for p in novelty.values())
     decades = -np.log10(least / 2)  # so that the smallest does not stand on the edge
-    return lambda p: float(100 * (1 + np.log10(p) / decades))
+    return lambda p: float(-100 * np.log10(p) / decades)
