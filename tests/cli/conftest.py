@@ -84,6 +84,15 @@ def sure(trained, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory):
+    """The demo's folder, and what it said; not to be changed."""
+    folder = tmp_path_factory.mktemp("demo") / "shown"
+    code, out, err = command("demo", "--out", folder)
+    assert code == 0, err
+    return folder, out
+
+
 def pictures(folder, side, per_class):
     """Write random pictures of two classes."""
     generator = np.random.default_rng(0)

@@ -1,24 +1,68 @@
+import json
 import re
+from pathlib import Path
 
 import pytest
+from PIL import Image
+from strange import strange_images
 
 import surefind as sf
 from surefind.apps.cli.demo import clear_place
+from surefind.apps.demo.experiment import EIGHT, KNOWN, MAX_WRONG, NINE, material
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_demo_reports_what_it_found_and_leaves_a_page(surefind, tmp_path):
-    code, out, err = surefind("demo", "--out", "shown")
-    assert code == 0, err
+def share(out, kind, decision):
+    """What the demo said of a kind of query, in percent."""
+    return int(re.search(rf"{kind}: [^.]*?(\d+)% {decision}", out[out.index("A gallery") :])[1])
+
+
+def test_the_demo_reports_what_it_found_and_leaves_a_page(demo):
+    folder, out = demo
     assert "median κ" in out
     assert "A query (known digits): the most probable label is" in out
-    assert out.endswith(str(tmp_path / "shown" / "report.html"))
-    page = (tmp_path / "shown" / "report.html").read_text()
+    assert out.endswith(str(folder / "report.html"))
+    page = (folder / "report.html").read_text()
     assert "<svg" in page
-    assert page.count("The most probable label is") == 3
+    assert page.count("The most probable label is") == 4
+    assert page.count('class="track"') == 7
+    assert "unlike anything seen (p = " in page
     assert not re.search(r"(src|href)=.http", page)
-    assert (tmp_path / "shown" / "kappa.svg").is_file()
+    assert (folder / "kappa.svg").is_file()
+
+
+def test_the_demo_knows_digits_and_takes_no_photograph_for_one(demo):
+    _, out = demo
+    assert share(out, "known digits", "match") >= 88
+    assert share(out, "photographs", "match") <= 1
+    assert share(out, "blank and noise", "match") <= 1
+    promised = re.search(r"which the promise is about, ([\d.]+)% of the matches", out)
+    assert float(promised[1]) <= 100 * MAX_WRONG
+
+
+def test_no_part_of_the_demos_digits_is_in_another():
+    parts = material()
+    asked = [parts.queries[kind] for kind in (KNOWN, EIGHT, NINE)]
+    data = [parts.train.read(), parts.held_out.read(), parts.calibration.read(), *asked]
+    assert sum(map(len, data)) == 1797
+    seen = [{x.numpy().tobytes() for x in part} for part in data]
+    assert len(set.union(*seen)) == sum(map(len, seen))
+
+
+def test_searching_the_demos_gallery_with_what_is_no_digit(demo, surefind):
+    folder, _ = demo
+    Path("strange").mkdir()
+    for name, pixels in strange_images().items():
+        Image.fromarray(pixels).save(f"strange/{name}.png")
+    command = ("search", folder / "gallery", "strange", "--run", folder / "run", "--json")
+    code, out, err = surefind(*command)
+    assert code == 0, err
+    answers = json.loads(out)
+    assert len(answers) == len(strange_images())
+    for answer in answers:
+        assert answer["decision"] == "no_match"
+        assert answer["reasons"] == [f"unlike anything seen (p = {answer['novelty']:.2g})"]
 
 
 def test_a_place_that_cannot_be_written_is_noticed_first(refused, tmp_path):

@@ -1,6 +1,6 @@
 """Which digits get which answer, asked of the gallery itself; and how to ask the page."""
 
-from service.world import blurred, png
+from service.world import png
 
 from surefind.gallery.gallery import Gallery
 
@@ -23,7 +23,7 @@ def unknown(world):
 
 
 def unsure(world):
-    return image_with(world, "review", blurred(world.known))
+    return image_with(world, "review", world.unknown)
 
 
 def drop(page, data, name="query.png"):

@@ -67,11 +67,12 @@ def test_what_is_no_p_value_is_refused(serve, gated, novelty):
     assert refused.status_code == 422
 
 
-def test_without_a_gate_novelty_is_shown_and_not_needed(client, world):
-    found = world.learner.embed(world.known[:1])
-    body = {"vectors": found.mean.tolist(), "kappa": found.kappa.tolist()}
-    plain = client.post("/v1/search/vector", json=body).json()["answers"][0]
-    novel = client.post("/v1/search/vector", json=body | {"novelty": [0.0]}).json()["answers"][0]
+def test_without_a_gate_novelty_is_shown_and_not_needed(serve, gated):
+    rng, who = np.random.default_rng(1), np.arange(400) % 4
+    gated.calibrate(near(rng, who), who.tolist(), max_wrong=0.05, contributions=False)
+    client = serve(gallery=gated, learner=None)
+    plain = client.post("/v1/search/vector", json=asking(None)).json()["answers"][0]
+    novel = client.post("/v1/search/vector", json=asking([0.0])).json()["answers"][0]
     assert (plain.pop("novelty"), novel.pop("novelty")) == (None, 0)
     assert plain == novel
     assert client.get("/v1/calibration").json()["max_false_alarms"] is None

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from service.world import blurred, outvoted, png
+from service.world import outvoted, png
 
 from surefind.apps.service.reviews import FILE, Reviews, read_reviews
 from surefind.errors import DegenerateError, InputError, StorageError
@@ -17,7 +17,7 @@ def question(label="x", kappa=3.0):
 
 
 def test_unsure_queries_wait_and_are_decided(client, world, ask, tmp_path):
-    for image in blurred(world.known)[:30]:
+    for image in world.unknown[:30]:
         ask(client, png(image))
     queue = client.get("/v1/reviews").json()
     assert queue["total"] >= 3
@@ -55,7 +55,7 @@ def test_accepting_keeps_the_answered_label_and_not_the_nearest_items(serve):
 
 
 def test_what_was_decided_feeds_a_calibration(client, world, ask, tmp_path):
-    for image in np.concatenate([blurred(world.known), world.known, world.unknown]):
+    for image in np.concatenate([world.known, world.unknown]):
         ask(client, png(image))
     for entry in client.get("/v1/reviews", params={"limit": 200}).json()["pending"]:
         body = {"id": entry["id"], "verdict": "reject" if entry["probability"] < 0.5 else "accept"}
@@ -92,7 +92,7 @@ def test_a_query_is_decided_once(client):
 
 def test_the_queue_does_not_grow_without_bound(serve, world, ask):
     client = serve(max_reviews=2)
-    for image in blurred(world.known)[:30]:
+    for image in world.unknown[:30]:
         ask(client, png(image))
     assert client.get("/v1/reviews").json()["total"] == 2
 

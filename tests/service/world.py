@@ -25,6 +25,7 @@ from surefind.models.convnets import small_net
 
 ITEMS = 240
 UNKNOWN = (8, 9)
+TRAIN, HELD_OUT, EPOCHS = 480, 480, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,40 +41,37 @@ class World:
 
 @cache
 def world(dim: int = 3) -> World:
-    digits = load_digits(n_ood=50)
-    train, test = _plain(digits.train), _plain(digits.test)
-    held = [np.isin(labels, UNKNOWN) for _, labels in (train, test)]
-    images, labels = train[0][~held[0]], train[1][~held[0]]
+    """Divide all digits at random, so that what is asked is drawn like what calibrates."""
+    loaded = load_digits(n_ood=50)
+    order = np.random.default_rng(0).permutation(len(loaded.train) + len(loaded.test))
+    every = [np.asarray(part.inputs) for part in (loaded.train, loaded.test)]
+    images = np.concatenate(every)[order]
+    labels = np.concatenate([np.asarray(p.labels) for p in (loaded.train, loaded.test)])[order]
+    strange = np.isin(labels, UNKNOWN)
+    ours, named, others = images[~strange], labels[~strange], images[strange]
+    train, held, rest = slice(TRAIN), slice(TRAIN, TRAIN + HELD_OUT), slice(TRAIN + HELD_OUT, None)
     learner = sf.MetricLearner(
-        small_net(1, 8, dim, generator=seeded(0, "encoder")),
-        method="laplace-online",
-        epochs=6,
-        novelty=None,
-    ).fit(sf.Dataset(images, labels))
+        small_net(1, 8, dim, generator=seeded(0, "encoder")), method="laplace-online", epochs=EPOCHS
+    ).fit(sf.Dataset(ours[train], named[train]), held_out=sf.Dataset(ours[held], named[held]))
     folder = Path(mkdtemp(prefix="surefind-world-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     gallery = Gallery(path=folder / "gallery", model="digits", on_stale="mark")
-    shown = [int(x) for x in labels[:ITEMS]]
+    shown = [int(x) for x in named[:ITEMS]]
     shown[-1] = (shown[-1] + 1) % 8  # a wrong label: whatever was learnt, one item confuses it
     ids = [f"digit-{i}" for i in range(ITEMS)]
-    gallery.add(learner.embed(images[:ITEMS]), ids=ids, labels=shown)
-    half = len(test[0]) // 2
-    asked, truth = test[0][half:], test[1][half:]
-    queries = [images[ITEMS:], asked, blurred(asked)]
-    names = [labels[ITEMS:], truth, truth]
+    gallery.add(learner.embed(ours[:ITEMS]), ids=ids, labels=shown)
+    new, new_labels = ours[rest], named[rest]
     gallery.calibrate(
-        learner.embed(np.concatenate(queries)),
-        [-1 if x in UNKNOWN else int(x) for x in np.concatenate(names)],
+        learner.embed(np.concatenate([new[::2], others[::2]])),
+        [int(x) for x in new_labels[::2]] + [-1] * len(others[::2]),
         max_wrong=0.1,
         contributions=False,
     )
     gallery.close()
     small = Thumbnails(folder / "gallery.service" / "thumbnails", None, 10**6)
     for i in range(ITEMS):
-        small.keep(f"digit-{i}", small_picture(png(images[i]), 10**6))
-    first = slice(0, half)
-    ours = ~held[1][first]
-    return World(learner, folder, test[0][first][ours], test[1][first][ours], test[0][first][~ours])
+        small.keep(f"digit-{i}", small_picture(png(ours[i]), 10**6))
+    return World(learner, folder, new[1::2], new_labels[1::2], others[1::2])
 
 
 def copy(made: World, place: Path) -> Path:
@@ -103,7 +101,3 @@ def blurred(images: np.ndarray) -> np.ndarray:
     for _ in range(2):
         soft = torch.nn.functional.avg_pool2d(soft, 3, stride=1, padding=1)
     return soft[:, 0].numpy().astype(np.uint8)
-
-
-def _plain(dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(dataset.inputs), np.asarray(dataset.labels)

@@ -1,4 +1,4 @@
-"""`surefind demo`: see on small images what κ is for."""
+"""`surefind demo`: see on small images what κ and novelty are for."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ def demo(
         "surefind-demo"
     ),
 ) -> None:
-    """See on small images what κ is for; under three minutes, no downloads.
+    """See on small images what κ and novelty are for; under three minutes, no downloads.
 
     Example: `surefind demo`
     """

@@ -1,4 +1,4 @@
-"""The demo: what κ is for, shown on small images, with a page to look at."""
+"""The demo: what κ and novelty are for, shown on small images, with a page to look at."""
 
 from surefind.apps.demo.experiment import Findings, run_demo
 from surefind.apps.demo.page import write_page

@@ -1,13 +1,16 @@
 """The experiment behind `surefind demo`, on images that ship with scikit-learn.
 
-An encoder is trained on the digits 0 to 7 and fills a gallery with them. Held-out digits, among them 8s
-that the gallery does not hold, calibrate its decisions. The queries are test digits of the trained classes,
-the same digits blurred or half occluded, the digit 9, a class never seen, and patches of photographs.
+An encoder is trained on the digits 0 to 7 and fills a gallery with them; others of them, which it was not
+trained on, tell novelty what is usual. Further ones, with 8s that the gallery does not hold, calibrate its
+decisions. All digits are divided at random, so that queries with known digits and 8s are drawn like the
+calibration's, and its promise is about them.
+
+The other queries it says nothing about: digits blurred or half occluded, the digit 9, a class never seen,
+patches of photographs, blank images and noise.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +21,7 @@ from torch.nn.functional import avg_pool2d
 from surefind import metrics
 from surefind.data.catalogue import load
 from surefind.data.dataset import Dataset
-from surefind.data.splits import validation_split
+from surefind.decisions.gate import Gate
 from surefind.dependencies import require
 from surefind.embeddings import Embeddings
 from surefind.estimators.learner import MetricLearner
@@ -32,9 +35,26 @@ from surefind.retrieval.search import nearest
 
 UNKNOWN_IN_CALIBRATION = 8
 NEVER_SEEN = 9
-KINDS = ("known digits", "blurred", "half occluded", "the digit 9, never seen", "photographs")
+KNOWN, BLURRED, OCCLUDED = "known digits", "blurred", "half occluded"
+EIGHT, NINE = "the digit 8, not in the gallery", "the digit 9, never seen"
+PHOTOGRAPHS, NOISE = "photographs", "blank and noise"
+KINDS = (KNOWN, EIGHT, NINE, BLURRED, OCCLUDED, PHOTOGRAPHS, NOISE)
+COVERED = (KNOWN, EIGHT)
+"""Kinds of query that are drawn like those of the calibration."""
 DECISIONS = ("match", "review", "no_match")
 MAX_WRONG = 0.05
+GATE = Gate(max_false_alarms=0.01)
+TRAIN = 480
+HELD_OUT = 480
+"""Known digits for novelty: with 475 or more, an input beyond all but one of them still has p <= 1 %."""
+NOISE_IMAGES = 98
+PARTS = {
+    "shape": "which channels of the network's layers react",
+    "log_shape": "which channels of the network's layers react",
+    "magnitude": "how strongly the network's layers react",
+    "density": "its place among the embeddings",
+}
+"""What each score of novelty looks at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +67,11 @@ class Example:
         evidence: The images of the nearest items of its label (k, h, w), then those of the strongest rival.
         label: The most probable one.
         kappa: Of the query.
+        novelty: Its p-value.
         decision: One of `DECISIONS`.
-        probability: That the label is right.
+        probability: That the label is right; None where the gate decided, for which it was not tested.
         reasons: Why it is no match.
+        differs: What differs most from the training data, if it is unlike them.
     """
 
     kind: str
@@ -57,9 +79,11 @@ class Example:
     evidence: np.ndarray
     label: str
     kappa: float
+    novelty: float
     decision: str
-    probability: float
+    probability: float | None
     reasons: tuple[str, ...]
+    differs: str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +93,20 @@ class Findings:
     Attributes:
         recall: recall@1 of known digits, by method.
         kappa: κ of each kind of query.
-        auroc: Detection of each other kind of query among known digits: by κ, and by distance.
+        novelty: p-values of each kind of query.
+        flagged: Fraction of each outcome of the gate, by kind of query.
+        auroc: Detection of each other kind of query among known digits: by κ, by distance, by novelty.
         decisions: Fraction of each decision, by kind of query.
-        wrong: Error rate of the matches, and of all answers: "calibrated" for digits, seen or not, which
-            the calibration's guarantee covers; "all" for all queries.
+        wrong: Error rate of the matches, and of all answers: "calibrated" for `COVERED` queries, which the
+            calibration's guarantee is about; "all" for all queries.
         calibration: The calibration's summary.
         examples: Typical queries.
     """
 
     recall: dict[str, float]
     kappa: dict[str, np.ndarray]
+    novelty: dict[str, np.ndarray]
+    flagged: dict[str, dict[str, float]]
     auroc: dict[str, dict[str, float]]
     decisions: dict[str, dict[str, float]]
     wrong: dict[str, tuple[float, float]]
@@ -88,9 +116,10 @@ class Findings:
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """The digits, divided into training data, calibration data and queries with their labels."""
+    """The digits, divided: to train, for novelty, to calibrate, and queries with their labels."""
 
     train: Dataset
+    held_out: Dataset
     calibration: Dataset
     queries: dict[str, Tensor]
     truth: dict[str, list[str]]
@@ -112,13 +141,13 @@ def run_demo(
     """
     digits = material()
     say(
-        f"Two encoders are trained on {len(digits.train)} images of the digits 0 to 7: "
-        "a deterministic one, and a Bayesian one (online LAM)."
+        f"Two encoders are trained on {len(digits.train)} images of the digits 0 to 7: a deterministic "
+        f"one, and a Bayesian one (online LAM). {len(digits.held_out)} others say what is usual."
     )
     learners = {
         method: MetricLearner(
             small_net(1, 8, 4, generator=seeded(0, "encoder")), method=method, epochs=epochs
-        ).fit(digits.train, report=report)
+        ).fit(digits.train, held_out=digits.held_out, report=report)
         for method in ("deterministic", "laplace-online")
     }
     deterministic, bayesian = learners.values()
@@ -127,19 +156,29 @@ def run_demo(
         name: {kind: learner.embed(x) for kind, x in digits.queries.items()}
         for name, learner in learners.items()
     }
-    recall = {name: _recall(asked[name][KINDS[0]], items[name], digits) for name in learners}
+    recall = {name: _recall(asked[name][KNOWN], items[name], digits) for name in learners}
     say(
         f"Both retrieve well: recall@1 on test images is {recall['deterministic']:.0%} (deterministic) and "
         f"{recall['laplace-online']:.0%} (Bayesian)."
     )
-    kappa = {kind: e.numpy().kappa for kind, e in asked["laplace-online"].items()}
-    say(
-        "The deterministic encoder has no uncertainty. The Bayesian one gives each query a certainty κ:"
-    )
+    found = {kind: e.numpy() for kind, e in asked["laplace-online"].items()}
+    kappa = {kind: e.kappa for kind, e in found.items()}
+    novelty = {kind: np.asarray(e.novelty) for kind, e in found.items()}
+    flagged = {
+        kind: {o: float(np.mean(GATE.outcome(p) == o)) for o in ("unlike", "unusual", "pass")}
+        for kind, p in novelty.items()
+    }
     auroc = _auroc(asked, deterministic.embed(digits.train))
+    say(
+        "The Bayesian one gives each query a certainty κ. Novelty gives it a p-value, small for what is "
+        "unlike the training data. How well each detects what is no clean known digit (AUROC):"
+    )
     for kind in KINDS:
-        detected = f", detected with AUROC {auroc[kind]['κ']:.2f}" if kind in auroc else ""
-        say(f"  {kind}: median κ {np.median(kappa[kind]):.3g}{detected}")
+        scores = ", ".join(f"{name} {value:.2f}" for name, value in auroc.get(kind, {}).items())
+        unlike = f"{flagged[kind]['unlike']:.0%} unlike anything seen"
+        say(
+            f"  {kind}: {', '.join(filter(None, (scores, unlike)))}; median κ {np.median(kappa[kind]):.3g}"
+        )
     bayesian.save(folder / "run")
     with _gallery(folder / "gallery", bayesian, digits) as gallery:
         calibration = gallery.calibration
@@ -153,46 +192,77 @@ def run_demo(
     for kind in KINDS:
         parts = (f"{decisions[kind][d]:.0%} {d.replace('_', ' ')}" for d in DECISIONS)
         say(f"  {kind}: {', '.join(parts)}")
-    covered = {kind: answers[kind] for kind in (KINDS[0], KINDS[3])}
+    covered = {kind: answers[kind] for kind in COVERED}
     wrong = {"calibrated": _wrong(covered, digits), "all": _wrong(answers, digits)}
     say(
-        "Of digits, seen or not, {:.1%} of the matches are wrong; accepting every answer, "
-        "{:.0%} would be.".format(*wrong["calibrated"])
+        "Of known digits and 8s, which the promise is about, {:.1%} of the matches are wrong; accepting "
+        "every answer, {:.0%} would be.".format(*wrong["calibrated"])
     )
-    against = "{:.1%} against {:.0%}".format(*wrong["all"])
-    say(f"With the other queries, which the guarantee does not cover, it is {against}.")
-    examples = [_example(kind, digits, answers) for kind in (KINDS[0], KINDS[3], KINDS[4])]
+    say(
+        "With all the other queries, which the promise is not about, it is {:.1%} against {:.0%}.".format(
+            *wrong["all"]
+        )
+    )
+    shown = (KNOWN, NINE, PHOTOGRAPHS, NOISE)
+    examples = [_example(kind, digits, answers[kind], bayesian) for kind in shown]
     for one in examples:
+        chance = "" if one.probability is None else f", probability {one.probability:.0%}"
         why = f" ({', '.join(one.reasons)})" if one.reasons else ""
         say(
             f"A query ({one.kind}): the most probable label is {one.label}; "
-            f"{one.decision.replace('_', ' ')}, probability {one.probability:.0%}{why}."
+            f"{one.decision.replace('_', ' ')}{chance}{why}."
         )
-    return Findings(recall, kappa, auroc, decisions, wrong, calibration.summary, examples)
+    return Findings(
+        recall, kappa, novelty, flagged, auroc, decisions, wrong, calibration.summary, examples
+    )
 
 
 def material() -> Material:
-    """Divide the digits into training data, calibration data and queries."""
-    digits = load("digits")
-    train, test = digits.train, digits.test
-    known = train[train.labels < UNKNOWN_IN_CALIBRATION]
-    parts = validation_split(known, seeded(0, "demo"), share=0.4)
-    held, unknown = parts["validation"], train[train.labels == UNKNOWN_IN_CALIBRATION]
-    calibrate = Dataset(
-        np.concatenate([held.inputs, unknown.inputs]),
-        torch.cat([held.labels, unknown.labels]),
-        name="calibration",
+    """Divide all digits at random: to train, for novelty, to calibrate, and queries."""
+    catalogued = load("digits")
+    digits = _together([catalogued.train, catalogued.test])
+    generator = seeded(0, "demo")
+    known = _shuffled(digits[digits.labels < UNKNOWN_IN_CALIBRATION], generator)
+    eights = _shuffled(digits[digits.labels == UNKNOWN_IN_CALIBRATION], generator)
+    train, held_out, rest = (
+        known[:TRAIN],
+        known[TRAIN : TRAIN + HELD_OUT],
+        known[TRAIN + HELD_OUT :],
     )
-    asked = test[test.labels < UNKNOWN_IN_CALIBRATION]
-    clean, names = asked.read(), _names(asked)
+    calibration = _together([rest[::2], eights[::2]])
+    asked, eight, nine = rest[1::2], eights[1::2], digits[digits.labels == NEVER_SEEN]
+    clean = asked.read()
     occluded = clean.clone()
     occluded[..., 4:] = 0
-    blurred = avg_pool2d(clean, 3, stride=1, padding=1)
-    nine, photographs = test[test.labels == NEVER_SEEN].read(), digits["ood"].read()
-    queries = (clean, blurred, occluded, nine, photographs)
-    truth = (names, names, names, ["9"] * len(nine), ["no digit"] * len(photographs))
-    named = partial(zip, KINDS, strict=True)
-    return Material(parts.train, calibrate, dict(named(queries)), dict(named(truth)))
+    size = clean.shape[1:]
+    queries = {
+        KNOWN: clean,
+        EIGHT: eight.read(),
+        NINE: nine.read(),
+        BLURRED: avg_pool2d(clean, 3, stride=1, padding=1),
+        OCCLUDED: occluded,
+        PHOTOGRAPHS: catalogued["ood"].read(),
+        NOISE: torch.cat([
+            torch.zeros(1, *size),
+            torch.ones(1, *size),
+            torch.rand(NOISE_IMAGES, *size, generator=generator),
+        ]),
+    }
+    labelled = {KNOWN: asked, BLURRED: asked, OCCLUDED: asked, EIGHT: eight, NINE: nine}
+    truth = {
+        kind: _names(labelled[kind]) if kind in labelled else ["no digit"] * len(images)
+        for kind, images in queries.items()
+    }
+    return Material(train, held_out, calibration, queries, truth)
+
+
+def _together(parts: list[Dataset]) -> Dataset:
+    inputs = np.concatenate([part.inputs for part in parts])
+    return Dataset(inputs, torch.cat([part.labels for part in parts]), name="digits")
+
+
+def _shuffled(dataset: Dataset, generator: torch.Generator) -> Dataset:
+    return dataset[torch.randperm(len(dataset), generator=generator)]
 
 
 def _names(digits: Dataset) -> list[str]:
@@ -212,30 +282,34 @@ def _gallery(folder: Path, learner: MetricLearner, digits: Material) -> Gallery:
     payload = [{"path": f"{id_}.png"} for id_ in ids]
     gallery.add(learner.embed(digits.train), ids=ids, labels=names, payload=payload)
     truth = [name if name in names else None for name in _names(digits.calibration)]
-    gallery.calibrate(learner.embed(digits.calibration), truth, max_wrong=MAX_WRONG)
+    gallery.calibrate(
+        learner.embed(digits.calibration),
+        truth,
+        max_wrong=MAX_WRONG,
+        max_false_alarms=GATE.max_false_alarms,
+    )
     return gallery
 
 
 def _recall(queries: Embeddings, items: Embeddings, digits: Material) -> float:
     found = nearest(queries.mean, items.mean, 1)
-    labels = np.array(digits.truth[KINDS[0]], dtype=int)
+    labels = np.array(digits.truth[KNOWN], dtype=int)
     return metrics.recall_at_k(found.indices, labels, digits.train.labels.numpy(), 1)
 
 
 def _auroc(
     asked: dict[str, dict[str, Embeddings]], items: Embeddings
 ) -> dict[str, dict[str, float]]:
-    """Compare κ of the Bayesian encoder with the deterministic encoder's nearest distance."""
+    """Compare κ and novelty of the Bayesian encoder with the deterministic encoder's nearest distance."""
     distance = fit_nearest_distance(items.mean)
     far = {kind: distance.score(e.mean) for kind, e in asked["deterministic"].items()}
     uncertainty = {kind: e.uncertainty for kind, e in asked["laplace-online"].items()}
-    clean = KINDS[0]
+    unlike = {kind: -np.asarray(e.novelty) for kind, e in asked["laplace-online"].items()}
+    signals = {"κ": uncertainty, "distance": far, "novelty": unlike}
     return {
-        kind: {
-            "κ": metrics.auroc(uncertainty[clean], uncertainty[kind]),
-            "distance": metrics.auroc(far[clean], far[kind]),
-        }
-        for kind in KINDS[1:]
+        kind: {name: metrics.auroc(s[KNOWN], s[kind]) for name, s in signals.items()}
+        for kind in KINDS
+        if kind != KNOWN
     }
 
 
@@ -248,21 +322,34 @@ def _wrong(answers: dict[str, Answers], digits: Material) -> tuple[float, float]
     return float(wrong[matched].mean()) if matched.any() else 0.0, float(wrong.mean())
 
 
-def _example(kind: str, digits: Material, answers: dict[str, Answers]) -> Example:
+def _example(kind: str, digits: Material, answer: Answers, learner: MetricLearner) -> Example:
     """Take the query whose probability is the median of its kind."""
-    answer = answers[kind]
     assert answer.probability is not None
     assert answer.decision is not None
+    assert answer.novelty is not None
+    assert answer.gate is not None
     at = int(np.argsort(answer.probability)[len(answer) // 2])
     shown = [id_ for found in answer.evidence(at) for id_ in found.ids]
     rows = [int(str(id_).rpartition("-")[2]) for id_ in shown]
+    image = digits.queries[kind][at]
+    gated = answer.gate[at]
     return Example(
         kind,
-        digits.queries[kind][at, 0].numpy(),
+        image[0].numpy(),
         digits.train.read(rows)[:, 0].numpy(),
         str(answer.label[at]),
         float(answer.kappa[at]),
+        float(answer.novelty[at]),
         str(answer.decision[at]),
-        float(answer.probability[at]),
+        float(answer.probability[at]) if gated == "pass" else None,
         tuple(answer.reasons[at]),
+        _differs(learner, image) if gated == "unlike" else None,
     )
+
+
+def _differs(learner: MetricLearner, image: Tensor) -> str:
+    """Say what the score that objects most to an image looks at."""
+    guard = learner.novelty_
+    assert guard is not None
+    worst = int(guard.parts(learner.fitted, image[None])[0].argmax())
+    return PARTS[guard.model.names[worst]]
