@@ -4,16 +4,22 @@ The statistics of each stage (`surefind.novelty.statistics`) are divided into th
 direction, as an embedding is: how strongly a stage reacts, and with which channels. Four scores of an
 input, each fitted to a sample of the training data alone:
 
-    shape       local outlier factor of the directions of all stages, counted twice
+    shape       local outlier factor of the directions of all stages
     log_shape   the same of log |statistics|, which also sees channels that are too quiet; maps only
     magnitude   Mahalanobis distance of the logarithms of the lengths
     density     mean distance to the nearest training embeddings, counted twice
 
-A local outlier factor (Breunig et al. 2000) is the mean distance to the nearest references, divided by
-theirs to their own: where training data lie close together, a small distance is already much. It is taken
-after standardising, each statistic within `FARTHEST`, and whitening (correlations shrunk by a tenth towards
-none, the `DIRECTIONS` widest kept), among `REFERENCES` references. Scores other than the magnitude are
-logged; all are standardised on known examples, and added up to s(x).
+A local outlier factor (after Breunig et al. 2000) is the distance to a near reference, divided by that of
+the reference to its own neighbours: where training data lie close together, a small distance is already
+much. It is taken after standardising, each statistic within `FARTHEST`, and whitening (correlations
+shrunk by a tenth towards none, the `DIRECTIONS` widest kept), as the mean over `GROUPS` groups of
+references of the smallest in each: a minimum is found several times faster than the nearest few, and an
+odd reference counts once. Scores but the magnitude are logged; all are standardised on known examples,
+and added up:
+
+    s(x) = Σ_j w_j softplus(score_j(x)),    softplus(t) = log(1 + e^t)
+
+An input that is more usual than most in one score does not thereby make up for another.
 
 **p-value.** Of n known examples that nothing was fitted to, k have a score of at least s(x). p(x) is the
 upper confidence bound of the probability that a known input has one, given k of n. So for each α, decided
@@ -44,22 +50,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from surefind.errors import DegenerateError
 
 REFERENCES = 2000
 DIRECTIONS = 128
-NEAREST = 10
+GROUPS = 4
 FOLDS = 5
 SHRINKAGE = 0.1
 LEAST = 20
 """Known examples below which nothing is fitted."""
 CONFIDENCE = 0.95
-WEIGHTS = {"shape": 2.0, "log_shape": 1.0, "magnitude": 1.0, "density": 2.0}
+WEIGHTS = {"shape": 1.0, "log_shape": 1.0, "magnitude": 1.0, "density": 2.0}
 LEAST_SPREADS = {"shape": 0.01, "log_shape": 0.01, "magnitude": 0.5, "density": 0.01}
 """What a score's standard deviation is taken to be at least. That of a magnitude is about what χ has:
 lengths that hardly differ (unit vectors) must not make rounding an event."""
-FARTHEST = 5.0
+FARTHEST = 10.0
 """Standard deviations beyond which a single statistic is not followed: one channel that was silent for all
 of the training data must not outweigh all others when it speaks."""
 CLOSE = 0.5
@@ -89,8 +96,8 @@ class References:
     def score(self, values: Tensor) -> Tensor:
         """Return the logarithm of the local outlier factor of statistics (n, m)."""
         standard = _standard(values, self.centre, self.scale)
-        distance, who = nearest_points(standard @ self.directions, self.points)
-        return (distance.mean(1) / self.spread[who].mean(1)).clamp(min=CLOSE).log()
+        factor = near_distance(standard @ self.directions, self.points, self.spread)
+        return factor.clamp(min=CLOSE).log()
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +172,7 @@ class NoveltyModel:
 
     def score(self, statistics: Sequence[Tensor], embeddings: Tensor) -> Tensor:
         """Return s of inputs (n), higher for more novel ones; arguments as for `parts`."""
-        return self.parts(statistics, embeddings) @ self._weights()
+        return softplus(self.parts(statistics, embeddings)) @ self._weights()
 
     def p_value(self, score: Tensor) -> Tensor:
         """Return the p-value of scores s (n), in (0, 1]."""
@@ -216,8 +223,8 @@ class NoveltyModel:
         if self.log_shape is not None:
             scores.append(self.log_shape.score(log_shapes(stages, self.unit)))
         scores.append(self.magnitude.score(magnitudes(stages, self.unit)))
-        distance, _ = nearest_points(embeddings.to(like), self.embeddings)
-        scores.append(distance.mean(1).clamp(min=TINY).log())
+        distance = near_distance(embeddings.to(like), self.embeddings)
+        scores.append(distance.clamp(min=TINY).log())
         return torch.stack(scores, dim=1)
 
 
@@ -242,13 +249,30 @@ def magnitudes(stages: Sequence[Tensor], unit: Tensor) -> Tensor:
     return (lengths + TINY).log()
 
 
-def nearest_points(values: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distances to the nearest points (n, k), ascending, and which these are."""
-    squared = values.square().sum(1, keepdim=True) - 2 * values @ points.T
-    squared += points.square().sum(1)
-    k = min(NEAREST, len(points))
-    found, who = squared.topk(k, dim=1, largest=False)
-    return found.clamp(min=0).sqrt(), who
+def near_distance(values: Tensor, points: Tensor, spread: Tensor | None = None) -> Tensor:
+    """Return the mean over groups of points of the smallest distance in each (n), in units of their spread.
+
+    Args:
+        values: Where from (n, d).
+        points: Where to (k, d), in an order that is random; as many as make even groups.
+        spread: What a distance to each is divided by (k); None for one.
+
+    Returns:
+        The distances.
+    """
+    per_group = max(1, len(points) // GROUPS)
+    groups = min(GROUPS, len(points))
+    points = points[: groups * per_group]
+    # |x - r|² / s² for all pairs as one product: nothing of their size is made twice.
+    inverse = (
+        torch.ones_like(points[:, :1]) if spread is None else spread[: len(points), None] ** -2
+    )
+    right = torch.cat(
+        [-2 * points * inverse, inverse, points.square().sum(1, True) * inverse], dim=1
+    )
+    left = torch.cat([values, values.square().sum(1, True), torch.ones_like(values[:, :1])], dim=1)
+    nearest = (left @ right.T).view(-1, groups, per_group).amin(2)
+    return nearest.clamp(min=0).sqrt().mean(1)
 
 
 def fit_novelty_model(
@@ -299,7 +323,8 @@ def fit_novelty_model(
             raw[own] = part._scores([x[own] for x in statistics], embeddings[own])
     least = raw.new_tensor([LEAST_SPREADS[name] for name in whole.names])
     usual = torch.stack([raw.mean(0), raw.std(0).maximum(least)], dim=1)
-    known = ((raw - usual[:, 0]) / usual[:, 1]).clamp(-MOST, MOST) @ whole._weights()
+    standard = ((raw - usual[:, 0]) / usual[:, 1]).clamp(-MOST, MOST)
+    known = softplus(standard) @ whole._weights()
     return NoveltyModel(
         whole.unit,
         whole.widths,
@@ -369,7 +394,7 @@ def _fit_references(values: Tensor) -> References:
     points = (x[:REFERENCES] @ directions).float()
     distances = torch.cdist(points.double(), points.double())
     distances.fill_diagonal_(torch.inf)
-    k = min(NEAREST, len(points) - 1)
+    k = min(GROUPS, len(points) - 1)
     own = distances.topk(k, dim=1, largest=False).values.mean(1)
     # Copies have no distance, so that any rounding would be far: a tenth of the usual one is the least.
     own = own.clamp(min=max(TINY, 0.1 * float(own.mean())))

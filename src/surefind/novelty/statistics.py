@@ -34,7 +34,7 @@ STAGES = 6
 CHANNELS = 64
 VALUES, MOST_VALUES = 256, 2048
 """Values of a vector that are looked at: of a stage's, and of one that is all there is."""
-GRID = 16
+GRID = 12
 
 ACTIVATIONS = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU),
@@ -111,16 +111,17 @@ def stage_statistics(output: Tensor, *, whole: bool = False) -> Tensor:
     x = output.detach()
     if x.ndim == 2:
         return x[:, _spaced(x.shape[1], MOST_VALUES if whole else VALUES)].float()
-    if x.ndim == 3:
-        x = x[:, _spaced(x.shape[1], GRID * GRID), _spaced(x.shape[2], CHANNELS)].float()
-        positions: tuple[int, ...] = (1,)
+    if x.ndim == 4:  # positions before channels: the order in memory that the kernels prefer
+        x = x.permute(0, 2, 3, 1)[:, _spaced(x.shape[2], GRID), _spaced(x.shape[3], GRID)].flatten(
+            1, 2
+        )
+        x = x[..., _spaced(x.shape[2], CHANNELS)]
     else:
-        x = x[:, _spaced(x.shape[1], CHANNELS)]
-        x = x[..., _spaced(x.shape[2], GRID), _spaced(x.shape[3], GRID)].float()
-        positions = (2, 3)
-    mean = x.mean(positions)
+        x = x[:, _spaced(x.shape[1], GRID * GRID), _spaced(x.shape[2], CHANNELS)]
+    x = x.float()
+    mean = x.mean(1)
     # Not torch.std, which takes several times as long; what cancels is far below what images differ by.
-    spread = (x.square().mean(positions) - mean.square()).clamp(min=0).sqrt()
+    spread = (x.square().mean(1) - mean.square()).clamp(min=0).sqrt()
     return torch.cat([mean, spread], dim=1)
 
 
