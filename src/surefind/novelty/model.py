@@ -66,9 +66,10 @@ WEIGHTS = {"shape": 1.0, "log_shape": 1.0, "magnitude": 1.0, "density": 2.0}
 LEAST_SPREADS = {"shape": 0.01, "log_shape": 0.01, "magnitude": 0.5, "density": 0.01}
 """What a score's standard deviation is taken to be at least. That of a magnitude is about what χ has:
 lengths that hardly differ (unit vectors) must not make rounding an event."""
-FARTHEST = 10.0
+FARTHEST, FARTHEST_VALUE = 5.0, 20.0
 """Standard deviations beyond which a single statistic is not followed: one channel that was silent for all
-of the training data must not outweigh all others when it speaks."""
+of the training data must not outweigh all others when it speaks. The values of vectors, of which most are
+often near zero, have longer tails."""
 CLOSE = 0.5
 """Factor of the usual distance below which being closer says nothing more."""
 QUIET = 1e-3
@@ -85,6 +86,7 @@ class References:
         directions: Whitening after these, widest directions only (m, r).
         points: References after it (k, r).
         spread: Mean distance of each to its own nearest (k).
+        farthest: Standard deviations beyond which a statistic is not followed.
     """
 
     centre: Tensor
@@ -92,10 +94,11 @@ class References:
     directions: Tensor
     points: Tensor
     spread: Tensor
+    farthest: Tensor
 
     def score(self, values: Tensor) -> Tensor:
         """Return the logarithm of the local outlier factor of statistics (n, m)."""
-        standard = _standard(values, self.centre, self.scale)
+        standard = _standard(values, self.centre, self.scale, float(self.farthest))
         factor = near_distance(standard @ self.directions, self.points, self.spread)
         return factor.clamp(min=CLOSE).log()
 
@@ -371,8 +374,8 @@ def _fit_scores(
     return NoveltyModel(
         unit.to(single),
         torch.tensor([x.shape[1] for x in stages]),
-        _fit_references(shapes(stages)),
-        _fit_references(log_shapes(stages, unit)) if maps else None,
+        _fit_references(shapes(stages), FARTHEST if maps else FARTHEST_VALUE),
+        _fit_references(log_shapes(stages, unit), FARTHEST) if maps else None,
         Magnitude(centre.to(single), (vectors / values.sqrt()).to(single)),
         embeddings[rows[:REFERENCES]].to(single),
         torch.zeros(3 + maps, 2),
@@ -380,12 +383,12 @@ def _fit_scores(
     )
 
 
-def _fit_references(values: Tensor) -> References:
+def _fit_references(values: Tensor, farthest: float) -> References:
     centre = values.mean(0)
     spread = values.std(0)
     # A channel that never moved must not turn a whisper into an event.
     scale = spread + 0.01 * _rms(spread[None])[0] + 1e-12
-    x = _standard(values, centre, scale)
+    x = _standard(values, centre, scale, farthest)
     correlation = (1 - SHRINKAGE) * x.T @ x / len(x)
     correlation.diagonal().add_(SHRINKAGE)
     found, vectors = torch.linalg.eigh(correlation)
@@ -398,11 +401,12 @@ def _fit_references(values: Tensor) -> References:
     own = distances.topk(k, dim=1, largest=False).values.mean(1)
     # Copies have no distance, so that any rounding would be far: a tenth of the usual one is the least.
     own = own.clamp(min=max(TINY, 0.1 * float(own.mean())))
-    return References(centre.float(), scale.float(), directions.float(), points, own.float())
+    limit = torch.tensor(farthest)
+    return References(centre.float(), scale.float(), directions.float(), points, own.float(), limit)
 
 
-def _standard(values: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
-    return ((values - centre) / scale).clamp(-FARTHEST, FARTHEST)
+def _standard(values: Tensor, centre: Tensor, scale: Tensor, farthest: float) -> Tensor:
+    return ((values - centre) / scale).clamp(-farthest, farthest)
 
 
 def _rms(x: Tensor) -> Tensor:
