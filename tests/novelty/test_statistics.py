@@ -206,7 +206,7 @@ def test_statistics_are_mean_and_deviation_over_positions(normal):
 def test_statistics_of_large_outputs_are_of_some_channels_on_a_grid(normal):
     maps = normal(2, 130, 33, 16).float()
     expected = oracles.stage_statistics_oracle(
-        maps, range(0, 130, 3), (list(range(0, 33, 3)), list(range(16)))
+        maps, range(0, 130, 3), (list(range(0, 33, 3)), list(range(0, 16, 2)))
     )
     torch.testing.assert_close(stage_statistics(maps).double(), expected, atol=1e-5, rtol=1e-4)
     tokens = normal(2, 257, 65).float()
@@ -220,7 +220,7 @@ def test_statistics_of_large_outputs_are_of_some_channels_on_a_grid(normal):
 def test_watching_gives_what_hooks_by_hand_give(normal):
     network = ResNet().eval()
     stages = ["relu", "layer2.1", "layer4"]
-    images = normal(3, 3, 32, 32).float()
+    images = normal(3, 3, 12, 12).float()
     by_hand, hooks = {}, []
     for name in stages:
         keep = lambda _m, _x, y, name=name: by_hand.__setitem__(name, y.clone())
@@ -247,7 +247,7 @@ def test_a_relu_that_works_in_place_is_seen_after_it(normal):
 
 
 def test_half_precision_is_summed_in_single(normal):
-    output = (normal(2, 3, 16, 16) + 100).half()
+    output = (normal(2, 3, 12, 12) + 100).half()
     found = stage_statistics(output)
     assert found.dtype == torch.float32
     expected = oracles.stage_statistics_oracle(output)
