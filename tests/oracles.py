@@ -286,8 +286,8 @@ def stage_statistics_oracle(output, channels=None, positions=None):
     return torch.cat([torch.mean(flat, 2), torch.std(flat, 2, correction=0)], dim=1)
 
 
-def local_outlier_factor(fitted, references, queries, groups, shrinkage, most, farthest):
-    """Mean over groups of references of the least distance over that of the reference to its own nearest.
+def local_outlier_factor(fitted, references, queries, nearest, shrinkage, most, farthest):
+    """Mean distance to the nearest references over their mean distance to their own, after whitening.
 
     The whitening is that of ``fitted``: standardise with a little of the typical spread added to each, hold
     within ``farthest``, shrink correlations towards none, keep the ``most`` widest principal directions.
@@ -303,15 +303,14 @@ def local_outlier_factor(fitted, references, queries, groups, shrinkage, most, f
     whiten = lambda v: standard(v) @ vectors[:, widest] / np.sqrt(variance[widest])
     points = whiten(references)
 
-    own = []
-    for i, point in enumerate(points):
-        others = sorted(math.dist(point, other) for other in np.delete(points, i, axis=0))
-        own.append(np.mean(others[:groups]))
-    size = len(points) // groups
+    def mean_distance(point, others):
+        return np.mean(np.sort([math.dist(point, other) for other in others])[:nearest])
+
+    own = [mean_distance(p, np.delete(points, i, axis=0)) for i, p in enumerate(points)]
     factors = []
     for query in whiten(queries):
-        scaled = [math.dist(query, p) / spread for p, spread in zip(points, own, strict=True)]
-        factors.append(np.mean([min(scaled[g * size : (g + 1) * size]) for g in range(groups)]))
+        who = np.argsort([math.dist(query, p) for p in points])[:nearest]
+        factors.append(mean_distance(query, points) / np.mean([own[i] for i in who]))
     return np.array(factors)
 
 

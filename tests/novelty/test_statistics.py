@@ -206,7 +206,7 @@ def test_statistics_are_mean_and_deviation_over_positions(normal):
 def test_statistics_of_large_outputs_are_of_some_channels_on_a_grid(normal):
     maps = normal(2, 130, 33, 16).float()
     expected = oracles.stage_statistics_oracle(
-        maps, range(0, 130, 3), (list(range(0, 33, 3)), list(range(0, 16, 2)))
+        maps, range(0, 130, 3), (list(range(0, 33, 3)), list(range(16)))
     )
     torch.testing.assert_close(stage_statistics(maps).double(), expected, atol=1e-5, rtol=1e-4)
     tokens = normal(2, 257, 65).float()

@@ -9,13 +9,11 @@ input, each fitted to a sample of the training data alone:
     magnitude   Mahalanobis distance of the logarithms of the lengths
     density     mean distance to the nearest training embeddings, counted twice
 
-A local outlier factor (after Breunig et al. 2000) is the distance to a near reference, divided by that of
-the reference to its own neighbours: where training data lie close together, a small distance is already
-much. It is taken after standardising, each statistic within `FARTHEST`, and whitening (correlations
-shrunk by a tenth towards none, the `DIRECTIONS` widest kept), as the mean over `GROUPS` groups of
-references of the smallest in each: a minimum is found several times faster than the nearest few, and an
-odd reference counts once. Scores but the magnitude are logged; all are standardised on known examples,
-and added up:
+A local outlier factor (Breunig et al. 2000) is the mean distance to the nearest references, divided by
+theirs to their own: where training data lie close together, a small distance is already much. It is taken
+after standardising, each statistic within `FARTHEST`, and whitening (correlations shrunk by a tenth towards
+none, the `DIRECTIONS` widest kept), among `REFERENCES` references. Scores but the magnitude are logged; all
+are standardised on known examples, and added up:
 
     s(x) = Σ_j w_j softplus(score_j(x)),    softplus(t) = log(1 + e^t)
 
@@ -56,7 +54,7 @@ from surefind.errors import DegenerateError
 
 REFERENCES = 2000
 DIRECTIONS = 128
-GROUPS = 4
+NEAREST = 10
 FOLDS = 5
 SHRINKAGE = 0.1
 LEAST = 20
@@ -99,8 +97,8 @@ class References:
     def score(self, values: Tensor) -> Tensor:
         """Return the logarithm of the local outlier factor of statistics (n, m)."""
         standard = _standard(values, self.centre, self.scale, float(self.farthest))
-        factor = near_distance(standard @ self.directions, self.points, self.spread)
-        return factor.clamp(min=CLOSE).log()
+        distance, who = nearest_points(standard @ self.directions, self.points)
+        return (distance.mean(1) / self.spread[who].mean(1)).clamp(min=CLOSE).log()
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,8 +224,8 @@ class NoveltyModel:
         if self.log_shape is not None:
             scores.append(self.log_shape.score(log_shapes(stages, self.unit)))
         scores.append(self.magnitude.score(magnitudes(stages, self.unit)))
-        distance = near_distance(embeddings.to(like), self.embeddings)
-        scores.append(distance.clamp(min=TINY).log())
+        distance, _ = nearest_points(embeddings.to(like), self.embeddings)
+        scores.append(distance.mean(1).clamp(min=TINY).log())
         return torch.stack(scores, dim=1)
 
 
@@ -252,30 +250,13 @@ def magnitudes(stages: Sequence[Tensor], unit: Tensor) -> Tensor:
     return (lengths + TINY).log()
 
 
-def near_distance(values: Tensor, points: Tensor, spread: Tensor | None = None) -> Tensor:
-    """Return the mean over groups of points of the smallest distance in each (n), in units of their spread.
-
-    Args:
-        values: Where from (n, d).
-        points: Where to (k, d), in an order that is random; as many as make even groups.
-        spread: What a distance to each is divided by (k); None for one.
-
-    Returns:
-        The distances.
-    """
-    per_group = max(1, len(points) // GROUPS)
-    groups = min(GROUPS, len(points))
-    points = points[: groups * per_group]
-    # |x - r|² / s² for all pairs as one product: nothing of their size is made twice.
-    inverse = (
-        torch.ones_like(points[:, :1]) if spread is None else spread[: len(points), None] ** -2
-    )
-    right = torch.cat(
-        [-2 * points * inverse, inverse, points.square().sum(1, True) * inverse], dim=1
-    )
-    left = torch.cat([values, values.square().sum(1, True), torch.ones_like(values[:, :1])], dim=1)
-    nearest = (left @ right.T).view(-1, groups, per_group).amin(2)
-    return nearest.clamp(min=0).sqrt().mean(1)
+def nearest_points(values: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distances to the nearest points (n, k), ascending, and which these are."""
+    squared = values.square().sum(1, keepdim=True) - 2 * values @ points.T
+    squared += points.square().sum(1)
+    k = min(NEAREST, len(points))
+    found, who = squared.topk(k, dim=1, largest=False)
+    return found.clamp(min=0).sqrt(), who
 
 
 def fit_novelty_model(
@@ -397,7 +378,7 @@ def _fit_references(values: Tensor, farthest: float) -> References:
     points = (x[:REFERENCES] @ directions).float()
     distances = torch.cdist(points.double(), points.double())
     distances.fill_diagonal_(torch.inf)
-    k = min(GROUPS, len(points) - 1)
+    k = min(NEAREST, len(points) - 1)
     own = distances.topk(k, dim=1, largest=False).values.mean(1)
     # Copies have no distance, so that any rounding would be far: a tenth of the usual one is the least.
     own = own.clamp(min=max(TINY, 0.1 * float(own.mean())))

@@ -34,7 +34,7 @@ STAGES = 6
 CHANNELS = 64
 VALUES, MOST_VALUES = 256, 2048
 """Values of a vector that are looked at: of a stage's, and of one that is all there is."""
-GRID = 12
+GRID = 16
 
 ACTIVATIONS = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU),
