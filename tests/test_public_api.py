@@ -25,7 +25,15 @@ PROMISED = {
 }
 """The fixed names: they are never renamed or taken away."""
 MORE = {
-    *("Classes", "Positions", "PairList", "mine_pairs", "mined_negative_weight", "Preprocessing"),
+    *(
+        "Classes",
+        "Positions",
+        "PairList",
+        "mine_pairs",
+        "mined_negative_weight",
+        "Preprocessing",
+        "Novelty",
+    ),
     *(
         "KroneckerCurvature",
         "kronecker_curvature",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from surefind.gallery.answers import Answers
     from surefind.gallery.gallery import Gallery
     from surefind.learning import methods
+    from surefind.learning.novelty_pass import Novelty
     from surefind.models.encoder import Encoder
     from surefind.pairs.losses import contrastive_loss, pair_targets
     from surefind.pairs.mining import mine_pairs, mined_negative_weight
@@ -69,6 +70,7 @@ _HOME = {
     "NumericalError": "errors",
     "PairList": "pairs.relations",
     "Positions": "pairs.relations",
+    "Novelty": "learning.novelty_pass",
     "Preprocessing": "data.preprocessing",
     "StaleError": "errors",
     "StorageError": "errors",
@@ -113,6 +115,7 @@ __all__ = [
     "KroneckerCurvature",
     "KroneckerPosterior",
     "MetricLearner",
+    "Novelty",
     "NumericalError",
     "PairList",
     "Positions",
