@@ -27,7 +27,7 @@ def test_parquet_holds_the_same(surefind, sure):
     code, _, err = surefind("embed", sure, "digits:ood", "--out", "a.parquet")
     assert code == 0, err
     table, arrays = pq.read_table("a.parquet"), npz("a.npz")
-    assert table.column_names == ["id", "mean", "kappa", "uncertainty"]  # no labels are known
+    assert table.column_names == ["id", "mean", "kappa", "uncertainty", "novelty"]
     np.testing.assert_array_equal(np.array(table["mean"].to_pylist()), arrays["mean"])
     np.testing.assert_array_equal(table["kappa"].to_numpy(), arrays["kappa"])
 
