@@ -252,10 +252,10 @@ def magnitudes(stages: Sequence[Tensor], unit: Tensor) -> Tensor:
 
 def nearest_points(values: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distances to the nearest points (n, k), ascending, and which these are."""
-    squared = values.square().sum(1, keepdim=True) - 2 * values @ points.T
-    squared += points.square().sum(1)
-    k = min(NEAREST, len(points))
-    found, who = squared.topk(k, dim=1, largest=False)
+    # Without |x|², which changes no order and is added to the few that are found.
+    squared = torch.addmm(points.square().sum(1), values, points.T, alpha=-2)
+    found, who = squared.topk(min(NEAREST, len(points)), dim=1, largest=False)
+    found = found + values.square().sum(1, keepdim=True)
     return found.clamp(min=0).sqrt(), who
 
 
