@@ -122,7 +122,9 @@ def test_valid_results_are_never_made_again_and_training_is_shared(run, tmp_path
     steps = []
     run(["deterministic", "laplace-posthoc", "norm"], report=lambda *p: steps.append(p))
     assert file.read_bytes() == before
-    assert {stage for stage, _ in steps} == {"novelty"}  # the others start from the point estimate that is there
+    assert {stage for stage, _ in steps} == {
+        "novelty"
+    }  # the others start from the point estimate that is there
 
 
 def test_results_that_do_not_compare_are_named_and_left_alone_before_anything_is_trained(

@@ -297,3 +297,22 @@ def test_too_few_examples_are_refused(normal):
         fit_novelty_model(*sample, maps=True, held_out=few, generator=generator())
     assert refused.value.field == "held_out"
     fit_novelty_model(*world(normal, 20), maps=True, generator=generator())
+
+
+def test_with_many_classes_cross_fitting_leaves_out_whole_ones():
+    """People: an example with others of its own among the references is nearer than a new person is."""
+    source = generator(3)
+    centres = torch.randn(240, 16, generator=source)
+    who = torch.arange(1200) % 200
+    people = lambda chosen: centres[chosen] + 0.15 * torch.randn(len(chosen), 16, generator=source)
+    known, new = people(who), people(200 + torch.arange(400) % 40)
+    shares = {}
+    for name, groups in (("examples", None), ("classes", who), ("few classes", who % 10)):
+        model = fit_novelty_model(
+            [known], directions(known), maps=False, groups=groups, generator=generator()
+        )
+        p = model.p_value(model.score([new], directions(new)))
+        shares[name] = float((p <= 0.05).float().mean())
+    assert shares["examples"] > 0.5
+    assert shares["few classes"] == shares["examples"]
+    assert shares["classes"] <= 0.15  # 40 people, each ten times: the promise is about more

@@ -208,7 +208,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         )
         self._set_fitted(fitted, error, metric)
         known = None if held_out is None else Vectors(self._matrix(held_out, fitting=False))
-        self.novelty_ = self._fit_novelty(vectors, known, seed) if self.novelty else None
+        self.novelty_ = self._fit_novelty(vectors, relation, known, seed) if self.novelty else None
         return self
 
     def transform(self, X: Any) -> Any:
@@ -342,7 +342,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return encoder.head_weights()
 
     def _fit_novelty(
-        self, vectors: Vectors, held_out: Vectors | None, seed: int
+        self, vectors: Vectors, relation: Relation, held_out: Vectors | None, seed: int
     ) -> NoveltyModel | None:
         """Fit novelty to a sample of vectors: what the learner's pass does for a network."""
         if min(len(vectors), LEAST if held_out is None else len(held_out)) < LEAST:
@@ -357,7 +357,11 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return [stage_statistics(x, whole=True)], torch.cat(mean)
 
         others = None if held_out is None else looked_at(held_out)
-        return novelty_model(*looked_at(vectors), maps=False, held_out=others, seed=seed)
+        labels = relation.labels if isinstance(relation, Classes) else None
+        rows = sampled_rows(len(vectors), Novelty.sample, seed)
+        groups = None if labels is None else labels[rows]
+        sample = looked_at(vectors)
+        return novelty_model(*sample, maps=False, held_out=others, groups=groups, seed=seed)
 
     def _set_fitted(self, fitted: FittedPosterior, error: float, metric: Metric) -> "LaplaceHead":
         """Take over what was learnt, under the names that scikit-learn gives such things."""

@@ -179,6 +179,7 @@ def fit_novelty(
         mean,
         maps=bool(stages),
         held_out=others,
+        groups=sample.labels,
         confidence=options.confidence,
         seed=seed,
     )

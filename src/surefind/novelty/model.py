@@ -10,10 +10,10 @@ input, each fitted to a sample of the training data alone:
     density     mean distance to the nearest training embeddings, counted twice
 
 A local outlier factor (Breunig et al. 2000) is the mean distance to the nearest references, divided by
-theirs to their own: where training data lie close together, a small distance is already much. It is taken
-after standardising, each statistic within `FARTHEST`, and whitening (correlations shrunk by a tenth towards
-none, the `DIRECTIONS` widest kept), among `REFERENCES` references. Scores but the magnitude are logged; all
-are standardised on known examples, and added up:
+theirs to their own: where training data lie close together, a small distance is already much. It is
+taken after standardising, each statistic within `FARTHEST`, and whitening (correlations shrunk by a
+tenth towards none, the `DIRECTIONS` widest kept), among `REFERENCES` references. Scores but the
+magnitude are logged; all are standardised on known examples, and added up:
 
     s(x) = Σ_j w_j softplus(score_j(x)),    softplus(t) = log(1 + e^t)
 
@@ -32,9 +32,11 @@ p that n examples can give is -log(1 - confidence) / n: at 95 % it takes 300 to 
 reach 0.1 %.
 
 **Held-out examples.** If none are given, the sample is divided into `FOLDS`, and each is scored by what
-the others give. That is honest about the scores, but not about a network that has been trained on these
-very examples: it knows them better than new ones, and of new ones more than α may be flagged. Frozen
-vectors do not have this problem.
+the others give. From `MANY_CLASSES` classes on, folds are of whole classes: with so many, as of people,
+a gallery will hold others, and an example whose own class is among the references is nearer to them than
+those will be. Cross-fitting is honest about the scores, but not about a network that has been trained on
+these very examples: it knows them better than new ones, and of new ones more than α may be flagged.
+Frozen vectors do not have this problem.
 
 What is not promised: that an unknown input has a small p. Axes: ``n`` inputs, ``m`` statistics of a part,
 ``r`` references, ``z`` embedding.
@@ -56,6 +58,8 @@ REFERENCES = 2000
 DIRECTIONS = 128
 NEAREST = 10
 FOLDS = 5
+MANY_CLASSES = 50
+"""Classes from which on cross-fitting leaves out whole ones: a gallery will hold others."""
 SHRINKAGE = 0.1
 LEAST = 20
 """Known examples below which nothing is fitted."""
@@ -265,6 +269,7 @@ def fit_novelty_model(
     *,
     maps: bool,
     held_out: tuple[Sequence[Tensor], Tensor] | None = None,
+    groups: Tensor | None = None,
     confidence: float = CONFIDENCE,
     generator: torch.Generator,
 ) -> NoveltyModel:
@@ -275,6 +280,8 @@ def fit_novelty_model(
         embeddings: Unit embeddings of the same examples (n, z).
         maps: Whether the statistics are those of maps, so that a small one means a quiet channel.
         held_out: The same of known examples that the network was not trained on; None to cross-fit.
+        groups: The class of each example: cross-fitting leaves out whole classes if there are
+            `MANY_CLASSES`; None leaves out examples.
         confidence: With what probability over the known examples the promise holds.
         generator: Chooses references and folds.
 
@@ -298,11 +305,9 @@ def fit_novelty_model(
         raw = whole._scores(*held_out)
     else:
         raw = torch.empty(n, len(whole.names), dtype=whole.usual.dtype)
+        folds = _folds(order, groups, generator)
         for fold in range(FOLDS):
-            own, others = (
-                order[fold::FOLDS],
-                torch.cat([order[other::FOLDS] for other in range(FOLDS) if other != fold]),
-            )
+            own, others = order[folds == fold], order[folds != fold]
             part = _fit_scores(statistics, embeddings, others, maps)
             raw[own] = part._scores([x[own] for x in statistics], embeddings[own])
     least = raw.new_tensor([LEAST_SPREADS[name] for name in whole.names])
@@ -321,6 +326,18 @@ def fit_novelty_model(
         confidence,
         held_out is not None,
     )
+
+
+def _folds(order: Tensor, groups: Tensor | None, generator: torch.Generator) -> Tensor:
+    """Return the fold of each example, in the order given: by example, or by class if there are many."""
+    by_example = torch.arange(len(order)) % FOLDS
+    if groups is None:
+        return by_example
+    _, code = torch.unique(groups, return_inverse=True)
+    classes = int(code.max()) + 1
+    if classes < MANY_CLASSES:
+        return by_example
+    return (torch.randperm(classes, generator=generator) % FOLDS)[code[order]]
 
 
 @cache
