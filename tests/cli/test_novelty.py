@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import surefind as sf
+from surefind.apps.cli.console import console
 from surefind.apps.cli.embed import write_embeddings
 from surefind.apps.cli.items import read_items
 from surefind.decisions import Gate
@@ -101,7 +102,7 @@ def test_every_form_of_the_answers_has_novelty(surefind, gallery):
 
 
 def test_the_table_shows_novelty_beside_kappa_where_there_is_some(surefind, gallery, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setattr(console, "_width", 250)
     _, out, _ = surefind("search", gallery, "queries.npz")
     assert "κ ┃ novelty" in out
     assert "50 │ p = 0.0004" in out

@@ -95,7 +95,8 @@ def test_an_interrupt_between_steps_keeps_the_last_one(tmp_path, at):
     resumed = small_learners.learner("laplace-online").fit(
         train, folder=tmp_path, report=lambda _, p: done.append((p.epoch, p.step))
     )
-    assert done == [(epoch, step) for epoch in range(2) for step in range(1, 13)]
+    steps = [(epoch, step) for epoch in range(2) for step in range(1, 13)]
+    assert done[: len(steps)] == steps  # then comes novelty, which has none
     whole = small_learners.learner("laplace-online").fit(train)
     assert small_learners.tensors_equal(resumed.fitted.tensors(), whole.fitted.tensors())
     for a, b in zip(resumed.history_["encoder"], whole.history_["encoder"], strict=True):
@@ -122,7 +123,7 @@ def test_a_finished_stage_is_read_back(tmp_path):
     again = small_learners.learner("pfe").fit(
         train, folder=tmp_path, report=lambda *p: steps.append(p)
     )
-    assert steps == []
+    assert {stage for stage, _ in steps} == {"novelty"}
     assert small_learners.tensors_equal(first.fitted.tensors(), again.fitted.tensors())
 
 
