@@ -10,7 +10,7 @@ novelty of trained networks is a row of `surefind bench`.
 
 import argparse
 import json
-import time
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from frozen import face_vectors, frozen
+from learning import alternate, with_ratio
 from measure import environment
 
 import surefind as sf
@@ -29,7 +30,7 @@ from surefind.models.convnets import cifar10_net, fashion_mnist_net
 from surefind.retrieval.baselines import fit_nearest_distance
 
 RESULTS = Path(__file__).parent / "results" / "novelty.json"
-REPEATS = 7
+REPEATS = 12
 
 
 def network_cost(encoder: sf.Encoder, inputs: torch.Tensor, repeats: int) -> dict[str, float]:
@@ -40,15 +41,9 @@ def network_cost(encoder: sf.Encoder, inputs: torch.Tensor, repeats: int) -> dic
     assert guard is not None
     batch = inputs.to(memory_format=torch.channels_last)
     calls = {"plain": lambda: embedder.embed(batch), "novelty": lambda: learner.embed_batch(batch)}
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.process_time()
-            call()
-            times[name].append(time.process_time() - start)
-    best = {name: min(values) for name, values in times.items()}
+    times = alternate(calls, repeats)
     size = sum(t.numel() * t.element_size() for t in guard.tensors().values())
-    return best | {"ratio": best["novelty"] / best["plain"], "kilobytes": size / 1000}
+    return with_ratio(times, "novelty", "plain") | {"kilobytes": size / 1000}
 
 
 def small_cost(build: Callable[..., sf.Encoder], shape: tuple[int, ...]) -> dict[str, float]:
@@ -59,7 +54,7 @@ def small_cost(build: Callable[..., sf.Encoder], shape: tuple[int, ...]) -> dict
 def resnet_cost() -> dict[str, float]:
     encoder = resnet50(pretrained=None, generator=seeded(0, "net")).eval()
     inputs = torch.rand(24, 3, 224, 224, generator=seeded(0, "images"))
-    return network_cost(encoder, inputs, 3)
+    return network_cost(encoder, inputs, 5)
 
 
 def worth(
@@ -128,7 +123,7 @@ def clinc150(data: Path, work: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=Path("/tmp/surefind-frozen"))
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "surefind-frozen"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     cases: dict[str, Callable[[], dict[str, Any]]] = {
