@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
 from surefind.errors import InputError
 from surefind.learning.distributed import world
@@ -85,7 +86,7 @@ class TrainingSession:
             "examples": len(dataset),
             "labels": digest([t for t in (dataset.labels, dataset.positions) if t is not None]),
         }
-        if isinstance(dataset.inputs, ImageFiles):
+        if isinstance(dataset.inputs, ImageFiles | FeatureViews):
             settings["files"] = dataset.inputs.fingerprint()
         path = None if self.folder is None else self.folder / f"{name}.safetensors"
         start = None if path is None or not path.exists() else read_state(path, settings)
