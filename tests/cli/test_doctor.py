@@ -69,7 +69,10 @@ def test_memory_is_not_known_everywhere(monkeypatch):
 def test_data_check_says_what_is_there_and_what_is_wrong(surefind, refused, tmp_path):
     code, out, _ = surefind("data", "check", "digits")
     assert code == 0
+    assert "digits in a library" in out
+    assert "train: 1198 examples of 1198 published, 10 classes of 10 published" in out
     assert "Everything is as published" in out
+    assert "examples and classes compared" in out
     assert refused("data", "check", "mnist", "--data", tmp_path).field == "folder"
     assert "--data" in refused("data", "check", "msls").hint_for("cli")
     assert refused("data", "check", "imagenet").field == "name"

@@ -58,6 +58,36 @@ def test_a_whole_set_passes_the_check(small):
     assert len(report.checksums) == 4
 
 
+def test_the_check_says_what_it_compared(small, tmp_path, monkeypatch):
+    report = check("mnist", small)
+    assert report.found_by == "*-images-idx3-ubyte*"
+    assert report.compared == ("examples", "classes", "checksums")
+    assert report.decoded == 0
+    unknown = dataclasses.replace(catalogue.ENTRIES["mnist"], counts={}, n_classes={}, checksums={})
+    monkeypatch.setattr(catalogue, "ENTRIES", {"mnist": unknown})
+    assert check("mnist", small).compared == ()
+    assert check("mnist", small).ok
+
+
+def test_the_check_decodes_every_file_once(tmp_path, save_image, monkeypatch):
+    for i in (1, 2):
+        for part in ("train", "test"):
+            save_image(f"{part}/00{i}.Bird/{part}.jpg")
+    entry = dataclasses.replace(ENTRIES["cub200"], counts={"train": 2, "test": 2}, n_classes={})
+    monkeypatch.setattr(catalogue, "ENTRIES", {"cub200": entry})
+    report = check("cub200", tmp_path)
+    assert report.ok
+    assert (report.decoded, report.found_by) == (4, "train/001.*")
+    assert report.compared == ("examples",)
+    bad = tmp_path / "test" / "002.Bird" / "test.jpg"
+    bad.write_bytes(bad.read_bytes()[:-40])
+    assert check("cub200", tmp_path, decode=False).ok
+    report = check("cub200", tmp_path)
+    assert report.decoded == 4
+    assert len(report.problems) == 1
+    assert str(bad) in report.problems[0]
+
+
 def test_the_check_names_what_is_wrong(small):
     write_idx(small / "mnist", "t10k", 5)
     (small / "mnist" / "train-images-idx3-ubyte.gz").unlink()

@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 import scipy.io
@@ -164,6 +166,58 @@ def test_cars_that_are_not_whole_are_refused(devkit):
     scipy.io.savemat(devkit / "devkit" / "cars_train_annos.mat", {"annotations": np.ones(3)})
     with pytest.raises(sf.InputError, match="have no field 'fname'"):
         load_cars(devkit)
+
+
+@pytest.fixture
+def bird_folders(tmp_path, save_image):
+    """Four birds, one image each of training and test, in a folder per part and class."""
+    for i, c in enumerate(CLASSES):
+        for part in ("train", "test"):
+            save_image(f"{part}/{c}/{part}{i}.jpg")
+    (tmp_path / "README.md").touch()
+    return tmp_path
+
+
+def test_cub_in_a_folder_per_part_and_class(bird_folders):
+    splits = load_cub(bird_folders)
+    assert splits.train.labels.tolist() == [0, 0, 1, 1]
+    assert splits.test.labels.tolist() == [2, 2, 3, 3]
+    assert splits.test.classes == tuple(CLASSES)
+    assert splits.test.names[:2] == ("train/003.Crow/train2.jpg", "test/003.Crow/test2.jpg")
+    published = load_cub(bird_folders, protocol="published")
+    assert published.train.names == tuple(f"train/{c}/train{i}.jpg" for i, c in enumerate(CLASSES))
+    assert published.test.labels.tolist() == [0, 1, 2, 3]
+    assert load("cub200", bird_folders).test.names == splits.test.names
+
+
+def test_folders_of_birds_that_are_not_whole_are_refused(bird_folders):
+    shutil.rmtree(bird_folders / "test" / "002.Bee-eater")
+    with pytest.raises(sf.InputError, match=r"1 classes are not in both .* '002\.Bee-eater'"):
+        load_cub(bird_folders)
+    shutil.rmtree(bird_folders / "train" / "002.Bee-eater")
+    with pytest.raises(sf.InputError, match=r"class 2 is '003\.Crow'"):
+        load_cub(bird_folders)
+    shutil.rmtree(bird_folders / "train")
+    with pytest.raises(sf.InputError, match="train holds no class folders"):
+        load("cub200", bird_folders)
+
+
+def test_cars_in_folders_are_ordered_by_the_numbers_of_their_files(tmp_path, save_image):
+    # Not alphabetical; and the third has numbers behind the fourth, as one class of the publisher has.
+    numbers = {"Zonda": [1, 2], "Acura": [3, 4], "GMC Van": [5, 9], "Buick": [6, 7, 8]}
+    for name, (*train, last) in numbers.items():
+        for i in train:
+            save_image(f"train/{name}/{i:06}.jpg")
+        save_image(f"test/{name}/{last:06}.jpg")
+    splits = load_cars(tmp_path)
+    assert splits.train.classes == tuple(numbers)
+    assert splits.train.labels.tolist() == [0, 0, 1, 1]
+    assert splits.test.labels.tolist() == [2, 2, 3, 3, 3]
+    published = load_cars(tmp_path, protocol="published")
+    assert [int(n[-10:-4]) for n in published.test.names] == [2, 4, 9, 8]
+    save_image("test/Zonda/front.jpg")
+    with pytest.raises(sf.InputError, match=r"front\.jpg does not have the publisher's number"):
+        load_cars(tmp_path)
 
 
 def test_missing_annotations_are_named(tmp_path):

@@ -2,7 +2,8 @@
 
 Nothing is downloaded. A set that is not there is answered by one sentence: what to get, and where to
 put it. `check` compares what is there with what the publisher announces: examples and classes of each
-part, and SHA-256 sums of those files whose bytes are fixed and were seen by the authors.
+part, and SHA-256 sums of those files whose bytes are fixed and were seen by the authors. It decodes every
+image file once.
 
 `ENTRIES` is the one list of the sets' names, read from ``catalogue.toml``; it needs no PyTorch until a set
 is loaded.
@@ -10,7 +11,7 @@ is loaded.
 
 import hashlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from surefind.errors import Hint, InputError
 
 if TYPE_CHECKING:
+    from surefind.data.dataset import Dataset
     from surefind.data.splits import Splits
 
 
@@ -69,6 +71,9 @@ class CheckReport:
         n_classes: Classes that occur in each part that has labels.
         checksums: ``"ok"`` or ``"differs"`` for each file with a known sum that is there.
         problems: What is not as published, in sentences; empty if all is well.
+        found_by: The marker of the layout that was found; empty if it comes with a library.
+        published: What the catalogue knows of the set.
+        decoded: Image files that were decoded, good or bad; 0 if it has none or they were not to be.
     """
 
     title: str
@@ -77,11 +82,24 @@ class CheckReport:
     n_classes: Mapping[str, int]
     checksums: Mapping[str, str]
     problems: tuple[str, ...]
+    found_by: str
+    published: Entry
+    decoded: int = 0
 
     @property
     def ok(self) -> bool:
         """Whether everything is as published."""
         return not self.problems
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """What was compared with what is published, in words."""
+        kinds = {
+            "examples": self.published.counts.keys() & self.counts.keys(),
+            "classes": self.published.n_classes.keys() & self.n_classes.keys(),
+            "checksums": self.checksums,
+        }
+        return tuple(kind for kind, found in kinds.items() if found)
 
 
 def set_names() -> tuple[str, ...]:
@@ -103,23 +121,27 @@ def load(name: str, folder: str | Path | None = None) -> "Splits":
     return _load(_entry(name), find(name, folder))
 
 
-def check(name: str, folder: str | Path | None = None) -> CheckReport:
+def check(name: str, folder: str | Path | None = None, *, decode: bool = True) -> CheckReport:
     """Compare a set with what its publisher announces.
 
     Args:
         name: One of `set_names`.
         folder: As for `load`.
+        decode: Whether every image file is decoded once.
 
     Returns:
-        Counts, checksums, and what is wrong with them. A part that is not there is a problem too.
+        Counts, checksums, and what is wrong with them. A part that is not there is a problem too, and so is
+        a file that cannot be decoded.
     """
     entry, place = _entry(name), find(name, folder)
     # Sums first: they say of a damaged file that it is damaged, also when it cannot be loaded.
     sums, problems = _checked_sums(entry, place)
+    found_by = next((m for m in entry.markers if place and next(place.glob(m), None)), "")
     try:
         parts = _load(entry, place).parts
     except InputError as error:
-        return CheckReport(entry.title, place, {}, {}, sums, (*problems, str(error)))
+        problems.append(str(error))
+        return CheckReport(entry.title, place, {}, {}, sums, tuple(problems), found_by, entry)
     counts = {name: len(part) for name, part in parts.items()}
     labels = {name: part.labels for name, part in parts.items() if part.labels is not None}
     n_classes = {name: len(values.unique()) for name, values in labels.items()}
@@ -135,7 +157,12 @@ def check(name: str, folder: str | Path | None = None) -> CheckReport:
         for p, n in entry.counts.items()
         if p not in counts
     ]
-    return CheckReport(entry.title, place, counts, n_classes, sums, tuple(problems))
+    decoded = 0
+    if decode:
+        decoded, unreadable = _decoded(parts.values())
+        problems += unreadable
+    told = (entry.title, place, counts, n_classes, sums, tuple(problems))
+    return CheckReport(*told, found_by, entry, decoded)
 
 
 def find(name: str, folder: str | Path | None = None) -> Path | None:
@@ -181,3 +208,13 @@ def _checked_sums(entry: Entry, place: Path | None) -> tuple[dict[str, str], lis
         if not same:
             problems.append(f"{place / file} is not the published file: its SHA-256 differs.")
     return sums, problems
+
+
+def _decoded(parts: "Iterable[Dataset]") -> tuple[int, list[str]]:
+    """Decode the files of all parts once; return how many there are, and a sentence for each bad one."""
+    from surefind.data.images import ImageFiles, verify_images
+
+    files = [p.inputs for p in parts if isinstance(p.inputs, ImageFiles)]
+    paths = dict.fromkeys(path for inputs in files for path in inputs.paths)
+    bad = verify_images(ImageFiles(paths), on_bad="skip").bad
+    return len(paths), [reason for _, reason in bad]

@@ -42,7 +42,7 @@ def load_folder(
     inner = _subfolders(root)
     split = bool(inner) and all(p.name.lower() in PARTS for p in inner)
     trees = {p.name.lower(): p for p in inner} if split else {"all": root}
-    found = {part: _images_by_class(tree) for part, tree in trees.items()}
+    found = {part: images_by_class(tree) for part, tree in trees.items()}
     classes = sorted({c for by_class in found.values() for c in by_class})
     parts = {}
     for part, by_class in found.items():
@@ -67,8 +67,9 @@ def image_paths(folder: Path) -> list[Path]:
     )
 
 
-def _images_by_class(root: Path) -> dict[str, list[Path]]:
-    by_class = {p.name: image_paths(p) for p in _subfolders(root)}
+def images_by_class(root: Path) -> dict[str, list[Path]]:
+    """List the image files of each class folder, by its name; refuse one without any."""
+    by_class = {p.name: image_paths(p) for p in _subfolders(root)} if root.is_dir() else {}
     if not by_class:
         loose = len(image_paths(root))
         raise InputError(

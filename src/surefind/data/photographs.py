@@ -7,6 +7,12 @@ CUB-200-2011: lists of images, labels and the split beside a folder of images.
     train_test_split.txt     <id> <1 for training>
     classes.txt              <class> <name>
 
+or, as github.com/cyizhuo/CUB-200-2011-dataset has it, a folder per part of the published split and class:
+
+    train/001.Black_footed_Albatross/….jpg, test/001.Black_footed_Albatross/….jpg
+
+The number in the folder's name is the class.
+
 Cars196 (Stanford Cars), in either of its published forms. The test annotations of the devkit itself have no
 classes: the file ``…_withlabels.mat`` has.
 
@@ -14,6 +20,16 @@ classes: the file ``…_withlabels.mat`` has.
     devkit/cars_train_annos.mat, cars_train/,
     devkit/cars_test_annos_withlabels.mat (or beside), cars_test/  training and test apart
     devkit/cars_meta.mat                                           class names
+
+or, as github.com/cyizhuo/Stanford_Cars_dataset has it, a folder per part of the published split and class:
+
+    train/AM General Hummer SUV 2000/000001.jpg, test/AM General Hummer SUV 2000/000046.jpg
+
+The names of the folders have no numbers, and the publisher's list is alphabetical by maker only. Its order
+is recovered from the files: they keep the numbers of ``car_ims``, which run through the classes in the
+order of the list. So classes are ordered by their least number. (All classes have consecutive numbers but
+119, GMC Savana Van 2012, which has 70 of its 136 behind class 122; its least still comes before class
+120's.) The first 98 classes then have the 8,054 images that are published for the zero-shot protocol.
 
 Frozen features of both: what a fixed network makes of each image, a row each in ``cub200_effnetlite0.npz``
 and ``cars196_test_effnetlite0.npz``. The split is the zero-shot one of image retrieval, by class, not the
@@ -44,7 +60,7 @@ than the one before it by name. Distances within a city stay.
     train_val/<city>/{query,database}/raw.csv              key, pano, …
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +68,7 @@ import numpy as np
 
 from surefind.data.catalogue import CARS_FILE, CUB_FILE
 from surefind.data.dataset import Dataset
-from surefind.data.folder import image_paths
+from surefind.data.folder import image_paths, images_by_class
 from surefind.data.formats import read_arrays, read_mat
 from surefind.data.images import ImageFiles, check_exist
 from surefind.data.splits import Splits, open_set_split, split_by_protocol
@@ -64,7 +80,7 @@ def load_cub(folder: str | Path, *, protocol: str = "zero-shot") -> Splits:
     """Load CUB-200-2011.
 
     Args:
-        folder: Where ``images.txt`` is; ``CUB_200_2011`` inside it is found too.
+        folder: Where ``images.txt``, or ``train`` and ``test`` are; ``CUB_200_2011`` in it is found too.
         protocol: ``"zero-shot"`` (train on the first half of the classes, test on the second) or
             ``"published"`` (the split of the publisher).
 
@@ -77,6 +93,8 @@ def load_cub(folder: str | Path, *, protocol: str = "zero-shot") -> Splits:
     folder = Path(folder)
     if (folder / "CUB_200_2011").is_dir():
         folder /= "CUB_200_2011"
+    if not (folder / "images.txt").is_file() and _holds_parts(folder):
+        return _from_folders(folder, _by_own_number, protocol, "CUB-200-2011")
     paths = _read_list(folder / "images.txt")
     labels = _read_list(folder / "image_class_labels.txt")
     in_train = _read_list(folder / "train_test_split.txt")
@@ -113,6 +131,58 @@ def _read_list(path: Path) -> dict[str, str]:
     return entries
 
 
+ClassOrder = Callable[[dict[str, list[Path]], Path], list[str]]
+"""Puts the names of class folders, with their images, into the publisher's order."""
+
+
+def _holds_parts(folder: Path) -> bool:
+    return any((folder / part).is_dir() for part in ("train", "test"))
+
+
+def _from_folders(folder: Path, order: ClassOrder, protocol: str, name: str) -> Splits:
+    """Load a folder per part of the published split, and in each a folder per class."""
+    images = {part: images_by_class(folder / part) for part in ("train", "test")}
+    if alone := sorted(images["train"].keys() ^ images["test"].keys()):
+        raise InputError(
+            f"{len(alone)} classes are not in both of train and test of {folder}, the first is "
+            f"{alone[0]!r}; every class of {name} is. Copy the folders again."
+        )
+    classes = order({c: images["train"][c] + images["test"][c] for c in images["train"]}, folder)
+    rows = [(p, c, part == "train") for c in classes for part in images for p in images[part][c]]
+    paths, labels, in_train = zip(*rows, strict=True)
+    dataset = Dataset(
+        ImageFiles(paths),
+        labels,
+        names=[p.relative_to(folder).as_posix() for p in paths],
+        classes=classes,
+        name=name,
+    )
+    return split_by_protocol(dataset, np.array(in_train), protocol)
+
+
+def _by_own_number(images: dict[str, list[Path]], folder: Path) -> list[str]:
+    """Order classes by the number that their names begin with; none may be missing."""
+    classes = sorted(images)
+    for number, name in enumerate(classes, start=1):
+        if not name.startswith(f"{number:03}."):
+            raise InputError(
+                f"the class folders of {folder} do not count from 001. up without a gap: class {number} is "
+                f"{name!r}. Copy the missing ones, or rename them as published."
+            )
+    return classes
+
+
+def _by_least_file(images: dict[str, list[Path]], folder: Path) -> list[str]:
+    """Order classes by the least number among the names of their files."""
+    for path in (p for paths in images.values() for p in paths):
+        if not path.stem.isdecimal():
+            raise InputError(
+                f"{path} does not have the publisher's number for its name, such as 000046.jpg, so the "
+                f"order of the classes of {folder} is not known. Copy the files with their names."
+            )
+    return sorted(images, key=lambda name: min(int(p.stem) for p in images[name]))
+
+
 CARS_TEST_LISTS = ("cars_test_annos_withlabels.mat", "devkit/cars_test_annos_withlabels.mat")
 
 
@@ -120,7 +190,7 @@ def load_cars(folder: str | Path, *, protocol: str = "zero-shot") -> Splits:
     """Load Cars196.
 
     Args:
-        folder: Where ``cars_annos.mat`` or ``devkit`` is.
+        folder: Where ``cars_annos.mat``, ``devkit``, or ``train`` and ``test`` are.
         protocol: ``"zero-shot"`` (train on the first half of the classes, test on the second) or
             ``"published"`` (the split of the publisher).
 
@@ -131,7 +201,10 @@ def load_cars(folder: str | Path, *, protocol: str = "zero-shot") -> Splits:
         InputError: If a list or an image is missing, or a class has no name.
     """
     folder = Path(folder)
-    if (folder / "cars_annos.mat").is_file():
+    one_list = (folder / "cars_annos.mat").is_file()
+    if not one_list and not (folder / "devkit").is_dir() and _holds_parts(folder):
+        return _from_folders(folder, _by_least_file, protocol, "Cars196")
+    if one_list:
         names, labels, in_train, classes = _one_list(folder)
     else:
         names, labels, in_train, classes = _two_lists(folder)

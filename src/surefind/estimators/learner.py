@@ -43,7 +43,7 @@ from surefind.learning.train import Epoch, Optimizer, Progress, TrainConfig
 from surefind.models.architecture import build, describe
 from surefind.models.checkpoint import load_state, load_tensors, save_tensors
 from surefind.models.encoder import Encoder
-from surefind.pairs.objectives import MARGIN, Contrastive, Objective
+from surefind.pairs.objectives import MARGIN, Contrastive, ContrastiveLoss, Objective
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS
 from surefind.validation import check_choice, check_int, check_positive
 
@@ -162,7 +162,9 @@ class MetricLearner:
         check_int("epochs", self.epochs, least=0)
         objective = self.objective or Contrastive(self.margin)
         # The curvature is that of the loss that is trained on.
-        margin = objective.margin if isinstance(objective, Contrastive) else self.margin
+        margin = self.margin
+        if isinstance(objective, ContrastiveLoss):
+            margin = objective.squared_margin
         check_positive("margin", margin)
         check_positive("learning_rate", self.learning_rate)
         check_positive("decay", self.decay)

@@ -24,7 +24,7 @@ from surefind.errors import InputError
 from surefind.learning.distributed import world
 from surefind.learning.train import Epoch, Progress, State, Task, TrainConfig, train
 from surefind.models.checkpoint import load_tensors, save_tensors
-from surefind.pairs.objectives import Contrastive, Objective
+from surefind.pairs.objectives import ContrastiveLoss, Objective
 
 Report = Callable[[str, Progress], None]
 
@@ -124,7 +124,7 @@ def digest(tensors: Iterable[Tensor]) -> str:
 
 def describe_objective(objective: Objective) -> str:
     """Describe a loss well enough to notice another one."""
-    if isinstance(objective, Contrastive):
+    if isinstance(objective, ContrastiveLoss):
         return repr(objective)
     parts = (objective, getattr(objective, "loss", None), getattr(objective, "miner", None))
     return " ".join(getattr(p, "__name__", type(p).__name__) for p in parts if p is not None)

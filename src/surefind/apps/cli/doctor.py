@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer import Argument
+from typer import Argument, Option
 
 import surefind as sf
 from surefind.apps.cli.console import console, say
@@ -132,26 +132,38 @@ def check_set(
         str, Argument(help="A set's name; see `surefind data list`.", autocompletion=complete_set)
     ],
     data: DataFolder = None,
+    decode: Annotated[bool, Option(help="Decode every image file once.")] = True,
 ) -> None:
-    """Compare a data set with what its publisher announces: counts and checksums.
+    """Compare a data set with what its publisher announces: counts and checksums; decode its images.
 
     Example: `surefind data check digits`
     """
     from surefind.data.catalogue import check
 
-    report = check(name, data)
-    say(f"{report.title} in {report.folder or 'an installed library'}", style="bold")
+    report = check(name, data, decode=decode)
+    place = f"{report.folder}, found by {report.found_by}" if report.folder else "a library"
+    say(f"{report.title} in {place}", style="bold")
+    published = report.published
     for part, count in report.counts.items():
-        classes = f", {report.n_classes[part]} classes" if part in report.n_classes else ""
-        say(f"  {part}: {count} examples{classes}")
+        told = [_of(count, "examples", published.counts.get(part))]
+        if part in report.n_classes:
+            told.append(_of(report.n_classes[part], "classes", published.n_classes.get(part)))
+        say(f"  {part}: {', '.join(told)}")
     for file, verdict in report.checksums.items():
         say(f"  {file}: checksum {verdict}")
+    if report.decoded:
+        say(f"  {report.decoded} image files decoded")
     for problem in report.problems:
         say(problem, style="red")
     if not report.ok:
         raise typer.Exit(1)
-    known = "counts and checksums" if report.checksums else "counts" if report.counts else "nothing"
-    say(f"Everything is as published, as far as that is known here: {known} compared.")
+    *first, last = report.compared or ("nothing",)
+    compared = f"{', '.join(first)} and {last}" if first else last
+    say(f"Everything is as published, as far as that is known here: {compared} compared.")
+
+
+def _of(count: int, what: str, published: int | None) -> str:
+    return f"{count} {what}" + ("" if published is None else f" of {published} published")
 
 
 def _version(package: str) -> str:
