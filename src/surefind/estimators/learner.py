@@ -33,6 +33,7 @@ from surefind.learning.freezing import (
     FrozenBackbone,
     FrozenEmbedder,
     check_features,
+    started,
 )
 from surefind.learning.inference import batches
 from surefind.learning.methods import METHODS
@@ -314,7 +315,8 @@ class MetricLearner:
         if held_out is not None:
             known = self._features(backbone, held_out, spec, run.folder, run.report)
         above = replace(run, config=replace(run.config, preprocessing=None))
-        fitted = _method(self.method).fit(backbone.upper, kept, above)
+        upper = started(backbone.upper, kept, backbone.freezing.head)
+        fitted = _method(self.method).fit(upper, kept, above)
         self.embedder_ = FrozenEmbedder(backbone.cut, fitted)
         self.history_ = run.history
         return self.fit_novelty(kept, held_out=known)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -26,15 +26,19 @@ from surefind.data.preprocessing import Preprocessing
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.learning.feature_pass import FeaturePass, OnRows, as_kept, network_digest
-from surefind.learning.inference import like_network
+from surefind.learning.inference import apply, like_network
 from surefind.learning.methods.contract import Embedder, Sampler, prefixed
 from surefind.learning.methods.deterministic import frozen
 from surefind.models.cuts import Cut, cut_backbone
 from surefind.models.encoder import Encoder
 from surefind.novelty.statistics import StageWatch, choose_stages
-from surefind.validation import check_int
+from surefind.validation import check_choice, check_int
 
 PREFIX = "frozen"
+HeadStart = Literal["given", "identity", "whitened"]
+HEAD_STARTS = get_args(HeadStart)
+SHRINKAGE = 0.5
+"""Share of the mean variance in every direction's, when features are whitened."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +52,23 @@ class Freezing:
             on the plain one alone.
         cache: Folder where features are kept for this training and later ones; None for the folder that
             `fit` is given, or memory if that is None too.
+        head: What the head starts as: as it is "given"; the "identity"; or "whitened", the principal
+            components of the training features, each divided by its standard deviation with shrinkage
+            (`whitening`). The last two need as many outputs as features, or fewer.
 
     Raises:
-        InputError: If a number is negative.
+        InputError: If a number is negative, or there is no such start.
     """
 
     trained_stages: int = 0
     views: int = 0
     cache: str | Path | None = None
+    head: HeadStart = "given"
 
     def __post_init__(self) -> None:
         check_int("trained_stages", self.trained_stages, least=0)
         check_int("views", self.views, least=0)
+        check_choice("head", self.head, HEAD_STARTS)
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -225,6 +234,60 @@ class FrozenEmbedder:
                 found = self.upper.embed(features)
         seen = dict(zip(above, watch.take(len(features)), strict=True))
         return found, [known[s] if s in known else seen[s] for s in stages]
+
+
+@torch.no_grad()
+def started(upper: Encoder, features: Dataset, start: HeadStart) -> Encoder:
+    """Let the head start as is wanted.
+
+    With fewer outputs than features, both starts take the principal components of the training features.
+
+    Args:
+        upper: What is trained on features; stays as it is.
+        features: The training data.
+        start: As `Freezing.head`.
+
+    Returns:
+        An encoder with that head.
+
+    Raises:
+        InputError: If there are more outputs than features.
+    """
+    if start == "given":
+        return upper
+    d, z = upper.head.in_features, upper.head.out_features
+    if z > d:
+        raise InputError(
+            f"a head with {z} outputs of {d} features cannot start as the {start}; give it {d} outputs or "
+            "fewer.",
+            field="head",
+        )
+    if start == "identity" and z == d:
+        weights, bias = torch.eye(d), torch.zeros(d)
+    else:
+        training = upper.backbone.training
+        upper.backbone.eval()
+        found = apply(upper.backbone, features, upper)
+        upper.backbone.train(training)
+        weights, bias = principal_head(found.double(), z, whiten=start == "whitened")
+    columns = [weights] if upper.head.bias is None else [weights, bias[:, None]]
+    return upper.with_head(torch.cat(columns, dim=1).to(upper.head.weight))
+
+
+def principal_head(features: Tensor, z: int, *, whiten: bool) -> tuple[Tensor, Tensor]:
+    """Return weights (z, d) and bias (z) that project features (n, d) on their principal components.
+
+    Whitened, component k is divided by √((1 - s) λ_k + s λ̄), λ its variance, λ̄ the mean of all of them and
+    s = `SHRINKAGE`, and the mean is subtracted; else the components are those of the second moments.
+    """
+    mean = features.mean(0) if whiten else torch.zeros_like(features[0])
+    centred = features - mean
+    variances, directions = torch.linalg.eigh(centred.T @ centred / len(features))
+    weights = directions[:, -z:].T
+    if whiten:
+        shrunk = (1 - SHRINKAGE) * variances[-z:] + SHRINKAGE * variances.mean()
+        weights = weights / shrunk.sqrt()[:, None]
+    return weights, -weights @ mean
 
 
 def check_features(views: FeatureViews, network: nn.Module) -> None:

@@ -50,6 +50,7 @@ from torch import nn
 
 from surefind.data.catalogue import load
 from surefind.data.dataset import Dataset
+from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
 from surefind.data.preprocessing import IMAGENET, Preprocessing
 from surefind.data.splits import validation_split
@@ -57,6 +58,7 @@ from surefind.errors import DegenerateError, InputError
 from surefind.evaluation.bench.ood_sets import OodSet, load_ood_sets, shrunk_ink
 from surefind.evaluation.evaluate import check_parts
 from surefind.evaluation.vocabulary import NOISE, OodKind
+from surefind.learning.freezing import Freezing, HeadStart
 from surefind.learning.seeds import seeded
 from surefind.models.backbones import load_backbone, with_linear_head
 from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
@@ -99,6 +101,9 @@ class Protocol:
         kappa_samples: From how many joint samples κ of LAM is estimated; None for the closed form.
         novelty: Whether novelty is fitted.
         options: Options of methods by their names; without an entry, the defaults.
+        frozen: Whether the backbone stays as it is (`surefind.evaluation.bench.frozen`).
+        trained_stages: How many of its last stages learn then.
+        head: What the head of a frozen backbone starts as.
     """
 
     build: Build | None
@@ -125,6 +130,9 @@ class Protocol:
     kappa_samples: int | None = None
     novelty: bool = True
     options: Mapping[str, Mapping[str, Any]] | None = None
+    frozen: bool = False
+    trained_stages: int = 0
+    head: HeadStart = "given"
 
     @property
     def objective(self) -> ContrastiveLoss:
@@ -234,6 +242,8 @@ class Problem:
         notes: What the user should know of the data, in sentences.
         validation: What is left out of training; None if nothing is.
         more_ood: The protocol's other out-of-distribution sets that are there, by name.
+        freezing: How the backbone is frozen; None if it is not.
+        pictures: The images themselves, by part, where the parts hold features of them.
 
     Raises:
         InputError: If the data cannot be benchmarked.
@@ -250,6 +260,8 @@ class Problem:
     notes: tuple[str, ...] = ()
     validation: Dataset | None = None
     more_ood: Mapping[str, Dataset] = field(default_factory=dict)
+    freezing: Freezing | None = None
+    pictures: Mapping[str, Dataset] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_trainable(self.train)
@@ -284,8 +296,8 @@ class Problem:
         return {name: part for name, part in parts.items() if part is not None}
 
     def data(self, part: str) -> Dataset:
-        """Return the inputs of a part of the evaluation, "id" or "ood"."""
-        return self.parts["test" if part == "id" else part]
+        """Return a part of the evaluation, "id" or "ood", with inputs that can be shown."""
+        return (self.parts | dict(self.pictures))["test" if part == "id" else part]
 
     @property
     def held_out(self) -> tuple[str, Dataset] | None:
@@ -305,13 +317,13 @@ class Problem:
     @property
     def files(self) -> dict[str, str]:
         """Fingerprints of the parts that are image files."""
-        inputs = {name: part.inputs for name, part in self.parts.items()}
+        inputs = {n: part.inputs for n, part in (self.parts | dict(self.pictures)).items()}
         return {n: x.fingerprint() for n, x in inputs.items() if isinstance(x, ImageFiles)}
 
     @property
     def images(self) -> bool:
         """Whether the inputs are images, to be shown and corrupted."""
-        inputs = self.test.inputs
+        inputs = self.data("id").inputs
         return isinstance(inputs, ImageFiles) or str(inputs.dtype).endswith("uint8")
 
     @property
@@ -439,9 +451,9 @@ def check_trainable(train: Dataset) -> None:
 def _same_inputs(one: Dataset, other: Dataset) -> bool:
     """Return whether two parts hold the same arrays, or files of the same names and sizes."""
     ours, theirs = one.inputs, other.inputs
-    if isinstance(ours, ImageFiles) and isinstance(theirs, ImageFiles):
-        return ours.fingerprint() == theirs.fingerprint()
-    if isinstance(ours, ImageFiles) or isinstance(theirs, ImageFiles):
-        return False
+    kept = ImageFiles | FeatureViews
+    if isinstance(ours, kept) or isinstance(theirs, kept):
+        same = type(ours) is type(theirs)
+        return same and bool(ours.fingerprint() == theirs.fingerprint())
     a, b = torch.as_tensor(ours), torch.as_tensor(theirs)
     return a.shape == b.shape and torch.equal(a, b)
