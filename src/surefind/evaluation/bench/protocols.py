@@ -7,6 +7,12 @@
 | cub200 | backbone, linear layer of its width | cars196 test | classes 101 … 200 |
 | lfw | backbone, linear layer of its width | cub200 test | other people |
 | msls | backbone, linear layer of its width | none | other cities, query against database |
+| gardens-point | as msls | none | trained on nordland and sped |
+| gardens-point-left | as msls | none | the same |
+| st-lucia | as msls | none | the same |
+| berlin-halensee | as msls | none | the same |
+| berlin-kudamm | as msls | none | the same |
+| berlin-a100 | as msls | none | the same |
 | omniglot | FashionMNIST's, 64 outputs | fashion-mnist test | other alphabets |
 | cub200-features | frozen features, a linear layer that starts as the identity | cars196-features | yes |
 | digits | a small one, 4 outputs | patches of photographs | no |
@@ -201,6 +207,17 @@ PROTOCOLS = {
     ),
 }
 """Every protocol by the name of its data set, as in `BENCHMARKS`."""
+PROTOCOLS |= dict.fromkeys(
+    (
+        "gardens-point",
+        "gardens-point-left",
+        "st-lucia",
+        "berlin-halensee",
+        "berlin-kudamm",
+        "berlin-a100",
+    ),
+    PROTOCOLS["msls"],
+)
 
 
 @dataclass(frozen=True, eq=False)
