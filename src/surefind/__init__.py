@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from surefind.gallery.answers import Answers
     from surefind.gallery.gallery import Gallery
     from surefind.learning import methods
+    from surefind.learning.freezing import Freezing
     from surefind.learning.novelty_pass import Novelty
     from surefind.models.encoder import Encoder
     from surefind.pairs.losses import contrastive_loss, pair_targets
@@ -70,6 +71,7 @@ _HOME = {
     "NumericalError": "errors",
     "PairList": "pairs.relations",
     "Positions": "pairs.relations",
+    "Freezing": "learning.freezing",
     "Novelty": "learning.novelty_pass",
     "Preprocessing": "data.preprocessing",
     "StaleError": "errors",
@@ -109,6 +111,7 @@ __all__ = [
     "Embeddings",
     "Encoder",
     "Evaluation",
+    "Freezing",
     "Gallery",
     "HeadPosterior",
     "InputError",

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles, ImageReport, row_numbers, verify_images
 from surefind.data.inputs import BLOCK_ROWS, AugmentSeed, InputSpec, read_inputs
 from surefind.data.preprocessing import Preprocessing
@@ -30,7 +31,8 @@ class Dataset:
 
     Attributes:
         inputs: uint8 images (n, h, w) or (n, c, h, w), float features (n, d), float images
-            (n, c, h, w), as a tensor or an array; or `ImageFiles`.
+            (n, c, h, w), as a tensor or an array; `ImageFiles`; or `FeatureViews`, which a frozen network
+            has computed.
         labels: A class per example: integers, or strings, which become integers with `classes`.
             Kept as an int64 tensor (n), or None.
         positions: Metric coordinates (n, 2), kept as a float64 tensor, or None.
@@ -150,7 +152,7 @@ class Dataset:
 
 
 def _check_inputs(inputs: Any) -> None:
-    if isinstance(inputs, ImageFiles):
+    if isinstance(inputs, ImageFiles | FeatureViews):
         return
     if not isinstance(inputs, Tensor | np.ndarray):
         raise InputError(

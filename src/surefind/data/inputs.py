@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefind.data.feature_views import FeatureViews
 from surefind.data.images import (
     MAX_PIXELS,
     Encoded,
@@ -79,6 +80,9 @@ class InputSpec:
         Returns:
             The specification.
         """
+        if isinstance(inputs, FeatureViews):
+            known: InputSpec = inputs.spec
+            return known
         shape: tuple[int | None, ...] = tuple(
             read_inputs(inputs, np.zeros(1, np.int64), preprocessing).shape[1:]
         )
@@ -191,7 +195,7 @@ def read_inputs(
     """Read rows of a data set's inputs.
 
     Args:
-        inputs: Tensor, array or `ImageFiles`, checked by `Dataset`.
+        inputs: Tensor, array, `ImageFiles` or `FeatureViews`, checked by `Dataset`.
         rows: Row numbers, int64.
         preprocessing: What to do with images; or what a fitted model takes, which is then required.
         augment_seed: The seed, or seed and epoch, of random frames; None for evaluation.
@@ -202,6 +206,8 @@ def read_inputs(
     Raises:
         InputError: If the request does not fit the inputs.
     """
+    if isinstance(inputs, FeatureViews):  # prepared before they were computed
+        return inputs.read(rows, None if augment_seed is None else augment_key(augment_seed))
     if isinstance(preprocessing, InputSpec):
         return preprocessing.prepare(inputs, rows)
     if augment_seed is not None and preprocessing is None:
@@ -275,9 +281,7 @@ def _framings(
         return [full_frame] * len(rows)
     if augment_seed is None:
         return [preprocessing.frame] * len(rows)
-    key = augment_seed if isinstance(augment_seed, tuple) else (augment_seed,)
-    for number in key:
-        check_int("augment_seed", number, least=0)
+    key = augment_key(augment_seed)
     seen: Counter[int] = Counter()
     framings: list[Framing] = []
     for row in rows.tolist():
@@ -286,6 +290,14 @@ def _framings(
         framings.append(partial(preprocessing.random_frame, rng=rng))
         seen[row] += 1
     return framings
+
+
+def augment_key(augment_seed: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return the numbers of an augmentation seed, none of them negative."""
+    key = augment_seed if isinstance(augment_seed, tuple) else (augment_seed,)
+    for number in key:
+        check_int("augment_seed", number, least=0)
+    return key
 
 
 def _is_uint8(inputs: Any) -> bool:

@@ -10,7 +10,7 @@ pickle in it, and opening it runs no code that it brings.
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -21,26 +21,36 @@ import torch
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.data.feature_views import FeatureViews
 from surefind.data.inputs import InputSpec
 from surefind.data.preprocessing import Preprocessing
 from surefind.embeddings import Embeddings
 from surefind.errors import Hint, InputError
 from surefind.learning.distributed import world
+from surefind.learning.freezing import (
+    PREFIX,
+    Freezing,
+    FrozenBackbone,
+    FrozenEmbedder,
+    check_features,
+)
 from surefind.learning.inference import batches
 from surefind.learning.methods import METHODS
-from surefind.learning.methods.contract import Embedder, Method
-from surefind.learning.novelty_pass import Novelty, NoveltyGuard, fit_novelty
+from surefind.learning.methods.contract import Embedder, Method, unprefixed
+from surefind.learning.novelty_pass import Novelty, NoveltyGuard, fit_frozen_novelty, fit_novelty
 from surefind.learning.session import Report, TrainingSession
 from surefind.learning.train import Epoch, Optimizer, Progress, TrainConfig
 from surefind.models.architecture import build, describe
-from surefind.models.checkpoint import load_tensors, save_tensors
+from surefind.models.checkpoint import load_state, load_tensors, save_tensors
 from surefind.models.encoder import Encoder
-from surefind.pairs.objectives import MARGIN, Contrastive, Objective
+from surefind.pairs.objectives import MARGIN, Contrastive, ContrastiveLoss, Objective
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS
 from surefind.validation import check_choice, check_int, check_positive
 
-FORMAT = 3
+FORMAT = 4
 FILE = "model.safetensors"
+FEATURES = "features"
+"""Folder of features in that of the checkpoints."""
 DEFAULT_NOVELTY = Novelty()
 SETTINGS = ("epochs", "seed", "batch_size", "margin")
 """Arguments that are saved with the model beside encoder, method and preprocessing."""
@@ -70,6 +80,9 @@ class MetricLearner:
         workers: Threads that read images ahead.
         novelty: How to fit novelty, with which every embedding says whether such an input was ever seen;
             None for none.
+        freeze_backbone: True leaves the backbone as it is and trains the head on features that are
+            computed once; `surefind.Freezing` says more: whether the last stages learn, how many augmented
+            views there are, and where features are kept.
 
     Attributes:
         embedder_: The fitted method.
@@ -96,6 +109,7 @@ class MetricLearner:
         preprocessing: Preprocessing | None = None,
         workers: int = 2,
         novelty: Novelty | None = DEFAULT_NOVELTY,
+        freeze_backbone: bool | Freezing = False,
     ) -> None:
         self.encoder = encoder
         self.method = method
@@ -112,6 +126,7 @@ class MetricLearner:
         self.preprocessing = preprocessing
         self.workers = workers
         self.novelty = novelty
+        self.freeze_backbone = freeze_backbone
 
     def fit(
         self,
@@ -142,11 +157,14 @@ class MetricLearner:
         if held_out is not None:
             # Before the training and not after it.
             _check_dataset("held_out", held_out)
-            InputSpec.of(dataset.inputs, self.preprocessing).prepare(held_out.inputs, slice(1))
+            spec = InputSpec.of(dataset.inputs, self.preprocessing)
+            held_out.read(slice(1), preprocessing=spec)
         check_int("epochs", self.epochs, least=0)
         objective = self.objective or Contrastive(self.margin)
         # The curvature is that of the loss that is trained on.
-        margin = objective.margin if isinstance(objective, Contrastive) else self.margin
+        margin = self.margin
+        if isinstance(objective, ContrastiveLoss):
+            margin = objective.squared_margin
         check_positive("margin", margin)
         check_positive("learning_rate", self.learning_rate)
         check_positive("decay", self.decay)
@@ -171,11 +189,40 @@ class MetricLearner:
         }
         where = None if folder is None else Path(folder)
         run = TrainingSession(config, objective, margin, where, report, settings)
-        self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
         self.input_spec_ = InputSpec.of(dataset.inputs, self.preprocessing)
+        if self.freezing is not None:
+            return self._fit_frozen(dataset, held_out, run)
+        self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
         self.fit_novelty(dataset, held_out=held_out, folder=folder, report=report)
         return self
+
+    def features(
+        self,
+        dataset: Dataset,
+        *,
+        folder: str | Path | None = None,
+        report: Report = lambda _stage, _progress: None,
+    ) -> Dataset:
+        """Compute the features of a data set with the frozen backbone, once.
+
+        `fit`, `embed` and `sample` take what this returns in place of the data set, and pass nothing
+        through the backbone again.
+
+        Args:
+            dataset: Images, or what the backbone takes.
+            folder: Where features are kept if ``freeze_backbone`` names no cache; None for memory.
+            report: Called after each batch, with the stage "features".
+
+        Returns:
+            The data set, with the features as inputs.
+
+        Raises:
+            InputError: If the backbone is not frozen.
+        """
+        _check_dataset("dataset", dataset)
+        spec = InputSpec.of(dataset.inputs, self.preprocessing)
+        return self._features(self._frozen_backbone(), dataset, spec, folder, report)
 
     def fit_novelty(
         self,
@@ -201,7 +248,14 @@ class MetricLearner:
             _check_dataset("held_out", held_out)
         embedder = self.fitted
         self.novelty_: NoveltyGuard | None = None
-        if self.novelty is not None:
+        if self.novelty is not None and isinstance(embedder, FrozenEmbedder):
+            how: dict[str, Any] = {"folder": folder, "report": report}
+            known = None if held_out is None else self.features(held_out, **how)
+            kept = self.features(dataset, **how)
+            self.novelty_ = fit_frozen_novelty(
+                embedder, kept, known, options=self.novelty, seed=self.seed
+            )
+        elif self.novelty is not None:
             self.novelty_ = fit_novelty(
                 embedder,
                 dataset,
@@ -215,6 +269,77 @@ class MetricLearner:
             )
         return self
 
+    @property
+    def freezing(self) -> Freezing | None:
+        """How the backbone is frozen; None if it is not."""
+        wanted = self.freeze_backbone
+        return (Freezing() if wanted else None) if isinstance(wanted, bool) else wanted
+
+    def embedder_for(self, dataset: Dataset) -> Embedder:
+        """Return what embeds the inputs of a data set: for features, what is above the frozen backbone."""
+        embedder = self.fitted
+        if not isinstance(dataset.inputs, FeatureViews):
+            return embedder
+        if not isinstance(embedder, FrozenEmbedder):
+            raise InputError(
+                "these are features of a frozen backbone, and this learner's is not frozen. Give the "
+                "images themselves.",
+                field="inputs",
+            )
+        check_features(dataset.inputs, embedder.cut.below)
+        return embedder.upper
+
+    def _frozen_backbone(self) -> FrozenBackbone:
+        if self.freezing is None:
+            raise InputError(
+                "features are kept of a frozen backbone only. Give freeze_backbone=True.",
+                field="freeze_backbone",
+            )
+        return FrozenBackbone.of(self.encoder, self.freezing)
+
+    def _fit_frozen(
+        self, dataset: Dataset, held_out: Dataset | None, run: TrainingSession
+    ) -> "MetricLearner":
+        """Compute features, train what is above on them, and fit novelty from their statistics."""
+        backbone, spec = self._frozen_backbone(), self.input_spec_
+        how = run.config.preprocessing
+        if backbone.freezing.views and how is None:
+            raise InputError(
+                "views are augmented images, and nothing says how to augment them. Give preprocessing with "
+                "random_area or flip, or views=0.",
+                field="views",
+            )
+        kept = self._features(backbone, dataset, spec, run.folder, run.report, augmented=how)
+        known = None
+        if held_out is not None:
+            known = self._features(backbone, held_out, spec, run.folder, run.report)
+        above = replace(run, config=replace(run.config, preprocessing=None))
+        fitted = _method(self.method).fit(backbone.upper, kept, above)
+        self.embedder_ = FrozenEmbedder(backbone.cut, fitted)
+        self.history_ = run.history
+        return self.fit_novelty(kept, held_out=known)
+
+    def _features(
+        self,
+        backbone: FrozenBackbone,
+        dataset: Dataset,
+        spec: InputSpec,
+        folder: str | Path | None,
+        report: Report,
+        *,
+        augmented: Preprocessing | None = None,
+    ) -> Dataset:
+        return backbone.features(
+            dataset,
+            spec,
+            stages=None if self.novelty is None else self.novelty.stages,
+            preprocessing=augmented,
+            seed=self.seed,
+            folder=None if folder is None else Path(folder) / FEATURES,
+            workers=self.workers,
+            on_rows=lambda done, of: report("features", Progress(0, 1, done, of, math.nan)),
+        )
+
     def embed(self, inputs: Any, *, batch_size: int = 512) -> Embeddings:
         """Embed inputs, each with its concentration and, if that was fitted, its novelty.
 
@@ -226,9 +351,23 @@ class MetricLearner:
         Returns:
             The embeddings; NumPy arrays if the inputs are one.
         """
-        parts = [self.embed_batch(x) for x in self._batches(inputs, batch_size)]
+        if isinstance(inputs, Dataset) and isinstance(inputs.inputs, FeatureViews):
+            parts = self._embedded_features(inputs, batch_size)
+        else:
+            parts = [self.embed_batch(x) for x in self._batches(inputs, batch_size)]
         together = Embeddings.concatenate(parts)
         return together.numpy() if isinstance(inputs, np.ndarray) else together
+
+    def _embedded_features(self, dataset: Dataset, batch_size: int) -> list[Embeddings]:
+        upper, embedder, guard = self.embedder_for(dataset), self.fitted, self.novelty_
+        if guard is None:
+            return [upper.embed(x) for x in self._batches(dataset, batch_size)]
+        assert isinstance(embedder, FrozenEmbedder)
+        rows = np.arange(len(dataset))
+        return [
+            guard.embed_features(embedder, dataset.inputs, rows[i : i + batch_size])
+            for i in range(0, len(rows), batch_size)
+        ]
 
     def embed_batch(self, batch: Tensor) -> Embeddings:
         """Embed a batch that is prepared as the network takes it, on its device and in its dtype."""
@@ -257,7 +396,8 @@ class MetricLearner:
             Unit vectors (s, n, z); a NumPy array if the inputs are one.
         """
         check_int("n_samples", n_samples, least=1)
-        draw = self.fitted.sampler(n_samples, joint=joint, generator=generator)
+        whose = self.fitted if not isinstance(inputs, Dataset) else self.embedder_for(inputs)
+        draw = whose.sampler(n_samples, joint=joint, generator=generator)
         samples = torch.cat([draw(x) for x in self._batches(inputs, batch_size)], dim=1)
         return samples.cpu().numpy() if isinstance(inputs, np.ndarray) else samples
 
@@ -288,6 +428,7 @@ class MetricLearner:
             "history": {k: [asdict(e) for e in v] for k, v in self.history_.items()},
             "settings": {name: getattr(self, name) for name in SETTINGS},
             "novelty": None if self.novelty_ is None else {"stages": list(self.novelty_.stages)},
+            "freezing": None if self.freezing is None else self.freezing.plan,
         }
         if self.novelty_ is not None:
             tensors |= self.novelty_.tensors()
@@ -346,13 +487,15 @@ def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
             )
         encoder = build(metadata["architecture"])
     spec = InputSpec.from_dict(metadata["inputs"])
+    frozen = metadata["freezing"]
     learner = MetricLearner(
         encoder,
         method=METHODS[metadata["method"]](**metadata["options"]),
         preprocessing=spec.preprocessing,
+        freeze_backbone=False if frozen is None else Freezing(**frozen),
         **metadata["settings"],
     )
-    learner.embedder_ = _method(learner.method).restore(encoder, tensors)
+    learner.embedder_ = _restored(learner, tensors)
     learner.input_spec_ = spec
     kept = metadata["novelty"]
     learner.novelty_ = None if kept is None else NoveltyGuard.restored(tensors, kept["stages"])
@@ -360,6 +503,15 @@ def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
         stage: tuple(Epoch(**e) for e in epochs) for stage, epochs in metadata["history"].items()
     }
     return learner
+
+
+def _restored(learner: MetricLearner, tensors: dict[str, Tensor]) -> Embedder:
+    method, freezing = _method(learner.method), learner.freezing
+    if freezing is None:
+        return method.restore(learner.encoder, tensors)
+    backbone = FrozenBackbone.of(learner.encoder, freezing)
+    load_state(backbone.cut.below, unprefixed(PREFIX, tensors))
+    return FrozenEmbedder(backbone.cut, method.restore(backbone.upper, tensors))
 
 
 def _check_dataset(name: str, value: Any) -> None:

@@ -237,6 +237,8 @@ BENCHMARKS = (
     "berlin-a100",
 )
 """The data sets that have a protocol."""
+RECIPES = {"paper": "the paper's recipe"}
+"""Other protocols of some of them, under `{set}-{recipe}`."""
 NOISE = "noise"
 """The OOD set that is generated."""
 PARTS = {"id": "In-distribution", "ood": "Out-of-distribution"}
@@ -256,6 +258,9 @@ def method_title(method: str) -> str:
 
 def dataset_title(name: str) -> str:
     """Return a data set's name for readers."""
+    base, _, recipe = name.rpartition("-")
+    if base in DATASETS and recipe in RECIPES:
+        return f"{DATASETS[base]}, {RECIPES[recipe]}"
     return "Noise" if name == NOISE else DATASETS.get(name, name)
 
 

@@ -42,6 +42,12 @@ def gather_rows(own: Tensor, n: int) -> Tensor:
     return torch.cat(rows)
 
 
+def wait_for_all() -> None:
+    """Wait until every process has come here."""
+    if world()[1] > 1:
+        dist.barrier()
+
+
 def sum_ranks(values: Tensor) -> Tensor:
     """Add up a tensor over all processes; each gets the sum."""
     if world()[1] == 1:

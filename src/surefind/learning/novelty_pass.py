@@ -19,15 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import InputSpec
 from surefind.embeddings import Embeddings, as_tensor
 from surefind.errors import InputError
 from surefind.learning.distributed import gather_rows, part, world
+from surefind.learning.freezing import FrozenEmbedder
 from surefind.learning.inference import batches
 from surefind.learning.methods.contract import Embedder, prefixed, unprefixed
 from surefind.learning.seeds import seeded
@@ -92,6 +95,14 @@ class NoveltyGuard:
         p = self.model.p_value(self.model.score(statistics, found.mean))
         return Embeddings(found.mean, found.kappa, p.to(found.kappa))
 
+    def embed_features(
+        self, embedder: FrozenEmbedder, views: FeatureViews, rows: np.ndarray
+    ) -> Embeddings:
+        """Embed features of a frozen backbone, each with its p-value."""
+        found, statistics = embedder.watched_features(views, rows, self.stages)
+        p = self.model.p_value(self.model.score(statistics, found.mean))
+        return Embeddings(found.mean, found.kappa, p.to(found.kappa))
+
     def parts(self, embedder: Embedder, inputs: Tensor) -> Tensor:
         """Return each standardised score of a batch (n, scores), columns as the model's ``names`` says."""
         found, statistics = watched(embedder, self.stages, inputs)
@@ -111,6 +122,8 @@ def watched(
     embedder: Embedder, stages: Sequence[str], inputs: Tensor
 ) -> tuple[Embeddings, list[Tensor]]:
     """Embed a batch, and return the statistics of the stages it passed."""
+    if isinstance(embedder, FrozenEmbedder):
+        return embedder.watched(inputs, stages)
     if not stages:
         return embedder.embed(inputs), [stage_statistics(inputs, whole=True)]
     network = embedder.network
@@ -156,7 +169,7 @@ def fit_novelty(
     known = None
     if held_out is not None:
         known = held_out[sampled_rows(len(held_out), options.sample, seed)]
-    if min(len(sample), LEAST if known is None else len(known)) < LEAST:
+    if too_few(sample, known):
         return None
     reading: dict[str, Any] = {"preprocessing": spec, "workers": workers}
     stages = options.stages
@@ -184,6 +197,61 @@ def fit_novelty(
         seed=seed,
     )
     return NoveltyGuard(model, tuple(stages))
+
+
+def fit_frozen_novelty(
+    embedder: FrozenEmbedder,
+    dataset: Dataset,
+    held_out: Dataset | None = None,
+    *,
+    options: Novelty,
+    seed: int,
+) -> NoveltyGuard | None:
+    """Fit novelty of an embedder on a frozen backbone, from statistics that lie beside its features.
+
+    Args:
+        embedder: In evaluation mode.
+        dataset: What it was trained on, with `FeatureViews` as inputs.
+        held_out: Known examples that it was not trained on, likewise; None to cross-fit.
+        options: How to fit.
+        seed: Chooses the sample.
+
+    Returns:
+        The guard; None if there are fewer than 20 examples, or 20 held-out ones.
+    """
+    if too_few(dataset, held_out):
+        return None
+    stages = dataset.inputs.stages
+
+    def gathered(data: Dataset) -> tuple[list[Tensor], Tensor]:
+        rows = np.arange(len(data))[sampled_rows(len(data), options.sample, seed)]
+        parts = [
+            embedder.watched_features(data.inputs, rows[i : i + BATCH], stages)
+            for i in range(0, len(rows), BATCH)
+        ]
+        columns = zip(*(statistics for _, statistics in parts), strict=True)
+        mean = torch.cat([found.mean.float().cpu() for found, _ in parts])
+        return [torch.cat(column).cpu() for column in columns], mean
+
+    statistics, mean = gathered(dataset)
+    labels = dataset.labels
+    if labels is not None:
+        labels = labels[sampled_rows(len(dataset), options.sample, seed)]
+    model = novelty_model(
+        statistics,
+        mean,
+        maps=True,
+        held_out=None if held_out is None else gathered(held_out),
+        groups=labels,
+        confidence=options.confidence,
+        seed=seed,
+    )
+    return NoveltyGuard(model, stages)
+
+
+def too_few(dataset: Dataset, held_out: Dataset | None) -> bool:
+    """Return whether there are too few examples to fit novelty."""
+    return min(len(dataset), LEAST if held_out is None else len(held_out)) < LEAST
 
 
 def sampled_rows(n: int, most: int, seed: int) -> Any:

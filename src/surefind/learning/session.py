@@ -18,12 +18,13 @@ from typing import Any
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
 from surefind.errors import InputError
 from surefind.learning.distributed import world
 from surefind.learning.train import Epoch, Progress, State, Task, TrainConfig, train
 from surefind.models.checkpoint import load_tensors, save_tensors
-from surefind.pairs.objectives import Contrastive, Objective
+from surefind.pairs.objectives import ContrastiveLoss, Objective
 
 Report = Callable[[str, Progress], None]
 
@@ -85,7 +86,7 @@ class TrainingSession:
             "examples": len(dataset),
             "labels": digest([t for t in (dataset.labels, dataset.positions) if t is not None]),
         }
-        if isinstance(dataset.inputs, ImageFiles):
+        if isinstance(dataset.inputs, ImageFiles | FeatureViews):
             settings["files"] = dataset.inputs.fingerprint()
         path = None if self.folder is None else self.folder / f"{name}.safetensors"
         start = None if path is None or not path.exists() else read_state(path, settings)
@@ -123,7 +124,7 @@ def digest(tensors: Iterable[Tensor]) -> str:
 
 def describe_objective(objective: Objective) -> str:
     """Describe a loss well enough to notice another one."""
-    if isinstance(objective, Contrastive):
+    if isinstance(objective, ContrastiveLoss):
         return repr(objective)
     parts = (objective, getattr(objective, "loss", None), getattr(objective, "miner", None))
     return " ".join(getattr(p, "__name__", type(p).__name__) for p in parts if p is not None)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from surefind.data.batches import class_batches, grid_cells, random_batches, read_batches
 from surefind.data.dataset import Dataset
+from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
 from surefind.data.preprocessing import Preprocessing
 from surefind.errors import InputError, NumericalError
@@ -302,11 +303,12 @@ def _read(
 ) -> Iterable[tuple[Tensor, Tensor]]:
     """Read this process's part of each batch, with the rows of the whole batch."""
     everything = list(batches)
+    augmented = config.preprocessing is not None or isinstance(dataset.inputs, FeatureViews)
     own = read_batches(
         dataset,
         [rows[part(len(rows))] for rows in everything],
         preprocessing=config.preprocessing,
-        augment_seed=None if config.preprocessing is None else (config.seed, epoch),
+        augment_seed=(config.seed, epoch) if augmented else None,
         # What is in memory already is not worth handing between threads.
         workers=config.workers if isinstance(dataset.inputs, ImageFiles) else 0,
     )

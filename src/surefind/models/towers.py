@@ -74,6 +74,9 @@ class Tower(nn.Module):
         width: Number of features d.
     """
 
+    pretrained = True
+    """Usually; so that the members of an ensemble differ in their heads alone."""
+
     def __init__(
         self, model: nn.Module, pooling: str, preprocessing: Mapping[str, Any] | None = None
     ) -> None:

@@ -22,6 +22,14 @@ pairs; w = 1/2 leaves both as they are). ``|pos|`` and ``|neg|`` count *all* ord
 negative pairs of the relation, self-pairs left out. The margin compares the squared distance, as the
 loss ``max(0, m - |·|²)`` does; the paper's appendix prints the distance itself.
 
+The *unsquared* loss (`unsquared_loss`) has the distance in place of its square, and its margin m compares
+the distance itself, so that the same pairs are inside the margin m² of the squared one:
+
+    L = ½ mean_pos |u_i - u_j|  +  ½ mean_neg inside max(0, m - |u_i - u_j|)
+
+Its pull on a positive pair does not weaken as the pair gets close. Where two embeddings coincide it has no
+gradient; zero is taken. Curvature is always that of the squared loss.
+
 Policy: a relation without positive (or negative) pairs has no such term, in the loss and in the targets;
 with neither, the loss is zero.
 
@@ -124,3 +132,26 @@ def relation_loss(
     counted = push > 0 if negatives == "inside" else negative
     repelled = push.sum() * relation.n_negative / counted.sum().clamp(min=1)
     return (attract * pull + repel * repelled) / 2
+
+
+def unsquared_loss(
+    embeddings: Float[Tensor, "n z"], relation: Relation, *, margin: float
+) -> Float[Tensor, ""]:
+    """Compute the loss of the module's docstring that has the distance in place of its square.
+
+    Args:
+        embeddings: Unit vectors (n, z).
+        relation: Over them.
+        margin: Distance up to which negative pairs repel.
+
+    Returns:
+        The scalar loss, differentiable in the embeddings.
+    """
+    everything = slice(0, len(relation))
+    positive, negative = relation.block(everything, everything)
+    # Differences, not products: 1 - cosine has no digits left for the root of a small distance.
+    mode = "donot_use_mm_for_euclid_dist"
+    distance = torch.cdist(embeddings, embeddings, compute_mode=mode)
+    pull = torch.where(positive, distance, 0).sum() / positive.sum().clamp(min=1)
+    push = torch.where(negative, margin - distance, 0).clamp(min=0)
+    return (pull + push.sum() / (push > 0).sum().clamp(min=1)) / 2

@@ -1,7 +1,8 @@
 """What a batch of embeddings should look like: a loss, chosen by passing it.
 
-`Contrastive` is the paper's loss over all pairs of a batch, or over mined ones. `External` takes a
-loss and a miner of pytorch-metric-learning as they are. Losses see the whole batch's embeddings.
+`Contrastive` is the paper's loss over all pairs of a batch, or over mined ones; `UnsquaredContrastive` the
+one that its numbers were trained on. `External` takes a loss and a miner of pytorch-metric-learning as they
+are. Losses see the whole batch's embeddings.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from surefind.errors import InputError
-from surefind.pairs.losses import Negatives, relation_loss
+from surefind.pairs.losses import Negatives, relation_loss, unsquared_loss
 from surefind.pairs.mining import Mining, mine_pairs
 from surefind.pairs.relations import Classes, Relation
 from surefind.validation import check_choice, check_fraction, check_positive
@@ -58,6 +59,11 @@ class Contrastive:
         check_fraction("negative_weight", self.negative_weight)
         check_choice("negatives", self.negatives, get_args(Negatives))
 
+    @property
+    def squared_margin(self) -> float:
+        """The margin as curvature takes it."""
+        return self.margin
+
     def __call__(
         self, embeddings: Tensor, relation: Relation, generator: torch.Generator
     ) -> Tensor:
@@ -78,6 +84,38 @@ class Contrastive:
             negative_weight=self.negative_weight,
             negatives=self.negatives,
         )
+
+
+@dataclass(frozen=True)
+class UnsquaredContrastive:
+    """The contrastive loss of distances that are not squared, over all pairs of a batch.
+
+    Attributes:
+        margin: Distance, not squared, up to which negative pairs repel.
+
+    Raises:
+        InputError: If the margin is not positive.
+    """
+
+    margin: float = MARGIN
+
+    def __post_init__(self) -> None:
+        check_positive("margin", self.margin)
+
+    @property
+    def squared_margin(self) -> float:
+        """The margin as curvature takes it: the same pairs are inside."""
+        return self.margin**2
+
+    def __call__(
+        self, embeddings: Tensor, relation: Relation, generator: torch.Generator
+    ) -> Tensor:
+        """Compute the loss of a batch; nothing in it is random."""
+        return unsquared_loss(embeddings, relation, margin=self.margin)
+
+
+ContrastiveLoss = Contrastive | UnsquaredContrastive
+"""The losses that are described by their margin, and whose margin is also the curvature's."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from surefind.apps.cli.console import say, spelled, stage_progress
 from surefind.apps.cli.interrupts import this_command, whole_steps
 from surefind.apps.cli.preflight import check_place, duration_text
 from surefind.errors import CommandInterruptedError, InputError
-from surefind.evaluation.vocabulary import BENCHMARKS, best_detector
+from surefind.evaluation.vocabulary import BENCHMARKS, RECIPES, best_detector
 
 if TYPE_CHECKING:
     from surefind.evaluation.bench.protocols import Problem
@@ -51,6 +51,13 @@ def bench(
     epochs: Annotated[
         int | None, Option(help="With your own images: training epochs; 20 by default.")
     ] = None,
+    recipe: Annotated[
+        str | None,
+        Option(
+            help=f"Settings other than the set's own: {', '.join(RECIPES)} (LAM and the point estimate).",
+            autocompletion=options.complete_recipe,
+        ),
+    ] = None,
     out: Annotated[Path, Option(help="Where results are written.")] = Path("results"),
     work: Annotated[Path, Option(help="Folder of checkpoints and artifacts.")] = WORK,
     data: options.DataFolder = None,
@@ -71,7 +78,7 @@ def bench(
     check_place(out, 0)
     check_place(work, 0, field="work")
     chosen = select_methods(methods.split(","), with_ablation=ablation)
-    problem = chosen_problem(source, ood, backbone, epochs, data)
+    problem = chosen_problem(source, ood, backbone, epochs, data, recipe)
     files = [result_file(out, problem.name, m, s) for s in range(seeds) for m in chosen]
     there = sum(file.exists() for file in files)
     say(f"{len(files)} results of {problem.name}, {there} of them there already.")
@@ -96,7 +103,12 @@ def bench(
 
 
 def chosen_problem(
-    source: str, ood: str | None, backbone: Path | None, epochs: int | None, data: Path | None
+    source: str,
+    ood: str | None,
+    backbone: Path | None,
+    epochs: int | None,
+    data: Path | None,
+    recipe: str | None = None,
 ) -> "Problem":
     """Load what is benchmarked: a set with a benchmark of its own, or the user's images.
 
@@ -106,6 +118,7 @@ def chosen_problem(
         backbone: Folder of a pretrained network.
         epochs: Passes over the user's images.
         data: Folder that holds the data sets.
+        recipe: One of `RECIPES`, for sets that have it; None for the set's own protocol.
 
     Returns:
         The problem.
@@ -116,7 +129,9 @@ def chosen_problem(
     """
     from surefind.evaluation.bench.custom import custom_problem
     from surefind.evaluation.bench.protocols import load_problem
+    from surefind.evaluation.bench.recipes import recipe_protocol
 
+    protocol = None if recipe is None else recipe_protocol(recipe, source)
     if source not in BENCHMARKS and Path(source).exists():
         passes = 20 if epochs is None else epochs
         try:
@@ -135,7 +150,7 @@ def chosen_problem(
             f"--ood and --epochs are for your own images; the benchmark of {source} has its own.",
             field="epochs" if ood is None else "ood",
         )
-    return load_problem(source, data, backbone=backbone)
+    return load_problem(source, data, backbone=backbone, protocol=protocol)
 
 
 def result_lines(left: int) -> Callable[[str, int, dict[str, float] | None], None]:

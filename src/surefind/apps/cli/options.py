@@ -11,7 +11,13 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from surefind.evaluation.vocabulary import BENCHMARKS, DATASETS, DISTANCE_BASELINES, METHODS
+from surefind.evaluation.vocabulary import (
+    BENCHMARKS,
+    DATASETS,
+    DISTANCE_BASELINES,
+    METHODS,
+    RECIPES,
+)
 
 
 def complete_method(incomplete: str) -> list[str]:
@@ -36,6 +42,11 @@ def complete_benched(incomplete: str) -> list[str]:
     """Complete the name of a set that has a benchmark, or a folder or a file."""
     names = [name for name in BENCHMARKS if name.startswith(incomplete)]
     return [*names, *map(_shown, _paths(incomplete))]
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Complete a recipe's name."""
+    return [name for name in RECIPES if name.startswith(incomplete)]
 
 
 def complete_source(incomplete: str) -> list[str]:

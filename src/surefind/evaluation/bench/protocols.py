@@ -67,7 +67,7 @@ from surefind.learning.seeds import seeded
 from surefind.models.backbones import load_backbone, with_linear_head
 from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
 from surefind.models.encoder import Encoder, empty_head
-from surefind.pairs.objectives import MARGIN, Contrastive
+from surefind.pairs.objectives import MARGIN, Contrastive, ContrastiveLoss, UnsquaredContrastive
 from surefind.validation import check_choice
 
 Build = Callable[[Dataset, torch.Generator], Encoder]
@@ -100,6 +100,11 @@ class Protocol:
         channels: Mean and standard deviation of each channel, to normalise by; None leaves [0, 1], or
             what the backbone wants.
         prepare: What is done to the set's inputs once, after loading.
+        recipe: The name of a recipe (`surefind.evaluation.bench.recipes`), which its results are under.
+        squared: Whether the loss is that of squared distances; if not, the margin is a distance.
+        kappa_samples: From how many joint samples κ of LAM is estimated; None for the closed form.
+        novelty: Whether novelty is fitted.
+        options: Options of methods by their names; without an entry, the defaults.
     """
 
     build: Build | None
@@ -121,17 +126,27 @@ class Protocol:
     backbone: str | None = None
     channels: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     prepare: Callable[[Dataset], Dataset] | None = None
+    recipe: str | None = None
+    squared: bool = True
+    kappa_samples: int | None = None
+    novelty: bool = True
+    options: Mapping[str, Mapping[str, Any]] | None = None
+
+    @property
+    def objective(self) -> ContrastiveLoss:
+        """The loss that is trained on."""
+        return (Contrastive if self.squared else UnsquaredContrastive)(self.margin)
 
     def settings(self) -> dict[str, Any]:
         """Return what a result records of its protocol, as JSON holds it; without defaults.
 
-        Of the out-of-distribution sets it is the first: a result that was measured on fewer of the others
-        has the same protocol, and lists its sets itself.
+        Options of methods are recorded with the method. Of the out-of-distribution sets it is the first: a
+        result that was measured on fewer of the others has the same protocol, and lists its sets itself.
         """
-        options = [f for f in fields(self) if f.name not in ("build", "ood", "prepare")]
+        options = [f for f in fields(self) if f.name not in ("build", "ood", "prepare", "options")]
         changed = {f.name: v for f in options if (v := getattr(self, f.name)) != f.default}
         recorded = {"ood": self.ood[0][:2] if self.ood else None, **changed}
-        return {**json.loads(json.dumps(recorded)), "loss": repr(Contrastive(self.margin))}
+        return {**json.loads(json.dumps(recorded)), "loss": repr(self.objective)}
 
 
 def identity_net(features: int) -> Encoder:
@@ -324,7 +339,11 @@ class Problem:
 
 
 def load_problem(
-    name: str, data: str | Path | None = None, *, backbone: str | Path | None = None
+    name: str,
+    data: str | Path | None = None,
+    *,
+    backbone: str | Path | None = None,
+    protocol: Protocol | None = None,
 ) -> Problem:
     """Load a set with its protocol.
 
@@ -332,6 +351,7 @@ def load_problem(
         name: One of `PROTOCOLS`.
         data: Folder that holds the data sets.
         backbone: Folder of a pretrained network, for the sets whose protocol has no network of its own.
+        protocol: Another than the set's own, such as a recipe's.
 
     Returns:
         The problem.
@@ -340,7 +360,7 @@ def load_problem(
         InputError: If the backbone is missing, or there for a set that has a network of its own.
     """
     check_choice("data set", name, PROTOCOLS)
-    protocol = PROTOCOLS[name]
+    protocol = protocol or PROTOCOLS[name]
     build = protocol.build
     if build is None and backbone is None:
         raise InputError(
@@ -366,7 +386,8 @@ def load_problem(
     test = prepare(splits[protocol.queries])
     ood = load_ood_sets(protocol.ood, test, data)
     return Problem(
-        *(name, protocol, make, train, test, gallery, ood.first, preprocessing, ood.notes),
+        f"{name}-{protocol.recipe}" if protocol.recipe else name,
+        *(protocol, make, train, test, gallery, ood.first, preprocessing, ood.notes),
         validation=validation,
         more_ood=ood.more,
     )

@@ -22,10 +22,11 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.estimators.learner import MetricLearner
+from surefind.estimators.learner import DEFAULT_NOVELTY, MetricLearner
 from surefind.evaluation.artifacts import Artifacts, extreme_images, sphere_points, write_artifacts
 from surefind.evaluation.bench.distance_baselines import PointEstimate, baseline_scores
-from surefind.evaluation.bench.protocols import Problem
+from surefind.evaluation.bench.protocols import Problem, Protocol
+from surefind.evaluation.bench.recipes import SampledEmbedder
 from surefind.evaluation.corruptions import corruption_curves
 from surefind.evaluation.evaluate import (
     LARGEST_UNCERTAINTY,
@@ -76,26 +77,36 @@ def select_methods(names: Iterable[str], *, with_ablation: bool) -> list[str]:
     return [*chosen, *(ABLATION if with_ablation else ())]
 
 
-def build_method(name: str) -> Method:
-    """Return a method with its options; a distance baseline's is the point estimate."""
+def build_method(name: str, protocol: Protocol | None = None) -> Method:
+    """Return a method with its options, the protocol's if it has some for it.
+
+    Args:
+        name: The method; a distance baseline's is the point estimate.
+        protocol: How it is benchmarked; None for the defaults.
+
+    Returns:
+        The method.
+    """
     check_choice("method", name, [*METHODS, *DISTANCE_BASELINES, *ABLATION])
     if name in ABLATION:
         _, stage, *options = name.split("-")
         variant: Any = LaplacePosthoc if stage == "posthoc" else LaplaceOnline
         return cast(Method, variant(*options))
-    return METHOD_CLASSES["deterministic" if name in DISTANCE_BASELINES else name]()
+    given = None if protocol is None else protocol.options
+    kind: Any = METHOD_CLASSES["deterministic" if name in DISTANCE_BASELINES else name]
+    return cast(Method, kind(**(given or {}).get(name, {})))
 
 
-def method_settings(name: str) -> dict[str, Any]:
+def method_settings(name: str, protocol: Protocol | None = None) -> dict[str, Any]:
     """Return the options of a method as JSON holds them."""
-    method = build_method(name)
+    method = build_method(name, protocol)
     options: dict[str, Any] = asdict(method) if is_dataclass(method) else {}
     return {"method": type(method).__name__, **json.loads(json.dumps(options))}
 
 
 def joint_samples(name: str, problem: Problem) -> int:
     """Return how many joint samples a method needs; an ensemble has no more than its members."""
-    method, wanted = build_method(name), problem.protocol.ece_samples
+    method, wanted = build_method(name, problem.protocol), problem.protocol.ece_samples
     return min(wanted, method.members) if isinstance(method, DeepEnsemble) else wanted
 
 
@@ -114,7 +125,7 @@ def train_method(
     Returns:
         The fitted learner.
     """
-    protocol, method = problem.protocol, build_method(name)
+    protocol, method = problem.protocol, build_method(name, problem.protocol)
     online = isinstance(method, LaplaceOnline)
     learner = MetricLearner(
         problem.build(seeded(seed, "encoder")),
@@ -127,13 +138,18 @@ def train_method(
         decay=protocol.decay,
         examples_per_class=protocol.examples_per_class,
         preprocessing=problem.preprocessing,
+        objective=protocol.objective,
+        novelty=DEFAULT_NOVELTY if protocol.novelty else None,
     )
-    return learner.fit(
+    learner.fit(
         problem.train,
         held_out=problem.validation,
         folder=work / checkpoint_folder(name),
         report=report,
     )
+    if protocol.kappa_samples is not None and isinstance(learner.fitted, HeadEmbedder):
+        learner.embedder_ = SampledEmbedder(learner.fitted, protocol.kappa_samples, seed)
+    return learner
 
 
 def checkpoint_folder(name: str) -> str:
@@ -226,7 +242,7 @@ def _measurable(methods: Iterable[str], problem: Problem, say: Callable[[str], N
 def _conditions(method: str, problem: Problem) -> dict[str, Any]:
     """Return under what a method is measured: results that differ in it do not compare."""
     return {
-        "settings": method_settings(method),
+        "settings": method_settings(method, problem.protocol),
         "protocol": problem.protocol.settings(),
         "examples": problem.examples,
         "files": problem.files,
@@ -313,10 +329,13 @@ def _measure_method(
         _save_artifacts(artifacts, problem, found.uncertainty, found.embeddings, seed)
     if found.votes is not None:
         measured["votes"] = {"fitted_on": fitted_on, **asdict(found.votes)}
-    if isinstance(learner.fitted, HeadEmbedder):
-        precision = learner.fitted.posterior.precision
+    fitted = learner.fitted
+    if isinstance(fitted, SampledEmbedder):
+        fitted = fitted.embedder
+    if isinstance(fitted, HeadEmbedder):
+        precision = fitted.posterior.precision
         measured["posterior"] = {
-            "clipped": learner.fitted.posterior.clipped,
+            "clipped": fitted.posterior.clipped,
             "least_precision": float(precision.min()),
             "median_precision": float(precision.median()),
             "largest_precision": float(precision.max()),

@@ -6,7 +6,7 @@ marginal samples, and can be written as tensors and put together again by `resto
 """
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,8 +24,10 @@ Sampler = Callable[[Tensor], Tensor]
 class Embedder(Protocol):
     """A fitted method. It is in evaluation mode and does not change."""
 
-    runs_network_once: ClassVar[bool]
-    """Whether `embed` passes its inputs through `network` once, as it is."""
+    @property
+    def runs_network_once(self) -> bool:
+        """Whether `embed` passes its inputs through `network` once, as it is."""
+        ...
 
     @property
     def network(self) -> Encoder:

@@ -26,7 +26,6 @@ from surefind.learning.seeds import seeded
 from surefind.learning.session import TrainingSession
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize
-from surefind.models.towers import Tower
 from surefind.posterior.projection import sampled_embeddings
 from surefind.validation import check_choice, check_int
 
@@ -99,7 +98,7 @@ class DeepEnsemble:
         """Train the members one after the other, each a stage, and align them."""
         check_int("members", self.members, least=2)
         check_choice("redraw", self.redraw, REDRAW)
-        pretrained = isinstance(encoder.backbone, Tower)
+        pretrained = getattr(encoder.backbone, "pretrained", False)
         head_only = self.redraw == "head" or (self.redraw == "auto" and pretrained)
         trained = []
         for i in range(self.members):

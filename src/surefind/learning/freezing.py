@@ -1,0 +1,255 @@
+"""Frozen backbones: every method trained on features that are computed once.
+
+    z = head(above(below(x)))
+
+``below`` stays as it is: its outputs are computed once (`surefind.learning.feature_pass`), and a method
+trains ``above``, the last stages or nothing, and the head on them, as if they were the inputs. What comes
+out is wrapped together with ``below`` into an embedder of images. Whatever is random in a method (dropout,
+members of an ensemble, sampled heads) is above, so ``below`` runs once, however many networks are sampled.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from surefind.data.dataset import Dataset
+from surefind.data.feature_views import FeatureViews
+from surefind.data.inputs import InputSpec
+from surefind.data.preprocessing import Preprocessing
+from surefind.embeddings import Embeddings
+from surefind.errors import InputError
+from surefind.learning.feature_pass import FeaturePass, OnRows, as_kept, network_digest
+from surefind.learning.inference import like_network
+from surefind.learning.methods.contract import Embedder, Sampler, prefixed
+from surefind.learning.methods.deterministic import frozen
+from surefind.models.cuts import Cut, cut_backbone
+from surefind.models.encoder import Encoder
+from surefind.novelty.statistics import StageWatch, choose_stages
+from surefind.validation import check_int
+
+PREFIX = "frozen"
+
+
+@dataclass(frozen=True)
+class Freezing:
+    """How a backbone is frozen.
+
+    Attributes:
+        trained_stages: How many of its last stages still learn; their inputs are kept then, in half
+            precision, which takes a thousand times the room of features.
+        views: Augmented views of each image that are computed beside the plain one, for training; 0 trains
+            on the plain one alone.
+        cache: Folder where features are kept for this training and later ones; None for the folder that
+            `fit` is given, or memory if that is None too.
+
+    Raises:
+        InputError: If a number is negative.
+    """
+
+    trained_stages: int = 0
+    views: int = 0
+    cache: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        check_int("trained_stages", self.trained_stages, least=0)
+        check_int("views", self.views, least=0)
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What is saved with a model."""
+        return {k: v for k, v in asdict(self).items() if k != "cache"}
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenBackbone:
+    """An encoder whose backbone is cut, and how its features are computed.
+
+    Attributes:
+        backbone: The whole of it.
+        cut: Both parts; ``below`` in evaluation mode and without gradients.
+        upper: The part above and the head, which a method trains on features.
+        freezing: How it is frozen.
+    """
+
+    backbone: nn.Module
+    cut: Cut
+    upper: Encoder
+    freezing: Freezing
+
+    @classmethod
+    def of(cls, encoder: Encoder, freezing: Freezing) -> "FrozenBackbone":
+        """Cut an encoder, which keeps its mode and its gradients: these are parts of a copy."""
+        backbone = copy.deepcopy(encoder.backbone)
+        # Convolutions on CPUs are faster so; everything else does not care.
+        backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        cut = cut_backbone(backbone, freezing.trained_stages)
+        frozen(cut.below)
+        return cls(backbone, cut, Encoder(cut.above, encoder.head), freezing)
+
+    def features(
+        self,
+        dataset: Dataset,
+        spec: InputSpec,
+        *,
+        stages: Sequence[str] | None = None,
+        preprocessing: Preprocessing | None = None,
+        seed: int = 0,
+        folder: Path | None = None,
+        workers: int = 2,
+        on_rows: OnRows = lambda *_: None,
+    ) -> Dataset:
+        """Compute features of a data set once; those that are there already are taken as they are.
+
+        Args:
+            dataset: Images, or what a network takes; with features of this network it is returned as is.
+            spec: What inputs the network takes.
+            stages: Of the whole network, for novelty; None for the rule of `surefind.novelty.statistics`.
+            preprocessing: How augmented views are made; None computes the plain one alone.
+            seed: Decides these.
+            folder: Where features are kept if ``freezing`` names no cache; None for memory.
+            workers: Threads that read images ahead.
+            on_rows: Called after each batch.
+
+        Returns:
+            The data set with `FeatureViews` as inputs.
+
+        Raises:
+            InputError: If the features are those of another network.
+        """
+        if isinstance(dataset.inputs, FeatureViews):
+            check_features(dataset.inputs, self.cut.below)
+            return dataset
+        if stages is None:
+            first = dataset.read(slice(0, 2), preprocessing=spec)
+            stages = self._stages(like_network(first, self.cut.below))
+        places = self.cut.names_below
+        below = {name: places[name] for name in stages if name in places}
+        views = self.freezing.views if preprocessing is not None else 0
+        cache = self.freezing.cache
+        made = FeaturePass(self.cut.below, spec, below, preprocessing, views, seed, workers).run(
+            dataset, folder if cache is None else Path(cache), on_rows
+        )
+        return replace(made, inputs=replace(made.inputs, stages=tuple(stages)))
+
+    def _stages(self, inputs: Tensor) -> tuple[str, ...]:
+        modes = {module: module.training for module in self.backbone.modules()}
+        self.backbone.eval()
+        try:
+            return choose_stages(self.backbone, inputs)
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenEmbedder:
+    """A frozen part of a network under a fitted method, which takes its outputs as inputs.
+
+    Attributes:
+        cut: The frozen part, and what was above it before training.
+        upper: The fitted method.
+    """
+
+    cut: Cut
+    upper: Embedder
+
+    @property
+    def runs_network_once(self) -> bool:
+        """Whether all of the network runs once."""
+        return self.upper.runs_network_once
+
+    @cached_property
+    def network(self) -> Encoder:
+        """The whole encoder, its backbone in two parts."""
+        fitted = self.upper.network
+        return frozen(Encoder(nn.Sequential(self.cut.below, fitted.backbone), fitted.head))
+
+    def embed(self, inputs: Tensor) -> Embeddings:
+        """Embed a batch of inputs."""
+        return self.upper.embed(self.below(inputs))
+
+    def sampler(self, n_samples: int, *, joint: bool, generator: torch.Generator) -> Sampler:
+        """Return a function that draws samples of a batch of inputs."""
+        draw = self.upper.sampler(n_samples, joint=joint, generator=generator)
+        return lambda inputs: draw(self.below(inputs))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the method's tensors, and the frozen part's."""
+        return self.upper.tensors() | prefixed(PREFIX, self.cut.below.state_dict())
+
+    @torch.no_grad()
+    def below(self, inputs: Tensor) -> Tensor:
+        """Compute what the fitted method takes, in the precision that it was trained on."""
+        features: Tensor = self.cut.below(inputs)
+        return as_kept(features).to(features)
+
+    def watched(self, inputs: Tensor, stages: Sequence[str]) -> tuple[Embeddings, list[Tensor]]:
+        """Embed a batch, and return the statistics of the stages it passed."""
+        places = self.cut.names_below
+        frozen_stages = [s for s in stages if s in places]
+        watch = StageWatch(self.cut.below, [places[s] for s in frozen_stages])
+        with watch.watching():
+            features = self.below(inputs)
+        found = watch.take(len(inputs))
+        return self._watched_above(features, dict(zip(frozen_stages, found, strict=True)), stages)
+
+    def watched_features(
+        self, views: FeatureViews, rows: np.ndarray, stages: Sequence[str]
+    ) -> tuple[Embeddings, list[Tensor]]:
+        """Do the same with features that were computed before, and the statistics beside them."""
+        features = like_network(views.read(rows), self.upper.network)
+        known = {s: views.stage(s, rows).to(features.device) for s in views.statistics}
+        return self._watched_above(features, known, stages)
+
+    def _watched_above(
+        self, features: Tensor, known: Mapping[str, Tensor], stages: Sequence[str]
+    ) -> tuple[Embeddings, list[Tensor]]:
+        above = [s for s in stages if s not in known]
+        network, places = self.upper.network.backbone, self.cut.names_above
+        # Dropout wraps a network that is no sequence of layers.
+        network = dict(network.named_children()).get("backbone", network)
+        watch = StageWatch(network, [places.get(s, s) for s in above])
+        if above and not self.upper.runs_network_once:
+            with torch.no_grad(), watch.watching():
+                network(features)
+            found = self.upper.embed(features)
+        else:
+            with watch.watching():
+                found = self.upper.embed(features)
+        seen = dict(zip(above, watch.take(len(features)), strict=True))
+        return found, [known[s] if s in known else seen[s] for s in stages]
+
+
+def check_features(views: FeatureViews, network: nn.Module) -> None:
+    """Refuse features that another network has computed."""
+    if views.network != network_digest(network):
+        raise InputError(
+            "these features were computed with another network, or other weights. Compute them with this "
+            "one: MetricLearner.features.",
+            field="dataset",
+        )
+
+
+def whole_encoder(encoder: Encoder, embedder: FrozenEmbedder, freezing: Freezing) -> Encoder:
+    """Put what was learnt into a copy of the encoder that was frozen.
+
+    Args:
+        encoder: As it was before training.
+        embedder: Of a method with one encoder.
+        freezing: How it was frozen.
+
+    Returns:
+        The whole encoder, in evaluation mode.
+    """
+    copied = copy.deepcopy(encoder)
+    cut, fitted = cut_backbone(copied.backbone, freezing.trained_stages), embedder.upper.network
+    cut.above.load_state_dict(fitted.backbone.state_dict())
+    copied.head.load_state_dict(fitted.head.state_dict())
+    return frozen(copied)
