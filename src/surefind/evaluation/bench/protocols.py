@@ -36,7 +36,8 @@ of its curvature a step on every set; so it does in the paper on these two, on t
 
 A tenth of the training data is left out of training, for choices that need data the model has not seen:
 of the examples of each class in closed sets, of the classes in open ones, nothing where there are
-positions only. The methods' defaults need none of it; the votes over labels are fitted to it.
+positions only. The methods' defaults need none of it; the votes over labels are fitted to it. Votes over
+places are fitted to the training data, the queries' side of which is looked up in the other side.
 
 A problem is a protocol together with its data and its network. Everything that can be refused is refused
 when it is made, before hours of training: data sets that are not there, training data of one class or
@@ -49,9 +50,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import nn
 
 from surefind.data.catalogue import load
@@ -235,6 +238,20 @@ PROTOCOLS |= dict.fromkeys(
 )
 
 
+class HeldOut(NamedTuple):
+    """What votes over labels or places are fitted to.
+
+    Attributes:
+        name: The part.
+        data: Its examples.
+        asking: Which of them are looked up in the others; None: each in all the others.
+    """
+
+    name: str
+    data: Dataset
+    asking: Bool[np.ndarray, " n"] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """What methods are compared on.
@@ -251,6 +268,7 @@ class Problem:
         notes: What the user should know of the data, in sentences.
         validation: What is left out of training; None if nothing is.
         more_ood: The protocol's other out-of-distribution sets that are there, by name.
+        asking: Which training examples are of the queries' side, where the data have two; else None.
 
     Raises:
         InputError: If the data cannot be benchmarked.
@@ -267,6 +285,7 @@ class Problem:
     notes: tuple[str, ...] = ()
     validation: Dataset | None = None
     more_ood: Mapping[str, Dataset] = field(default_factory=dict)
+    asking: Bool[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
         check_trainable(self.train)
@@ -305,13 +324,15 @@ class Problem:
         return self.parts["test" if part == "id" else part]
 
     @property
-    def held_out(self) -> tuple[str, Dataset] | None:
-        """What votes over labels are fitted to, and its name; None if there are no labels."""
+    def held_out(self) -> HeldOut | None:
+        """What votes are fitted to; None if the labels do not do."""
         for name, part in (("validation", self.validation), ("train", self.train)):
             if part is not None and part.labels is not None:
                 _, counts = part.labels.unique(return_counts=True)
                 if len(counts) > 1 and int(counts.max()) > 1:
-                    return name, part
+                    return HeldOut(name, part)
+        if self.train.labels is None and self.train.positions is not None:
+            return HeldOut("train", self.train, self.asking)
         return None
 
     @property
@@ -390,6 +411,9 @@ def load_problem(
         *(protocol, make, train, test, gallery, ood.first, preprocessing, ood.notes),
         validation=validation,
         more_ood=ood.more,
+        asking=(
+            np.isin(train.names, splits["train-query"].names) if "train-query" in splits else None
+        ),
     )
 
 
