@@ -364,7 +364,14 @@ def cities(tmp_path, save_image):
 
 def test_msls_cities_give_training_queries_and_database(cities):
     splits = load_msls(cities)
-    assert {p: len(splits[p]) for p in splits} == {"train": 8, "query": 2, "database": 2}
+    assert {p: len(splits[p]) for p in splits} == {
+        "train": 8,
+        "train-query": 4,
+        "train-database": 4,
+        "query": 2,
+        "database": 2,
+    }
+    assert {n.split("/")[1] for n in splits["train-query"].names} == {"query"}
     assert splits["query"].names[0] == "cph/query/images/query0.jpg"
     assert splits["database"].positions.tolist() == [[500000.5, 6000000], [500020.5, 6000002]]
     assert splits["query"].labels is None

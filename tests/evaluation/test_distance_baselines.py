@@ -8,7 +8,7 @@ import torch
 import surefind as sf
 from surefind.evaluation.bench.distance_baselines import PointEstimate, baseline_scores
 from surefind.evaluation.bench.running import NEED_CLASSES, train_method
-from surefind.evaluation.label_vote import fit_vote
+from surefind.evaluation.label_vote import Asked, fit_vote
 from surefind.evaluation.vocabulary import DISTANCE_BASELINES
 
 
@@ -63,7 +63,8 @@ def test_a_vote_doubts_the_nearest_answer_in_the_gallery_and_any_answer_among_tr
 ):
     scores = baseline_scores("knn-vote", point)
     assert tiny.held_out[0] == "train"  # there is no validation part
-    model = fit_vote(point.train, tiny.train.labels)
+    exact = sf.Embeddings(point.train, torch.full((len(point.train),), torch.inf))
+    model = fit_vote(Asked(exact, tiny.train.labels))
     fitted = 100, model.temperature, model.sharpness
     train, test = tiny.train.labels.tolist(), tiny.test.labels.tolist()
     ood = torch.nn.functional.normalize(point.ood, dim=1)

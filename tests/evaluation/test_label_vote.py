@@ -11,7 +11,7 @@ import surefind as sf
 from surefind.decisions.label_posterior import LabelModel, label_posterior
 from surefind.evaluation import label_vote
 from surefind.evaluation.evaluate import evaluate, judge
-from surefind.evaluation.label_vote import fit_vote, hold_votes, neighbourhood, vote_shares
+from surefind.evaluation.label_vote import Asked, fit_vote, hold_votes, neighbourhood, vote_shares
 
 N, Z = 40, 3
 
@@ -91,7 +91,7 @@ def test_a_share_is_the_posterior_of_a_label_that_is_there(world):
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 def test_the_fit_is_as_likely_as_any_temperature_and_sharpness(world, weighted):
     both, labels = world
-    model = fit_vote(both.mean, labels, both.kappa.numpy() if weighted else None)
+    model = fit_vote(Asked(both, labels), weighted=weighted)
     assert model.weighting == ("match" if weighted else "cosine")
     assert model.enrolled == N
 
@@ -110,8 +110,8 @@ def test_the_fit_is_as_likely_as_any_temperature_and_sharpness(world, weighted):
 def test_without_a_finite_kappa_there_is_a_plain_vote_only(world):
     both, labels = world
     exact = sf.Embeddings(both.mean, torch.full_like(both.kappa, torch.inf))
-    assert set(hold_votes(exact, labels, both, labels).shares) == {"plain"}
-    ballots = hold_votes(both, labels, both, labels)
+    assert set(hold_votes(Asked(exact, labels), Asked(both, labels)).shares) == {"plain"}
+    ballots = hold_votes(Asked(both, labels), Asked(both, labels))
     assert set(ballots.shares) == set(ballots.models) == {"plain", "weighted"}
 
 
@@ -139,7 +139,7 @@ def test_a_label_of_the_query_alone_has_no_companion(world):
     assert not elsewhere.companion[5]
     assert not vote_shares(elsewhere, LabelModel()).right[5]
     with pytest.raises(sf.DegenerateError, match="share a label"):
-        fit_vote(both.mean, torch.arange(N))
+        fit_vote(Asked(both, torch.arange(N)))
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_votes_are_measured_as_other_libraries_do(fitted, generator):
     test, held_out = test[:80], train[150:]
     result = evaluate(fitted, test, held_out=held_out, generator=generator, ece_samples=0)
     e, h = fitted.embed(test), fitted.embed(held_out)
-    ballots = hold_votes(h, held_out.labels, e, test.labels)
+    ballots = hold_votes(Asked(h, held_out.labels), Asked(e, test.labels))
     wrong = ~judge(e.mean, test).hits[:, 0]
     for weighting, name in (("plain", "vote"), ("weighted", "kappa_vote")):
         shares = ballots.shares[weighting]

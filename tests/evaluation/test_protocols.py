@@ -49,8 +49,8 @@ def test_settings_that_differ_from_the_default_are_recorded():
 
 def test_votes_are_fitted_to_what_training_and_test_do_not_see(tiny, placed):
     problem = load_problem("digits")
-    name, part = problem.held_out
-    assert name == "validation"
+    name, part, asking = problem.held_out
+    assert (name, asking) == ("validation", None)
     rows = lambda data: {x.numpy().tobytes() for x in torch.as_tensor(data.inputs)}
     everything = len(problem.train) + len(part)
     assert len(part) == pytest.approx(everything / 10, rel=0.05)
@@ -58,8 +58,8 @@ def test_votes_are_fitted_to_what_training_and_test_do_not_see(tiny, placed):
     assert "validation" not in problem.examples  # earlier results stay comparable
     one_class = tiny.train[tiny.train.labels == 0]
     for left_out in (None, one_class):
-        assert replace(tiny, validation=left_out).held_out == ("train", tiny.train)
-    assert placed.held_out is None
+        assert replace(tiny, validation=left_out).held_out == ("train", tiny.train, None)
+    assert placed.held_out == ("train", placed.train, None)
 
 
 def test_every_protocol_is_named_and_described():

@@ -420,8 +420,9 @@ def load_msls(
         validation_cities: Cities whose queries are looked up in their databases.
 
     Returns:
-        Of ``"train"`` (both sides of the other cities), ``"query"`` and ``"database"`` (of the
-        validation cities) those for which there are cities.
+        Of ``"train"`` (both sides of the other cities, each by itself as ``"train-query"`` and
+        ``"train-database"``), ``"query"`` and ``"database"`` (of the validation cities) those for which
+        there are cities.
 
     Raises:
         InputError: If there are no cities, or images do not fit their lists.
@@ -434,14 +435,16 @@ def load_msls(
         raise InputError(
             f"{root} holds no MSLS cities; expected folders with query/ and database/ inside."
         )
-    rows: dict[str, list[tuple[str, float, float]]] = {"train": [], "query": [], "database": []}
+    names = ("train", *(f"train-{side}" for side in MSLS_SIDES), *MSLS_SIDES)
+    rows: dict[str, list[tuple[str, float, float]]] = {name: [] for name in names}
     for number, city in enumerate(cities):
         for side in MSLS_SIDES:
-            part = side if city in validation_cities else "train"
-            rows[part] += [
+            found = [
                 (path, east + CITY_STEP * number, north)
                 for path, east, north in _read_side(root / city / side)
             ]
+            for part in (side,) if city in validation_cities else ("train", f"train-{side}"):
+                rows[part] += found
     return Splits({part: _located(root, found) for part, found in rows.items() if found})
 
 

@@ -42,14 +42,23 @@ match scores: if no item beyond has a larger κ.)
 place of labels: items within the radius of each other agree (`position_posterior`); the places in question
 are chosen greedily, the best first, and each item within the radius of one belongs to it.
 
+**Places as answers.** Where the answer is an item that stands for the disc of radius R around it, as in
+place recognition, no partition into places is needed: each item has a share of the votes, and a disc the
+shares of the items in it (`place_shares`),
+
+    P(the query lies within R of x_c | q, not none) = Σ_{|x_g - x_c| <= R} exp(m_g / T) / Σ_g exp(m_g / T)
+
+Discs overlap, so these do not add up to one. A route is photographed evenly, so that there is no 1/n, and
+T alone is fitted (`fit_place_model`), by the likelihood of the disc around where the query was taken.
+
 Axes: ``q`` queries, ``k`` neighbours, ``c`` candidates.
 
     Platt: Probabilistic Outputs for Support Vector Machines. Advances in Large Margin Classifiers, 1999.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -76,6 +85,8 @@ CAP = 50.0
 """Largest log-odds, for a query without a rival."""
 
 TAIL_SHARE = 0.05
+QUERIES = 128
+"""Queries whose neighbours' positions are compared at once."""
 WEIGHTINGS = ("cosine", "match")
 
 
@@ -189,8 +200,7 @@ def position_posterior(
         The same as for labels; a candidate's column is the item that stands for its place.
     """
     there = np.isfinite(votes.scores) & (votes.labels >= 0)
-    apart = positions[:, :, None] - positions[:, None]
-    agree = (np.square(apart).sum(-1) <= radius**2) & there[:, :, None] & there[:, None]
+    agree = _within(positions, radius) & there[:, :, None] & there[:, None]
     agree |= np.eye(agree.shape[1], dtype=bool) & np.isfinite(votes.scores)[:, :, None]
     weight, top = _weights(votes.scores, model.temperature)
     seen = agree.sum(-1)
@@ -205,6 +215,74 @@ def position_posterior(
         chosen[rows[live], best[live]] = density[rows[live], best[live]]
         left &= ~agree[rows, best]
     return _posterior(votes, chosen, np.maximum(votes.sizes - seen, 0.0), model)
+
+
+def place_shares(
+    scores: Float[np.ndarray, "q k"],
+    positions: Float[np.ndarray, "q k 2"],
+    radius: float,
+    temperature: float,
+) -> Float[np.ndarray, "q k"]:
+    """Compute the probability that a query lies within the radius of each of its neighbours.
+
+    Args:
+        scores: Of the neighbours; -inf where there is none.
+        positions: Theirs.
+        radius: In the positions' units.
+        temperature: T.
+
+    Returns:
+        The share of the votes in the disc around each; equal discs have equal shares.
+    """
+    weight, _ = _weights(scores, temperature)
+    share = weight / weight.sum(axis=1, keepdims=True)
+    blocks = [slice(i, i + QUERIES) for i in range(0, len(scores), QUERIES)]
+    return np.concatenate([
+        (_within(positions[rows], radius) * share[rows, None]).sum(-1) for rows in blocks
+    ])
+
+
+def _within(positions: Float[np.ndarray, "q k 2"], radius: float) -> Bool[np.ndarray, "q k k"]:
+    apart = positions[:, :, None] - positions[:, None]
+    return np.asarray(np.square(apart).sum(-1) <= radius**2)
+
+
+def fit_place_model(
+    scores: Float[np.ndarray, "n k"],
+    right: Bool[np.ndarray, "n k"],
+    *,
+    weighting: str = "cosine",
+    scale: float = 1.0,
+) -> LabelModel:
+    """Fit T to queries whose position is known.
+
+    Args:
+        scores: Of their neighbours.
+        right: Whether each lies within the radius of its query.
+        weighting: What the scores are.
+        scale: How much a score changes where the cosine changes by 1; T is sought in these units.
+
+    Returns:
+        The model of largest likelihood, with c = 1; "none" is not fitted.
+    """
+
+    def fit(temperature: float) -> tuple[float, float]:
+        return 1.0, float(place_losses(scores, right, temperature).mean())
+
+    temperature, nats = USUAL[0] * scale, None
+    if len(scores) >= LEAST:
+        temperature, _, nats = _fit_temperature(fit, scale)
+    return LabelModel(float(temperature), 1.0, weighting=weighting, enrolled=len(scores), nats=nats)
+
+
+def place_losses(
+    scores: Float[np.ndarray, "n k"], right: Bool[np.ndarray, "n k"], temperature: float
+) -> Float[np.ndarray, " n"]:
+    """Return -log P(within the radius of the query | q, not none), at most `MOST_SURPRISE` each."""
+    weight, _ = _weights(scores, temperature)
+    with np.errstate(divide="ignore"):
+        nats = -np.log((weight * right).sum(axis=1) / weight.sum(axis=1))
+    return np.asarray(np.minimum(nats, MOST_SURPRISE))
 
 
 def label_densities(
@@ -245,7 +323,8 @@ def fit_label_model(
         The model of largest likelihood.
     """
     if len(enrolled) >= LEAST:
-        temperature, sharpness, nats = _fit_temperature(enrolled, truth, scale)
+        fit = partial(_fit_sharpness, enrolled, truth)
+        temperature, sharpness, nats = _fit_temperature(fit, scale)
     else:
         (temperature, sharpness), nats = (USUAL[0] * scale, USUAL[1]), None
     inside, outside = (
@@ -395,13 +474,18 @@ def _losses(
 
 
 def _fit_temperature(
-    votes: Votes, truth: Int[np.ndarray, " n"], scale: float
+    fit: Callable[[float], tuple[float, float]], scale: float
 ) -> tuple[float, float, float]:
-    """Return T and c of least log loss, and that loss; of equally good T the one nearest to the usual."""
+    """Return T and c of least log loss, and that loss; of equally good T the one nearest to the usual.
+
+    Args:
+        fit: Returns c of least log loss at a temperature, and that loss.
+        scale: The unit of T.
+    """
     usual, step = USUAL[0] * scale, TEMPERATURES[1] / TEMPERATURES[0]
 
     def tried(temperatures: Iterable[float]) -> list[tuple[float, float, float]]:
-        return [(t, *_fit_sharpness(votes, truth, t)) for t in temperatures]
+        return [(t, *fit(t)) for t in temperatures]
 
     def best(models: list[tuple[float, float, float]]) -> tuple[float, float, float]:
         least = min(nats for _, _, nats in models) + NO_BETTER

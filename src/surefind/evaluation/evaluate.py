@@ -9,9 +9,10 @@ Uncertainty is 1/κ. A second uncertainty is the *disagreement* of joint samples
 queries and gallery, and each query has a nearest neighbour under it; the uncertainty is one minus the
 fraction of samples that agree on its most frequent class, or, without classes, on the most frequent item.
 ECE takes the most frequent class as prediction and its fraction as confidence, so it needs classes.
-Two more are the shares of a label in the neighbours' votes, plain and weighted by κ
-(`surefind.evaluation.label_vote`); they need classes, and held-out data to be fitted to. Whether weighting
-by κ helps is said by the difference of the two on the same queries, with a paired bootstrap interval.
+Two more are the shares of a label, or of the disc of ``radius`` around an item, in the neighbours' votes,
+plain and weighted by κ (`surefind.evaluation.label_vote`); they need held-out data to be fitted to. Whether
+weighting by κ helps is said by the difference of the two on the same queries, with a paired bootstrap
+interval.
 
 Beside 1/κ stand its rivals, *detectors* that need no posterior: the distance to the nearest vector and
 the *novelty* of the embedding, if it was fitted, as -log p. For OOD detection the distance is to the
@@ -50,7 +51,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from surefind import metrics
@@ -58,7 +59,7 @@ from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, Hint, InputError
 from surefind.estimators.learner import MetricLearner
-from surefind.evaluation.label_vote import Ballots, hold_votes
+from surefind.evaluation.label_vote import Asked, Ballots, hold_votes
 from surefind.learning.inference import batches
 from surefind.pairs.relations import POSITIVE_RADIUS
 from surefind.retrieval.baselines import NeighbourDistance, fit_nearest_distance
@@ -184,6 +185,7 @@ def evaluate(
     generator: torch.Generator,
     ece_samples: int = 100,
     held_out: Dataset | None = None,
+    asking: Bool[np.ndarray, " n"] | None = None,
     train: Dataset | None = None,
     more_ood: Mapping[str, Dataset] | None = None,
 ) -> Evaluation:
@@ -197,7 +199,9 @@ def evaluate(
         radius: Distance up to which two positions are the same place.
         generator: Draws samples and bootstrap resamples.
         ece_samples: Joint samples for calibration and agreement; 0 leaves them out.
-        held_out: Labelled data, none of them test data, to fit the votes to; None leaves votes out.
+        held_out: Data with labels or positions, as the test data have, none of them test data, to fit the
+            votes to; None leaves votes out.
+        asking: Which of these are looked up in the others; None: each in all the others.
         train: The training data, to whose embeddings distances are measured; None takes what is searched.
         more_ood: Further out-of-distribution data by name.
 
@@ -217,18 +221,17 @@ def evaluate(
         result = _measure_uncertainty(
             learner, test, gallery, judged, embeddings, ece_samples, generator
         )
+    trained = None if train is None else learner.embed(train)
     searched = test if gallery is None else gallery
     labelled = test.labels is not None and searched.labels is not None
-    record = None
-    if labelled and held_out is not None and held_out.labels is not None:
-        ballots = hold_votes(
-            *(learner.embed(held_out), held_out.labels, embeddings["id"], test.labels),
-            *(items, None if gallery is None else gallery.labels),
-        )
-        record = _add_votes(result, ballots, judged, generator)
-    detectors = Detectors.of(
-        embeddings["id"], items, None if train is None else learner.embed(train)
-    )
+    kind, record = "labels" if labelled else "positions", None
+    if held_out is not None and getattr(held_out, kind) is not None:
+        vectors = learner.embed(held_out) if trained is None or held_out is not train else trained
+        fitted_to = Asked.divided(vectors, getattr(held_out, kind), asking, radius)
+        looked_up = items, None if gallery is None else getattr(gallery, kind)
+        asked = Asked(embeddings["id"], getattr(test, kind), *looked_up, radius)
+        record = _add_votes(result, hold_votes(fitted_to, asked), judged, generator)
+    detectors = Detectors.of(embeddings["id"], items, trained)
     # A source of their own: the rivals change no other number.
     resampler = torch.Generator(generator.device).manual_seed(generator.initial_seed())
     detectors.add_to(result, judged, embeddings.get("ood"), resampler)

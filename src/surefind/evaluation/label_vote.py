@@ -1,4 +1,4 @@
-"""The vote of a query's neighbours over labels, plain and weighted by κ, as an answer and as a doubt.
+"""The vote of a query's neighbours over labels or places, plain and weighted by κ, as answer and as doubt.
 
 The 100 nearest by cosine vote with the posterior of `surefind.decisions.label_posterior`; n_l counts what
 the query is searched in, so without itself in a closed set. Every query that is scored has an answer in
@@ -13,9 +13,16 @@ Two answers are judged, each by the share of its own label:
     nearest      the label of the nearest item, which is what recall@1 counts
     voted        the label of largest share
 
+Where there are positions in place of labels, a neighbour's label is the disc of the radius around it: its
+share is the probability that the query lies in the disc, the sum of the shares of all neighbours in it
+(`place_shares`). The nearest answer is the nearest item, the voted one the neighbour whose disc has the
+largest share, the nearer of equal ones; it is right if the query was taken within the radius of it.
+
 T and c are fitted by maximum likelihood to data that are no test data: the part that the protocol leaves
 out of training, searched in itself, each example without itself; where there is no such part, or it has
-one class only, the training data, which are clustered more tightly than what is asked later.
+one class only, the training data, which are clustered more tightly than what is asked later. Places have
+T alone. Where their training data have two sides, as the traverses of a route have, the queries' side is
+searched in the other; else each example without itself.
 
 Axes: ``q`` queries, ``g`` gallery, ``k`` neighbours.
 """
@@ -28,14 +35,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from surefind import metrics
 from surefind.decisions.label_posterior import (
     LabelModel,
     Votes,
     fit_label_model,
+    fit_place_model,
     label_densities,
+    place_shares,
 )
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError
+from surefind.pairs.relations import POSITIVE_RADIUS
 from surefind.posterior.vmf import match_score
 from surefind.retrieval.search import nearest
 
@@ -46,6 +57,21 @@ SAMPLE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
+class Places:
+    """Where the neighbours of some queries are.
+
+    Attributes:
+        positions: Theirs (q, k, 2).
+        right: Whether each lies within the radius of its query (q, k).
+        radius: In the positions' units.
+    """
+
+    positions: Float[np.ndarray, "q k 2"]
+    right: Bool[np.ndarray, "q k"]
+    radius: float
+
+
+@dataclass(frozen=True, eq=False)
 class Neighbourhood:
     """The nearest neighbours of some queries, ready to vote.
 
@@ -53,19 +79,24 @@ class Neighbourhood:
         votes: By cosine, the nearest first.
         indices: Rows of the gallery (q, k).
         truth: The queries' labels, numbered as the votes' are (q).
-        companion: Whether something in the gallery has the query's label (q).
+        companion: Whether something in the gallery has the query's label, or place (q).
+        places: Where they are, in place of labels, which then do not matter; None for labels.
     """
 
     votes: Votes
     indices: Int[np.ndarray, "q k"]
     truth: Int[np.ndarray, " q"]
     companion: Bool[np.ndarray, " q"]
+    places: Places | None = None
 
     def select(self, rows: Any) -> "Neighbourhood":
         """Keep some of the queries."""
         v = self.votes
         votes = Votes(v.scores[rows], v.labels[rows], v.sizes[rows], v.unseen)
-        return Neighbourhood(votes, self.indices[rows], self.truth[rows], self.companion[rows])
+        p = self.places
+        places = p and Places(p.positions[rows], p.right[rows], p.radius)
+        picked = self.indices[rows], self.truth[rows], self.companion[rows]
+        return Neighbourhood(votes, *picked, places)
 
     def weighted(
         self, query_kappa: Float[np.ndarray, " q"], kappa: Float[np.ndarray, " g"], dim: int
@@ -82,7 +113,7 @@ class Shares:
     """What the neighbours voted for.
 
     Attributes:
-        right: Whether the label of largest share is the query's (q).
+        right: Whether the label of largest share is the query's, or its place (q).
         voted: Its share (q).
         nearest: The share of the nearest item's label (q).
     """
@@ -93,74 +124,156 @@ class Shares:
 
 
 def neighbourhood(
-    queries: Tensor, labels: Any, items: Tensor | None = None, item_labels: Any = None
+    queries: Tensor,
+    known: Any,
+    items: Tensor | None = None,
+    item_known: Any = None,
+    *,
+    radius: float = POSITIVE_RADIUS,
 ) -> Neighbourhood:
     """Search the neighbours that vote.
 
     Args:
         queries: Unit vectors (q, z).
-        labels: Of the queries (q); None if they have none.
+        known: Labels of the queries (q) or positions (q, 2); None if they have none.
         items: Unit vectors of the gallery (g, z); None: the queries are the gallery, and none finds itself.
-        item_labels: Of the gallery (g).
+        item_known: Labels (g) or positions (g, 2) of the gallery.
+        radius: Distance up to which two positions are the same place.
 
     Returns:
         The neighbours.
     """
     closed = items is None
     if items is None:
-        items, item_labels = queries, labels
-    _, codes, counts = np.unique(np.asarray(item_labels), return_inverse=True, return_counts=True)
-    truth = np.full(len(queries), -1)
-    if labels is not None:
-        names = np.unique(np.asarray(item_labels))
-        place = np.minimum(np.searchsorted(names, np.asarray(labels)), len(names) - 1)
-        truth = np.where(names[place] == np.asarray(labels), place, -1)
+        items, item_known = queries, known
     available = len(items) - closed
     k = min(VOTERS, available)
     # In float64, or the cosines of tight clusters would be rounded alike.
     found = nearest(queries.double(), items.double(), k, exclude_self=closed)
-    indices = found.indices.numpy()
+    indices, scores = found.indices.numpy(), found.similarities.numpy()
+    item_known = np.asarray(item_known)
+    if item_known.ndim == 2:
+        nobody = np.zeros(len(queries), dtype=np.int64)
+        votes = Votes(scores, np.zeros_like(indices), np.ones_like(indices), available - k)
+        right, companions = np.zeros(indices.shape, dtype=bool), nobody
+        if known is not None:
+            placed = np.asarray(known), item_known, radius
+            judged = metrics.relevance_within(indices, *placed, self_in_gallery=closed)
+            right, companions = judged.hits, judged.counts
+        places = Places(item_known[indices], right, radius)
+        return Neighbourhood(votes, indices, nobody, companions > 0, places)
+    names, codes, counts = np.unique(item_known, return_inverse=True, return_counts=True)
+    truth = np.full(len(queries), -1)
+    if known is not None:
+        place = np.minimum(np.searchsorted(names, np.asarray(known)), len(names) - 1)
+        truth = np.where(names[place] == np.asarray(known), place, -1)
     voted = codes[indices]
     sizes = counts[voted] - (closed & (voted == truth[:, None]))
-    votes = Votes(found.similarities.numpy(), voted, sizes, available - k)
     companion = (truth >= 0) & (counts[truth] > closed)
-    return Neighbourhood(votes, indices, truth, companion)
+    return Neighbourhood(Votes(scores, voted, sizes, available - k), indices, truth, companion)
 
 
-def fit_vote(
-    held_out: Tensor, labels: Any, kappa: Float[np.ndarray, " g"] | None = None
-) -> LabelModel:
-    """Fit T and c to labelled data that are searched in themselves.
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Queries, where they are looked up, and what is known of both.
+
+    Attributes:
+        queries: The queries.
+        known: Their labels (q) or positions (q, 2).
+        items: Where they are looked up; None for the queries themselves.
+        item_known: The same of the items.
+        radius: Distance up to which two positions are the same place.
+    """
+
+    queries: Embeddings
+    known: Any
+    items: Embeddings | None = None
+    item_known: Any = None
+    radius: float = POSITIVE_RADIUS
+
+    @classmethod
+    def divided(
+        cls,
+        part: Embeddings,
+        known: Any,
+        asking: Bool[np.ndarray, " n"] | None,
+        radius: float = POSITIVE_RADIUS,
+    ) -> "Asked":
+        """Look up some of a part in the others.
+
+        Args:
+            part: Queries and items.
+            known: Their labels (n) or positions (n, 2).
+            asking: Which are queries; None: all, each looked up in all the others.
+            radius: Distance up to which two positions are the same place.
+
+        Returns:
+            Queries and items.
+        """
+        if asking is None:
+            return cls(part, known, radius=radius)
+        query, item = torch.from_numpy(asking), torch.from_numpy(~asking)
+        return cls(part[query], known[query], part[item], known[item], radius)
+
+    @property
+    def searched(self) -> Embeddings:
+        """What the queries are looked up in."""
+        return self.queries if self.items is None else self.items
+
+    @property
+    def kappas(self) -> tuple[Float[np.ndarray, " q"], Float[np.ndarray, " g"]] | None:
+        """Concentrations of queries and items; None if one is infinite."""
+        both = self.queries.kappa, self.searched.kappa
+        if not all(bool(torch.isfinite(kappa).all()) for kappa in both):
+            return None
+        query, item = (kappa.double().numpy() for kappa in both)
+        return query, item
+
+    def neighbourhood(self) -> Neighbourhood:
+        """Search the neighbours that vote."""
+        items = None if self.items is None else self.items.mean
+        return neighbourhood(
+            self.queries.mean, self.known, items, self.item_known, radius=self.radius
+        )
+
+
+def fit_vote(held_out: Asked, *, weighted: bool = False) -> LabelModel:
+    """Fit T and c to data that are not scored afterwards.
 
     Args:
-        held_out: Unit vectors (g, z) of data that are not scored afterwards.
-        labels: Theirs.
-        kappa: Finite concentrations, for a vote by match scores; None for the plain vote.
+        held_out: The data.
+        weighted: Whether votes are match scores, which weigh by κ; every κ must be finite.
 
     Returns:
         The model.
 
     Raises:
-        DegenerateError: If no two examples share a label.
+        DegenerateError: If no query finds its label, or place, among what it is searched in.
     """
-    found = neighbourhood(held_out, labels)
+    found = held_out.neighbourhood()
     rows = np.flatnonzero(found.companion)
     if not len(rows):
+        what = "label" if found.places is None else "place"
         raise DegenerateError(
-            "no two held-out examples share a label, so no vote can be fitted to them. Give classes with "
+            f"no two held-out examples share a {what}, so no vote can be fitted to them. Give {what}s with "
             "two examples or more.",
             field="held_out",
         )
     # Evenly spaced, so that data sorted by class give all classes.
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(int)]
-    plain = found.select(rows)
+    plain = sample = found.select(rows)
+    options: dict[str, Any] = {}
+    if weighted:
+        assert held_out.kappas is not None
+        own, others = held_out.kappas
+        sample = plain.weighted(own[rows], others, held_out.queries.mean.shape[1])
+        scale = _steepness(sample.votes.scores, plain.votes.scores)
+        options = {"weighting": "match", "scale": scale}
+    if sample.places is not None:
+        return fit_place_model(sample.votes.scores, sample.places.right, **options)
     # "None" is not fitted: one query without a neighbour says so.
     nobody = Votes(np.full((1, 1), -np.inf), np.full((1, 1), -1), np.ones((1, 1), dtype=int))
-    if kappa is None:
-        return fit_label_model(plain.votes, plain.truth, nobody)
-    sample = plain.weighted(kappa[rows], kappa, held_out.shape[1])
-    scale = _steepness(sample.votes.scores, plain.votes.scores)
-    return fit_label_model(sample.votes, sample.truth, nobody, weighting="match", scale=scale)
+    return fit_label_model(sample.votes, sample.truth, nobody, **options)
 
 
 def _steepness(match: Float[np.ndarray, "q k"], cosines: Float[np.ndarray, "q k"]) -> float:
@@ -180,7 +293,11 @@ def vote_shares(found: Neighbourhood, model: LabelModel) -> Shares:
     Returns:
         The shares.
     """
-    votes, rows = found.votes, np.arange(len(found.votes))
+    votes, rows, places = found.votes, np.arange(len(found.votes)), found.places
+    if places is not None:
+        share = place_shares(votes.scores, places.positions, places.radius, model.temperature)
+        best = share.argmax(axis=1)
+        return Shares(places.right[rows, best], share[rows, best], share[:, 0])
     density, _ = label_densities(votes, model.temperature)
     best = density.argmax(axis=1)
     share = np.exp(model.sharpness * (density - density[rows, best][:, None]))
@@ -207,34 +324,20 @@ class Ballots:
     shares: dict[str, Shares]
 
 
-def hold_votes(
-    held_out: Embeddings,
-    held_out_labels: Any,
-    queries: Embeddings,
-    labels: Any,
-    items: Embeddings | None = None,
-    item_labels: Any = None,
-) -> Ballots:
+def hold_votes(held_out: Asked, test: Asked) -> Ballots:
     """Fit both votes to held-out data and hold them on the test data.
 
     Args:
         held_out: Data that are not scored.
-        held_out_labels: Theirs.
-        queries: The test data.
-        labels: Theirs.
-        items: Where they are looked up; None for the test data themselves.
-        item_labels: Theirs.
+        test: The test data.
 
     Returns:
         The votes.
     """
-    found = neighbourhood(queries.mean, labels, None if items is None else items.mean, item_labels)
-    model = fit_vote(held_out.mean, held_out_labels)
+    found, model = test.neighbourhood(), fit_vote(held_out)
     models, shares = {"plain": model}, {"plain": vote_shares(found, model)}
-    searched = queries if items is None else items
-    if all(bool(torch.isfinite(e.kappa).all()) for e in (held_out, queries, searched)):
-        model = fit_vote(held_out.mean, held_out_labels, held_out.kappa.double().numpy())
-        own, others = (e.kappa.double().numpy() for e in (queries, searched))
-        by_match = found.weighted(own, others, queries.mean.shape[1])
+    if held_out.kappas is not None and test.kappas is not None:
+        model = fit_vote(held_out, weighted=True)
+        by_match = found.weighted(*test.kappas, test.queries.mean.shape[1])
         models["weighted"], shares["weighted"] = model, vote_shares(by_match, model)
     return Ballots(models, shares)

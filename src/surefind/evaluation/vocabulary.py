@@ -207,6 +207,14 @@ DATASETS = {
     "cars196": "Cars196",
     "lfw": "LFW",
     "msls": "MSLS",
+    "gardens-point": "Gardens Point",
+    "gardens-point-left": "Gardens Point, left",
+    "st-lucia": "St Lucia",
+    "berlin-halensee": "Berlin Halensee",
+    "berlin-kudamm": "Berlin Kudamm",
+    "berlin-a100": "Berlin A100",
+    "nordland": "Nordland",
+    "sped": "SPED",
     "omniglot": "Omniglot",
     "cub200-features": "CUB200, frozen features",
     "cars196-features": "Cars196, frozen features",
@@ -221,6 +229,12 @@ BENCHMARKS = (
     "msls",
     "omniglot",
     "cub200-features",
+    "gardens-point",
+    "gardens-point-left",
+    "st-lucia",
+    "berlin-halensee",
+    "berlin-kudamm",
+    "berlin-a100",
 )
 """The data sets that have a protocol."""
 RECIPES = {"paper": "the paper's recipe"}

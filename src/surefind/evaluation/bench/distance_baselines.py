@@ -9,9 +9,9 @@ anyway. Higher is more uncertain; d_1 is the chord to the nearest.
     margin            d_1 - d_o, o the nearest of another label than the first (the second nearest if
                       there are no labels): among the training vectors; in the gallery.
     knn-density       mean distance to the 10 nearest: training vectors; in the gallery.
-    knn-vote          one minus a label's share of the votes of the 100 nearest (the plain vote of
-                      `surefind.evaluation.label_vote`, fitted to held-out data): the most voted label's
-                      among the training vectors; the nearest item's label's in the gallery.
+    knn-vote          one minus the share of a label, or of a place, in the votes of the 100 nearest (the
+                      plain vote of `surefind.evaluation.label_vote`, fitted to held-out data): of the most
+                      voted one among the training vectors; of the nearest item's in the gallery.
     mahalanobis       of the features, to the nearest class of the training set; one score for both.
     norm              minus the length of the head's output; one score for both.
     novelty           -log of the p-value that the learner gives with its embeddings; one score for both.
@@ -32,11 +32,12 @@ import torch
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
+from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.estimators.learner import MetricLearner
 from surefind.evaluation.bench.protocols import Problem
 from surefind.evaluation.evaluate import novelty_score
-from surefind.evaluation.label_vote import fit_vote, neighbourhood, vote_shares
+from surefind.evaluation.label_vote import Asked, fit_vote, neighbourhood, vote_shares
 from surefind.learning.inference import batches
 from surefind.models.encoder import Encoder, on_sphere
 from surefind.retrieval.baselines import (
@@ -172,17 +173,20 @@ def baseline_scores(name: str, point: PointEstimate) -> Scores:
 
 
 def _vote_scores(point: PointEstimate) -> Scores:
-    problem = point.problem
-    if problem.held_out is None:
-        raise InputError(f"a vote needs classes, and {problem.train.name} has positions.")
-    _, part = problem.held_out
-    vectors = on_sphere(point.apply(point.encoder.outputs, part))
-    model = fit_vote(vectors, part.labels)
-    gallery = None if problem.gallery is None else problem.gallery.labels
-    in_gallery = neighbourhood(point.test, problem.test.labels, point.gallery, gallery)
+    problem, held_out = point.problem, point.problem.held_out
+    if held_out is None:
+        raise InputError(f"a vote needs labels or positions, and {problem.train.name} has neither.")
+    _, part, asking = held_out
+    kind = "labels" if part.labels is not None else "positions"
+    known = part is problem.train
+    vectors = point.train if known else on_sphere(point.apply(point.encoder.outputs, part))
+    exact = Embeddings(vectors, vectors.new_full((len(vectors),), torch.inf))
+    model = fit_vote(Asked.divided(exact, getattr(part, kind), asking))
+    gallery = None if problem.gallery is None else getattr(problem.gallery, kind)
+    in_gallery = neighbourhood(point.test, getattr(problem.test, kind), point.gallery, gallery)
 
     def most_voted(queries: Tensor) -> np.ndarray:
-        found = neighbourhood(queries, None, point.train, problem.train.labels)
+        found = neighbourhood(queries, None, point.train, getattr(problem.train, kind))
         return 1 - vote_shares(found, model).voted
 
     scores = _scores(most_voted, *point.directions)

@@ -7,6 +7,12 @@
 | cub200 | backbone, linear layer of its width | cars196 test | classes 101 … 200 |
 | lfw | backbone, linear layer of its width | cub200 test | other people |
 | msls | backbone, linear layer of its width | none | other cities, query against database |
+| gardens-point | as msls | none | trained on nordland and sped |
+| gardens-point-left | as msls | none | the same |
+| st-lucia | as msls | none | the same |
+| berlin-halensee | as msls | none | the same |
+| berlin-kudamm | as msls | none | the same |
+| berlin-a100 | as msls | none | the same |
 | omniglot | FashionMNIST's, 64 outputs | fashion-mnist test | other alphabets |
 | cub200-features | frozen features, a linear layer that starts as the identity | cars196-features | yes |
 | digits | a small one, 4 outputs | patches of photographs | no |
@@ -30,7 +36,8 @@ of its curvature a step on every set; so it does in the paper on these two, on t
 
 A tenth of the training data is left out of training, for choices that need data the model has not seen:
 of the examples of each class in closed sets, of the classes in open ones, nothing where there are
-positions only. The methods' defaults need none of it; the votes over labels are fitted to it.
+positions only. The methods' defaults need none of it; the votes over labels are fitted to it. Votes over
+places are fitted to the training data, the queries' side of which is looked up in the other side.
 
 A problem is a protocol together with its data and its network. Everything that can be refused is refused
 when it is made, before hours of training: data sets that are not there, training data of one class or
@@ -43,9 +50,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import nn
 
 from surefind.data.catalogue import load
@@ -224,6 +233,31 @@ PROTOCOLS = {
     ),
 }
 """Every protocol by the name of its data set, as in `BENCHMARKS`."""
+PROTOCOLS |= dict.fromkeys(
+    (
+        "gardens-point",
+        "gardens-point-left",
+        "st-lucia",
+        "berlin-halensee",
+        "berlin-kudamm",
+        "berlin-a100",
+    ),
+    PROTOCOLS["msls"],
+)
+
+
+class HeldOut(NamedTuple):
+    """What votes over labels or places are fitted to.
+
+    Attributes:
+        name: The part.
+        data: Its examples.
+        asking: Which of them are looked up in the others; None: each in all the others.
+    """
+
+    name: str
+    data: Dataset
+    asking: Bool[np.ndarray, " n"] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,6 +278,7 @@ class Problem:
         more_ood: The protocol's other out-of-distribution sets that are there, by name.
         freezing: How the backbone is frozen; None if it is not.
         pictures: The images themselves, by part, where the parts hold features of them.
+        asking: Which training examples are of the queries' side, where the data have two; else None.
 
     Raises:
         InputError: If the data cannot be benchmarked.
@@ -262,6 +297,7 @@ class Problem:
     more_ood: Mapping[str, Dataset] = field(default_factory=dict)
     freezing: Freezing | None = None
     pictures: Mapping[str, Dataset] = field(default_factory=dict)
+    asking: Bool[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
         check_trainable(self.train)
@@ -300,13 +336,15 @@ class Problem:
         return (self.parts | dict(self.pictures))["test" if part == "id" else part]
 
     @property
-    def held_out(self) -> tuple[str, Dataset] | None:
-        """What votes over labels are fitted to, and its name; None if there are no labels."""
+    def held_out(self) -> HeldOut | None:
+        """What votes are fitted to; None if the labels do not do."""
         for name, part in (("validation", self.validation), ("train", self.train)):
             if part is not None and part.labels is not None:
                 _, counts = part.labels.unique(return_counts=True)
                 if len(counts) > 1 and int(counts.max()) > 1:
-                    return name, part
+                    return HeldOut(name, part)
+        if self.train.labels is None and self.train.positions is not None:
+            return HeldOut("train", self.train, self.asking)
         return None
 
     @property
@@ -385,6 +423,9 @@ def load_problem(
         *(protocol, make, train, test, gallery, ood.first, preprocessing, ood.notes),
         validation=validation,
         more_ood=ood.more,
+        asking=(
+            np.isin(train.names, splits["train-query"].names) if "train-query" in splits else None
+        ),
     )
 
 

@@ -58,7 +58,7 @@ DIFFERENT = {
     "settings": "with other settings of the method",
 }
 """What it means if a result differs from what is to be measured."""
-NEED_CLASSES = ("mahalanobis", "knn-vote")
+NEED_CLASSES = ("mahalanobis",)
 """Distance baselines that data with positions only cannot have."""
 CORRUPTED = 256
 """Test images that are corrupted."""
@@ -303,7 +303,7 @@ def _measure_method(
     name: str, problem: Problem, learner: MetricLearner, seed: int, artifacts: Path
 ) -> dict[str, Any]:
     samples = joint_samples(name, problem)
-    fitted_on, held_out = problem.held_out or ("", None)
+    fitted_on, held_out, asking = problem.held_out or ("", None, None)
     found = evaluate(
         learner,
         problem.test,
@@ -312,6 +312,7 @@ def _measure_method(
         generator=seeded(seed, "evaluation"),
         ece_samples=samples,
         held_out=held_out,
+        asking=asking,
         train=problem.train,
         more_ood=problem.more_ood,
     )
