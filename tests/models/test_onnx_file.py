@@ -190,7 +190,7 @@ def test_a_file_becomes_a_model_that_is_trained_and_saved(encoder_file, tmp_path
     images[24:, 0] *= 0.3
     data = sf.Dataset(images, labels=[0] * 24 + [1] * 24)
     learner = sf.MetricLearner(encoder, method="laplace-posthoc", epochs=1, seed=0).fit(data)
-    moved = learner.encoder_.backbone.layers["conv0"].weight
+    moved = learner.fitted.network.backbone.layers["conv0"].weight
     assert not torch.equal(moved, encoder.backbone.layers["conv0"].weight)
     assert learner.novelty_.stages == ("layers.relu1", "layers.relu4")
     learner.save(tmp_path / "model")
