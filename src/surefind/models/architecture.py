@@ -1,8 +1,8 @@
 """An encoder's architecture as plain data, so that it can be rebuilt without code from a file.
 
 Layers of torch.nn in an `nn.Sequential` are described by their constructor's arguments, towers of
-`transformers` by their recipe. Anything else has no description: whoever loads such an encoder
-brings the network, and gets its weights.
+`transformers` and graphs (`surefind.models.graph`) by their recipe. Anything else has no description:
+whoever loads such an encoder brings the network, and gets its weights.
 """
 
 import inspect
@@ -14,6 +14,7 @@ from torch import nn
 
 from surefind.errors import InputError
 from surefind.models.encoder import Encoder
+from surefind.models.graph import GraphNet, graph_of
 from surefind.models.initialization import untouched_rng
 from surefind.models.pooling import FlattenPositions, GeM
 from surefind.models.towers import Tower, tower_of
@@ -68,6 +69,8 @@ _NOT_SHAPE = ("device", "dtype", "args", "kwargs")
 def _layer(module: nn.Module) -> dict[str, Any] | None:
     if isinstance(module, Tower):
         return {"tower": module.recipe}
+    if isinstance(module, GraphNet):
+        return {"graph": module.recipe}
     if type(module) is nn.Sequential:
         parts = {name: _layer(layer) for name, layer in module.named_children()}
         return None if None in parts.values() else {"sequential": parts}
@@ -90,6 +93,8 @@ def _arguments(module: nn.Module) -> dict[str, Any]:
 def _built(description: Mapping[str, Any]) -> nn.Module:
     if "tower" in description:
         return tower_of(description["tower"])
+    if "graph" in description:
+        return graph_of(description["graph"])
     if "sequential" in description:
         block = nn.Sequential()
         for name, part in description["sequential"].items():

@@ -4,6 +4,8 @@ A backbone comes from a folder (``config.json``, ``*.safetensors``, ``preprocess
 name on the Hugging Face hub. Nothing is fetched unless ``download=True``: without it a name is looked up
 among the files that are already on this machine. Weights in pickle files are refused, because opening one
 can run anything; so is code that comes with a model. Weights are read as float32, however they are stored.
+A folder whose ``config.json`` has ``"model_type": "graph"``, and a file in ONNX, hold a network of
+`surefind.models.graph`, which needs no `transformers`.
 
 Every parameter must be in the files: a checkpoint that lacks some would start with arbitrary ones.
 
@@ -31,10 +33,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 
 from surefind.errors import Hint, InputError
+from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, empty_head
+from surefind.models.graph import GraphNet, graph_of, with_pooling
 from surefind.models.initialization import initialize, untouched_rng
+from surefind.models.onnx_file import read_onnx
 from surefind.models.towers import Tower, chosen_pooling, family_of, library, tower_of
 
 BILINEAR = 2
@@ -108,23 +116,37 @@ RESNET50: Mapping[str, Any] = {
 }
 
 
-def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool = False) -> Tower:
-    """Load a pretrained image tower: ResNet, ConvNeXt, DINOv2, CLIP or SigLIP.
+Backbone = Tower | GraphNet
+"""Images to features, with ``width`` and ``preprocessing``."""
+
+
+def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool = False) -> Backbone:
+    """Load a pretrained network: ResNet, ConvNeXt, DINOv2, CLIP, SigLIP, a graph or an ONNX file.
 
     Args:
-        source: A folder, or a name on the hub such as "facebook/dinov2-small".
-        pooling: "auto" for the family's own, or another one of it: see `surefind.models.towers`.
+        source: A folder, a file ``*.onnx``, or a name on the hub such as "facebook/dinov2-small".
+        pooling: "auto" for the family's own, or another one of it: see `surefind.models.towers` and, for
+            graphs and ONNX, `surefind.models.graph`.
         download: Whether a name may be fetched from the hub.
 
     Returns:
-        The tower, in evaluation mode: images (n, 3, h, w) to features (n, d), with ``preprocessing``.
+        The network, in evaluation mode: images (n, 3, h, w) to features (n, d), with ``preprocessing``.
+        For an ONNX file this is None, unless a ``preprocessor_config.json`` lies beside it.
 
     Raises:
-        InputError: If files are missing, damaged, pickled, or of a network that has no tower here.
+        InputError: If files are missing, damaged, pickled, or of a network that cannot be read.
     """
-    transformers = library()
+    if Path(source).suffix == ".onnx":
+        return _from_onnx(Path(source), pooling)
     folder = _folder(source, download=download)
     _check_folder(folder)
+    if (recipe := _graph(folder)) is not None:
+        return _from_graph(folder, recipe, pooling)
+    return _tower(folder, source, pooling)
+
+
+def _tower(folder: Path, source: str | Path, pooling: str) -> Tower:
+    transformers = library()
     try:
         config = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
@@ -157,6 +179,53 @@ def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool =
     return Tower(model, pooling, _preprocessing(folder))
 
 
+def _graph(folder: Path) -> dict[str, Any] | None:
+    """Read the recipe of a graph; None if the folder holds another network."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(_unreadable(folder, error)) from error
+    return config if isinstance(config, dict) and config.get("model_type") == "graph" else None
+
+
+def _from_graph(folder: Path, recipe: Mapping[str, Any], pooling: str) -> GraphNet:
+    try:
+        weights = load_file(folder / "model.safetensors")
+    except (SafetensorError, OSError) as error:
+        raise InputError(_unreadable(folder, error)) from error
+    return _filled(recipe, weights, pooling, _preprocessing(folder))
+
+
+def _from_onnx(path: Path, pooling: str) -> GraphNet:
+    if not path.is_file():
+        raise InputError(f"there is no file {path}. Check the path.", field="source")
+    nodes, image_shape, weights = read_onnx(path)
+    recipe = {"nodes": nodes, "image_shape": image_shape}
+    return _filled(recipe, weights, pooling, _preprocessing(path.parent))
+
+
+def _filled(
+    recipe: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    pooling: str,
+    preprocessing: Mapping[str, Any] | None,
+) -> GraphNet:
+    """Build a graph with a pooling and put in its weights; a pooling that was not saved keeps its own."""
+    if missing := {"nodes", "image_shape"} - recipe.keys():
+        raise InputError(f"the graph in config.json has no {min(missing)}. Copy the folder again.")
+    nodes = with_pooling(recipe["nodes"], recipe["image_shape"], pooling)
+    net = graph_of({**recipe, "nodes": nodes, "preprocessing": preprocessing})
+    own = {k: v for k, v in net.state_dict().items() if k.startswith("layers.pooling_")}
+    dropped = {n["name"] for n in recipe["nodes"]} - {n["name"] for n in nodes}
+    kept = {
+        k: v.float() if v.is_floating_point() else v
+        for k, v in weights.items()
+        if k.removeprefix("layers.").split(".")[0] not in dropped
+    }
+    load_state(net, own | kept)
+    return net
+
+
 def resnet50(
     *,
     pretrained: str | Path | None,
@@ -179,11 +248,12 @@ def resnet50(
     Raises:
         InputError: If the pretrained network is another one.
     """
+    tower: Backbone
     if pretrained is None:
         tower = tower_of({"config": RESNET50, "pooling": "gem"}, generator=generator)
     else:
         tower = load_backbone(pretrained, download=download)
-        config: Any = tower.model.config
+        config = getattr(tower.model, "config", None) if isinstance(tower, Tower) else None
         found = {k: getattr(config, k, None) for k in RESNET50}
         if wrong := {k: v for k, v in found.items() if v != RESNET50[k]}:
             raise InputError(
@@ -194,9 +264,9 @@ def resnet50(
 
 
 def with_linear_head(
-    tower: Tower, embedding_dim: int | None = None, *, generator: torch.Generator
+    tower: Backbone, embedding_dim: int | None = None, *, generator: torch.Generator
 ) -> Encoder:
-    """Put a linear layer, as wide as the tower by default, on a tower; the encoder is in its mode."""
+    """Put a linear layer, as wide as the backbone by default, on a backbone; the encoder is in its mode."""
     z = tower.width if embedding_dim is None else embedding_dim
     if z < 1:
         raise InputError(f"embedding_dim must be at least 1; got {z}.")
@@ -216,6 +286,7 @@ def _folder(source: str | Path, *, download: bool) -> Path:
             f"there is no folder {source}. Give one with config.json and *.safetensors, "
             "or a name on the hub such as 'facebook/dinov2-small'."
         )
+    library()  # which brings the hub's
     hub = import_module("huggingface_hub")
     if download:
         try:
