@@ -74,12 +74,12 @@ RECIPE = [
     "| prior precision, post-hoc / online | 1 / N | 1 / N | tuned on training data |",
     "| κ | from 100 sampled heads | the same | closed form |",
     "",
-    "The recipe is the text's where the text says something. The numbers in the paper come from its released "
-    "code, which differs:",
+    "The recipe is the text's, with these exceptions. The numbers in the paper come from its released code, "
+    "which differs:",
     "",
     "| | text | released code | recipe |",
     "| --- | --- | --- | --- |",
-    "| loss | squared distance, mean over all pairs | unsquared, mean over pairs with a loss | the code's |",
+    "| loss | squared distance, mean over all pairs | unsquared, mean over non-zero terms | the code's |",
     "| learning rate | 1e-3, 1e-5 | times the batch size: 0.256 / 0.064, 2.56e-3 | the text's |",
     "| memory factor | 1e-4 | 1e-3 | the text's |",
     "| epochs | 20 | CIFAR10, online: 40 | the code's |",
@@ -93,8 +93,8 @@ RECIPE = [
     "| uncertainty | κ | sum of standard deviations | the text's |",
     "| checkpoint | – | best on the test set | the last |",
     "",
-    "Against the text, the loss, online LAM's 40 epochs on CIFAR10 and the weight decay are the code's: the "
-    "text's squared distance is what our own protocol has, and the other two are what the numbers took.",
+    "Against the text, the loss, online LAM's 40 epochs on CIFAR10 and the weight decay are the code's: "
+    "the text's squared distance is what our own protocol has, and the other two are what the numbers took.",
     "",
 ]
 
