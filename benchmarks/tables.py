@@ -74,8 +74,8 @@ RECIPE = [
     "| prior precision, post-hoc / online | 1 / N | 1 / N | tuned on training data |",
     "| κ | from 100 sampled heads | the same | closed form |",
     "",
-    "The recipe is the text's, with these exceptions. The numbers in the paper come from its released code, "
-    "which differs:",
+    "The numbers in the paper come from its released code, which differs from its text: "
+    "mostly, the recipe takes the text's.",
     "",
     "| | text | released code | recipe |",
     "| --- | --- | --- | --- |",
@@ -94,7 +94,7 @@ RECIPE = [
     "| checkpoint | – | best on the test set | the last |",
     "",
     "Against the text, the loss, online LAM's 40 epochs on CIFAR10 and the weight decay are the code's: "
-    "the text's squared distance is what our own protocol has, and the other two are what the numbers took.",
+    "the text's squared distance is what our own protocol has, the other two are what the numbers took.",
     "",
 ]
 
