@@ -76,6 +76,19 @@ def contrastive_loss(kind, u, margin, weight=0.5):
     return loss
 
 
+def unsquared_loss(kind, u, margin):
+    """The loss of distances, each mean over the pairs that have a loss."""
+    same, different = [], []
+    for i in range(len(u)):
+        for j in range(len(u)):
+            distance = ((u[i] - u[j]) ** 2).sum().sqrt()
+            if kind[i, j] == 1:
+                same.append(distance)
+            elif kind[i, j] == -1 and float(distance.detach()) < margin:
+                different.append(margin - distance)
+    return sum(torch.stack(terms).mean() / 2 for terms in (same, different) if terms)
+
+
 def gauss_newton(embed, params, inputs, targets, distance, approximation):
     """The Gauss-Newton matrix, ordered pair by ordered pair: Jᵀ H J with autograd's J and H.
 

@@ -64,6 +64,8 @@ def test_a_stopped_benchmark_names_the_command_that_goes_on(surefind, monkeypatc
         (("digits", "--methods", "lam"), "method"),
         (("digits", "--seeds", 0), "seeds"),
         (("digits", "--epochs", 3), "epochs"),
+        (("digits", "--recipe", "paper"), "recipe"),
+        (("cifar10", "--recipe", "mine"), "recipe"),
     ],
 )
 def test_mistakes_get_a_sentence(refused, tmp_path, arguments, field):

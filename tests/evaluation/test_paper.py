@@ -24,6 +24,12 @@ def test_numbers_are_the_papers(where, number):
     assert PAPER.values[dataset][method][metric] == number
 
 
+def test_the_papers_recipe_is_compared_with_the_same_numbers():
+    for name in ("fashion-mnist", "cifar10"):
+        assert PAPER.values[f"{name}-paper"] == PAPER.values[name]
+        assert PAPER.ood_examples[f"{name}-paper"] == PAPER.ood_examples[name]
+
+
 def test_names_are_ours():
     known = {m.name for m in METRICS}
     for methods in PAPER.values.values():

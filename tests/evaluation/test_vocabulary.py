@@ -11,6 +11,7 @@ from surefind.evaluation.vocabulary import (
     ablation_parts,
     best_detector,
     best_detectors,
+    dataset_title,
     kind_of,
     method_order,
     method_title,
@@ -33,6 +34,12 @@ def test_every_name_has_a_kind_and_a_place():
     assert len(ABLATION) == 12
     assert ablation_parts(ABLATION[0]) == ("post-hoc", "euclidean", "fixed")
     assert ablation_parts(ABLATION[-1]) == ("online", "arccos", "full")
+
+
+def test_a_recipe_is_named_after_its_set():
+    assert dataset_title("cifar10-paper") == "CIFAR10, the paper's recipe"
+    assert dataset_title("cub200-features") == "CUB200, frozen features"
+    assert dataset_title("paper") == "paper"
 
 
 def test_what_is_not_known_keeps_its_name():

@@ -256,10 +256,16 @@ def method_title(method: str) -> str:
     return METHODS.get(method) or DISTANCE_BASELINES.get(method) or method
 
 
+def without_recipe(name: str) -> tuple[str, str | None]:
+    """Return the data set that results are of, and the recipe they were made by, if any."""
+    base, _, recipe = name.rpartition("-")
+    return (base, recipe) if base in DATASETS and recipe in RECIPES else (name, None)
+
+
 def dataset_title(name: str) -> str:
     """Return a data set's name for readers."""
-    base, _, recipe = name.rpartition("-")
-    if base in DATASETS and recipe in RECIPES:
+    base, recipe = without_recipe(name)
+    if recipe is not None:
         return f"{DATASETS[base]}, {RECIPES[recipe]}"
     return "Noise" if name == NOISE else DATASETS.get(name, name)
 
