@@ -271,6 +271,21 @@ def label_shares(scores, cosines, item_labels, voters, temperature, sharpness):
     return {label: float(d / total) for label, d in density.items()}, item_labels[nearest[0]]
 
 
+def disc_shares(scores, cosines, places, voters, temperature, radius):
+    """The share of the votes within a radius of each voter for one query: [(item, share)], nearest first.
+
+    Items vote and are hidden as in `label_shares`.
+    """
+    there = [j for j, cosine in enumerate(cosines) if cosine is not None]
+    nearest = sorted(there, key=lambda j: -cosines[j])[:voters]
+    weight = {j: mpmath.exp(scores[j] / temperature) for j in nearest}
+    total = mpmath.fsum(weight.values())
+    near = lambda a, b: math.dist(places[a], places[b]) <= radius
+    return [
+        (c, float(mpmath.fsum(weight[g] for g in nearest if near(c, g)) / total)) for c in nearest
+    ]
+
+
 def gated(p, alpha, decision):
     """What is left of a decision when the input has the p-value p."""
     if p <= alpha:

@@ -80,10 +80,20 @@ def test_a_vote_doubts_the_nearest_answer_in_the_gallery_and_any_answer_among_tr
         assert scores.retrieval[i] == pytest.approx(1 - shares[nearest], abs=1e-5)
 
 
-def test_a_vote_without_classes_is_refused(placed, tmp_path):
+def test_a_vote_over_places_doubts_the_disc_around_the_nearest_item(placed, tmp_path):
     point = PointEstimate(placed, train_method("norm", placed, 0, tmp_path, lambda *_: None))
-    with pytest.raises(sf.InputError, match="classes"):
-        baseline_scores("knn-vote", point)
+    scores = baseline_scores("knn-vote", point)
+    exact = sf.Embeddings(point.train, torch.full((len(point.train),), torch.inf))
+    model = fit_vote(Asked(exact, placed.train.positions))
+    for found, items, part, pick in (
+        (scores.retrieval, point.gallery, placed.gallery, lambda shares: shares[0]),
+        (scores.id, point.train, placed.train, max),
+    ):
+        places = part.positions.tolist()
+        for query, got in zip(point.test.double(), found, strict=True):
+            cosines = (items.double() @ query).tolist()
+            discs = oracles.disc_shares(cosines, cosines, places, 100, model.temperature, 25.0)
+            assert got == pytest.approx(1 - pick([share for _, share in discs]), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mahalanobis", "norm", "novelty"])

@@ -189,10 +189,152 @@ def test_votes_change_no_other_number_and_see_no_test_label(fitted):
     assert other.votes.sharpness == result.votes.sharpness
 
 
-def test_places_have_no_votes(fitted, generator):
+def test_data_without_places_leave_the_vote_over_places_out(fitted, generator):
     train, test = small_learners.digits()
-    spots = torch.stack([test.labels * 100.0, torch.zeros(len(test))], dim=1)
-    placed = sf.Dataset(test.inputs, positions=spots)
-    result = evaluate(fitted, placed, held_out=train, generator=generator, ece_samples=0)
+    result = evaluate(fitted, placed(test), held_out=train, generator=generator, ece_samples=0)
     assert result.votes is None
     assert not [name for name in result.values if "vote" in name]
+
+
+def placed(data):
+    """Put the images of a digit in one place, 100 m from the next one's."""
+    spots = torch.stack([data.labels * 100.0, torch.zeros(len(data))], dim=1)
+    return sf.Dataset(data.inputs, positions=spots)
+
+
+@pytest.fixture
+def route(world, generator):
+    """The vectors of the world around four corners of a road, so near that discs overlap."""
+    embeddings, labels = world
+    spots = torch.rand(N, 2, generator=generator, dtype=torch.float64) * 30
+    spots[:, 0] += 30 * labels
+    return embeddings, spots
+
+
+def brute_discs(asked, model, *, closed, weighted, voters=100, radius=25.0):
+    """The neighbours of each query, nearest first, each with the share of the disc around it."""
+    queries, items = asked.queries, asked.searched
+    spots = (asked.known if closed else asked.item_known).tolist()
+    found = []
+    for i in range(len(queries)):
+        cosines = [float(queries.mean[i] @ other) for other in items.mean]
+        if closed:
+            cosines[i] = None
+        scores = cosines
+        if weighted:
+            own = queries.mean[i], queries.kappa[i]
+            scores = [match(own, item) for item in zip(items.mean, items.kappa, strict=True)]
+        found.append(oracles.disc_shares(scores, cosines, spots, voters, model.temperature, radius))
+    return found, spots
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "gallery"])
+@pytest.mark.parametrize("voters", [100, 7])
+def test_discs_have_the_shares_of_all_items_in_them(route, monkeypatch, weighted, closed, voters):
+    monkeypatch.setattr(label_vote, "VOTERS", voters)
+    both, spots = route
+    asked = Asked(both, spots) if closed else Asked(both[:15], spots[:15], both[15:], spots[15:])
+    found, model = asked.neighbourhood(), LabelModel(0.7 if weighted else 0.05, 1.0)
+    if weighted:
+        found = found.weighted(*asked.kappas, Z)
+    shares = vote_shares(found, model)
+    wanted, item_spots = brute_discs(asked, model, closed=closed, weighted=weighted, voters=voters)
+    for i, discs in enumerate(wanted):
+        # The first of equal shares: they come nearest first.
+        best, share = max(discs, key=lambda disc: round(disc[1], 12))
+        assert shares.voted[i] == pytest.approx(share, rel=1e-9)
+        assert shares.nearest[i] == pytest.approx(discs[0][1], rel=1e-9)
+        assert shares.right[i] == (math.dist(item_spots[best], asked.known[i].tolist()) <= 25)
+    companions = [
+        sum(math.dist(p, q) <= 25 for p in item_spots) > closed for q in asked.known.tolist()
+    ]
+    assert found.companion.tolist() == companions
+
+
+def test_of_equal_discs_the_nearer_answers():
+    mean = torch.nn.functional.normalize(
+        torch.tensor([[1.0, 0.1, 0], [1.0, 0.2, 0], [1.0, 0.3, 0]], dtype=torch.float64), dim=1
+    )
+    query = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    # The first two agree, and the first lies within the radius of the query, the second does not.
+    items = torch.tensor([[0.0, 20.0], [0.0, 30.0], [500.0, 0.0]])
+    found = neighbourhood(query, torch.zeros(1, 2), mean, items)
+    shares = vote_shares(found, LabelModel(0.05, 1.0))
+    assert shares.right.tolist() == [True]
+    assert shares.voted == shares.nearest
+    swapped = neighbourhood(query, torch.zeros(1, 2), mean, items[[1, 0, 2]])
+    assert vote_shares(swapped, LabelModel(0.05, 1.0)).right.tolist() == [False]
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("divided", [False, True], ids=["leave-one-out", "two sides"])
+def test_the_temperature_of_places_is_as_likely_as_any_other(route, weighted, divided):
+    both, spots = route
+    asking = np.arange(N) % 3 > 0 if divided else None
+    asked = Asked.divided(both, spots, asking)
+    model = fit_vote(asked, weighted=weighted)
+    known = asked.known.tolist()
+
+    def nats(t):
+        own, total = [], 0
+        found, item_spots = brute_discs(
+            asked, LabelModel(t, 1.0), closed=not divided, weighted=weighted, radius=1e-9
+        )
+        for query, items in zip(known, found, strict=True):
+            near = [share for c, share in items if math.dist(item_spots[c], query) <= 25]
+            total += len(near) > 0
+            own += [min(-math.log(max(sum(near), 1e-300)), 7.0)] if near else []
+        return np.mean(own), total
+
+    best, companions = nats(model.temperature)
+    assert model.sharpness == 1
+    assert model.enrolled == companions
+    assert best == pytest.approx(model.nats, abs=1e-6)
+    for factor in (0.3, 0.5, 0.8, 1.2, 2.0, 3.0):
+        assert best <= nats(model.temperature * factor)[0] + 2e-3
+
+
+def test_few_places_have_the_usual_temperature(route):
+    both, spots = route
+    model = fit_vote(Asked(both[:8], spots[:8] * 0))
+    assert (model.temperature, model.sharpness, model.nats) == (0.05, 1.0, None)
+    with pytest.raises(sf.DegenerateError, match="share a place"):
+        fit_vote(Asked(both, torch.arange(N)[:, None] * torch.tensor([100.0, 0.0])))
+
+
+def test_votes_over_separate_places_are_measured(fitted, generator):
+    train, test = small_learners.digits()
+    test, held_out = placed(test[:80]), placed(train[150:])
+    asking = np.arange(len(held_out)) % 2 == 0
+    result = evaluate(
+        fitted, test, held_out=held_out, asking=asking, generator=generator, ece_samples=0
+    )
+    e, h = fitted.embed(test), fitted.embed(held_out)
+    ballots = hold_votes(Asked.divided(h, held_out.positions, asking), Asked(e, test.positions))
+    wrong = ~judge(e.mean, test).hits[:, 0]
+    for weighting, name in (("plain", "vote"), ("weighted", "kappa_vote")):
+        shares = ballots.shares[weighting]
+        assert result.values[f"{name}_right"] == pytest.approx(shares.right.mean())
+        assert result.values[f"nearest_{name}_r_auroc"] == pytest.approx(
+            roc_auc_score(wrong, -shares.nearest)
+        )
+        assert result.values[f"{name}_r_auroc"] == pytest.approx(
+            roc_auc_score(~shares.right, -shares.voted)
+        )
+    assert result.votes.examples == asking.sum()
+    assert {"recall@1", "recall@5", "recall@10", "map@5", "map@10", "ausc", "r_auroc"} <= set(
+        result.values
+    )
+
+
+def test_the_training_data_are_embedded_once(fitted, generator, monkeypatch):
+    train, test = small_learners.digits()
+    train, test = placed(train[:60]), placed(test[:30])
+    seen, embed = [], sf.MetricLearner.embed
+    record = lambda self, inputs, **options: (seen.append(inputs), embed(self, inputs, **options))[
+        1
+    ]
+    monkeypatch.setattr(sf.MetricLearner, "embed", record)
+    evaluate(fitted, test, held_out=train, train=train, generator=generator, ece_samples=0)
+    assert sum(part is train for part in seen) == 1

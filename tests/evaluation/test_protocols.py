@@ -175,6 +175,8 @@ def test_places_need_a_backbone_and_say_which(cities, backbone, tmp_path):
         load_problem("msls", cities)
     problem = load_problem("msls", cities, backbone=backbone)
     assert problem.examples == {"train": 24, "test": 12, "gallery": 12}
+    sides = [name.split("/")[1] for name in problem.train.names]
+    assert [("database", "query")[a] for a in problem.held_out.asking.tolist()] == sides
     assert problem.protocol.settings()["backbone"] == "tiny-resnet"
     assert not problem.preprocessing.flip
     short = replace(problem, protocol=replace(problem.protocol, epochs=1, ece_samples=2))
@@ -183,7 +185,8 @@ def test_places_need_a_backbone_and_say_which(cities, backbone, tmp_path):
     result = read_result(results / "msls" / "laplace-posthoc-seed0.json")
     assert result.protocol["ood"] is None
     assert set(result.corruptions) == {"blur", "noise", "occlusion"}
-    assert {"recall@1", "ausc"} <= set(result.values)
+    assert {"recall@1", "ausc", "vote_right", "kappa_vote_right"} <= set(result.values)
+    assert result.votes.examples == 12
 
 
 def test_training_images_of_fine_grained_sets_are_augmented(backbone):

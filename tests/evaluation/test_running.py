@@ -171,7 +171,8 @@ def test_places_are_looked_up_in_their_gallery(run, placed, novel):
         assert f"{name}-seed0" not in results
     values = results["laplace-posthoc-seed0"].values
     assert values["recall@10"] > 0.9
-    assert {"ausc", "agreement_ausc"} <= set(values)
+    assert {"ausc", "agreement_ausc", "vote_right", "kappa_vote_ausc"} <= set(values)
+    assert results["laplace-posthoc-seed0"].votes.fitted_on == "train"
     assert not {"ece", "auroc", "novelty_auroc"} & set(values)
     assert "nearest_distance_r_auroc" in values
     assert results["laplace-posthoc-seed0"].ood == {}
