@@ -106,7 +106,7 @@ def sampled_neighbours(
     for start in range(0, n_samples, most):
         count = min(most, n_samples - start)
         # One sampler for both parts: the same networks must embed what is compared.
-        draw = learner.fitted.sampler(count, joint=True, generator=generator)
+        draw = learner.embedder_for(test).sampler(count, joint=True, generator=generator)
         samples = _drawn(learner, test, draw, count)
         items = None if gallery is None else _drawn(learner, gallery, draw, count)
         found.append(sampled_nearest(samples, items).numpy())

@@ -81,7 +81,7 @@ class PointEstimate:
     def __init__(self, problem: Problem, learner: MetricLearner) -> None:
         self.problem = problem
         self.learner = learner
-        self.encoder: Encoder = learner.fitted.encoder  # type: ignore[attr-defined]
+        self.encoder: Encoder = learner.embedder_for(problem.test).network
 
     @cached_property
     def train(self) -> Tensor:

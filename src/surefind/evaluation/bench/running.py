@@ -25,6 +25,7 @@ from surefind.errors import InputError
 from surefind.estimators.learner import DEFAULT_NOVELTY, MetricLearner
 from surefind.evaluation.artifacts import Artifacts, extreme_images, sphere_points, write_artifacts
 from surefind.evaluation.bench.distance_baselines import PointEstimate, baseline_scores
+from surefind.evaluation.bench.frozen import with_features
 from surefind.evaluation.bench.protocols import Problem, Protocol
 from surefind.evaluation.bench.recipes import SampledEmbedder
 from surefind.evaluation.corruptions import corruption_curves
@@ -140,6 +141,7 @@ def train_method(
         preprocessing=problem.preprocessing,
         objective=protocol.objective,
         novelty=DEFAULT_NOVELTY if protocol.novelty else None,
+        freeze_backbone=problem.freezing or False,
     )
     learner.fit(
         problem.train,
@@ -185,6 +187,7 @@ def run_problem(
     for note in problem.notes:
         say(note)
     wanted = _measurable(methods, problem, say)
+    problem = with_features(problem, work / "features", report)
     files = {
         (seed, method): result_file(results, problem.name, method, seed)
         for seed in seeds
@@ -330,7 +333,7 @@ def _measure_method(
         _save_artifacts(artifacts, problem, found.uncertainty, found.embeddings, seed)
     if found.votes is not None:
         measured["votes"] = {"fitted_on": fitted_on, **asdict(found.votes)}
-    fitted = learner.fitted
+    fitted = learner.embedder_for(problem.test)
     if isinstance(fitted, SampledEmbedder):
         fitted = fitted.embedder
     if isinstance(fitted, HeadEmbedder):
@@ -390,8 +393,8 @@ def _measured(found: Evaluation) -> dict[str, Any]:
 def _corruptions(
     problem: Problem, learner: MetricLearner, generator: torch.Generator
 ) -> dict[str, Any]:
-    """Trace uncertainty against blur, noise and occlusion of test images, if the data are images."""
-    if not problem.images:
+    """Trace uncertainty against blur, noise and occlusion of test images, if these pass the network."""
+    if not problem.images or problem.freezing is not None:
         return {}
     chosen = torch.randperm(len(problem.test), generator=generator)[:CORRUPTED].sort().values
     images = problem.test.read(chosen, preprocessing=problem.shown)

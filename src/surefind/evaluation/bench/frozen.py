@@ -1,0 +1,113 @@
+"""Benchmarks on a frozen backbone: every part passes it once, and methods train and are measured on features.
+
+`surefind bench cub200 --backbone FOLDER --freeze-backbone` trains a head, which starts as the identity, on
+features of the backbone; with ``--trained-stages 1`` its last stage too. Results are under
+``{set}-frozen-{backbone}`` or ``{set}-last1-{backbone}``. What differs from the protocol that trains the
+whole network at a learning rate of 1e-7:
+
+SETTINGS
+
+Images are not augmented: their features are computed once, the plain view alone. Corruptions, which would
+have to pass the backbone for every method, are left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from surefind.data.dataset import Dataset
+from surefind.data.feature_views import FeatureViews
+from surefind.errors import InputError
+from surefind.estimators.learner import MetricLearner
+from surefind.evaluation.bench.protocols import Problem
+from surefind.learning.freezing import Freezing
+from surefind.learning.seeds import seeded
+from surefind.learning.session import Report
+
+HEAD: Mapping[str, Any] = {
+    "epochs": 5,
+    "online_epochs": 5,
+    "learning_rate": 1e-4,
+    "head": "identity",
+}
+LAST_STAGE: Mapping[str, Any] = {**HEAD, "epochs": 3, "online_epochs": 3, "learning_rate": 1e-5}
+"""What a frozen protocol changes: with nothing but the head to train, and with the last stages."""
+EXAMPLES_PER_CLASS = 4
+"""K of the batches, where the set's protocol has none: half a batch would be of classes alone in it."""
+ECE_SAMPLES = 20
+"""Joint samples: a hundred of 2048 outputs take longer than everything else."""
+
+
+def frozen_problem(
+    problem: Problem, *, trained_stages: int = 0, cache: str | Path | None = None
+) -> Problem:
+    """Freeze the backbone of a problem; nothing is computed yet.
+
+    Args:
+        problem: With a backbone.
+        trained_stages: How many of its last stages learn.
+        cache: Folder where features are kept; None for the folder of checkpoints.
+
+    Returns:
+        The problem under another name, with its protocol changed.
+
+    Raises:
+        InputError: If it has a network of its own.
+    """
+    protocol = problem.protocol
+    if protocol.backbone is None:
+        raise InputError(
+            f"{problem.name} trains a network of its own, so there is no backbone to freeze. Give a "
+            "pretrained one, or leave freezing out.",
+            field="freeze_backbone",
+        )
+    part = f"last{trained_stages}" if trained_stages else "frozen"
+    wanted = problem.preprocessing
+    if wanted is not None:
+        wanted = replace(wanted, random_area=None, flip=False)
+    return replace(
+        problem,
+        name=f"{problem.name}-{part}-{protocol.backbone}",
+        protocol=replace(
+            protocol,
+            **(LAST_STAGE if trained_stages else HEAD),
+            frozen=True,
+            trained_stages=trained_stages,
+            augment=False,
+            ece_samples=ECE_SAMPLES,
+            examples_per_class=protocol.examples_per_class or EXAMPLES_PER_CLASS,
+        ),
+        preprocessing=wanted,
+        freezing=Freezing(trained_stages=trained_stages, cache=cache, head=HEAD["head"]),
+    )
+
+
+def with_features(problem: Problem, folder: Path, report: Report) -> Problem:
+    """Compute the features of every part, once, if the problem's backbone is frozen.
+
+    Args:
+        problem: Stays as it is.
+        folder: Where features are kept if the problem names no cache.
+        report: Called after each batch, with the stage "features".
+
+    Returns:
+        The problem with features as inputs, and the images as its pictures.
+    """
+    if problem.freezing is None or isinstance(problem.train.inputs, FeatureViews):
+        return problem
+    learner = MetricLearner(
+        problem.build(seeded(0, "encoder")),
+        preprocessing=problem.preprocessing,
+        freeze_backbone=problem.freezing,
+    )
+
+    def features(part: Dataset | None) -> Dataset | None:
+        return None if part is None else learner.features(part, folder=folder, report=report)
+
+    made = {name: features(getattr(problem, name)) for name in PARTS}
+    more = {name: features(part) for name, part in problem.more_ood.items()}
+    return replace(problem, **made, more_ood=more, pictures=problem.parts)
+
+
+PARTS = ("train", "validation", "test", "gallery", "ood")
