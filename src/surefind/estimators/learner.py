@@ -314,7 +314,9 @@ class MetricLearner:
         known = None
         if held_out is not None:
             known = self._features(backbone, held_out, spec, run.folder, run.report)
-        above = replace(run, config=replace(run.config, preprocessing=None))
+        # What else decides the training is in the key of the features.
+        settings = run.settings | {"head": backbone.freezing.head}
+        above = replace(run, config=replace(run.config, preprocessing=None), settings=settings)
         upper = started(backbone.upper, kept, backbone.freezing.head)
         fitted = _method(self.method).fit(upper, kept, above)
         self.embedder_ = FrozenEmbedder(backbone.cut, fitted)
