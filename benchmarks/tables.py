@@ -70,11 +70,11 @@ PHOTOGRAPHS = [
     f"| {', '.join(f'`{name}`' for name in PLACES)} | `Harbourr/VisualPlaceRecognitionDatasets` "
     "| `VPR_datasets/` in `FOLDER` |",
     "",
-    "CUB200 and Cars196 are benchmarked zero-shot, by halves of the classes; the loaders also give the "
-    "published split. Places are learned from Nordland and SPED and tested on the others; "
-    "`surefind.data.places` says what counts as the same place in each. Only Berlin Halensee has metres; for "
-    "the others 25 m stand for a tolerance in frames. Votes over places are fitted to Nordland and SPED, the "
-    "queries' side looked up in the other, never to a test set. MSLS's images need an account with the "
+    "CUB200 is benchmarked zero-shot, by halves of the classes, with Cars196 as OOD inputs; the loaders of "
+    "both also give the published split. Places are learned from Nordland and SPED and tested on the "
+    "others; `surefind.data.places` says what counts as the same place in each. Only Berlin Halensee has "
+    "metres; for the others 25 m stand for a tolerance in frames. Votes over places are fitted to Nordland "
+    "and SPED, the queries' side looked up in the other, never to a test set. MSLS's images need an account with the "
     "publisher, so it has no numbers here.",
     "",
 ]
