@@ -1,4 +1,4 @@
-"""Benchmarks on a frozen backbone: every part passes it once, and methods train and are measured on features.
+"""Benchmarks on a frozen backbone: every part passes it once, and methods see its features.
 
 `surefind bench cub200 --backbone FOLDER --freeze-backbone` trains a head, which starts as the identity, on
 features of the backbone; with ``--trained-stages 1`` its last stage too. Results are under
@@ -102,10 +102,11 @@ def with_features(problem: Problem, folder: Path, report: Report) -> Problem:
         freeze_backbone=problem.freezing,
     )
 
-    def features(part: Dataset | None) -> Dataset | None:
-        return None if part is None else learner.features(part, folder=folder, report=report)
+    def features(part: Dataset) -> Dataset:
+        return learner.features(part, folder=folder, report=report)
 
-    made = {name: features(getattr(problem, name)) for name in PARTS}
+    parts = {name: getattr(problem, name) for name in PARTS}
+    made: Any = {name: features(part) for name, part in parts.items() if part is not None}
     more = {name: features(part) for name, part in problem.more_ood.items()}
     return replace(problem, **made, more_ood=more, pictures=problem.parts)
 
