@@ -5,7 +5,19 @@ features of the backbone; with ``--trained-stages 1`` its last stage too. Result
 ``{set}-frozen-{backbone}`` or ``{set}-last1-{backbone}``. What differs from the protocol that trains the
 whole network at a learning rate of 1e-7:
 
-SETTINGS
+| | head alone | with the last stage |
+| --- | --- | --- |
+| learning rate | 1e-4 | 1e-5 |
+| epochs | 6 | 3 |
+| head starts as | the identity | the identity |
+| examples of a class in a batch | 4, or the set's own number | the same |
+| networks of MC dropout, joint samples | 20 | 20 |
+
+Settled on CUB200's training classes (ResNet-50, two thirds of the classes trained on, recall@1 on the rest):
+0.798 as it comes; 0.811 after four epochs at 3e-5 with batches of four images a class, 0.802 at 1e-5 with
+batches at random; 0.813 after six at 1e-4, 0.784 at 3e-4. A head that starts whitened within classes begins
+at 0.80 and ends at the same 0.814; whitening all features costs 0.01 (0.848 to 0.835 over three such parts,
+before training).
 
 Images are not augmented: their features are computed once, the plain view alone. Corruptions, which would
 have to pass the backbone for every method, are left out.
