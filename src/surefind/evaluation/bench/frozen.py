@@ -3,7 +3,7 @@
 `surefind bench cub200 --backbone FOLDER --freeze-backbone` trains a head, which starts as the identity, on
 features of the backbone; with ``--trained-stages 1`` its last stage too. Results are under
 ``{set}-frozen-{backbone}`` or ``{set}-last1-{backbone}``. What differs from the protocol that trains the
-whole network at a learning rate of 1e-7:
+whole network:
 
 | | head alone | with the last stage |
 | --- | --- | --- |
@@ -49,10 +49,15 @@ EXAMPLES_PER_CLASS = 4
 """K of the batches, where the set's protocol has none: half a batch would be of classes alone in it."""
 ECE_SAMPLES = 20
 """Joint samples: a hundred of 2048 outputs take longer than everything else."""
+PARTS = ("train", "validation", "test", "gallery", "ood")
 
 
 def frozen_problem(
-    problem: Problem, *, trained_stages: int = 0, cache: str | Path | None = None
+    problem: Problem,
+    *,
+    trained_stages: int = 0,
+    cache: str | Path | None = None,
+    epochs: int | None = None,
 ) -> Problem:
     """Freeze the backbone of a problem; nothing is computed yet.
 
@@ -60,6 +65,7 @@ def frozen_problem(
         problem: With a backbone.
         trained_stages: How many of its last stages learn.
         cache: Folder where features are kept; None for the folder of checkpoints.
+        epochs: Passes over the features; None for those of the table above.
 
     Returns:
         The problem under another name, with its protocol changed.
@@ -75,6 +81,9 @@ def frozen_problem(
             field="freeze_backbone",
         )
     part = f"last{trained_stages}" if trained_stages else "frozen"
+    changed = dict(LAST_STAGE if trained_stages else HEAD)
+    if epochs is not None:
+        changed |= {"epochs": epochs, "online_epochs": epochs}
     wanted = problem.preprocessing
     if wanted is not None:
         wanted = replace(wanted, random_area=None, flip=False)
@@ -83,7 +92,7 @@ def frozen_problem(
         name=f"{problem.name}-{part}-{protocol.backbone}",
         protocol=replace(
             protocol,
-            **(LAST_STAGE if trained_stages else HEAD),
+            **changed,
             frozen=True,
             trained_stages=trained_stages,
             augment=False,
@@ -100,7 +109,7 @@ def with_features(problem: Problem, folder: Path, report: Report) -> Problem:
 
     Args:
         problem: Stays as it is.
-        folder: Where features are kept if the problem names no cache.
+        folder: In which features are kept, under `FEATURES`, if the problem names no cache.
         report: Called after each batch, with the stage "features".
 
     Returns:
@@ -117,10 +126,8 @@ def with_features(problem: Problem, folder: Path, report: Report) -> Problem:
     def features(part: Dataset) -> Dataset:
         return learner.features(part, folder=folder, report=report)
 
-    parts = {name: getattr(problem, name) for name in PARTS}
-    made: Any = {name: features(part) for name, part in parts.items() if part is not None}
+    made: dict[str, Any] = {
+        name: features(part) for name in PARTS if (part := getattr(problem, name)) is not None
+    }
     more = {name: features(part) for name, part in problem.more_ood.items()}
     return replace(problem, **made, more_ood=more, pictures=problem.parts)
-
-
-PARTS = ("train", "validation", "test", "gallery", "ood")
