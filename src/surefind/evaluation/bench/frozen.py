@@ -1,17 +1,23 @@
-"""Benchmarks on a frozen backbone: every part passes it once, and all methods work on its features.
+"""Benchmarks on a frozen backbone: every part passes it once, and methods see its features.
 
 `surefind bench cub200 --backbone FOLDER --freeze-backbone` trains a head, which starts as the identity, on
 features of the backbone; with ``--trained-stages 1`` its last stage too. Results are under
 ``{set}-frozen-{backbone}`` or ``{set}-last1-{backbone}``. What differs from the protocol that trains the
 whole network:
 
-| | the whole network | the head alone | the last stages too |
-| --- | --- | --- | --- |
-| RMSprop, learning rate | the set's | 1e-4 | 1e-5 |
-| epochs, point estimate and online LAM | the set's | 5 | 3 |
-| the head starts as | random | the identity | the identity |
-| K examples per class in a batch | the set's | the set's, or 4 | the same |
-| joint samples for calibration | 100 | 20 | 20 |
+| | head alone | with the last stage |
+| --- | --- | --- |
+| learning rate | 1e-4 | 1e-5 |
+| epochs | 6 | 3 |
+| head starts as | the identity | the identity |
+| examples of a class in a batch | 4, or the set's own number | the same |
+| networks of MC dropout, joint samples | 20 | 20 |
+
+Settled on CUB200's training classes (ResNet-50, two thirds of them trained on, recall@1 on the others):
+0.798 as it comes; 0.811 after four epochs at 3e-5 with batches of four images a class, 0.802 at 1e-5 with
+batches at random; 0.813 after six at 1e-4, 0.784 at 3e-4. A head that starts whitened within classes begins
+at 0.80 and ends at the same 0.814; whitening all features costs 0.01 (0.848 to 0.835 over three such parts,
+before training).
 
 Images are not augmented: their features are computed once, the plain view alone. Corruptions, which would
 have to pass the backbone for every method, are left out.
