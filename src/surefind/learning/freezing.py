@@ -6,6 +6,10 @@
 trains ``above``, the last stages or nothing, and the head on them, as if they were the inputs. What comes
 out is wrapped together with ``below`` into an embedder of images. Whatever is random in a method (dropout,
 members of an ensemble, sampled heads) is above, so ``below`` runs once, however many networks are sampled.
+
+A method gives what it would give on the whole network with ``below`` in evaluation mode and without
+gradients, but for one thing: scale and prior precision of LAM, where they are not given, are tuned on
+corrupted inputs (`surefind.posterior.tuning`), and these are features here.
 """
 
 import copy
