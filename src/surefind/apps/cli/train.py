@@ -186,6 +186,12 @@ def train(
         freeze_backbone, trained_stages=trained_stages, views=views, head=head, cache=cache
     )
     freezing = Freezing(trained_stages, views, cache, head or "given")
+    if freeze_backbone and encoder in ("auto", *SIDES):
+        raise InputError(
+            "networks by name start with random weights, and there is nothing in them to freeze. Give a "
+            "pretrained backbone: --encoder FOLDER.",
+            field="freeze_backbone",
+        )
     if cache is not None:
         check_place(cache, 0, field="cache")
     speaks = join_processes()
