@@ -1,10 +1,13 @@
 """What learning costs: ratios measured in one process, step beside step.
 
 Run ``python benchmarks/learning.py --data DIR`` (a folder with FashionMNIST's idx files; without one,
-random images of the same size serve: the arithmetic is the same). Results go to results/learning.json.
+random images of the same size serve: the arithmetic is the same), and ``--backbone FOLDER`` for a
+pretrained ResNet-50 in place of a random one. Results go to results/learning.json; ``--only CASE`` measures
+one.
 """
 
 import argparse
+import copy
 import json
 import statistics
 import tempfile
@@ -21,7 +24,13 @@ import surefind as sf
 from surefind.data.batches import read_batches
 from surefind.data.images import ImageFiles
 from surefind.data.small_images import load_idx
-from surefind.learning.methods.deterministic import EncoderTask, PointEmbedder
+from surefind.learning.freezing import FrozenBackbone
+from surefind.learning.methods.deterministic import (
+    EncoderTask,
+    Forward,
+    PointEmbedder,
+    plain_forward,
+)
 from surefind.learning.methods.laplace_online import LaplaceOnline, OnlineTask
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
@@ -37,13 +46,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, help="folder with FashionMNIST's idx files")
     parser.add_argument("--steps", type=int, default=60, help="steps to time of each kind")
+    parser.add_argument("--backbone", type=Path, help="folder of a pretrained ResNet-50")
+    parser.add_argument("--only", help="the one case to measure")
     options = parser.parse_args()
     data = load_idx(options.data).train if options.data else random_images()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results["environment"] = environment()
-    for case in (online_step, posthoc_fit, embedding, resnet_embedding, image_folder):
-        results[case.__name__] = case(data, options.steps)
-        print(case.__name__, results[case.__name__])
+    cases: dict[str, Callable[[], dict[str, float]]] = {
+        case.__name__: partial(case, data, options.steps)
+        for case in (online_step, posthoc_fit, embedding, resnet_embedding, image_folder)
+    }
+    cases["frozen_backbone"] = partial(frozen_backbone, options.backbone)
+    for name in [options.only] if options.only else cases:
+        results[name] = cases[name]()
+        print(name, results[name])
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
@@ -64,14 +80,14 @@ def alternate(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str,
     return {name: statistics.median(values[2:]) for name, values in times.items()}
 
 
-def stepper(task: Task, data: sf.Dataset) -> Callable[[], object]:
+def stepper(task: Task, data: sf.Dataset, batch: int = 64) -> Callable[[], object]:
     parameters = task.parameters()
     optimizer = torch.optim.RMSprop(parameters, lr=1e-3, weight_decay=1e-5)
     count = iter(range(10**9))
 
     def step() -> None:
         i = next(count)
-        rows = torch.arange(64 * i, 64 * (i + 1)) % len(data)
+        rows = torch.arange(batch * i, batch * (i + 1)) % len(data)
         inputs, relation = data.read(rows), sf.Classes(data.labels[rows])
         optimizer.zero_grad(set_to_none=True)
         task.loss(inputs, relation, seeded(0, i)).backward()
@@ -153,6 +169,55 @@ def image_folder(data: sf.Dataset, steps: int) -> dict[str, float]:
             pass
         seconds = time.perf_counter() - start
     return {"images_per_second": 576 / seconds}
+
+
+def frozen_backbone(backbone: Path | None) -> dict[str, float]:
+    """Seconds of an epoch for each image: ResNet-50 at 224 pixels, 2048 → 2048, RMSprop.
+
+    Through the network in batches of 16 images, with everything, the last stage or the head alone learning;
+    against the last stage in batches of 16, and the head in batches of 64, on what was computed once and is
+    mapped from files. Images are in memory: decoding and augmenting them would come on top.
+    """
+    encoder = resnet50(pretrained=backbone, generator=seeded(0))
+    generator = torch.Generator().manual_seed(0)
+    images = sf.Dataset(
+        torch.randint(256, (64, 3, 224, 224), dtype=torch.uint8, generator=generator),
+        torch.arange(64) % 16,
+    )
+    objective = Contrastive(0.7)
+
+    def task(network: sf.Encoder, forward: Forward = plain_forward) -> EncoderTask:
+        return EncoderTask(copy.deepcopy(network), objective, forward)
+
+    steps: dict[str, tuple[int, Callable[[], object]]] = {
+        "network, all of it": (16, stepper(task(encoder), images, 16))
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, stages, batch in (("last stage", 1, 16), ("head", 0, 64)):
+            freezing = sf.Freezing(trained_stages=stages, cache=folder)
+            frozen = FrozenBackbone.of(encoder, freezing)
+            learner = sf.MetricLearner(encoder, freeze_backbone=freezing)
+            through = task(frozen.upper, partial(above_frozen, frozen.cut.below))
+            start = time.process_time()
+            features = learner.features(images)
+            passed = {"features, once": time.process_time() - start} if stages == 0 else {}
+            steps[f"network, {name}"] = 16, stepper(through, images, 16)
+            steps[f"features, {name}"] = batch, stepper(task(frozen.upper), features, batch)
+        times = alternate({name: step for name, (_, step) in steps.items()}, 5)
+    each = {name: times[name] / batch for name, (batch, _) in steps.items()}
+    return {
+        **each,
+        **{name: seconds / len(images) for name, seconds in passed.items()},
+        "ratio": each["network, head"] / each["features, head"],
+    }
+
+
+def above_frozen(
+    below: torch.nn.Module, upper: sf.Encoder, images: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    with torch.no_grad():
+        features = below(images)
+    return plain_forward(upper, features, generator)
 
 
 def with_ratio(times: dict[str, float], top: str, bottom: str) -> dict[str, float]:

@@ -33,6 +33,7 @@ MORE = {
         "mined_negative_weight",
         "Preprocessing",
         "Novelty",
+        "Freezing",
     ),
     *(
         "KroneckerCurvature",

@@ -125,6 +125,32 @@ def test_novelty_is_that_of_the_whole_network(digits, kind, stages):
     assert (p[0] - p[1]).abs().median() < 1e-3
 
 
+class Scaled(nn.Module):
+    """A network without a module in it that could be watched."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, vectors):
+        return vectors * self.scale
+
+
+def test_a_network_without_stages_is_watched_by_its_output(generator, tmp_path):
+    labels = torch.arange(80) % 4
+    vectors = torch.randn(80, 6, generator=generator) + 2 * torch.eye(6)[labels]
+    data = sf.Dataset(vectors, labels)
+    encoder = sf.Encoder(Scaled(), nn.Linear(6, 3))
+    frozen, plain = (learner(encoder, freezing=f, epochs=0).fit(data) for f in (True, False))
+    far = vectors * 9
+    assert torch.equal(frozen.embed(far).novelty, plain.embed(far).novelty)
+    assert torch.equal(frozen.embed(frozen.features(data)).novelty, frozen.embed(data).novelty)
+    frozen.save(tmp_path)
+    assert torch.equal(
+        sf.load(tmp_path, encoder=encoder).embed(far).novelty, frozen.embed(far).novelty
+    )
+
+
 def test_only_what_is_above_learns(digits):
     encoder = tower()
     fitted = learner(encoder, freezing=sf.Freezing(trained_stages=1)).fit(digits[0]).fitted

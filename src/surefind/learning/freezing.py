@@ -36,7 +36,7 @@ from surefind.learning.methods.deterministic import frozen
 from surefind.models.checkpoint import load_state
 from surefind.models.cuts import Cut, cut_backbone
 from surefind.models.encoder import Encoder
-from surefind.novelty.statistics import StageWatch, choose_stages
+from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
 from surefind.validation import check_choice, check_int
 
 PREFIX = "frozen"
@@ -238,6 +238,8 @@ class FrozenEmbedder:
     def _watched_above(
         self, features: Tensor, known: Mapping[str, Tensor], stages: Sequence[str]
     ) -> tuple[Embeddings, list[Tensor]]:
+        if not stages:  # nothing in the network can be watched, so its output is
+            return self.upper.embed(features), [stage_statistics(features, whole=True)]
         above = [s for s in stages if s not in known]
         network, places = self.upper.network.backbone, self.cut.names_above
         # Dropout wraps a network that is no sequence of layers.

@@ -240,7 +240,7 @@ def fit_frozen_novelty(
     model = novelty_model(
         statistics,
         mean,
-        maps=True,
+        maps=bool(stages),
         held_out=None if held_out is None else gathered(held_out),
         groups=labels,
         confidence=options.confidence,

@@ -6,7 +6,7 @@
     metrics.json        numbers and curves of the last evaluation
     log.txt             what was done when
     plots/              figures of both
-    stages/             checkpoints of the training; needed to resume it
+    stages/             checkpoints of the training, and features of a frozen backbone; needed to resume it
     gallery/            items that were indexed, if they were indexed there
     gallery.service/    what `surefind serve` keeps beside it
     README.md           this list, for that run
