@@ -7,7 +7,7 @@ from surefind.evaluation.report.markdown import markdown_tables
 from surefind.evaluation.report.paper import PAPER
 from surefind.evaluation.report.tables import Entry, Line, Table, methods_table, votes_table
 from surefind.evaluation.results import Results, read_results
-from surefind.evaluation.vocabulary import dataset_title, metric_of, without_recipe
+from surefind.evaluation.vocabulary import base_set, dataset_title, metric_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -106,7 +106,7 @@ def summary(results: Results) -> str:
     tables = []
     for part in results.sets:
         table = methods_table(part)
-        if table is None or without_recipe(part.name)[1] is not None:
+        if table is None or base_set(part.name) != part.name:
             continue
         rivals = [m.name for m in table.metrics if m.name in RIVALS]
         columns = [*COLUMNS[:2], *rivals, *COLUMNS[2:]]
