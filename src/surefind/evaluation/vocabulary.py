@@ -271,7 +271,7 @@ def dataset_title(name: str) -> str:
 
 
 def _variant(name: str) -> tuple[str, str]:
-    """Return the set that results are of, and their protocol as a phrase, from the name that they are under.
+    """Return the set that results are of and their protocol as a phrase, from the name that they are under.
 
     It is `{set}-{recipe}`, `{set}-frozen-{backbone}` or `{set}-last{k}-{backbone}`.
 
