@@ -7,6 +7,7 @@ baselines together. A free baseline is an uncertainty that needs no training bey
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -242,9 +243,7 @@ def _listing(items: Sequence[str]) -> str:
 def _span(values: Mapping[str, float]) -> str:
     """Return the smallest and the largest of numbers, with their names."""
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
-    if low == high:
-        return f"{values[low]:.3f} on {low}"
-    return f"{values[low]:.3f} ({low}) to {values[high]:.3f} ({high})"
+    return " to ".join(dict.fromkeys(f"{values[name]:.3f} on {name}" for name in (low, high)))
 
 
 def _range(values: Iterable[float]) -> str:
@@ -274,8 +273,8 @@ def _against_paper(parts: Sequence[ResultSet], metric: str) -> str:
 
 def _free_wins(parts: Sequence[ResultSet], metric: str) -> str:
     """Say on how many sets a free baseline is better than every method's own uncertainty, and which."""
-    wins: dict[str, list[str]] = {}
-    both = 0
+    wins: Counter[str | None] = Counter()
+    both = alike = 0
     for part in parts:
         scores = scores_of(part, metric)
         free, method = (best_of(scores, metric, group(scores)) for group in (_free, _methods))
@@ -283,21 +282,24 @@ def _free_wins(parts: Sequence[ResultSet], metric: str) -> str:
             continue
         both += 1
         if scores[method].rank != "best" and best_of(scores, metric, [method, free]) == free:
-            alike = f", ≈ {method_title(method)}" if scores[method].verdict == "alike" else ""
-            where = f"{short_title(part.name)} ({scores[free].mean:.3f}{alike})"
-            wins.setdefault(method_title(free), []).append(where)
+            wins[free] += 1
+            alike += scores[method].verdict == "alike"
     if not wins:
         return (
             f"No free baseline is better than the best method on any of {both} sets."
             if both
             else ""
         )
-    said = "; ".join(f"{name} on {_listing(where)}" for name, where in wins.items())
-    count = sum(map(len, wins.values()))
+    unsure = f" (not significantly on {alike})" if alike else ""
     return (
-        f"**A free baseline is better than every method's own uncertainty on {count} of {both} sets**: "
-        f"{said}."
+        f"**A free baseline is better than every method's own uncertainty on {wins.total()} of {both} "
+        f"sets**{unsure}: {_counted(wins)}."
     )
+
+
+def _counted(best: "Counter[str | None]") -> str:
+    """Name methods with the number of sets that they are best on."""
+    return _listing([f"{method_title(m)} on {n}" for m, n in best.most_common() if m is not None])
 
 
 def _dots(
@@ -320,9 +322,13 @@ def _dots(
     return found
 
 
+def _spaced(label: str) -> str:
+    return label.replace("\n", ", ")
+
+
 def _in_words(series: Sequence[Dots]) -> str:
     return "; ".join(
-        f"{one.label}: {', '.join(f'{row} {value:.3g}' for row, value in one.values.items())}"
+        f"{one.label}: {', '.join(f'{_spaced(row)} {value:.3g}' for row, value in one.values.items())}"
         for one in series
     )
 
@@ -366,22 +372,20 @@ def _retrieval(parts: Sequence[ResultSet]) -> Page | None:
     headline = "Recall is a matter of the encoder and its training, not of κ."
     if gaps[POSTHOC]:
         most = max(map(abs, gaps[POSTHOC].values()))
+        same = (
+            " retrieves like the encoder that it is fitted to: its" if most <= LEAST_GAP else "'s"
+        )
         headline = (
-            "Post-hoc LAM retrieves like the encoder it is fitted to: its recall@1 differs from the point "
-            f"estimate's by at most {most:.3f} on {len(gaps[POSTHOC])} sets."
+            f"Post-hoc LAM{same} recall@1 differs from the point estimate's by at most {most:.3f} on "
+            f"{len(gaps[POSTHOC])} sets."
         )
     answer = []
     if gaps[ONLINE]:
         answer.append(f"Online LAM's differs by {_range(gaps[ONLINE].values())}.")
-    best: dict[str, list[str]] = {}
-    for part in parts:
-        scores = scores_of(part, metric)
-        name = best_of(scores, metric, _methods(scores))
-        if name is not None and len(scores) > 1:
-            best.setdefault(method_title(name), []).append(short_title(part.name))
-    said = [f"{method} on {_listing(where)}" for method, where in best.items()]
-    answer.append(f"Best: {'; '.join(said)}." if said else "")
-    series = _dots(parts, metric, list(METHODS), lambda part: short_title(part.name))
+    scored = [scores for part in parts if len(scores := scores_of(part, metric)) > 1]
+    best = Counter(best_of(scores, metric, scores) for scores in scored)
+    answer.append(f"The best is {_counted(best)}." if best else "")
+    series = _dots(parts, metric, list(METHODS), _label)
     return Page(
         "retrieval",
         "Retrieval",
@@ -395,9 +399,17 @@ def _retrieval(parts: Sequence[ResultSet]) -> Page | None:
     )
 
 
+def _label(part: ResultSet) -> str:
+    """Return a set's title in two lines, the protocol below it."""
+    base = dataset_title(base_set(part.name))
+    return f"{base}\n{dataset_title(part.name).removeprefix(base).removeprefix(', ')}".strip()
+
+
 def _ood_label(part: ResultSet) -> str:
+    """Return the same with what is to be detected."""
+    base, *protocol = _label(part).split("\n")
     ood = part.results[0].protocol.get("ood")
-    return short_title(part.name) + (f" → {dataset_title(ood[0])}" if ood else "")
+    return "\n".join([base + (f" → {dataset_title(ood[0])}" if ood else ""), *protocol])
 
 
 def _ood(parts: Sequence[ResultSet]) -> Page | None:
@@ -463,7 +475,7 @@ def _panels(
             if m in found and (curve := found[m][0].curves.get(kind))
         }
         if curves:
-            panels[dataset_title(part.name).replace(", ", "\n", 1)] = curves
+            panels[_label(part)] = curves
     return panels
 
 
@@ -471,7 +483,7 @@ def _panel_figure(
     parts: Sequence[ResultSet], kind: str, metric: str, methods: Sequence[str]
 ) -> str:
     looks = {method_title(m): look for m, look in line_styles(methods).items()}
-    series = _dots(parts, metric, methods, lambda part: short_title(part.name))
+    series = _dots(parts, metric, methods, _label)
     alt = f"{metric_of(metric).title} by set. {_in_words(series)}"
     return panel_chart(kind, _panels(parts, kind, methods), looks, alt)
 
@@ -537,7 +549,7 @@ def _voted(part: ResultSet) -> tuple[list[float], list[float], list[float]] | No
 
 
 def _calibration(parts: Sequence[ResultSet], folder: Path) -> Page | None:
-    metric, parts = "ece", _having(parts, "ece")
+    metric, every, parts = "ece", parts, _having(parts, "ece")
     drawn = (POSTHOC, ONLINE, *OTHERS)
     if not _panels(parts, "calibration", drawn):
         return None
@@ -552,7 +564,7 @@ def _calibration(parts: Sequence[ResultSet], folder: Path) -> Page | None:
         "Calibration",
         "Is a confidence of 90 % right in 90 of 100 cases, and are promises kept?",
         headline,
-        (_false_alarms(parts), _promises(folder), _against_paper(parts, metric)),
+        (_false_alarms(every), _promises(folder), _against_paper(parts, metric)),
         _panel_figure(parts, "calibration", metric, drawn),
         "Accuracy of the queries of each confidence, the share of sampled embeddings that agree on the "
         "nearest item's class; on the dotted line a method is calibrated, below it is overconfident. One "
@@ -566,13 +578,8 @@ def _false_alarms(parts: Sequence[ResultSet]) -> str:
     """Say how many known inputs novelty flags, against what it promises."""
     said = []
     for percent in (1, 5):
-        found = {
-            short_title(part.name): score.mean
-            for part in parts
-            for score in compare(
-                part.by_method("method", "baseline"), metric_of(f"false_alarms_{percent}")
-            ).values()
-        }
+        metric = f"false_alarms_{percent}"
+        found = _means(parts, metric, POSTHOC) | _means(parts, metric, "novelty")
         if found:
             low, high = 100 * min(found.values()), 100 * max(found.values())
             kept = sum(value <= percent / 100 for value in found.values())

@@ -76,7 +76,7 @@ LEVEL_COLOURS = ("#2b6ca3", "#7fb3d8", "#a0a0a0", "#e99c45", "#c4500a")
 PIXELS_PER_INCH = 110
 DOT_BAND = 0.84
 """Which part of a row its dots take."""
-PANELS_PER_ROW, PANEL_POINTS = 3, 26
+PANELS_PER_ROW, PANEL_POINTS = 3, 21
 """Panels are small: more points would only be bytes."""
 STRIP_HEIGHT = 64
 """Images of strips are shrunk to this many pixels."""
@@ -314,6 +314,7 @@ def panel_chart(
     Returns:
         The SVG element.
     """
+    ticker = _plotting("matplotlib.ticker")
     kind, columns = CURVES[name], min(len(panels), PANELS_PER_ROW)
     lines = -(-len(panels) // columns)
     with _plotting("matplotlib").rc_context(RC):
@@ -327,7 +328,9 @@ def panel_chart(
                 points = np.asarray(x)[at], np.asarray(y)[at]
                 thinned.append((*points, look | {"label": one}))
             _draw_curves(axes, kind, thinned)
-            axes.set(xlabel="", ylabel="")
+            axes.set(xlabel="", ylabel="", xticks=(0, 0.5, 1))
+            axes.yaxis.set_major_locator(ticker.MaxNLocator(4, steps=(1, 2, 5, 10)))
+            axes.tick_params(bottom=False, left=False)
             axes.set_title(title, fontsize=9)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
@@ -599,7 +602,9 @@ def _svg(figure: Any, alt: str) -> str:
     # matplotlib's own style would apply to the whole page.
     text = re.sub(r"(?s)<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text)
     text = re.sub(r">\s+<", "><", re.sub(r'<g id="[^"]*"', "<g", text))
-    text = re.sub(r' d="[^"]*"', lambda d: re.sub(r"(\.\d)\d+", r"\1", d[0]), text)
+    # A tenth of a point is enough, and most texts are rotated by nothing.
+    text = re.sub(r' d="[^"]*"', lambda d: re.sub(r"(\.\d)\d+|\s*\n", r"\1", d[0]), text)
+    text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", text)
     variables = {light: f"var(--{name}, {light})" for name, light in LIGHT.items()}
     text = re.sub('#[0-9a-f]{6}(?=[;"])', lambda c: variables.get(c[0], c[0]), text)
