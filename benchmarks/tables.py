@@ -103,6 +103,32 @@ RECIPE = [
     "the text's squared distance is what our own protocol has, the other two are what the numbers took.",
     "",
 ]
+PLACES = (
+    *("gardens-point", "gardens-point-left", "st-lucia", "berlin-halensee", "berlin-kudamm"),
+    *("berlin-a100", "nordland", "sped"),
+)
+PHOTOGRAPHS = [
+    "## Sets of photographs",
+    "",
+    "`surefind bench NAME --data FOLDER --backbone …` finds a set in `FOLDER/NAME` or in `FOLDER`. Nothing "
+    "is downloaded. Besides their publishers' archives, these GitHub repositories hold the images; "
+    "`surefind data check NAME --data FOLDER` compares counts and decodes every file.",
+    "",
+    "| set | repository | put |",
+    "| --- | --- | --- |",
+    "| `cub200` | `cyizhuo/CUB-200-2011-dataset` | `train/` and `test/` in `FOLDER/cub200` |",
+    "| `cars196` | `cyizhuo/Stanford_Cars_dataset` | `train/` and `test/` in `FOLDER/cars196` |",
+    f"| {', '.join(f'`{name}`' for name in PLACES)} | `Harbourr/VisualPlaceRecognitionDatasets` "
+    "| `VPR_datasets/` in `FOLDER` |",
+    "",
+    "CUB200 is benchmarked zero-shot, by halves of the classes, with Cars196 as OOD inputs; the loaders of "
+    "both also give the published split. Places are learned from Nordland and SPED and tested on the "
+    "others; `surefind.data.places` says what counts as the same place in each. Only Berlin Halensee has "
+    "metres; for the others 25 m stand for a tolerance in frames. Votes over places are fitted to Nordland "
+    "and SPED, the queries' side looked up in the other, never to a test set. MSLS's images need an "
+    "account with the publisher, so it has no numbers here.",
+    "",
+]
 
 
 def main() -> None:
@@ -140,6 +166,7 @@ def page() -> str:
             for network, command, source in WEIGHTS
         ),
         "",
+        *PHOTOGRAPHS,
         "## Curvature and prediction",
         "",
         f"{env['processor']}, {env['cores']} cores, Python {env['python']}, torch {env['torch']}. "

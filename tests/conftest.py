@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -25,3 +27,17 @@ def normal(generator):
 @pytest.fixture
 def directions(normal):
     return lambda n, z: torch.nn.functional.normalize(normal(n, z), dim=1)
+
+
+@pytest.fixture
+def backbone(tmp_path):
+    """A folder with a tiny pretrained ResNet for images of 16 × 16."""
+    import transformers
+
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1]}
+    network = transformers.ResNetModel(transformers.ResNetConfig(**sizes))
+    transformers.utils.logging.disable_progress_bar()
+    network.save_pretrained(tmp_path / "tiny-resnet")
+    format_ = {"size": 16, "crop_pct": 1.0, "image_mean": [0.5] * 3, "image_std": [0.25] * 3}
+    (tmp_path / "tiny-resnet" / "preprocessor_config.json").write_text(json.dumps(format_))
+    return tmp_path / "tiny-resnet"

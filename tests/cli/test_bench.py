@@ -80,3 +80,21 @@ def test_a_result_says_what_detects_best(capsys):
         on_result("pfe", 0, stage)
     shown = " ".join(capsys.readouterr().out.split())
     assert "pfe, seed 0: OOD inputs: nearest distance detects them best (0.800); κ 0.400." in shown
+
+
+def test_a_frozen_backbone_is_passed_once(surefind, refused, pets, backbone, tmp_path):
+    for label in ("cat", "dog"):
+        for i in range(4, 24):
+            (pets / label / f"{i}.png").write_bytes((pets / label / "0.png").read_bytes())
+    command = ("bench", pets, "--backbone", backbone, "--methods", "deterministic", "--epochs", 1)
+    frozen = (*command, "--freeze-backbone", "--trained-stages", 1, "--cache", "cache")
+    code, out, err = surefind(*frozen)
+    assert code == 0, err
+    assert "Results are in results/pets-last1-tiny-resnet." in out
+    result = tmp_path / "results" / "pets-last1-tiny-resnet" / "deterministic-seed0.json"
+    assert json.loads(result.read_text())["protocol"]["epochs"] == 1
+    assert list((tmp_path / "cache").glob("*/features.npy"))
+    assert refused(*command, "--trained-stages", 1).field == "trained_stages"
+    assert refused(*command, "--cache", "cache").field == "cache"
+    assert refused("bench", pets, "--freeze-backbone").field == "freeze_backbone"
+    assert refused(*command, "--freeze-backbone", "--trained-stages", 9).field == "trained_stages"

@@ -161,3 +161,12 @@ def test_unknown_settings_are_refused():
 def test_settings_that_contradict_are_refused(options, message):
     with pytest.raises(sf.InputError, match=message):
         Preprocessing(**options)
+
+
+def test_a_crop_as_large_as_the_resized_image_is_all_of_the_shorter_side():
+    # 24 / (24 / 253) is larger than 253.
+    for side in (16, 24, 64, 224):
+        for short in range(side, 600):
+            left, top, right, bottom = Preprocessing(resize=side, crop=side).frame(600, short).box
+            assert (top, bottom) == (0.0, 1.0)
+            assert (right - left) * 600 == pytest.approx(short)

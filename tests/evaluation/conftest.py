@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import small_learners
 import torch
-import transformers
 from PIL import Image
 
 import surefind as sf
@@ -97,18 +96,6 @@ def folders(tmp_path):
         return tmp_path / name
 
     return write
-
-
-@pytest.fixture
-def backbone(tmp_path):
-    """A folder with a tiny pretrained ResNet for images of 16 × 16."""
-    sizes = {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1]}
-    network = transformers.ResNetModel(transformers.ResNetConfig(**sizes))
-    transformers.utils.logging.disable_progress_bar()
-    network.save_pretrained(tmp_path / "tiny-resnet")
-    format_ = {"size": 16, "crop_pct": 1.0, "image_mean": [0.5] * 3, "image_std": [0.25] * 3}
-    (tmp_path / "tiny-resnet" / "preprocessor_config.json").write_text(json.dumps(format_))
-    return tmp_path / "tiny-resnet"
 
 
 RECORDED = {"ood": ["mnist", "test"], "margin": 0.7, "epochs": 20, "batch_size": 256}

@@ -75,7 +75,8 @@ class Preprocessing:
         if self.crop is None:
             size = (max(1, round(width * scale)), max(1, round(height * scale)))
             return Frame((0.0, 0.0, 1.0, 1.0), size, interpolation=self.interpolation)
-        side = self.crop / scale
+        # Multiplied first, or the side of a crop as large as the resized image may round to more than it.
+        side = self.crop if self.resize is None else self.crop * min(width, height) / self.resize
         if side > min(width, height):
             raise InputError(
                 f"crop ({self.crop}) is larger than the image ({width} × {height}); "

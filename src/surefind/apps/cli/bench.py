@@ -58,6 +58,9 @@ def bench(
             autocompletion=options.complete_recipe,
         ),
     ] = None,
+    freeze_backbone: options.FreezeBackbone = False,
+    trained_stages: options.TrainedStages = 0,
+    cache: options.Cache = None,
     out: Annotated[Path, Option(help="Where results are written.")] = Path("results"),
     work: Annotated[Path, Option(help="Folder of checkpoints and artifacts.")] = WORK,
     data: options.DataFolder = None,
@@ -68,6 +71,7 @@ def bench(
 
     Example: `surefind report results`
     """
+    from surefind.evaluation.bench.frozen import frozen_problem
     from surefind.evaluation.bench.running import run_problem, select_methods
     from surefind.evaluation.results import result_file
     from surefind.validation import check_int
@@ -77,8 +81,13 @@ def bench(
         check_int("epochs", epochs, least=0)
     check_place(out, 0)
     check_place(work, 0, field="work")
+    options.check_frozen_only(freeze_backbone, trained_stages=trained_stages, cache=cache)
+    if cache is not None:
+        check_place(cache, 0, field="cache")
     chosen = select_methods(methods.split(","), with_ablation=ablation)
     problem = chosen_problem(source, ood, backbone, epochs, data, recipe)
+    if freeze_backbone:
+        problem = frozen_problem(problem, trained_stages=trained_stages, cache=cache, epochs=epochs)
     files = [result_file(out, problem.name, m, s) for s in range(seeds) for m in chosen]
     there = sum(file.exists() for file in files)
     say(f"{len(files)} results of {problem.name}, {there} of them there already.")

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
+from surefind.errors import InputError
 from surefind.evaluation.vocabulary import (
     BENCHMARKS,
     DATASETS,
@@ -140,3 +141,30 @@ Run = Annotated[
     ),
 ]
 Seed = Annotated[int, Option(help="Decides everything random.")]
+FreezeBackbone = Annotated[
+    bool,
+    Option(
+        "--freeze-backbone",
+        help="Leave the backbone as it is, and train on features that are computed once.",
+    ),
+]
+TrainedStages = Annotated[
+    int, Option(help="How many of a frozen backbone's last stages are trained after all.")
+]
+Cache = Annotated[
+    Path | None,
+    Option(help="Folder where features of a frozen backbone are kept, also for later runs."),
+]
+
+
+def check_frozen_only(freeze_backbone: bool, **given: object) -> None:
+    """Refuse options of frozen backbones, those that are neither 0 nor None, where none is frozen."""
+    if freeze_backbone:
+        return
+    for name, value in given.items():
+        if value:
+            raise InputError(
+                f"--{name.replace('_', '-')} is for frozen backbones. Add --freeze-backbone, or leave it "
+                "out.",
+                field=name,
+            )

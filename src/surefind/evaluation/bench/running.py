@@ -187,7 +187,6 @@ def run_problem(
     for note in problem.notes:
         say(note)
     wanted = _measurable(methods, problem, say)
-    problem = with_features(problem, work / "features", report)
     files = {
         (seed, method): result_file(results, problem.name, method, seed)
         for seed in seeds
@@ -198,6 +197,8 @@ def run_problem(
         _check_comparable(file, result, problem)
     _report_versions(kept, say)
     _report_ood_sets(kept, problem, say)
+    if len(kept) < len(files):
+        problem = with_features(problem, work, report)
     versions = {package: version(package) for package in ("surefind", "torch", "numpy")}
     versions["python"] = platform.python_version()
     points: dict[int, PointEstimate] = {}
