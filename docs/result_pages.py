@@ -204,11 +204,12 @@ def _paper(part: ResultSet, method: str, metric: str) -> float | None:
 
 def _cell(part: ResultSet, metric: str, method: str | None, *, named: bool = False) -> str:
     """Return a method's number with its marks, the paper's in brackets."""
-    score = None if method is None else scores_of(part, metric).get(method)
-    if score is None or method is None:
+    scores = scores_of(part, metric)
+    if method is None or method not in scores:
         return "–"
+    score = scores[method]
     text = " ".join(number_text(score.mean, score.sd)).strip()
-    text = f"**{text}**" if score.rank == "best" else text
+    text = f"**{text}**" if score.rank == "best" and len(scores) > 1 else text
     text = f"≈ {text}" if score.verdict == "alike" else text
     theirs = _paper(part, method, metric)
     text += "" if theirs is None else f" ({theirs:.2f})"
@@ -253,22 +254,42 @@ def _range(values: Iterable[float]) -> str:
 
 
 def _against_paper(parts: Sequence[ResultSet], metric: str) -> str:
-    """Count where ours is better or worse than the paper's, over all protocols of its sets."""
+    """Count where ours is better or worse than the paper's, on networks trained whole as its were."""
     gaps = [
         score.mean - theirs
         for part in parts
         for method, score in scores_of(part, metric).items()
-        if (theirs := _paper(part, method, metric)) is not None
+        if not _frozen(part) and (theirs := _paper(part, method, metric)) is not None
     ]
     if not gaps:
         return ""
     sign = -1 if metric_of(metric).better == "lower" else 1
     better, worse = (sum(s * sign * g > LEAST_GAP for g in gaps) for s in (1, -1))
-    alike = len(gaps) - better - worse
     return (
-        f"Of {len(gaps)} numbers that the paper has too, ours is better in {better}, worse in {worse} and "
-        f"within {LEAST_GAP} in {alike}; settings and definitions differ."
+        f"On networks trained whole, as the paper's were, ours is better in {better} of {len(gaps)} "
+        f"numbers that it has too and worse in {worse}; settings and definitions differ."
     )
+
+
+def _reading(parts: Sequence[ResultSet], metric: str) -> str:
+    return " ".join(filter(None, [READING, _comparable(parts, metric)]))
+
+
+def _frozen(part: ResultSet) -> bool:
+    return bool(part.results[0].protocol.get("frozen"))
+
+
+def _comparable(parts: Sequence[ResultSet], metric: str) -> str:
+    """Say what must be known before numbers in brackets are compared; may be empty."""
+    known = [p for p in parts if any(_paper(p, m, metric) is not None for m in METHODS)]
+    said = []
+    if any(map(_frozen, known)):
+        said.append(
+            "The paper trained whole networks: beside frozen ones its numbers are for orientation."
+        )
+    if metric_of(metric).group == RETRIEVAL and any(base_set(p.name) == "lfw" for p in known):
+        said.append("On LFW it counts a query without a match as wrong, which ours leaves out.")
+    return " ".join(said)
 
 
 def _free_wins(parts: Sequence[ResultSet], metric: str) -> str:
@@ -395,7 +416,8 @@ def _retrieval(parts: Sequence[ResultSet]) -> Page | None:
         dot_chart(series, "recall@1", f"recall@1 by set. {_in_words(series)}"),
         "recall@1 of each method; a ring is the paper's number of the same method.",
         _compared(parts, metric, point=True, free=False),
-        f"recall@1: the share of queries whose nearest item is relevant. {READING} {BEHIND}",
+        "recall@1: the share of queries whose nearest item is relevant. "
+        f"{_reading(parts, metric)} {BEHIND}",
     )
 
 
@@ -436,8 +458,8 @@ def _ood(parts: Sequence[ResultSet]) -> Page | None:
         "AUROC of each method's uncertainty (colours) and of free baselines (grey) on the first OOD "
         "set; a ring is the paper's number of the same method.",
         _compared(parts, metric, point=False, free=True),
-        f"AUROC: the probability that an OOD input is more uncertain than a known one; 0.5 is chance. "
-        f"{READING} {FREE} Further OOD sets, near and far, are in the full tables. {BEHIND}",
+        "AUROC: the probability that an OOD input is more uncertain than a known one; 0.5 is chance. "
+        f"{_reading(parts, metric)} {FREE} The full tables have more OOD sets, near and far. {BEHIND}",
     )
 
 
@@ -530,7 +552,7 @@ def _wrong(parts: Sequence[ResultSet]) -> Page | None:
         "better. One seed each; grey lines are free baselines.",
         "\n".join(table),
         "AUSC: the mean accuracy of the curve above; recall@1 if doubts were random. "
-        f"{READING} {FREE} {BEHIND}",
+        f"{_reading(parts, metric)} {FREE} {BEHIND}",
     )
 
 
@@ -570,7 +592,7 @@ def _calibration(parts: Sequence[ResultSet], folder: Path) -> Page | None:
         "nearest item's class; on the dotted line a method is calibrated, below it is overconfident. One "
         "seed each.",
         _compared(parts, metric, point=False, free=False),
-        f"ECE: the mean distance to the dotted line; lower is better. {READING} {BEHIND}",
+        f"ECE: the mean distance to the dotted line; lower is better. {_reading(parts, metric)} {BEHIND}",
     )
 
 

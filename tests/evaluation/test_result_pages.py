@@ -125,6 +125,21 @@ def test_it_is_said_where_a_free_baseline_wins(module, put, result, mahalanobis,
     assert said in pages["ood"].headline
 
 
+def test_numbers_of_frozen_networks_are_not_counted_against_the_papers(module, put, result):
+    made = [
+        result("laplace-posthoc", dataset=name, values={"recall@1": recall}, protocol=protocol)
+        for name, recall, protocol in (
+            ("cifar10", 0.7, {"ood": None}),
+            ("fashion-mnist-paper", 0.7, {"ood": None}),
+            ("lfw-frozen-resnet50", 0.9, {"ood": None, "frozen": True}),
+        )
+    ]
+    (page,) = module.result_pages(read_results(put(*made)))
+    assert "better in 1 of 2 numbers that it has too and worse in 1;" in page.markdown
+    assert "beside frozen ones its numbers are for orientation. On LFW it counts" in page.notes
+    assert "0.900 (0.44)" in page.table
+
+
 def test_a_baseline_without_results_is_read_off_the_models_own(module, put, result):
     values = {"recall@1": 0.8, "auroc": 0.6, "novelty_auroc": 0.9, "nearest_distance_auroc": 0.7}
     found = read_results(put(result("laplace-posthoc", values=values)))
