@@ -54,8 +54,8 @@ COSTS = {
 """Cases of benchmarks/core.py: ours, and what the literature does."""
 READING = (
     "**Bold**: best of the row; ≈ not significantly different from it. ± is the standard deviation over "
-    "seeds; a number without it is of one seed. In brackets: the paper's number, where it has one. What is the "
-    "best of several was chosen by these very numbers."
+    "seeds; a number without it is of one seed. In brackets: the paper's number, where it has one. "
+    "What is the best of several was chosen by these very numbers."
 )
 FREE = (
     "A free baseline needs the point estimate's embeddings and features, and no further training."
