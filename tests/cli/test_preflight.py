@@ -13,6 +13,7 @@ from surefind.apps.cli.preflight import (
     check_file,
     check_place,
     duration_text,
+    frozen_trial,
     peak_memory,
     posterior_estimate,
     size_text,
@@ -110,6 +111,33 @@ def test_a_single_step_is_enough():
         training_estimate(small_learners.learner(epochs=1), small_learners.digits()[0][:20]).seconds
         > 0
     )
+
+
+def test_a_frozen_backbone_is_timed_on_two_batches(monkeypatch, tmp_path):
+    """An image takes 1 ms, and there are 3 × 183 to pass; 64 are tried, and nothing is written."""
+    train = small_learners.digits()[0][:183]
+    encoder, passed = small_learners.encoder(), []
+
+    def slow(_module, inputs):
+        passed.append(len(inputs[0]))
+        time.sleep(0.001 * len(inputs[0]))
+
+    encoder.backbone.register_forward_pre_hook(slow)
+    freezing = sf.Freezing(views=2, cache=tmp_path / "cache", head="whitened")
+    flip = sf.Preprocessing(flip=True)
+    learner = sf.MetricLearner(encoder, epochs=2, freeze_backbone=freezing, preprocessing=flip)
+    found, tried, features = frozen_trial(learner, train)
+    assert 0.001 * 3 * 183 <= found.seconds < 0.01 * 3 * 183
+    assert sum(passed) <= 64 + 2 + 1 + 2  # and a few that tell shapes and stages
+    assert len(features) == 183
+    assert torch.equal(features.labels, train.labels)
+    passed.clear()
+    assert training_estimate(tried, features).seconds > 0
+    assert passed == []
+    assert not (tmp_path / "cache").exists()
+    assert not hasattr(learner, "embedder_")
+    few, _, _ = frozen_trial(learner, train[:20])
+    assert few.seconds > 0
 
 
 def test_without_steps_there_is_no_estimate():

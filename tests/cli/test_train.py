@@ -1,7 +1,10 @@
 import json
 import signal
+import subprocess
+import sys
 import tomllib
 
+import numpy as np
 import pytest
 import small_learners
 
@@ -9,6 +12,7 @@ import surefind as sf
 from surefind.apps.cli import console as progress
 from surefind.apps.cli import train as training
 from surefind.apps.cli.preflight import Estimate
+from surefind.data.folder import load_folder
 from surefind.models.checkpoint import load_tensors
 
 pytestmark = pytest.mark.slow
@@ -189,3 +193,91 @@ def test_ctrl_c_keeps_the_last_step_and_shows_how_to_resume(surefind, tmp_path, 
     assert surefind("train", "digits", "--out", "whole", *options)[0] == 0
     one, two = (sf.load(tmp_path / name).fitted.tensors() for name in ("run", "whole"))
     assert small_learners.tensors_equal(one, two)
+
+
+@pytest.fixture
+def frozen(surefind, pets, backbone):
+    """Enough pictures for novelty, and the command that trains on a frozen backbone."""
+    for label in ("cat", "dog"):
+        for i in range(4, 16):
+            (pets / label / f"{i}.png").write_bytes((pets / label / f"{i % 4}.png").read_bytes())
+    train = ("train", pets, "--encoder", backbone, "--freeze-backbone", "--batch-size", 8)
+    return (*train, "--method", "deterministic")
+
+
+@pytest.mark.parametrize("stages", [0, 1])
+def test_a_frozen_backbone_is_trained_resumed_fitted_and_used(surefind, frozen, tmp_path, stages):
+    train = (*frozen, "--trained-stages", stages, "--out", "run")
+    code, out, err = surefind(*train, "--epochs", 1)
+    assert code == 0, err
+    said = ("Computing features takes about", "The training steps take about", "features: 32 of 32")
+    assert all(sentence in out for sentence in said)
+    code, out, err = surefind(*train, "--epochs", 2, "--resume")
+    assert code == 0, err
+    assert "features: 32" not in out  # they are there
+    for command in (
+        ("fit", "run", "--out", "sure"),
+        ("embed", "sure", "pets", "--out", "e.npz"),
+        ("evaluate", "sure", "pets"),
+        ("index", "pets", "--run", "sure", "--out", "gallery"),
+    ):
+        code, out, err = surefind(*command)
+        assert code == 0, err
+        assert "features: 32" not in out
+    sure, plain = sf.load("sure"), sf.load("run")
+    data = load_folder("pets")["all"]
+    cosine = (sure.embed(data).mean * plain.embed(data).mean).sum(1)
+    assert cosine.min() > 0.9
+    assert sure.embed(data).kappa.isfinite().all()
+    assert sure.embed(data).novelty is not None
+
+
+def test_views_are_computed_into_a_cache_that_may_be_moved(surefind, frozen, tmp_path):
+    train = (*frozen, "--views", 2, "--head", "whitened", "--embedding-dim", 4, "--out", "run")
+    code, out, err = surefind(*train, "--epochs", 1, "--cache", "cache")
+    assert code == 0, err
+    assert "features: 96 of 96" in out
+    (tmp_path / "cache").rename(tmp_path / "moved")
+    code, out, err = surefind(*train, "--epochs", 2, "--cache", "moved", "--resume")
+    assert code == 0, err
+    assert "features: 96" not in out
+    assert not (tmp_path / "cache").exists()
+    assert sf.load("run").freezing == sf.Freezing(views=2, head="whitened")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("trained_stages", 1), ("views", 2), ("head", "identity"), ("cache", "cache")],
+)
+def test_options_of_frozen_backbones_are_for_these(refused, tmp_path, option, value):
+    error = refused(*TRAIN, f"--{option.replace('_', '-')}", value)
+    assert error.field == option
+    assert "--freeze-backbone" in error.message
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_frozen_is_refused(refused, frozen, tmp_path):
+    assert refused(*TRAIN, "--freeze-backbone").field == "freeze_backbone"
+    assert refused(*frozen, "--out", "run", "--trained-stages", 2).field == "trained_stages"
+    assert refused(*frozen, "--out", "run", "--trained-stages", -1).field == "trained_stages"
+    (tmp_path / "file").touch()
+    assert refused(*frozen, "--out", "run", "--cache", "file").field == "cache"
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_processes_train_on_one_cache(frozen, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    arguments = ["-m", "surefind", *frozen, "--out", "run", "--epochs", "1", "--cache", "cache"]
+    run = subprocess.run(
+        [*command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("Saved the model") == 1
+    (features,) = (tmp_path / "cache").glob("*/features.npy")
+    assert (np.load(features).reshape(32, -1) != 0).any(1).all()
+    assert sf.load(tmp_path / "run").novelty_ is not None

@@ -222,6 +222,9 @@ class MetricLearner:
             InputError: If the backbone is not frozen.
         """
         _check_dataset("dataset", dataset)
+        fitted = getattr(self, "embedder_", None)
+        if isinstance(fitted, FrozenEmbedder):
+            return self._features(fitted.backbone, dataset, self.input_spec_, folder, report)
         spec = InputSpec.of(dataset.inputs, self.preprocessing)
         return self._features(self._frozen_backbone(), dataset, spec, folder, report)
 
@@ -304,20 +307,29 @@ class MetricLearner:
         """Compute features, train what is above on them, and fit novelty from their statistics."""
         backbone, spec = self._frozen_backbone(), self.input_spec_
         how = run.config.preprocessing
-        if backbone.freezing.views and how is None:
-            raise InputError(
-                "views are augmented images, and nothing says how to augment them. Give preprocessing with "
-                "random_area or flip, or views=0.",
-                field="views",
-            )
+        if backbone.freezing.views:
+            if how is None or not (how.random_area or how.flip):
+                raise InputError(
+                    "views are augmented images, and nothing says how to augment them. Give preprocessing "
+                    "with random_area or flip, or views=0.",
+                    field="views",
+                )
+            if isinstance(dataset.inputs, FeatureViews):
+                raise InputError(
+                    "these are features of plain images, so there are no augmented views to train on. "
+                    "Give the images themselves, or views=0.",
+                    field="views",
+                )
         kept = self._features(backbone, dataset, spec, run.folder, run.report, augmented=how)
         known = None
         if held_out is not None:
             known = self._features(backbone, held_out, spec, run.folder, run.report)
-        above = replace(run, config=replace(run.config, preprocessing=None))
+        # What else decides the training is in the key of the features.
+        settings = run.settings | {"head": backbone.freezing.head}
+        above = replace(run, config=replace(run.config, preprocessing=None), settings=settings)
         upper = started(backbone.upper, kept, backbone.freezing.head)
         fitted = _method(self.method).fit(upper, kept, above)
-        self.embedder_ = FrozenEmbedder(backbone.cut, fitted)
+        self.embedder_ = FrozenEmbedder(backbone, fitted)
         self.history_ = run.history
         return self.fit_novelty(kept, held_out=known)
 
@@ -513,7 +525,7 @@ def _restored(learner: MetricLearner, tensors: dict[str, Tensor]) -> Embedder:
         return method.restore(learner.encoder, tensors)
     backbone = FrozenBackbone.of(learner.encoder, freezing)
     load_state(backbone.cut.below, unprefixed(PREFIX, tensors))
-    return FrozenEmbedder(backbone.cut, method.restore(backbone.upper, tensors))
+    return FrozenEmbedder(backbone, method.restore(backbone.upper, tensors))
 
 
 def _check_dataset(name: str, value: Any) -> None:

@@ -5,8 +5,9 @@ view and any number of augmented ones; what comes out, and the statistics of the
 a `FeatureViews`. Vectors are kept as float32; maps, which are large, as float16, clamped to its range.
 
 With a folder the arrays are files there, in a subfolder named by the *key*: a digest of the network and its
-weights, of how images are prepared, and of the inputs (names and sizes of files; the content of arrays). A
-pass with the same key takes what is there; one that was cut off computes the rows that are missing. Several
+weights, of how images are prepared, and of the inputs: names and sizes of files, and of formats that do
+not compress, where different images have one size, bytes from their middle; the content of arrays. A pass
+with the same key takes what is there; one that was cut off computes the rows that are missing. Several
 processes compute their rows into the same files, which all of them must see.
 
     KEY/features.npy      (v, n, …), written row by row
@@ -22,7 +23,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ from surefind.novelty.statistics import StageWatch
 BATCH = 32
 SAVE_EVERY = 15.0
 """Seconds after which rows are marked as done."""
+UNCOMPRESSED = (".bmp", ".pgm", ".ppm", ".tif", ".tiff")
+SAMPLED_BYTES = 4096
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
 OnRows = Callable[[int, int], None]
@@ -121,6 +124,7 @@ class FeaturePass:
     def _about(self, dataset: Dataset) -> dict[str, Any]:
         inputs = dataset.inputs
         files = isinstance(inputs, ImageFiles)
+        content = uncompressed_digest(inputs.paths) if files else None
         return {
             "network": network_digest(self.network),
             "stages": list(self.stages.values()),
@@ -131,6 +135,7 @@ class FeaturePass:
             "augmentation": self.preprocessing.to_dict()
             if self.views and self.preprocessing
             else None,
+            **({} if content is None else {"content": content}),
         }
 
     @torch.no_grad()
@@ -139,13 +144,12 @@ class FeaturePass:
         with watch.watching():
             found: Tensor = self.network(like_network(inputs, self.network))
         statistics = [s.cpu().numpy() for s in watch.take(len(inputs))]
-        features = as_kept(found).cpu().contiguous().numpy()
-        if not np.isfinite(features).all():
+        if not found.isfinite().all():
             raise InputError(
                 "the frozen network gives NaN or infinite features. Check its weights, and that images are "
                 "normalised as it expects."
             )
-        return features, statistics
+        return as_kept(found).cpu().contiguous().numpy(), statistics
 
     def _fill(self, store: "_Memory | _Files", dataset: Dataset, on_rows: OnRows) -> None:
         own = part(len(dataset))
@@ -184,14 +188,29 @@ class FeaturePass:
 
 
 def as_kept(features: Tensor) -> Tensor:
-    """Return features in the precision in which they are kept: half for maps."""
-    return features.clamp(-LARGEST_HALF, LARGEST_HALF).half() if features.ndim > 2 else features
+    """Return features in the precision in which they are kept: half for maps, single for vectors."""
+    if features.ndim <= 2:
+        return features.float()
+    return features.clamp(-LARGEST_HALF, LARGEST_HALF).half()
 
 
 def network_digest(network: nn.Module) -> str:
     """Return what a network is recognised by: its layers and its weights."""
     layers = hashlib.sha256(repr(network).encode()).hexdigest()[:16]
     return f"{layers} {digest(network.state_dict().values())}"
+
+
+def uncompressed_digest(paths: Sequence[str]) -> str | None:
+    """Return a digest of bytes from the middle of files that are not compressed; None if there are none."""
+    chosen = [p for p in paths if p.lower().endswith(UNCOMPRESSED) and os.path.exists(p)]
+    if not chosen:
+        return None
+    total = hashlib.sha256()
+    for path in chosen:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - SAMPLED_BYTES) // 2)
+            total.update(file.read(SAMPLED_BYTES))
+    return total.hexdigest()[:16]
 
 
 def _without_augmentation(spec: InputSpec) -> InputSpec:
@@ -245,8 +264,13 @@ class _Files:
         self._shapes = dict(shapes) | {"done": ((views, n), np.dtype(np.uint8))}
         self._marked: list[tuple[int, np.ndarray]] = []
         if world()[0] == 0:
-            self._create(about)
+            try:
+                self._create(about)
+            except OSError as error:
+                raise self._unwritable(error) from error
         wait_for_all()
+        for name in self._shapes:
+            self._map(name)
 
     def done(self, view: int, rows: slice) -> np.ndarray:
         return np.asarray(self._map("done")[view, rows]).astype(bool)
@@ -266,11 +290,7 @@ class _Files:
                     file.seek(self._offset(name) + (first + int(rows[run[0]])) * size)
                     file.write(data[run].tobytes())
         except OSError as error:
-            raise InputError(
-                f"features cannot be written to {self._folder} ({error.strerror}). Free some room, or name "
-                "another folder for the cache; what is done is kept.",
-                field="cache",
-            ) from error
+            raise self._unwritable(error) from error
 
     def mark(self, view: int, rows: np.ndarray) -> None:
         self._marked.append((view, rows))
@@ -300,7 +320,7 @@ class _Files:
                 "Name another folder for the cache, or fewer views.",
                 field="cache",
             )
-        if "features" in missing:  # marks of features that somebody deleted
+        if missing:  # marks of rows that somebody deleted would be wrong
             self._path("done").unlink(missing_ok=True)
             missing["done"] = self._shapes["done"]
         for name, (shape, dtype) in missing.items():
@@ -316,6 +336,13 @@ class _Files:
         if found.shape != shape or found.dtype != dtype:
             raise self._damaged(name)
         return np.asarray(found) if name == "done" else found
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(
+            f"features cannot be written to {self._folder} ({error.strerror}). Free some room, or name "
+            "another folder for the cache; what is done is kept.",
+            field="cache",
+        )
 
     def _damaged(self, name: str) -> InputError:
         return InputError(

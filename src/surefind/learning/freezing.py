@@ -6,6 +6,10 @@
 trains ``above``, the last stages or nothing, and the head on them, as if they were the inputs. What comes
 out is wrapped together with ``below`` into an embedder of images. Whatever is random in a method (dropout,
 members of an ensemble, sampled heads) is above, so ``below`` runs once, however many networks are sampled.
+
+A method gives what it would give on the whole network with ``below`` in evaluation mode and without
+gradients, but for one thing: scale and prior precision of LAM, where they are not given, are tuned on
+corrupted inputs (`surefind.posterior.tuning`), and these are features here.
 """
 
 import copy
@@ -29,6 +33,7 @@ from surefind.learning.feature_pass import FeaturePass, OnRows, as_kept, network
 from surefind.learning.inference import apply, like_network
 from surefind.learning.methods.contract import Embedder, Sampler, prefixed
 from surefind.learning.methods.deterministic import frozen
+from surefind.models.checkpoint import load_state
 from surefind.models.cuts import Cut, cut_backbone
 from surefind.models.encoder import Encoder
 from surefind.novelty.statistics import StageWatch, choose_stages
@@ -138,6 +143,7 @@ class FrozenBackbone:
         if stages is None:
             first = dataset.read(slice(0, 2), preprocessing=spec)
             stages = self._stages(like_network(first, self.cut.below))
+        StageWatch(self.backbone, stages)  # refuses names of no module, before anything long
         places = self.cut.names_below
         below = {name: places[name] for name in stages if name in places}
         views = self.freezing.views if preprocessing is not None else 0
@@ -162,12 +168,17 @@ class FrozenEmbedder:
     """A frozen part of a network under a fitted method, which takes its outputs as inputs.
 
     Attributes:
-        cut: The frozen part, and what was above it before training.
+        backbone: The frozen part, and what was above it before training.
         upper: The fitted method.
     """
 
-    cut: Cut
+    backbone: FrozenBackbone
     upper: Embedder
+
+    @property
+    def cut(self) -> Cut:
+        """Both parts of the backbone."""
+        return self.backbone.cut
 
     @property
     def runs_network_once(self) -> bool:
@@ -179,6 +190,13 @@ class FrozenEmbedder:
         """The whole encoder, its backbone in two parts."""
         fitted = self.upper.network
         return frozen(Encoder(nn.Sequential(self.cut.below, fitted.backbone), fitted.head))
+
+    def whole_encoder(self) -> Encoder:
+        """Put what was learnt into a copy of the encoder that was frozen; for methods with one encoder."""
+        fitted, backbone = self.upper.network, copy.deepcopy(self.backbone.backbone)
+        cut = cut_backbone(backbone, self.backbone.freezing.trained_stages)
+        load_state(cut.above, fitted.backbone.state_dict())
+        return frozen(Encoder(backbone, copy.deepcopy(fitted.head)))
 
     def embed(self, inputs: Tensor) -> Embeddings:
         """Embed a batch of inputs."""
@@ -298,21 +316,3 @@ def check_features(views: FeatureViews, network: nn.Module) -> None:
             "one: MetricLearner.features.",
             field="dataset",
         )
-
-
-def whole_encoder(encoder: Encoder, embedder: FrozenEmbedder, freezing: Freezing) -> Encoder:
-    """Put what was learnt into a copy of the encoder that was frozen.
-
-    Args:
-        encoder: As it was before training.
-        embedder: Of a method with one encoder.
-        freezing: How it was frozen.
-
-    Returns:
-        The whole encoder, in evaluation mode.
-    """
-    copied = copy.deepcopy(encoder)
-    cut, fitted = cut_backbone(copied.backbone, freezing.trained_stages), embedder.upper.network
-    cut.above.load_state_dict(fitted.backbone.state_dict())
-    copied.head.load_state_dict(fitted.head.state_dict())
-    return frozen(copied)

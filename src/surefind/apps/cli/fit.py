@@ -14,7 +14,7 @@ from typer import Option
 import surefind as sf
 from surefind.apps.cli import options
 from surefind.apps.cli.console import say
-from surefind.apps.cli.run_folder import as_settings, check_run, open_run
+from surefind.apps.cli.run_folder import RunFolder, as_settings, check_run, open_run
 from surefind.apps.cli.sources import check_fits, holds_vectors, read_for, read_source, read_vectors
 from surefind.apps.cli.train import fit_and_save, without_held_out
 from surefind.errors import InputError
@@ -134,6 +134,7 @@ def fit(
             margin=margin or trained.margin,
             preprocessing=trained.preprocessing,
             batch_size=trained.batch_size,
+            freeze_backbone=_same_features(trained, run, on),
             **how,
         )
     if dataset.labels is None and dataset.positions is None:
@@ -161,16 +162,31 @@ def point_estimate(learner: "sf.MetricLearner") -> "sf.Encoder":
     Raises:
         InputError: If its method has none, or several.
     """
+    from surefind.learning.freezing import FrozenEmbedder
     from surefind.learning.methods.deterministic import PointEmbedder
     from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 
-    fitted = learner.fitted
+    whole = learner.fitted
+    fitted = whole.upper if isinstance(whole, FrozenEmbedder) else whole
     if not isinstance(fitted, PointEmbedder | HeadEmbedder):
         raise InputError(
             f"a posterior is fitted to one network; this run's method is {type(learner.method).__name__}. "
             "Give a run of --method deterministic."
         )
-    return fitted.encoder
+    return whole.whole_encoder() if isinstance(whole, FrozenEmbedder) else fitted.encoder
+
+
+def _same_features(
+    trained: "sf.MetricLearner", run: RunFolder, on: str | None
+) -> "sf.Freezing | bool":
+    """Return how a run's backbone is frozen, and where its features are, if they are still there."""
+    from surefind.estimators.learner import FEATURES
+
+    if trained.freezing is None:
+        return False
+    own = run.path / "stages" / FEATURES
+    cache = run.config.get("cache") or (own if on is None and own.is_dir() else None)
+    return sf.Freezing(trained_stages=trained.freezing.trained_stages, cache=cache)
 
 
 def _prepared(

@@ -2,9 +2,10 @@
 
 Training is tried on a copy for a few steps; the first of them is left out, because it pays for what happens
 once. So the estimate is of the steps of the first stage alone: loading libraries and data, later stages, a
-posterior after the steps, saving and drawing come on top, and dominate where training is short. Memory is
-the peak of the process so far, on the GPU if one is in use. Both are rough: another program on the same
-machine changes the first, a larger last batch the second.
+posterior after the steps, saving and drawing come on top, and dominate where training is short. Where the
+backbone is frozen, the pass that computes features is timed on two batches, and the steps on theirs.
+Memory is the peak of the process so far, on the GPU if one is in use. Both are rough: another program on
+the same machine changes the first, a larger last batch the second.
 """
 
 import copy
@@ -18,11 +19,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import surefind as sf
 from surefind.errors import CommandInterruptedError, DegenerateError, InputError
 
 WARM_UP = 3
 """Steps that are timed, after a first one."""
+PASSED = 2
+"""Batches that pass a frozen backbone to be timed, the first among them."""
 LEAST = 512
 """Examples from which a pass can be timed."""
 
@@ -68,6 +73,36 @@ def training_estimate(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> Est
     step = times[0] - start if len(times) == 1 else (times[-1] - times[0]) / (len(times) - 1)
     method = METHODS[learner.method]() if isinstance(learner.method, str) else learner.method
     return Estimate(step * total * getattr(method, "members", 1), peak_memory())
+
+
+def frozen_trial(
+    learner: "sf.MetricLearner", dataset: "sf.Dataset"
+) -> "tuple[Estimate, sf.MetricLearner, sf.Dataset]":
+    """Time the pass of a few batches through a frozen backbone; nothing is changed or written.
+
+    Returns:
+        The estimate for all images and views; and a learner with a data set of these few features, each
+        many times over, on which what comes after the pass can be timed.
+    """
+    from surefind.data.feature_views import FeatureViews
+    from surefind.learning.feature_pass import BATCH
+
+    freezing = learner.freezing
+    assert freezing is not None
+    times = [time.perf_counter()]
+    tried = copy.copy(learner)
+    tried.freeze_backbone = replace(freezing, cache=None, views=0, head="given")
+    few = dataset[: PASSED * BATCH]
+    found = tried.features(few, report=lambda *_: times.append(time.perf_counter()))
+    first = len(times) > 2  # the first batch pays for what happens once
+    rows = len(few) - BATCH if first else len(few)
+    seconds = (times[-1] - times[1 if first else 0]) / rows
+    views = found.inputs
+    assert isinstance(views, FeatureViews)
+    repeated = replace(views, rows=np.arange(len(dataset)) % len(few))
+    stand_in = replace(dataset, inputs=repeated)
+    whole = seconds * len(dataset) * (1 + freezing.views)
+    return Estimate(whole, peak_memory()), tried, stand_in
 
 
 def posterior_estimate(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> Estimate | None:

@@ -244,7 +244,8 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
         )
     there = read_config(folder)
     longer = settings["epochs"] >= there.get("epochs", 0)
-    free = ("data", "epochs") if longer else ("data",)
+    # Where data and features lie may change; what they are is in the checkpoints.
+    free = {"data", "cache", *(["epochs"] if longer else [])}
     changed = [k for k in settings if k not in free and there.get(k) != settings[k]]
     if changed:
         said = ", ".join(f"{k} was {there.get(k)!r}" for k in sorted(changed))

@@ -4,6 +4,7 @@ The network is one by name, or a backbone from a folder with a new head.
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,12 @@ from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled, stage_progress
 from surefind.apps.cli.interrupts import this_command, whole_steps
 from surefind.apps.cli.plots import NO_FIGURES, can_draw, draw_history
-from surefind.apps.cli.preflight import check_place, posterior_estimate, training_estimate
+from surefind.apps.cli.preflight import (
+    check_place,
+    frozen_trial,
+    posterior_estimate,
+    training_estimate,
+)
 from surefind.apps.cli.run_folder import RunFolder, as_settings, check_run, create_run
 from surefind.apps.cli.sources import check_fits, part_names, read_source, readable, split_part
 from surefind.errors import CommandInterruptedError, InputError, NumericalError
@@ -138,6 +144,16 @@ def train(
             help="Share of the examples not trained on, for novelty; a tenth if that is 300 or more."
         ),
     ] = None,
+    freeze_backbone: options.FreezeBackbone = False,
+    trained_stages: options.TrainedStages = 0,
+    views: Annotated[
+        int, Option(help="Augmented views of each image to compute features of; none by default.")
+    ] = 0,
+    head: Annotated[
+        Literal["given", "identity", "whitened"] | None,
+        Option(help="What the head on a frozen backbone starts as; at random by default."),
+    ] = None,
+    cache: options.Cache = None,
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
     resume: options.Resume = False,
@@ -151,6 +167,7 @@ def train(
     """
     given = locals().copy()
     from surefind.data.images import ImageFiles
+    from surefind.learning.freezing import Freezing
     from surefind.learning.methods import METHODS
     from surefind.pairs.objectives import MARGIN, Contrastive
     from surefind.validation import check_choice, check_int, check_positive
@@ -165,6 +182,18 @@ def train(
         raise InputError(
             f"held_out must be a share from 0 up, below 1; got {held_out}.", field="held_out"
         )
+    options.check_frozen_only(
+        freeze_backbone, trained_stages=trained_stages, views=views, head=head, cache=cache
+    )
+    freezing = Freezing(trained_stages, views, cache, head or "given")
+    if freeze_backbone and encoder in ("auto", *SIDES):
+        raise InputError(
+            "networks by name start with random weights, and there is nothing in them to freeze. Give a "
+            "pretrained backbone: --encoder FOLDER.",
+            field="freeze_backbone",
+        )
+    if cache is not None:
+        check_place(cache, 0, field="cache")
     speaks = join_processes()
     settings = as_settings(given | {"margin": margin})
     if speaks:
@@ -175,12 +204,15 @@ def train(
     )
     if preprocessing is None and isinstance(dataset.inputs, ImageFiles):
         preprocessing = sf.Preprocessing(resize=256, crop=224)
+    if views:
+        preprocessing = augmented(preprocessing, dataset)
     learner = sf.MetricLearner(
         network,
         **{name: given[name] for name in LEARNER},
         margin=margin,
         objective=Contrastive(margin, mining=None if mining == "none" else mining),
         preprocessing=preprocessing,
+        freeze_backbone=freezing if freeze_backbone else False,
     )
     check_fits(learner, dataset)
     trained, known = without_held_out(dataset, held_out, seed)
@@ -188,6 +220,21 @@ def train(
     say(f"Training {method} on {len(trained)} examples of {dataset.name}.{rest}")
     fit_and_save(learner, trained, out, settings, held_out=known, resume=resume, speaks=speaks)
     leave_processes()
+
+
+def augmented(
+    preprocessing: "sf.Preprocessing | None", dataset: "sf.Dataset"
+) -> "sf.Preprocessing":
+    """Let training images be cut and mirrored at random; refuse what is no image, or has no size to cut."""
+    from surefind.data.preprocessing import IMAGENET
+
+    if preprocessing is None or preprocessing.crop is None:
+        raise InputError(
+            f"views are cut from image files at random, and {dataset.name} has none that are resized. "
+            "Leave --views out.",
+            field="views",
+        )
+    return replace(preprocessing, random_area=IMAGENET.random_area, flip=True)
 
 
 def without_held_out(
@@ -286,6 +333,9 @@ def novelty_sentence(learner: "sf.MetricLearner") -> str:
 def say_how_long(learner: "sf.MetricLearner", dataset: "sf.Dataset", *, resume: bool) -> None:
     """Print how long a fit takes, as far as that can be measured, and what is not included."""
     kept = " What a checkpoint holds is not done again." if resume else ""
+    if learner.freezing is not None:
+        features, learner, dataset = frozen_trial(learner, dataset)
+        say(f"Computing features takes {features}, less if the cache has some of them.")
     steps = training_estimate(learner, dataset)
     if steps is not None:
         say(

@@ -1,0 +1,276 @@
+"""A frozen backbone gives what the whole network gives that is trained with its lower part held still."""
+
+import copy
+
+import numpy as np
+import pytest
+import small_learners
+import torch
+from sklearn.decomposition import PCA
+from torch import nn
+
+import surefind as sf
+from surefind.data.feature_views import FeatureViews
+from surefind.learning.freezing import SHRINKAGE, FrozenBackbone, principal_head
+from surefind.learning.methods import METHODS
+from surefind.learning.seeds import seeded
+from surefind.models.backbones import with_linear_head
+from surefind.models.cuts import cut_backbone
+from surefind.models.towers import tower_of
+
+FIXED = {"scale": 1e3, "prior_precision": 10.0}
+"""Tuning corrupts what a method takes as inputs, which here are features, and there images."""
+QUICK = {
+    "laplace-posthoc": METHODS["laplace-posthoc"](**FIXED),
+    "laplace-online": METHODS["laplace-online"](**FIXED, tuning="trained"),
+    "mc-dropout": METHODS["mc-dropout"](n_samples=10),
+    "deep-ensemble": METHODS["deep-ensemble"](members=2, redraw="head"),
+}
+TINY = {
+    "model_type": "resnet",
+    "num_channels": 1,
+    "embedding_size": 8,
+    "hidden_sizes": [8, 12],
+    "depths": [1, 1],
+    "layer_type": "basic",
+}
+
+
+def tower(seed=0):
+    net = tower_of({"config": TINY, "pooling": "gem"}, generator=seeded(seed, "tower"))
+    return with_linear_head(net.eval(), 3, generator=seeded(seed, "encoder"))
+
+
+ENCODERS = {"sequential": small_learners.encoder, "tower": tower}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    train, test = small_learners.digits(2)
+    return train[:96], test[:40]
+
+
+def learner(encoder, method="deterministic", freezing=True, **options):
+    options = {"epochs": 2, "batch_size": 32, "optimizer": small_learners.sgd} | options
+    return sf.MetricLearner(
+        encoder, method=QUICK.get(method, method), freeze_backbone=freezing, **options
+    )
+
+
+class Still(nn.Module):
+    """The oracle: the lower part of a network that never learns, under the upper one, which may."""
+
+    def __init__(self, backbone, above):
+        super().__init__()
+        cut = cut_backbone(copy.deepcopy(backbone), above)
+        self.below, self.above = cut.below.requires_grad_(False), cut.above
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.below.eval()
+        return self
+
+    def forward(self, images):
+        features = self.below(images)
+        return self.above(features.half().float() if features.ndim > 2 else features)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stages", [0, 1])
+@pytest.mark.parametrize("kind", ENCODERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_what_it_learns_through_the_whole_network(
+    digits, method, kind, stages, tmp_path
+):
+    train, test = digits
+    encoder = ENCODERS[kind]()
+    before = copy.deepcopy(encoder.state_dict())
+    frozen = learner(encoder, method, sf.Freezing(trained_stages=stages)).fit(train)
+    still = sf.Encoder(Still(encoder.backbone, stages), encoder.head)
+    whole = learner(still, method, False, novelty=None).fit(train)
+    live, oracle = frozen.embed(test), whole.embed(test)
+    torch.testing.assert_close(live.mean, oracle.mean, atol=1e-4, rtol=0)
+    torch.testing.assert_close(live.kappa, oracle.kappa, rtol=5e-3, atol=0)
+    assert small_learners.tensors_equal(encoder.state_dict(), before)
+    # And features that were computed before give what images give, also after saving.
+    frozen.save(tmp_path)
+    kept = frozen.features(test)
+    assert isinstance(kept.inputs, FeatureViews)
+    for one in (frozen, sf.load(tmp_path, encoder=None if stages else encoder)):
+        for found in (one.embed(test), one.embed(kept), one.embed(one.features(test))):
+            torch.testing.assert_close(found.mean, live.mean, atol=1e-5, rtol=0)
+            torch.testing.assert_close(found.kappa, live.kappa, rtol=1e-3, atol=0)
+            torch.testing.assert_close(found.novelty, live.novelty, rtol=0.02, atol=1e-3)
+        draws = [one.sample(x, 4, generator=seeded(1, "draws")) for x in (test, kept)]
+        torch.testing.assert_close(*draws, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("stages", [0, 1])
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_novelty_is_that_of_the_whole_network(digits, kind, stages):
+    """Nothing learns, so both are the same network; the pass over features sees what a second pass sees."""
+    train, test = digits
+    how = {"epochs": 0}
+    encoder = ENCODERS[kind]()
+    frozen = learner(encoder, freezing=sf.Freezing(trained_stages=stages), **how)
+    plain = learner(encoder, freezing=False, **how)
+    for one in (frozen, plain):
+        one.fit(train[:60], held_out=train[60:])
+    assert frozen.novelty_.stages == plain.novelty_.stages
+    torch.testing.assert_close(
+        frozen.novelty_.model.known, plain.novelty_.model.known, rtol=1e-2, atol=1e-2
+    )
+    p = [one.embed(test).novelty for one in (frozen, plain)]
+    torch.testing.assert_close(*p, rtol=0, atol=0.05)
+    assert (p[0] - p[1]).abs().median() < 1e-3
+
+
+def test_only_what_is_above_learns(digits):
+    encoder = tower()
+    fitted = learner(encoder, freezing=sf.Freezing(trained_stages=1)).fit(digits[0]).fitted
+    whole = fitted.whole_encoder()
+    last = "model.encoder.stages.1"
+    for name, value in encoder.backbone.state_dict().items():
+        learnt = not torch.equal(value, whole.backbone.state_dict()[name])
+        if name.endswith(("weight", "running_mean")) and "gem" not in name:
+            assert learnt == name.startswith(last), name
+    images = digits[1].read()
+    torch.testing.assert_close(whole(images), fitted.embed(images).mean, atol=2e-3, rtol=0)
+
+
+def test_a_posterior_of_the_whole_encoder_is_that_of_the_features(digits):
+    train, test = digits
+    first = learner(small_learners.encoder(), freezing=True).fit(train)
+    encoder = first.fitted.whole_encoder()
+    options = {"method": "laplace-posthoc", "epochs": 0}
+    ways = [learner(encoder, freezing=frozen, **options).fit(train) for frozen in (True, False)]
+    mean, kappa = zip(*((e.mean, e.kappa) for e in (w.embed(test) for w in ways)), strict=True)
+    torch.testing.assert_close(*mean, atol=1e-5, rtol=0)
+    torch.testing.assert_close(*kappa, rtol=1e-3, atol=0)
+
+
+def test_features_of_another_network_are_refused(digits):
+    train, test = digits
+    one, other = (learner(small_learners.encoder(seed=s)).fit(train) for s in (0, 1))
+    kept = one.features(test)
+    assert one.features(kept) is kept
+    for refused in (other.embed, other.fit, other.features):
+        with pytest.raises(sf.InputError, match="another network"):
+            refused(kept)
+    with pytest.raises(sf.InputError, match="is not frozen"):
+        learner(small_learners.encoder(), freezing=False).fit(train).embed(kept)
+    with pytest.raises(sf.InputError) as refusal:
+        learner(small_learners.encoder(), freezing=False).features(train)
+    assert refusal.value.field == "freeze_backbone"
+
+
+def test_a_resumed_training_must_start_its_head_alike(digits, tmp_path):
+    train, _ = digits
+    how = {"epochs": 1}
+    learner(small_learners.encoder(), **how).fit(train, folder=tmp_path)
+    with pytest.raises(sf.InputError, match="whitened"):
+        learner(small_learners.encoder(), freezing=sf.Freezing(head="whitened"), **how).fit(
+            train, folder=tmp_path
+        )
+
+
+@pytest.mark.parametrize(
+    ("freezing", "options", "field"),
+    [
+        (sf.Freezing(trained_stages=9), {}, "trained_stages"),
+        (sf.Freezing(views=2), {}, "views"),
+        (sf.Freezing(views=2), {"preprocessing": sf.Preprocessing()}, "views"),
+        (True, {"novelty": sf.Novelty(stages=("nowhere",))}, "stages"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_long(digits, freezing, options, field):
+    with pytest.raises(sf.InputError) as refusal:
+        learner(tower(), freezing=freezing, **options).fit(digits[0])
+    assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("trained_stages", -1), ("views", -1), ("views", 1.5), ("head", "random")]
+)
+def test_a_freezing_is_checked(name, value):
+    with pytest.raises((sf.InputError, TypeError)):
+        sf.Freezing(**{name: value})
+
+
+def test_views_need_images(digits):
+    flip = sf.Preprocessing(flip=True)
+    one = learner(small_learners.encoder(), freezing=sf.Freezing(views=2), preprocessing=flip)
+    with pytest.raises(sf.InputError) as refusal:
+        one.fit(one.features(digits[0]))
+    assert refusal.value.field == "views"
+
+
+def test_training_sees_augmented_views_and_evaluation_the_plain_one(digits):
+    train, test = digits
+    flip = sf.Preprocessing(flip=True)
+    how = {"preprocessing": flip, "epochs": 1}
+    heads = {
+        views: learner(small_learners.encoder(), freezing=sf.Freezing(views=views), **how)
+        .fit(train)
+        .fitted.upper.encoder.head.weight
+        for views in (0, 3)
+    }
+    assert not torch.equal(heads[0], heads[3])
+    one = learner(small_learners.encoder(), freezing=sf.Freezing(views=3), **how).fit(train)
+    torch.testing.assert_close(one.embed(one.features(test)).mean, one.embed(test).mean)
+
+
+@pytest.mark.parametrize("start", ["identity", "whitened"])
+@pytest.mark.parametrize("outputs", [2, 5, 8])
+def test_heads_start_as_principal_components(start, outputs, generator):
+    mix = torch.randn(8, 5, generator=generator)
+    inputs = torch.randn(200, 8, generator=generator) + 1
+    data = sf.Dataset(inputs, torch.arange(200) % 2)
+    backbone = nn.Sequential(nn.Linear(8, 5, bias=False))
+    backbone[0].weight.data = mix.T.contiguous()
+    encoder = sf.Encoder(backbone, nn.Linear(5, outputs))
+    one = learner(encoder, freezing=sf.Freezing(head=start), epochs=0, novelty=None)
+    if outputs > 5:
+        with pytest.raises(sf.InputError) as refusal:
+            one.fit(data)
+        assert refusal.value.field == "head"
+        return
+    found = one.fit(data).fitted.upper.encoder.head
+    features = (inputs @ mix).double().numpy()
+    ours = features @ found.weight.detach().double().numpy().T + found.bias.detach().numpy()
+    if start == "identity" and outputs == 5:
+        np.testing.assert_allclose(ours, features, rtol=1e-4, atol=1e-4)
+    elif start == "identity":  # the products of features are kept as well as so few numbers can
+        _, _, directions = np.linalg.svd(features, full_matrices=False)
+        best = features @ directions[:outputs].T
+        np.testing.assert_allclose(ours @ ours.T, best @ best.T, rtol=1e-3, atol=1e-3)
+    else:
+        pca = PCA(outputs).fit(features)
+        shared = np.linalg.eigvalsh(np.cov(features.T, bias=True)).mean()
+        variance = pca.explained_variance_ * 199 / 200
+        shrunk = np.sqrt((1 - SHRINKAGE) * variance + SHRINKAGE * shared)
+        oracle = pca.transform(features) / shrunk
+        np.testing.assert_allclose(np.abs(ours[:, ::-1]), np.abs(oracle), rtol=1e-3, atol=1e-3)
+
+
+def test_whitening_without_shrinkage_is_scikit_learns(monkeypatch, normal):
+    monkeypatch.setattr("surefind.learning.freezing.SHRINKAGE", 0.0)
+    features = normal(300, 6) @ normal(6, 6)
+    weights, bias = principal_head(features, 4, whiten=True)
+    ours = (features @ weights.T + bias).numpy()
+    oracle = PCA(4, whiten=True).fit_transform(features.numpy()) * np.sqrt(300 / 299)
+    np.testing.assert_allclose(np.abs(ours[:, ::-1]), np.abs(oracle), rtol=1e-6, atol=1e-6)
+
+
+def test_the_head_starts_from_the_features_of_the_last_stage_too(digits):
+    freezing = sf.Freezing(trained_stages=1, head="whitened")
+    one = learner(tower(), freezing=freezing, epochs=0).fit(digits[0])
+    outputs = one.fitted.upper.encoder.outputs(one.features(digits[0]).read())
+    torch.testing.assert_close(outputs.mean(0), torch.zeros(3), atol=1e-2, rtol=0)
+
+
+def test_the_part_below_is_still_and_that_above_may_learn():
+    made = FrozenBackbone.of(small_learners.encoder(), sf.Freezing(trained_stages=1))
+    assert not any(p.requires_grad for p in made.cut.below.parameters())
+    assert not made.cut.below.training
+    assert all(p.requires_grad for p in made.cut.above.parameters())
