@@ -64,7 +64,7 @@ RECIPE = [
     "",
     "`surefind bench fashion-mnist --recipe paper --methods deterministic,laplace-posthoc,laplace-online "
     "--seeds 3` trains and measures FashionMNIST, and likewise CIFAR10, as the paper says instead of as we "
-    "found better; its results are in [Methods compared](results.md), under names of their own.",
+    "found better; its results are in the [full tables](results/tables.md), under names of their own.",
     "",
     "| | FashionMNIST | CIFAR10 | ours |",
     "| --- | --- | --- | --- |",
@@ -143,7 +143,7 @@ def page() -> str:
     cases, env = table["cases"], table["environment"]
     plain = {k: v for k, v in cases.items() if not k.startswith("growth")}
     lines = [
-        "# What it costs",
+        "# All measurements",
         "",
         "`python benchmarks/tables.py` writes this page from `benchmarks/results`, which these commands "
         "fill. `make bench` runs those that need no data. Cases that have a result are skipped; `--again` "
@@ -340,7 +340,7 @@ def novelty_lines() -> list[str]:
         "",
         "Embedding with novelty against embedding without, CPU time, alternating in one process (goal: at",
         "most 1.05), and what novelty adds to a model of 512 examples (24 for ResNet-50; 2,000 references,",
-        "the most, are about three times as large). Novelty of trained networks: [results](results.md).",
+        "the most, are about three times as large). Novelty of trained networks: [OOD](results/ood.md).",
         "",
         "| network | ratio | kB |",
         "|---|--:|--:|",

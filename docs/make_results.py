@@ -1,23 +1,32 @@
-"""Write docs/results.md and the README's table from the result files: python docs/make_results.py."""
+"""Write docs/results and the README's table from the result files: python docs/make_results.py."""
 
 import re
 from pathlib import Path
 
+from result_pages import Page, in_order, result_pages, short_title, summary_table
+
+from surefind.evaluation.figures import write_figure
 from surefind.evaluation.report.markdown import markdown_tables
 from surefind.evaluation.report.paper import PAPER
-from surefind.evaluation.report.tables import Entry, Line, Table, methods_table, votes_table
 from surefind.evaluation.results import Results, read_results
-from surefind.evaluation.vocabulary import dataset_title, metric_of, without_recipe
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "results.md"
+PAGES = ROOT / "docs" / "results"
 README = ROOT / "README.md"
-COLUMNS = ("recall@1", "auroc", "ausc", "agreement_ausc", "ece", "vote_right", "vote_ausc")
-RIVALS = ("nearest_distance_auroc", "novelty_auroc")
-"""Columns of their own in the README's tables of sets that have them."""
 MARKS = ("<!-- results -->", "<!-- /results -->")
-HEAD = """# Methods compared
+INDEX = """# Results
+
+Five questions, each with an answer, a figure and a small table; [all methods and metrics](tables.md) are
+behind them. The paper is F. Warburg, M. Miani, S. Brack, S. Hauberg: Bayesian Metric Learning for
+Uncertainty Quantification in Image Retrieval, 2023; its numbers stand beside ours in brackets. Its
+checkpoints were chosen on the test set, ours were not, and some definitions differ.
+`python docs/make_results.py` makes these pages from `benchmarks/results`. They show no pictures of the
+sets: `surefind report` does, from your own copy of the data.
+
+Measured: {sets}.
+"""
+HEAD = """# Full tables
 
 Made by `python docs/make_results.py` from the results in `benchmarks/results`, which
 `surefind bench SET --methods all --seeds N --out benchmarks/results` writes (the ablation with
@@ -96,50 +105,46 @@ REMARKS = {
 """Why a method differs from the paper's, by "set/method"."""
 
 
-def page(results: Results) -> str:
-    """Compose docs/results.md."""
-    return HEAD + markdown_tables(results, PAPER, REMARKS)
+def index(results: Results, pages: list[Page]) -> str:
+    """Compose the page that lists the questions."""
+    sets = "; ".join(short_title(part.name) for part in in_order(results))
+    lines = [f"| [{p.title}]({p.name}.md) | {p.question} | {p.headline} |" for p in pages]
+    return "\n".join([
+        INDEX.format(sets=sets),
+        "| | question | answer |",
+        "| --- | --- | --- |",
+        *lines,
+        "",
+    ])
 
 
-def summary(results: Results) -> str:
-    """Compose the README's table: the methods of each set by our protocol, a few metrics."""
-    tables = []
-    for part in results.sets:
-        table = methods_table(part)
-        if table is None or without_recipe(part.name)[1] is not None:
-            continue
-        rivals = [m.name for m in table.metrics if m.name in RIVALS]
-        columns = [*COLUMNS[:2], *rivals, *COLUMNS[2:]]
-        titles = [dataset_title(part.name), "seeds", *(metric_of(c).title for c in columns)]
-        votes = votes_table(part)
-        lines = [f"| {' | '.join(titles)} |", "| --- |" + " --: |" * (1 + len(columns))]
-        for line in table.lines:
-            entries = entries_of(table, line)
-            if votes is not None:
-                for same in votes.lines:
-                    entries |= entries_of(votes, same) if same.heads == line.heads else {}
-            values = [
-                f"{e.mean} {e.sd}".strip() if (e := entries.get(c)) is not None else "–"
-                for c in columns
-            ]
-            lines.append(f"| {' | '.join([*line.heads, line.seeds, *values])} |")
-        tables.append("\n".join(lines))
-    return "\n\n".join(tables)
-
-
-def entries_of(table: Table, line: Line) -> dict[str, Entry | None]:
-    """Return a line's entries by metric."""
-    return dict(zip((m.name for m in table.metrics), line.entries, strict=True))
+def files(results: Results, pages: list[Page]) -> dict[Path, str]:
+    """Return the text of every page that is made, by its file; figures are drawn beside."""
+    tables = HEAD + markdown_tables(results, PAPER, REMARKS)
+    return {
+        PAGES / "index.md": index(results, pages),
+        **{PAGES / f"{p.name}.md": p.markdown for p in pages},
+        PAGES / "tables.md": tables,
+        README: readme(results),
+    }
 
 
 def readme(results: Results) -> str:
     """Put the table between its marks."""
     pattern = re.compile(f"{MARKS[0]}.*?{MARKS[1]}", re.DOTALL)
-    block = f"{MARKS[0]}\n{summary(results)}\n{MARKS[1]}"
+    block = f"{MARKS[0]}\n{summary_table(results)}\n{MARKS[1]}"
     return pattern.sub(lambda _: block, README.read_text())
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write pages, figures and the README's table."""
     found = read_results(RESULTS)
-    PAGE.write_text(page(found))
-    README.write_text(readme(found))
+    pages = result_pages(found)
+    for file, text in files(found, pages).items():
+        file.write_text(text)
+    for page in pages:
+        write_figure(PAGES / f"{page.name}.svg", page.svg)
+
+
+if __name__ == "__main__":
+    main()

@@ -70,12 +70,30 @@ def page_text(path):
     return (DOCS / path).read_text()
 
 
-def test_results_are_up_to_date():
-    """The page and the README's table are those of the committed result files."""
-    module = script(DOCS / "make_results.py")
-    found = module.read_results(module.RESULTS)
-    assert module.PAGE.read_text() == module.page(found), "run python docs/make_results.py"
-    assert module.README.read_text() == module.readme(found), "run python docs/make_results.py"
+@pytest.fixture
+def made(monkeypatch):
+    """The script that makes the pages of results; its pages are in a module beside it."""
+    monkeypatch.syspath_prepend(DOCS)
+    return script(DOCS / "make_results.py")
+
+
+def test_results_are_up_to_date(made):
+    """The pages and the README's table are those of the committed result files."""
+    found = made.read_results(made.RESULTS)
+    pages = made.result_pages(found)
+    files = made.files(found, pages)
+    for file, text in files.items():
+        assert file.read_text() == text, f"{name(file)}: run python docs/make_results.py"
+    assert {*made.PAGES.glob("*.md")} == {*files} - {made.README}
+    for page in pages:
+        svg = (made.PAGES / f"{page.name}.svg").read_text()
+        assert label(svg) == label(page.svg), f"{page.name}.svg: run python docs/make_results.py"
+        assert len(svg) < 60_000
+
+
+def label(svg):
+    """Return a figure in words, with its numbers: bytes depend on the version of matplotlib."""
+    return re.search(r'aria-label="([^"]*)"', svg)[1]
 
 
 def test_benchmarks_are_up_to_date():

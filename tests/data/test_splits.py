@@ -129,3 +129,27 @@ def test_refusing_single_images_names_the_class(generator):
         query_gallery_split(labelled([0, 0, 1], classes="ab"), generator, singles="refuse")
     with pytest.raises(sf.DegenerateError, match="class 1 of toy has a single image"):
         validation_split(labelled([0, 0, 1]), generator, singles="refuse")
+
+
+def test_cut_by_place_keeps_squares_whole_and_both_sides_together():
+    east = torch.arange(0, 50_000, 25.0, dtype=torch.float64)
+    both = torch.stack([east.repeat(2), torch.zeros(2 * len(east))], dim=1)
+    data = Dataset(torch.zeros(len(both), 3), positions=both)
+    parts = validation_split(data, torch.Generator().manual_seed(0), by="place")
+    squares = [set((parts[p].positions[:, 0] // 2500).long().tolist()) for p in parts]
+    assert not squares[0] & squares[1]
+    assert len(squares[1]) == 2
+    assert len(parts["validation"]) == 2 * 2 * 100
+
+
+def test_places_in_one_square_cannot_be_cut():
+    data = Dataset(torch.zeros(4, 3), positions=torch.rand(4, 2))
+    with pytest.raises(sf.DegenerateError):
+        validation_split(data, torch.Generator().manual_seed(0), by="place")
+
+
+def test_a_cut_by_place_needs_positions():
+    data = Dataset(torch.zeros(4, 3), [0, 0, 1, 1])
+    with pytest.raises(sf.InputError) as refused:
+        validation_split(data, torch.Generator().manual_seed(0), by="place")
+    assert refused.value.field == "by"

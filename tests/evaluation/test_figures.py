@@ -7,8 +7,10 @@ import pytest
 from surefind.evaluation.artifacts import SpherePoints
 from surefind.evaluation.figures import (
     PALETTE,
+    Dots,
     curve_chart,
     curve_charts,
+    dot_chart,
     facing,
     image_strip,
     kappa_chart,
@@ -16,6 +18,7 @@ from surefind.evaluation.figures import (
     line_styles,
     loss_chart,
     ood_charts,
+    panel_chart,
     sphere_charts,
     write_figure,
 )
@@ -171,3 +174,43 @@ def test_ood_sets_are_drawn_by_detector_where_there_are_several(result):
     for text in ("MNIST", "CIFAR100 (near)", "κ", "novelty"):
         assert text in shown
     assert "nearest distance" not in shown
+
+
+def test_dots_name_their_rows_and_published_numbers_are_rings():
+    looks = line_styles(["pfe", "hib"])
+    values = [{"CUB200\nfrozen": 0.5, "LFW": 0.7}, {"LFW": 0.6}]
+    plain, ringed = (
+        dot_chart(
+            [Dots(m, looks[m], v, p) for m, v, p in zip(looks, values, published, strict=True)],
+            "recall@1",
+            "in words",
+            chance=0.5,
+        )
+        for published in ([{}, {}], [{"LFW": 0.4, "unknown": 0.1}, {}])
+    )
+    assert {"CUB200", "frozen", "LFW", "pfe", "hib", "recall@1"} <= {*words(plain)}
+    rings = [
+        len(re.findall(r'<use [^>]*style="fill-opacity: 0; stroke', svg)) for svg in (plain, ringed)
+    ]
+    assert rings == [0, 1]
+    assert 'aria-label="in words"' in plain
+
+
+def test_a_logarithmic_axis_of_dots_has_plain_numbers():
+    look = line_styles(["pfe"])["pfe"]
+    svg = dot_chart(
+        [Dots("ours", look, {"fit": 0.002, "embed": 30.0})], "seconds", "", logarithmic=True
+    )
+    assert {"0.01", "1", "10"} <= {*words(svg)}
+
+
+@pytest.mark.parametrize("sets", [1, 2, 7])
+def test_panels_have_a_title_each_and_one_legend(sets):
+    curve = (np.linspace(0, 1, 100).tolist(), np.linspace(0.7, 1, 100).tolist())
+    looks = line_styles(["pfe", "knn-vote"])
+    panels = {
+        f"set {i}": {"pfe": curve} | ({"knn-vote": curve} if i == 0 else {}) for i in range(sets)
+    }
+    found = words(panel_chart("sparsification", panels, looks, "in words"))
+    assert [found.count(text) for text in (*panels, "pfe", "knn-vote")] == [1] * (sets + 2)
+    assert found.count("accuracy of the rest") == 1

@@ -1,7 +1,8 @@
 import pytest
 
-from surefind.evaluation.report.paper import PAPER
-from surefind.evaluation.vocabulary import METRICS, kind_of, method_title
+from surefind.evaluation.report.paper import PAPER, compare_published
+from surefind.evaluation.results import read_results
+from surefind.evaluation.vocabulary import METRICS, base_set, kind_of, method_title
 
 
 @pytest.mark.parametrize(
@@ -24,10 +25,26 @@ def test_numbers_are_the_papers(where, number):
     assert PAPER.values[dataset][method][metric] == number
 
 
-def test_the_papers_recipe_is_compared_with_the_same_numbers():
-    for name in ("fashion-mnist", "cifar10"):
-        assert PAPER.values[f"{name}-paper"] == PAPER.values[name]
-        assert PAPER.ood_examples[f"{name}-paper"] == PAPER.ood_examples[name]
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("cub200", ""),
+        ("cub200-frozen-resnet50", "Ours is CUB200, frozen resnet50; the paper's networks "),
+        ("cub200-last1-resnet50", "Ours is CUB200, last stage of resnet50 trained; the paper's "),
+        ("cifar10-paper", ""),
+    ],
+)
+def test_a_set_by_another_protocol_is_compared_with_the_same_numbers(name, note, result, put):
+    protocol = {"ood": ["cars196", "test"]} | ({"frozen": True} if note else {})
+    folder = put(result("laplace-posthoc", dataset=name, protocol=protocol))
+    (found,) = compare_published(read_results(folder).sets[0], PAPER)
+    theirs = dict(
+        zip((m.name for m in found.table.metrics), found.table.lines[0].entries, strict=True)
+    )
+    mean, sd = PAPER.values[base_set(name)]["laplace-posthoc"]["auroc"]
+    assert theirs["auroc"].published == f"{mean:.2f} ± {sd:.2f}"
+    assert found.caveat.startswith(note or PAPER.caveat)
+    assert found.caveat.endswith(PAPER.caveat)
 
 
 def test_names_are_ours():

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from surefind.data.catalogue import set_names
 from surefind.evaluation.vocabulary import (
     ABLATION,
@@ -9,6 +11,7 @@ from surefind.evaluation.vocabulary import (
     METHODS,
     METRICS,
     ablation_parts,
+    base_set,
     best_detector,
     best_detectors,
     dataset_title,
@@ -36,10 +39,33 @@ def test_every_name_has_a_kind_and_a_place():
     assert ablation_parts(ABLATION[-1]) == ("online", "arccos", "full")
 
 
-def test_a_recipe_is_named_after_its_set():
-    assert dataset_title("cifar10-paper") == "CIFAR10, the paper's recipe"
-    assert dataset_title("cub200-features") == "CUB200, frozen features"
-    assert dataset_title("paper") == "paper"
+@pytest.mark.parametrize(
+    ("name", "base", "title"),
+    [
+        ("cifar10-paper", "cifar10", "CIFAR10, the paper's recipe"),
+        ("cub200-frozen-resnet50", "cub200", "CUB200, frozen resnet50"),
+        ("cub200-last1-resnet50", "cub200", "CUB200, last stage of resnet50 trained"),
+        ("lfw-last2-mobilefacenet", "lfw", "LFW, last 2 stages of mobilefacenet trained"),
+        (
+            "gardens-point-left-frozen-efficientnet-lite0",
+            "gardens-point-left",
+            "Gardens Point, left, frozen efficientnet-lite0",
+        ),
+        ("cub200", "cub200", "CUB200"),
+        ("cub200-features", "cub200-features", "CUB200, frozen features"),
+        ("noise", "noise", "Noise"),
+        ("paper", "paper", "paper"),
+        ("mine-frozen-resnet50", "mine-frozen-resnet50", "mine-frozen-resnet50"),
+        ("cub200-last0-resnet50", "cub200-last0-resnet50", "cub200-last0-resnet50"),
+        ("cub200-frozen-", "cub200-frozen-", "cub200-frozen-"),
+    ],
+)
+def test_a_protocol_of_another_name_is_named_after_its_set(name, base, title):
+    assert (base_set(name), dataset_title(name)) == (base, title)
+
+
+def test_every_set_is_its_own_base():
+    assert [base_set(name) for name in DATASETS] == list(DATASETS)
 
 
 def test_what_is_not_known_keeps_its_name():

@@ -28,7 +28,9 @@ from surefind.validation import check_choice, check_int
 
 QUERY_SINGLES = ("gallery", "query", "drop", "refuse")
 VALIDATION_SINGLES = ("train", "drop", "refuse")
-CUTS = ("example", "class")
+CUTS = ("example", "class", "place")
+STRETCH = 2500.0
+"""Side of the squares, in metres, that are cut by place: far more than the radius of a pair."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +82,9 @@ def open_set_split(
     Returns:
         The parts ``"train"`` and ``"test"``; each keeps all class names.
     """
-    train, test = _by_class(dataset, 1 - _open_share("train_share", train_share), generator)
+    train, test = _by_group(
+        dataset, _labels(dataset), 1 - _open_share("train_share", train_share), generator
+    )
     return Splits({"train": dataset[train], "test": dataset[test]})
 
 
@@ -134,7 +138,8 @@ def validation_split(
         generator: Chooses the part.
         share: Size of the part, of the examples or of the classes.
         by: ``"example"`` takes this share of each class, at least one image and never all;
-            ``"class"`` takes whole classes, to validate open-set retrieval.
+            ``"class"`` takes whole classes, to validate open-set retrieval; ``"place"`` takes whole
+            squares of `STRETCH` on the ground, with whatever was seen there.
         singles: Where a class of one image goes when cutting by example: ``"train"``, ``"drop"``,
             or ``"refuse"``.
 
@@ -147,8 +152,9 @@ def validation_split(
     check_choice("by", by, CUTS)
     check_choice("singles", singles, VALIDATION_SINGLES)
     share = _open_share("share", share)
-    if by == "class":
-        kept, cut = _by_class(train, share, generator)
+    if by != "example":
+        groups = _labels(train) if by == "class" else _squares(train)
+        kept, cut = _by_group(train, groups, share, generator)
         return Splits({"train": train[kept], "validation": train[cut]})
     validation, keep, alone = _by_example(train, lambda n: round(share * n), generator, singles)
     keep += alone if singles == "train" else []
@@ -182,14 +188,26 @@ def _by_example(
     return taken, left, alone
 
 
-def _by_class(
-    dataset: Dataset, share: float, generator: torch.Generator | None
+def _squares(dataset: Dataset) -> Tensor:
+    """Number the squares of the ground that examples lie in."""
+    if dataset.positions is None:
+        raise InputError(
+            f"{dataset.name} has no positions to cut by place. Give them, or cut by class.",
+            field="by",
+        )
+    numbered: Tensor = (dataset.positions / STRETCH).floor().unique(dim=0, return_inverse=True)[1]
+    return numbered
+
+
+def _by_group(
+    dataset: Dataset, groups: Tensor, share: float, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    members = rows_by_class(_labels(dataset))
+    members = rows_by_class(groups)
     n = len(members)
     if n < 2:
+        what = "squares of the ground" if dataset.labels is None else "classes"
         raise DegenerateError(
-            f"{dataset.name} has {n} classes; two are needed to divide classes into two parts."
+            f"{dataset.name} has {n} {what}; two are needed to divide them into two parts."
         )
     order = list(range(n)) if generator is None else torch.randperm(n, generator=generator).tolist()
     count = min(max(round((1 - share) * n), 1), n - 1)

@@ -21,6 +21,7 @@ approximation. Nothing here imports PyTorch, so that shell completion can read i
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -239,6 +240,7 @@ BENCHMARKS = (
 """The data sets that have a protocol."""
 RECIPES = {"paper": "the paper's recipe"}
 """Other protocols of some of them, under `{set}-{recipe}`."""
+_BACKBONE = re.compile(r"(?:frozen|last(?P<stages>[1-9][0-9]*))-(?P<backbone>.+)")
 NOISE = "noise"
 """The OOD set that is generated."""
 PARTS = {"id": "In-distribution", "ood": "Out-of-distribution"}
@@ -256,18 +258,38 @@ def method_title(method: str) -> str:
     return METHODS.get(method) or DISTANCE_BASELINES.get(method) or method
 
 
-def without_recipe(name: str) -> tuple[str, str | None]:
-    """Return the data set that results are of, and the recipe they were made by, if any."""
-    base, _, recipe = name.rpartition("-")
-    return (base, recipe) if base in DATASETS and recipe in RECIPES else (name, None)
+def base_set(name: str) -> str:
+    """Return the data set that results are of, whatever protocol they were made by."""
+    return _variant(name)[0]
 
 
 def dataset_title(name: str) -> str:
-    """Return a data set's name for readers."""
-    base, recipe = without_recipe(name)
-    if recipe is not None:
-        return f"{DATASETS[base]}, {RECIPES[recipe]}"
-    return "Noise" if name == NOISE else DATASETS.get(name, name)
+    """Return a data set's name for readers, with the protocol where it is not the set's own."""
+    base, how = _variant(name)
+    title = "Noise" if base == NOISE else DATASETS.get(base, base)
+    return f"{title}, {how}" if how else title
+
+
+def _variant(name: str) -> tuple[str, str]:
+    """Return the set that results are of and their protocol as a phrase, from the name that they are under.
+
+    It is `{set}-{recipe}`, `{set}-frozen-{backbone}` or `{set}-last{k}-{backbone}`.
+
+    A known set is none of these, whatever its name, and neither is a variant of an unknown one.
+    """
+    for base in () if name in DATASETS else sorted(DATASETS, key=len, reverse=True):
+        how = name.removeprefix(f"{base}-")
+        if how == name:
+            continue
+        if how in RECIPES:
+            return base, RECIPES[how]
+        if found := _BACKBONE.fullmatch(how):
+            stages, backbone = found["stages"], found["backbone"]
+            if stages is None:
+                return base, f"frozen {backbone}"
+            last = "last stage" if stages == "1" else f"last {stages} stages"
+            return base, f"{last} of {backbone} trained"
+    return name, ""
 
 
 def ablation_parts(method: str) -> tuple[str, str, str]:

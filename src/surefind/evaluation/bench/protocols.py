@@ -35,9 +35,9 @@ images are mirrored at random. All methods have the same number of epochs. Onlin
 of its curvature a step on every set; so it does in the paper on these two, on the others from 1e-5 to 5e-3.
 
 A tenth of the training data is left out of training, for choices that need data the model has not seen:
-of the examples of each class in closed sets, of the classes in open ones, nothing where there are
-positions only. The methods' defaults need none of it; the votes over labels are fitted to it. Votes over
-places are fitted to the training data, the queries' side of which is looked up in the other side.
+of the examples of each class in closed sets, of the classes in open ones, of squares of 2.5 km where there
+are positions only, if there are several. The methods' defaults need none of it; votes over labels and
+places are fitted to it, of places the queries' side looked up in the other side.
 
 A problem is a protocol together with its data and its network. Everything that can be refused is refused
 when it is made, before hours of training: data sets that are not there, training data of one class or
@@ -95,7 +95,7 @@ class Protocol:
         decay: Factor of the learning rate from epoch to epoch.
         queries: The part that is asked about.
         gallery: The part where it is looked up; None for the queries themselves.
-        validation: What the part that is left out of training is cut by: "example", "class", or
+        validation: What the part that is left out of training is cut by: "example", "class", "place", or
             "none" for no such part.
         examples_per_class: K, for batches of K examples of each class or place; None for batches at random.
         augment: Whether training images are mirrored at random, and, for a backbone, cut.
@@ -216,7 +216,7 @@ PROTOCOLS = {
         *(None, (), 0.1, 30, 20, 64, 64, 1e-7),
         queries="query",
         gallery="database",
-        validation="none",
+        validation="place",
         examples_per_class=2,
     ),
     "omniglot": Protocol(
@@ -278,7 +278,8 @@ class Problem:
         more_ood: The protocol's other out-of-distribution sets that are there, by name.
         freezing: How the backbone is frozen; None if it is not.
         pictures: The images themselves, by part, where the parts hold features of them.
-        asking: Which training examples are of the queries' side, where the data have two; else None.
+        asking: Which of the examples that votes over places are fitted to, those of `held_out`, are of the
+            queries' side, where the data have two; else None.
 
     Raises:
         InputError: If the data cannot be benchmarked.
@@ -344,7 +345,8 @@ class Problem:
                 if len(counts) > 1 and int(counts.max()) > 1:
                     return HeldOut(name, part)
         if self.train.labels is None and self.train.positions is not None:
-            return HeldOut("train", self.train, self.asking)
+            name = "train" if self.validation is None else "validation"
+            return HeldOut(name, self.validation or self.train, self.asking)
         return None
 
     @property
@@ -424,7 +426,9 @@ def load_problem(
         validation=validation,
         more_ood=ood.more,
         asking=(
-            np.isin(train.names, splits["train-query"].names) if "train-query" in splits else None
+            np.isin((validation or train).names, splits["train-query"].names)
+            if "train-query" in splits
+            else None
         ),
     )
 
@@ -455,14 +459,22 @@ def training_parts(train: Dataset, validation: str) -> tuple[Dataset, Dataset | 
 
     Args:
         train: The training data.
-        validation: What to cut by: "example", "class", or "none".
+        validation: What to cut by: "example", "class", "place", or "none".
 
     Returns:
         What is trained on, and what is left out, if anything; the same for every seed.
+
+    Raises:
+        DegenerateError: If there are not two classes to divide; places that cannot be are all trained on.
     """
     if validation == "none":
         return train, None
-    cut = validation_split(train, seeded(0, "validation"), by=validation)
+    try:
+        cut = validation_split(train, seeded(0, "validation"), by=validation)
+    except DegenerateError:
+        if validation == "place":  # all of them in one
+            return train, None
+        raise
     return cut.train, cut["validation"]
 
 

@@ -7,6 +7,9 @@
 | Results on MSLS (`tab:msls`) | msls (its validation set), msls-challenge |
 | Ablation on Hessian approximation (`tab:ablation_ood`) | variants on lfw |
 
+Results of a set by another protocol, on a frozen backbone for instance, are compared with the numbers of
+the set (`base_set`), with a sentence that says so.
+
 Its names and ours: mAP@1 and R@1 are recall@1 (the two are the same), R@k is recall@k, mAP@k and M@k are
 map@k, AUROC, AUPRC, AUSC and ECE are auroc, auprc, ausc and ece. Numbers are means over five runs, ± one
 standard deviation where the paper gives it. They do not measure quite what ours do: its ECE leaves out
@@ -22,7 +25,13 @@ from types import MappingProxyType
 
 from surefind.evaluation.report.tables import Entry, Line, Table, compare, number_text, seeds_text
 from surefind.evaluation.results import ResultSet
-from surefind.evaluation.vocabulary import Kind, ablation_parts, dataset_title, method_title
+from surefind.evaluation.vocabulary import (
+    Kind,
+    ablation_parts,
+    base_set,
+    dataset_title,
+    method_title,
+)
 
 LEAST_GAP = 0.01
 """Gaps to published numbers up to this are rounding: they come with two digits. Larger ones count from two
@@ -122,8 +131,6 @@ _TABLES = {
 }
 
 
-RECIPE_SETS = ("fashion-mnist", "cifar10")
-"""What is also measured by the paper's recipe, and compared with the same numbers."""
 _OOD_EXAMPLES = {"fashion-mnist": 10_000, "cifar10": 26_032}
 
 
@@ -138,9 +145,7 @@ def _parsed() -> dict[str, Mapping[str, Mapping[str, Number]]]:
                     mean, _, sd = number.partition("±")
                     found[metric] = float(mean), float(sd) if sd else None
             sets.setdefault(name, {})[method] = MappingProxyType(found)
-    whole: dict[str, Mapping[str, Mapping[str, Number]]] = {}
-    whole.update({name: MappingProxyType(methods) for name, methods in sets.items()})
-    return whole | {f"{name}-paper": whole[name] for name in RECIPE_SETS}
+    return {name: MappingProxyType(methods) for name, methods in sets.items()}
 
 
 PAPER = Published(
@@ -153,9 +158,7 @@ PAPER = Published(
         "neighbour's uncertainty and cannot pass 0.99, and its checkpoints were chosen on the test set. "
         "AUPRC depends on the fraction of OOD inputs, and is comparable only where that is the same."
     ),
-    ood_examples=MappingProxyType(
-        _OOD_EXAMPLES | {f"{name}-paper": _OOD_EXAMPLES[name] for name in RECIPE_SETS}
-    ),
+    ood_examples=MappingProxyType(_OOD_EXAMPLES),
 )
 """The numbers of the paper's four tables."""
 
@@ -195,23 +198,31 @@ def compare_published(
     if published is None:
         return []
     source, where = published.source, published.ablation_dataset
-    found = []
-    if table := _table(results, published, results.name, "method"):
+    base, found = base_set(results.name), []
+    if table := _table(results, published, base, "method"):
         remarks = remarks or {}
         gaps = tuple(
             f"{method_title(method)}: {phrase}. {remarks.get(f'{results.name}/{method}', '')}".rstrip()
             for method, phrase in _gaps(results, published).items()
         )
         title = f"Comparison with {source}"
-        found.append(PaperComparison(source, title, table, published.caveat, gaps))
+        caveat = " ".join(filter(None, [_protocol_note(results, source), published.caveat]))
+        found.append(PaperComparison(source, title, table, caveat, gaps))
     if table := _table(results, published, where, "ablation"):
         caveat = (
             f"Ours is on {dataset_title(results.name)}, {source}'s on {dataset_title(where)}: compare the "
             "order of the variants, not the levels."
         )
         title = f"Comparison of the ablation with {source}"
-        found.append(PaperComparison(source, title, table, "" if where == results.name else caveat))
+        found.append(PaperComparison(source, title, table, "" if where == base else caveat))
     return found
+
+
+def _protocol_note(results: ResultSet, source: str) -> str:
+    """Say what was trained where it was not the whole network; empty where it was."""
+    if not results.results[0].protocol.get("frozen"):
+        return ""
+    return f"Ours is {dataset_title(results.name)}; {source}'s networks were trained whole."
 
 
 def _table(results: ResultSet, published: Published, dataset: str, kind: Kind) -> Table | None:
@@ -237,8 +248,8 @@ def _table(results: ResultSet, published: Published, dataset: str, kind: Kind) -
 
 def _gaps(results: ResultSet, published: Published) -> dict[str, str]:
     """Describe by method where it differs from what was published."""
-    values, methods = published.values.get(results.name, {}), results.by_method("method")
-    theirs_ood = published.ood_examples.get(results.name)
+    base, methods = base_set(results.name), results.by_method("method")
+    values, theirs_ood = published.values.get(base, {}), published.ood_examples.get(base)
     ood_differs = theirs_ood not in (None, results.results[0].examples.get("ood"))
     found: dict[str, list[str]] = {}
     for metric in results.metrics("method"):

@@ -50,6 +50,7 @@ from surefind.evaluation.vocabulary import (
     Metric,
     OodKind,
     ablation_parts,
+    base_set,
     best_detectors,
     dataset_title,
     kind_of,
@@ -346,7 +347,7 @@ def ood_table(results: ResultSet) -> Table | None:
 
 def _ood_title(name: str, results: ResultSet) -> str:
     """Return the title of an OOD set; one that is a part of the data set itself is called so."""
-    return f"{dataset_title(name)}{', OOD part' if name == results.name else ''}"
+    return f"{dataset_title(name)}{', OOD part' if name == base_set(results.name) else ''}"
 
 
 def _by_set(result: Result, sets: Mapping[str, OodKind], name: str) -> Result:
