@@ -44,10 +44,11 @@ from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
 
 HEAD: Mapping[str, Any] = {
-    "epochs": 5,
-    "online_epochs": 5,
+    "epochs": 6,
+    "online_epochs": 6,
     "learning_rate": 1e-4,
     "head": "identity",
+    "options": {"mc-dropout": {"n_samples": 20}, "laplace-online": {"temperature": 0.01}},
 }
 LAST_STAGE: Mapping[str, Any] = {**HEAD, "epochs": 3, "online_epochs": 3, "learning_rate": 1e-5}
 """What a frozen protocol changes: with nothing but the head to train, and with the last stages."""
