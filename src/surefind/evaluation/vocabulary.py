@@ -3,6 +3,7 @@
 | metric | definition |
 | --- | --- |
 | recall@k | fraction of queries with a relevant item among the k nearest |
+| recall@k_50m | the same where anything within 50 m is relevant, of positions in metres |
 | map@k | mean average precision of the first k, divided by min(k, relevant items) |
 | auroc, auprc, fpr95 | detection of out-of-distribution inputs by uncertainty |
 | ausc, aurc, r_auroc | detection of wrong retrievals by uncertainty |
@@ -64,6 +65,16 @@ METRICS = (
     Metric("recall@1", "recall@1", RETRIEVAL, "higher", "the nearest neighbour is relevant"),
     Metric("recall@5", "recall@5", RETRIEVAL, "higher", "a relevant item among the five nearest"),
     Metric("recall@10", "recall@10", RETRIEVAL, "higher", "a relevant item among the ten nearest"),
+    *(
+        Metric(
+            f"recall@{k}_50m",
+            f"recall@{k}, 50 m",
+            RETRIEVAL,
+            "higher",
+            "as recall, where anything within 50 m is relevant",
+        )
+        for k in (1, 5, 10)
+    ),
     Metric("map@5", "mAP@5", RETRIEVAL, "higher", "mean average precision of the five nearest"),
     Metric("map@10", "mAP@10", RETRIEVAL, "higher", "mean average precision of the ten nearest"),
     Metric("auroc", "AUROC", _OOD, "higher", "OOD detection by uncertainty; 0.5 is chance"),

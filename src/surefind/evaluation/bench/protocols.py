@@ -113,6 +113,7 @@ class Protocol:
         frozen: Whether the backbone stays as it is (`surefind.evaluation.bench.frozen`).
         trained_stages: How many of its last stages learn then.
         head: What the head of a frozen backbone starts as.
+        metres: Whether positions are metres, so that recall within 50 m is measured too.
     """
 
     build: Build | None
@@ -142,6 +143,7 @@ class Protocol:
     frozen: bool = False
     trained_stages: int = 0
     head: HeadStart = "given"
+    metres: bool = False
 
     @property
     def objective(self) -> ContrastiveLoss:
@@ -234,16 +236,10 @@ PROTOCOLS = {
 }
 """Every protocol by the name of its data set, as in `BENCHMARKS`."""
 PROTOCOLS |= dict.fromkeys(
-    (
-        "gardens-point",
-        "gardens-point-left",
-        "st-lucia",
-        "berlin-halensee",
-        "berlin-kudamm",
-        "berlin-a100",
-    ),
+    ("gardens-point", "gardens-point-left", "st-lucia", "berlin-kudamm", "berlin-a100"),
     PROTOCOLS["msls"],
 )
+PROTOCOLS |= {name: replace(PROTOCOLS["msls"], metres=True) for name in ("msls", "berlin-halensee")}
 
 
 class HeldOut(NamedTuple):

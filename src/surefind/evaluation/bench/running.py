@@ -30,6 +30,7 @@ from surefind.evaluation.bench.protocols import Problem, Protocol
 from surefind.evaluation.bench.recipes import SampledEmbedder
 from surefind.evaluation.corruptions import corruption_curves
 from surefind.evaluation.evaluate import (
+    DEPTHS,
     LARGEST_UNCERTAINTY,
     Evaluation,
     evaluate,
@@ -47,7 +48,7 @@ from surefind.learning.methods.contract import Method
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
-from surefind.metrics import auroc
+from surefind.metrics import auroc, recall_per_query
 from surefind.validation import check_choice
 
 SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", *DISTANCE_BASELINES)
@@ -61,6 +62,8 @@ DIFFERENT = {
 """What it means if a result differs from what is to be measured."""
 NEED_CLASSES = ("mahalanobis",)
 """Distance baselines that data with positions only cannot have."""
+WIDE = 50.0
+"""Metres of the second radius, where the first is 25."""
 CORRUPTED = 256
 """Test images that are corrupted."""
 BATCH = 64
@@ -332,6 +335,8 @@ def _measure_method(
             "ece_samples": samples,
         }
         _save_artifacts(artifacts, problem, found.uncertainty, found.embeddings, seed)
+    if problem.protocol.metres:
+        measured["values"] |= _wider_recall(problem, learner)
     if found.votes is not None:
         measured["votes"] = {"fitted_on": fitted_on, **asdict(found.votes)}
     fitted = learner.embedder_for(problem.test)
@@ -346,6 +351,14 @@ def _measure_method(
             "largest_precision": float(precision.max()),
         }
     return measured
+
+
+def _wider_recall(problem: Problem, learner: MetricLearner) -> dict[str, float]:
+    """Return recall where anything within `WIDE` metres is the same place."""
+    gallery = problem.gallery
+    items = None if gallery is None else learner.embed(gallery).mean
+    judged = judge(learner.embed(problem.test).mean, problem.test, items, gallery, radius=WIDE)
+    return {f"recall@{k}_{WIDE:g}m": float(recall_per_query(judged, k).mean()) for k in DEPTHS}
 
 
 def _measure_baseline(
