@@ -235,11 +235,14 @@ PROTOCOLS = {
     ),
 }
 """Every protocol by the name of its data set, as in `BENCHMARKS`."""
-PROTOCOLS |= dict.fromkeys(
-    ("gardens-point", "gardens-point-left", "st-lucia", "berlin-kudamm", "berlin-a100"),
-    PROTOCOLS["msls"],
-)
-PROTOCOLS |= {name: replace(PROTOCOLS["msls"], metres=True) for name in ("msls", "berlin-halensee")}
+PROTOCOLS |= {
+    name: replace(PROTOCOLS["msls"], metres=name == "berlin-halensee")
+    for name in (
+        *("gardens-point", "gardens-point-left", "st-lucia"),
+        *("berlin-halensee", "berlin-kudamm", "berlin-a100"),
+    )
+}
+PROTOCOLS["msls"] = replace(PROTOCOLS["msls"], metres=True)
 
 
 class HeldOut(NamedTuple):
