@@ -43,6 +43,18 @@ something else, the recipe takes the text's unless this says otherwise:
 - *Checkpoint.* The last one; the code took the best on the test set.
 
 Novelty is not fitted. With no data left out of training, votes over labels are fitted to training data.
+
+How much of it is the posterior: post-hoc posteriors of one and the same network, FashionMNIST, seed 0, by
+AUROC against MNIST. This was looked at after the recipe had been fixed and measured, and changed nothing.
+
+    scale, δ             κ in closed form    κ from 100 samples
+    N², 1 (the recipe)   0.886               0.882
+    N, 1                 0.915
+    1, 1                 0.649               0.625
+    our tuning rule      0.905               0.902
+
+None of them reaches the paper's 0.96; sampling costs little. It is one training, and AUROC differs by
+hundredths between seeds.
 """
 
 import math

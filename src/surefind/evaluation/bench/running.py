@@ -89,13 +89,13 @@ def build_method(name: str, protocol: Protocol | None = None) -> Method:
         The method.
     """
     check_choice("method", name, [*METHODS, *DISTANCE_BASELINES, *ABLATION])
+    given = (None if protocol is None else protocol.options) or {}
     if name in ABLATION:
         _, stage, *options = name.split("-")
         variant: Any = LaplacePosthoc if stage == "posthoc" else LaplaceOnline
-        return cast(Method, variant(*options))
-    given = None if protocol is None else protocol.options
+        return cast(Method, variant(*options, **given.get(f"laplace-{stage}", {})))
     kind: Any = METHOD_CLASSES["deterministic" if name in DISTANCE_BASELINES else name]
-    return cast(Method, kind(**(given or {}).get(name, {})))
+    return cast(Method, kind(**given.get(name, {})))
 
 
 def method_settings(name: str, protocol: Protocol | None = None) -> dict[str, Any]:
