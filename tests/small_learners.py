@@ -58,5 +58,12 @@ SHARED = {
     },
     "hib": {"method": "hib", "batch_size": 33, "optimizer": sgd, "epochs": 1},
     "curvature": {"method": "laplace-posthoc", "epochs": 0},
+    "frozen": {
+        "method": "deterministic",
+        "batch_size": 33,
+        "epochs": 1,
+        "optimizer": sgd,
+        "freeze_backbone": sf.Freezing(trained_stages=1),
+    },
 }
 """What two processes learn, to be compared with what one learns."""

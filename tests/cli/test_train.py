@@ -262,6 +262,9 @@ def test_what_cannot_be_frozen_is_refused(refused, frozen, tmp_path):
     assert refused(*frozen, "--out", "run", "--trained-stages", -1).field == "trained_stages"
     (tmp_path / "file").touch()
     assert refused(*frozen, "--out", "run", "--cache", "file").field == "cache"
+    (tmp_path / "tiny-resnet" / "preprocessor_config.json").unlink()
+    arrays = (*TRAIN, "--encoder", "tiny-resnet", "--freeze-backbone")
+    assert refused(*arrays, "--views", 2).field == "views"
     assert not (tmp_path / "run").exists()
 
 

@@ -61,7 +61,7 @@ def differences(two, name):
     return {k: float((there[k] - v).abs().max() / v.abs().max()) for k, v in here.items()}
 
 
-@pytest.mark.parametrize("name", ["deterministic", "online", "full"])
+@pytest.mark.parametrize("name", ["deterministic", "online", "full", "frozen"])
 def test_two_processes_learn_the_same_model_as_one(two, name):
     far = differences(two, name)
     assert max(v for k, v in far.items() if k != "posterior.clipped") < 1e-3, far
@@ -88,6 +88,9 @@ def test_two_processes_compute_the_same_curvature_as_one(two):
 def test_two_processes_keep_one_checkpoint(two):
     kept = two / "kept deterministic"
     assert [p.name for p in kept.iterdir()] == ["encoder.safetensors"]
+    (features,) = (two / "kept frozen" / "features").iterdir()
+    assert {p.stem for p in features.iterdir()} >= {"about", "done", "features"}
+    assert np.load(features / "done.npy").all()
 
 
 @pytest.mark.parametrize("name", ["first", "again"])

@@ -52,7 +52,7 @@ class Freezing:
 
     Attributes:
         trained_stages: How many of its last stages still learn; their inputs are kept then, in half
-            precision, which takes a thousand times the room of features.
+            precision, which takes fifty times the room of features for a ResNet-50.
         views: Augmented views of each image that are computed beside the plain one, for training; 0 trains
             on the plain one alone.
         cache: Folder where features are kept for this training and later ones; None for the folder that
