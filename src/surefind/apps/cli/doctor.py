@@ -21,6 +21,7 @@ EXTRAS = {
     "cli": "pydantic rich tomli-w typer",
     "backbones": "transformers",
     "data": "pillow pyarrow scikit-learn scipy",
+    "onnx": "onnx",
     "gallery": "faiss-cpu pydantic scipy",
     "milvus": "milvus-lite pymilvus",
     "report": "jinja2 matplotlib pydantic",

@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import surefind as sf
 from surefind.errors import CommandInterruptedError, DegenerateError, InputError
 
@@ -84,6 +82,8 @@ def frozen_trial(
         The estimate for all images and views; and a learner with a data set of these few features, each
         many times over, on which what comes after the pass can be timed.
     """
+    import numpy as np
+
     from surefind.data.feature_views import FeatureViews
     from surefind.learning.feature_pass import BATCH
 
