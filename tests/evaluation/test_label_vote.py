@@ -38,18 +38,23 @@ def match(a, b):
     return one + other - both
 
 
+def brute_scores(queries, items, i, *, closed, weighted):
+    """What a query's neighbours are weighed and ranked by; its own cosine is None in a closed set."""
+    cosines = [float(queries.mean[i] @ other) for other in items.mean]
+    if closed:
+        cosines[i] = None
+    if not weighted:
+        return cosines, cosines
+    own = queries.mean[i], queries.kappa[i]
+    return [match(own, item) for item in zip(items.mean, items.kappa, strict=True)], cosines
+
+
 def brute_shares(queries, items, item_labels, model, *, closed, weighted, voters=100):
     """Shares and the nearest item's label of each query."""
     names = item_labels.tolist()
     found = []
     for i in range(len(queries)):
-        cosines = [float(queries.mean[i] @ other) for other in items.mean]
-        if closed:
-            cosines[i] = None
-        scores = cosines
-        if weighted:
-            own = queries.mean[i], queries.kappa[i]
-            scores = [match(own, item) for item in zip(items.mean, items.kappa, strict=True)]
+        scores, cosines = brute_scores(queries, items, i, closed=closed, weighted=weighted)
         fitted = model.temperature, model.sharpness
         found.append(oracles.label_shares(scores, cosines, names, voters, *fitted))
     return found
@@ -217,13 +222,7 @@ def brute_discs(asked, model, *, closed, weighted, voters=100, radius=25.0):
     spots = (asked.known if closed else asked.item_known).tolist()
     found = []
     for i in range(len(queries)):
-        cosines = [float(queries.mean[i] @ other) for other in items.mean]
-        if closed:
-            cosines[i] = None
-        scores = cosines
-        if weighted:
-            own = queries.mean[i], queries.kappa[i]
-            scores = [match(own, item) for item in zip(items.mean, items.kappa, strict=True)]
+        scores, cosines = brute_scores(queries, items, i, closed=closed, weighted=weighted)
         found.append(oracles.disc_shares(scores, cosines, spots, voters, model.temperature, radius))
     return found, spots
 

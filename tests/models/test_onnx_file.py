@@ -4,15 +4,14 @@ import json
 import sys
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import surefind as sf
 from surefind.models.backbones import load_backbone, with_linear_head
-
-onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 RNG = np.random.default_rng(3)
 

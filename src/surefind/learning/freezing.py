@@ -59,7 +59,7 @@ class Freezing:
             `fit` is given, or memory if that is None too.
         head: What the head starts as: as it is "given"; the "identity"; or "whitened", the principal
             components of the training features, each divided by its standard deviation with shrinkage
-            (`whitening`). The last two need as many outputs as features, or fewer.
+            (`principal_head`). The last two need as many outputs as features, or fewer.
 
     Raises:
         InputError: If a number is negative, or there is no such start.
