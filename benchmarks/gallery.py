@@ -1,4 +1,4 @@
-"""Search in a large gallery, durable writes, and rounds of changes that end in a kill.
+"""Search in a large gallery, durable writes, rounds of changes that end in a kill, a stream of queries.
 
 Run ``python benchmarks/gallery.py``; finished cases are kept in results/gallery.json, and ``--again``
 measures all of them anew. ``--against SRC`` measures the cases of a gallery's folder with this surefind
@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -213,6 +214,81 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def stream(n: int, z: int, count: int) -> dict[str, Any]:
+    """Answer a stream of vectors on one core: as fast as they come, then one that waits for each answer."""
+    rng = np.random.default_rng(SEED)
+    centres = rng.normal(size=(1_200, z))  # a sixth of them is in no gallery
+
+    def people(count: int, known: int) -> tuple[np.ndarray, list[int | None]]:
+        who = rng.integers(known, size=count)
+        drawn = unit(centres[who] + 0.7 * rng.normal(size=(count, z)))
+        return drawn, [int(w) if w < 1_000 else None for w in who]
+
+    with tempfile.TemporaryDirectory() as place:
+        with Gallery(path=Path(place) / "gallery") as gallery:
+            items, labels = people(n, 1_000)
+            gallery.add(items, labels=labels)
+            asked, truth = people(3_000, 1_200)
+            enrolled = set(labels)
+            gallery.calibrate(
+                asked, [t if t in enrolled else None for t in truth], contributions=False
+            )
+        vectors, _ = people(count, 1_200)
+        lines = [
+            json.dumps({"id": i, "vector": v.round(6).tolist()}).encode() + b"\n"
+            for i, v in enumerate(vectors)
+        ]
+        command = [sys.executable, "-m", "surefind", "search", "gallery", "-"]
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=place,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            os.sched_setaffinity(process.pid, {0})
+            single = [timed(lambda line=line: ask(process, line)) for line in lines[:201]][1:]
+            spent, start = processor_seconds(process.pid), time.perf_counter()
+            producer = threading.Thread(target=send, args=(process, lines))
+            producer.start()
+            for _ in lines:
+                process.stdout.readline()
+            seconds = time.perf_counter() - start
+            spent = processor_seconds(process.pid) - spent
+            producer.join()
+    return {
+        "items": n,
+        "dimensions": z,
+        "queries": count,
+        "per_second": count / seconds,
+        "per_cpu_second": count / spent,
+        "one_ms": quantiles(single),
+        "load": round(os.getloadavg()[0], 1),
+        "processor": environment()["processor"],
+    }
+
+
+def send(process: subprocess.Popen[bytes], lines: list[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.writelines(lines)
+    process.stdin.close()
+
+
+def ask(process: subprocess.Popen[bytes], line: bytes) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line)
+    process.stdin.flush()
+    process.stdout.readline()
+
+
+def processor_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def kills(rounds: int) -> dict[str, Any]:
     run = subprocess.run(
         [sys.executable, KILLS, str(rounds), str(SEED)], capture_output=True, text=True, check=True
@@ -230,6 +306,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "search 1,000,000 x 128, clustered": lambda: search(clustered, 1_000_000, 128),
     "votes 100,000 x 128": lambda: votes(100_000, 128),
     "votes 1,000,000 x 128": lambda: votes(1_000_000, 128),
+    "stream 10,000 x 128": lambda: stream(10_000, 128, 20_000),
 }
 
 

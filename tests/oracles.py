@@ -355,3 +355,32 @@ def garwood(k, confidence):
 def at_least(known, score):
     """How many known scores are at least a score."""
     return sum(1 for s in known if s >= score)
+
+
+def conformal_p_values(reference, live, ties):
+    """p-value of each live value among all values before it, ties broken at random."""
+    bag, found = list(reference), []
+    for value, u in zip(live, ties, strict=True):
+        below = sum(1 for other in bag if other < value)
+        same = sum(1 for other in bag if other == value)
+        found.append((below + u * (same + 1)) / (len(bag) + 1))
+        bag.append(value)
+    return found
+
+
+def betting_capital(paid, weights):
+    """Capital of each bet after its payments, entered with a weight before each of them.
+
+    ``paid`` has what each query pays to each bet; what did not enter yet is not counted.
+    """
+    bets = len(paid[0])
+    capital = [0.0] * bets
+    for b in range(bets):
+        for start in range(len(paid)):
+            capital[b] += weights[start] * math.prod(row[b] for row in paid[start:])
+    return capital
+
+
+def likeliest_start(payments):
+    """Where the product of all later payments is largest."""
+    return max(range(len(payments)), key=lambda start: (math.prod(payments[start:]), start))

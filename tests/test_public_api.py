@@ -43,7 +43,7 @@ MORE = {
     ),
     *("KroneckerPosterior", "DensePosterior", "tune_prior_precision", "tune_on_pairs", "pair_loss"),
     *("SurefindError", "InputError", "DegenerateError", "NumericalError", "methods"),
-    *("Answers", "StaleError", "StorageError", "Evaluation", "evaluate"),
+    *("Answers", "Audit", "StaleError", "StorageError", "Evaluation", "evaluate", "read_reviews"),
 }
 WITH_EXTRAS = {"LaplaceHead"}
 """Public too, and left out of ``from surefind import *``, which needs the core alone."""

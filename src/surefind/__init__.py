@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefind import metrics
+    from surefind.apps.service.reviews import read_reviews
     from surefind.curvature.dataset import dataset_curvature, dataset_kronecker_curvature
     from surefind.curvature.head import head_curvature
     from surefind.curvature.network import network_curvature
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from surefind.estimators.learner import MetricLearner, load
     from surefind.evaluation.evaluate import Evaluation, evaluate
     from surefind.gallery.answers import Answers
+    from surefind.gallery.findings import Audit
     from surefind.gallery.gallery import Gallery
     from surefind.learning import methods
     from surefind.learning.freezing import Freezing
@@ -54,6 +56,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Answers": "gallery.answers",
+    "Audit": "gallery.findings",
     "Classes": "pairs.relations",
     "Dataset": "data.dataset",
     "DegenerateError": "errors",
@@ -90,6 +93,7 @@ _HOME = {
     "network_curvature": "curvature.network",
     "pair_loss": "posterior.tuning",
     "pair_targets": "pairs.losses",
+    "read_reviews": "apps.service.reviews",
     "spherical_moments": "posterior.sphere",
     "tune_on_pairs": "posterior.tuning",
     "tune_prior_precision": "posterior.evidence",
@@ -104,6 +108,7 @@ _MODULES = {"methods": "learning.methods", "objectives": "pairs.objectives"}
 
 __all__ = [
     "Answers",
+    "Audit",
     "Classes",
     "Dataset",
     "DegenerateError",
@@ -141,6 +146,7 @@ __all__ = [
     "network_curvature",
     "pair_loss",
     "pair_targets",
+    "read_reviews",
     "spherical_moments",
     "tune_on_pairs",
     "tune_prior_precision",

@@ -1,10 +1,13 @@
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import surefind as sf
 from surefind.apps.cli.items import own_ids, read_items
+from surefind.apps.service.reviews import FILE, Reviews
 from surefind.gallery.gallery import Gallery
 
 
@@ -71,6 +74,72 @@ def test_unknown_queries_may_be_among_the_others(surefind, gallery):
         assert "400 queries, 100 of them without a match" in out
 
 
+def test_the_items_may_play_the_queries(surefind, gallery):
+    code, out, err = surefind("calibrate", gallery, "--unknown-share", 0.25, *TARGET)
+    assert code == 0, err
+    assert "Calibrating with items of g as queries, 25% of them unknown." in out
+    assert "The gallery's own items played the queries" in out
+    assert out.endswith("surefind search g QUERIES")
+    with Gallery.open(gallery, mode="r") as opened:
+        assert opened.calibration.unknown / opened.calibration.queries == pytest.approx(
+            0.25, abs=0.02
+        )
+
+
+def reviewed(n, *, decided=None):
+    """The folder of a service in which random checks were reviewed, all or the first ones."""
+    x, y = faces(n, 5)
+    reviews = Reviews(Path("g.service") / FILE)
+    for row in range(n):
+        question = {"vector": x[row].tolist(), "kappa": None, "label": str(y[row])}
+        drawn = {"sampled": True, "u": 0.01, "share": 0.02, "model": None}
+        id_ = reviews.ask(question | drawn)
+        if decided is None or row < decided:
+            reviews.decide(id_, "accept")
+    reviews.close()
+    return "g.service"
+
+
+def test_reviews_join_the_queries(surefind, gallery):
+    surefind("calibrate", gallery, "queries.npz", "--unknown", "unknown.npy", *TARGET)
+    code, out, err = surefind("calibrate", gallery, "--with-reviews", reviewed(60, decided=50))
+    assert code == 0, err
+    assert "50 reviewed random checks can be used, 10 wait." in out
+    assert "Target reached: 20.00% wrong matches with 90% confidence." in out
+    assert "50 of the queries are a random share of live ones" in out
+    with Gallery.open(gallery) as opened:
+        found = opened.calibration
+        assert (found.queries, found.max_wrong, found.confidence) == (550, 0.2, 0.9)
+        again = opened.calibrate(reviews=sf.read_reviews("g.service"))
+    assert again.to_json() == found.to_json()
+    options = ("--with-reviews", "g.service", "--max-wrong", 0.3)
+    code, out, err = surefind("calibrate", gallery, *options)
+    assert code == 0, err
+    assert "Target reached: 30.00% wrong matches with 90% confidence." in out
+    code, out, err = surefind("calibrate", gallery, "queries.npz", *options[:2], *TARGET)
+    assert code == 0, err
+    assert "Calibrating on 400 queries, 0 of them" in out
+    assert "and 50 reviewed ones." in out
+
+
+def test_without_random_checks_it_says_how_to_get_some(refused, gallery):
+    assert (
+        refused("calibrate", gallery, "--with-reviews", reviewed(3, decided=0)).field == "reviews"
+    )
+    assert "surefind serve" in str(refused("calibrate", gallery, "--with-reviews", "nowhere"))
+
+
+def test_a_promise_about_strangers(surefind, gallery):
+    options = ("--unknown", "unknown.npy", "--max-fpir", 0.1, "--figure", "out/fpir.svg", *TARGET)
+    code, out, err = surefind("calibrate", gallery, "queries.npz", *options)
+    assert code == 0, err
+    assert "Drew FNIR against FPIR: out/fpir.svg" in out
+    assert "enrolled ones missed" in Path("out/fpir.svg").read_text()
+    assert "10.00% of the unknown matched with 90% confidence" in out
+    assert "FNIR" in out
+    assert "unknown queries to test it" in out
+
+
 def test_it_says_how_many_more_queries_are_needed(surefind, gallery):
     options = ("--unknown", "unknown.npy", "--max-wrong", 0.0001)
     code, out, err = surefind("calibrate", gallery, "queries.npz", *options)
@@ -104,6 +173,11 @@ def test_groups_have_thresholds_of_their_own(surefind, gallery):
         (["unknown.npy"], "labels"),
         (["gone", "--max-wrong", 2], "max_wrong"),
         (["gone", "--confidence", 1], "confidence"),
+        (["gone", "--max-fpir", 0], "max_fpir"),
+        (["queries.npz", "--figure", "f.png"], "out"),
+        (["queries.npz", "--forecast", 1], "growth"),
+        (["--unknown", "unknown.npy"], "queries"),
+        (["--unknown-share", 1], "unknown_share"),
         (["queries.npz", "--unknown", "wide.npy"], "unknown"),
         (["queries.npz", "--unknown", "sure.npz"], "unknown"),
         (["queries.npz", "--unknown", "unknown.npy", "--groups", "g.npy"], "groups"),

@@ -83,14 +83,16 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_read(refused, tmp_p
     assert "letter.txt" in error.message
 
 
-def test_a_calibration_is_said_to_be_out_of_date(surefind):
+def test_a_calibration_is_renewed(surefind):
     with Gallery(path="g") as gallery:
         gallery.add(unit(30), labels=["x"] * 30)
         gallery.calibrate(unit(30, 1), ["x"] * 30, contributions=False)
     np.save("a.npy", unit(1, 2))
     code, out, err = surefind("index", "a.npy", "--out", "g")
     assert code == 0, err
-    assert "out of date; make it again with labelled queries: surefind calibrate g HELD-OUT" in out
+    assert "Its calibration was renewed. Target not reached" in out
+    with Gallery.open("g", mode="r", on_stale="refuse") as again:
+        assert not again.search(unit(1, 3)).stale
 
 
 def write_inputs():

@@ -1,8 +1,11 @@
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import surefind as sf
@@ -129,7 +132,10 @@ def test_files_have_every_query(surefind, calibrated):
         rows = list(csv.DictReader(file))
     answers = expected(calibrated, k=3)
     assert [r["id"] for r in rows] == answers.ids.ravel().tolist()
-    assert [r["rank"] for r in rows[:3]] == ["1", "2", "3"]
+    assert [r["place"] for r in rows[:3]] == ["1", "2", "3"]
+    assert {(r["rank"], r["stale"], r["gate"], r["payload"]) for r in rows} == {
+        ("distance", "false", "", "")
+    }
     assert {r["kappa"] for r in rows} == {r["item_kappa"] for r in rows} == {""}
     assert [r["item_label"] for r in rows] == answers.labels.ravel().tolist()
     first = rows[::3]
@@ -143,9 +149,87 @@ def test_files_have_every_query(surefind, calibrated):
     ):
         assert [float(r[column]) for r in first] == values.tolist()
     assert [r["decision"] for r in first] == answers.decision.tolist()
+    assert [r["reasons"] for r in first] == ["; ".join(why) for why in answers.reasons]
+    listed = [[c["label"] for c in json.loads(r["candidates"])] for r in first]
+    assert listed == answers.candidates.tolist()
     surefind("search", calibrated, "queries.npz", "--out", "a.json")
     with open("a.json") as file:
         assert len(json.load(file)) == 30
+
+
+def test_a_parquet_file_is_the_table_of_the_library(surefind, calibrated):
+    options = ("-k", 3, "--rank", "expected", "--out", "in/a.parquet")
+    code, out, err = surefind("search", calibrated, "queries.npz", *options)
+    assert code == 0, err
+    assert "Wrote the answers of 30 queries to in/a.parquet." in out
+    answers = expected(calibrated, k=3, rank="expected")
+    assert pq.read_table("in/a.parquet") == answers.to_arrow([f"q{i}" for i in range(30)])
+    assert [path.name for path in Path("in").iterdir()] == ["a.parquet"]
+
+
+@pytest.fixture
+def gated(surefind):
+    """A gallery whose calibration has a gate, with payloads, and 30 queries with κ and novelty."""
+
+    def embedded(n, seed):
+        rng = np.random.default_rng(seed)
+        x, y = faces(n, seed)
+        return sf.Embeddings(x, rng.uniform(5, 50, n), rng.random(n) ** 2), [f"n{n}" for n in y]
+
+    items, labels = embedded(100, 1)
+    with Gallery(path="g") as made:
+        made.add(items, labels=labels, payload=[{"path": f"é,{i}.png"} for i in range(100)])
+        made.calibrate(*embedded(400, 2), max_wrong=0.3, confidence=0.9, contributions=False)
+    asked, _ = embedded(30, 5)
+    np.savez("asked.npz", mean=asked.mean, kappa=asked.kappa, novelty=asked.novelty)
+    return "g"
+
+
+def test_files_have_gate_novelty_kappa_staleness_and_payload(surefind, gated):
+    with Gallery.open(gated) as opened:
+        opened.delete([0])
+    for name in ("a.csv", "a.json", "a.parquet"):
+        options = ("-k", 2, "--stale", "mark", "--out", name)
+        code, _, err = surefind("search", gated, "asked.npz", *options)
+        assert code == 0, err
+    with np.load("asked.npz") as asked, Gallery.open(gated, mode="r", on_stale="mark") as opened:
+        embedded = sf.Embeddings(asked["mean"], asked["kappa"].astype("f4"), asked["novelty"])
+        answers = opened.search(embedded, k=2)
+    with open("a.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    with open("a.json") as file:
+        records = json.load(file)
+    rows = pq.read_table("a.parquet").to_pylist()
+    assert set(answers.gate) == {"unlike", "unusual", "pass"}
+    for found in (lines[::2], records, rows):
+        assert [r["gate"] for r in found] == answers.gate.tolist()
+        assert [float(r["novelty"]) for r in found] == answers.novelty.tolist()
+        assert [float(r["kappa"]) for r in found] == answers.kappa.tolist()
+        assert {str(r["stale"]).lower() for r in found} == {"true"}
+    payload = answers.payload.ravel().tolist()
+    assert [json.loads(line["payload"]) for line in lines] == payload
+    assert [n["payload"] for r in records for n in r["neighbours"]] == payload
+    assert [json.loads(n["payload"]) for r in rows for n in r["neighbours"]] == payload
+    assert all("payload" in item for e in records[0]["evidence"] for item in e["items"])
+
+
+def test_without_pyarrow_a_parquet_file_is_refused_before_anything_is_read(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert "surefind[data]" in str(refused("search", "gone", "gone", "--out", "a.parquet"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["table", "json"])
+def test_a_reader_that_leaves_does_not_keep_the_file_from_being_written(calibrated, options):
+    command = ("search", calibrated, "queries.npz", "--out", "a.csv", *options)
+    with Path("errors").open("w") as errors:
+        found = subprocess.Popen(
+            [sys.executable, "-m", "surefind", *command], stdout=subprocess.PIPE, stderr=errors
+        )
+        found.stdout.close()  # before anything was printed, as `| true` does
+        assert found.wait() == 0
+    assert "Error" not in Path("errors").read_text()
+    assert len(Path("a.csv").read_text().splitlines()) == 1 + 30 * 10
 
 
 def test_with_json_nothing_else_is_printed(surefind, sure):
@@ -158,10 +242,14 @@ def test_with_json_nothing_else_is_printed(surefind, sure):
     assert "Wrote the answers" in err
 
 
-def test_a_stale_calibration_is_refused_marked_or_ignored(surefind, refused, calibrated):
+def test_a_stale_calibration_is_renewed_refused_marked_or_ignored(surefind, refused, calibrated):
     with Gallery.open(calibrated) as opened:
         opened.delete(["p0"])
-    error = refused("search", calibrated, "queries.npz")
+    code, out, err = surefind("search", calibrated, "queries.npz")
+    assert code == 0, err
+    assert "Decisions" in out
+    assert "stale" not in out
+    error = refused("search", calibrated, "queries.npz", "--stale", "refuse")
     assert isinstance(error, sf.StaleError)
     assert "--stale mark" in error.hint_for("cli")
     code, out, err = surefind("search", calibrated, "queries.npz", "--stale", "mark")

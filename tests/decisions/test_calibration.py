@@ -6,6 +6,7 @@ import pytest
 from decisions.worlds import everything_useful, faces, simulate_calibrations, two_ways_to_be_wrong
 
 from surefind.decisions import Calibration, Signals, calibrate
+from surefind.decisions.calibration import held_out_probability
 from surefind.decisions.decision import (
     NOT_ENROLLED,
     SPLIT,
@@ -337,3 +338,26 @@ def test_groups_of_another_length_are_refused_when_deciding(calibration):
     with pytest.raises(InputError) as refused:
         calibration.decide(one(), groups=["a", "b"])
     assert refused.value.field == "groups"
+
+
+def test_probabilities_of_the_testing_part_can_be_had_again():
+    """Those that the risk curve counts, by the same split."""
+    rng = np.random.default_rng(4)
+    signals, right = everything_useful(600, rng)
+    novelty = rng.random(600)
+    options = {"enrolled": right | (rng.random(600) < 0.5), "contributions": False}
+    for known in (None, novelty):
+        made = calibrate(
+            signals, right, novelty=known, max_wrong=0.1, rng=np.random.default_rng(5), **options
+        )
+        chance = held_out_probability(made, signals, novelty=known, rng=np.random.default_rng(5))
+        there = ~np.isnan(chance)
+        passing = 600 if known is None else int((novelty > 0.1).sum())
+        assert there.sum() == passing - made.fitted
+        assert known is None or (novelty[there] > 0.1).all()
+        curve = made.risk_curve
+        for threshold, accepted, wrong in zip(
+            curve.thresholds, curve.accepted, curve.wrong, strict=True
+        ):
+            assert (chance[there] >= threshold).sum() == accepted
+            assert (~right[there] & (chance[there] >= threshold)).sum() == wrong

@@ -3,13 +3,15 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from e2e.asking import drop, known, unknown, unsure
 from playwright import sync_api as api
 from service.live import live
+from service.test_renewer import bodies, everybody, patches
 from service.world import outvoted
 
-from surefind.apps.service.reviews import read_reviews
+from surefind.apps.service.reviews import FILE, Reviews
 
 pytestmark = pytest.mark.e2e
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
@@ -202,8 +204,9 @@ def test_reviewing_by_keyboard_is_kept(page, world, tmp_path):
     page.keyboard.type("7")
     page.keyboard.press("Enter")
     says(page, "#review-status", "Nothing waits")
-    _, labels = read_reviews(tmp_path / "gallery.service")
-    assert labels == [label, None, 7]
+    reviews = Reviews(tmp_path / "gallery.service" / FILE)
+    assert [entry["label"] for entry in reviews.decided()] == [label, None, 7]
+    reviews.close()
 
 
 def test_a_wrong_label_is_reported_and_can_be_corrected(page, world):
@@ -240,6 +243,32 @@ def test_everything_works_by_keyboard_alone(page, world):
     says(page, ".verdict", f"Match: {label}")
 
 
+def test_a_random_check_is_reviewed_and_calibrates(serve, open_page, world):
+    """A sure answer is asked about too; what is said about it joins the calibration."""
+    page = open_page(serve(review_share=1))
+    data, label = known(world)
+    drop(page, data)
+    assert "review queue" in text(page, ".answer.match")
+    page.click("nav a[href='#risk']")
+    says(page, "#sample", "0 reviewed random checks can be used, 1 wait")
+    assert page.is_disabled("#recalibrate")
+    page.click("nav a[href='#review']")
+    says(page, "#review-status", f"Query 1 of 1, a random check: is it {label}?")
+    page.keyboard.press("a")
+    says(page, "#review-status", "Accepted")
+    page.click("nav a[href='#risk']")
+    says(page, "#sample", "1 reviewed random checks can be used")
+    page.click("#recalibrate")
+    says(page, "#recalibrated", "Calibrated again with 1 reviewed random checks.")
+    says(page, "#risk-body", "1 of the queries are a random share")
+
+
+def test_without_a_share_the_page_says_how_to_get_one(page):
+    page.click("nav a[href='#risk']")
+    says(page, "#sample", "--review-share")
+    assert page.is_disabled("#recalibrate")
+
+
 def test_the_slider_shows_what_a_risk_gives(page):
     page.click("nav a[href='#risk']")
     before = text(page, "#risk-said")
@@ -249,7 +278,95 @@ def test_the_slider_shows_what_a_risk_gives(page):
     assert "no threshold can promise this" in text(page, "#risk-said")
     page.keyboard.press("End")
     assert text(page, "#risk-said") != before
-    assert page.locator(".chart path").count() == 2
+    assert page.locator(".chart:not(.rates) path").count() == 2
+
+
+def test_strangers_and_the_enrolled_have_their_own_chart(page):
+    page.click("nav a[href='#risk']")
+    page.wait_for_selector(".chart.rates .band")
+    assert page.locator(".chart.rates .rate").count() == 1
+    assert page.locator(".chart.rates circle").count() == 1
+    found = page.request.get(page.url.split("#")[0] + "v1/calibration").json()
+    rates, at = found["identification"], found["risk_curve"]["chosen"]
+    caption = text(page, ".charts figure:last-child .quiet")
+    assert f"FPIR {100 * rates['fpir'][at]:.1f} %" in caption
+    assert f"FNIR {100 * rates['fnir'][at]:.1f} %" in caption
+
+
+def test_a_calibration_is_renewed_and_says_so(page):
+    page.click("nav a[href='#risk']")
+    says(page, "#freshness", "Calibrated at")
+    says(page, "#freshness", "No query was compared")
+    address = page.url.split("#")[0]
+    page.request.delete(f"{address}v1/items/digit-7")
+    for _ in range(100):
+        if page.request.get(f"{address}v1/calibration").json()["renewals"]:
+            break
+        page.wait_for_timeout(100)
+    page.click("nav a[href='#browse']")
+    page.click("nav a[href='#risk']")
+    says(page, "#freshness", "Renewed once since it was calibrated, last at")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_queries_that_differ_raise_a_banner_on_every_view(serve, open_page, world, scheme):
+    address = serve()
+    page = open_page(address, color_scheme=scheme, **PHONE)
+    assert page.is_hidden("#watch")
+    rng = np.random.default_rng(0)
+    ask_all(page, address, world, everybody(world, 150, rng))
+    page.click("nav a[href='#risk']")
+    says(page, "#freshness", "Nothing says that the 150 queries seen so far differ")
+    assert page.is_hidden("#watch")
+    noise = patches(60, rng)
+    mixed = np.concatenate([everybody(world, 240, rng), noise])[rng.permutation(300)]
+    ask_all(page, address, world, mixed)
+    for section in ("search", "browse", "review", "risk", "audit", "sphere"):
+        page.click(f"nav a[href='#{section}']")
+        banner = text(page, "#watch")
+        assert re.match(
+            r"Since \d\d:\d\d queries differ from the calibration's: mostly novelty", banner
+        )
+        assert "calibrate again" in banner
+        page.wait_for_timeout(200)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["viewport"]["width"]
+
+
+def ask_all(page, address, world, images):
+    for body in bodies(world, images):
+        assert page.request.post(f"{address}/v1/search/vector", data=body).ok
+
+
+def test_searching_with_an_item_is_not_watched(page):
+    page.click("nav a[href='#browse']")
+    page.click("#items li:first-child button")
+    page.wait_for_selector("#answer .answer")
+    found = page.request.get(page.url.split("#")[0] + "v1/calibration").json()
+    assert found["watch"]["queries"] == 0
+
+
+def test_a_wrong_label_is_found_and_mended(page):
+    """The world's gallery has one: its last item is called the next digit."""
+    page.click("nav a[href='#audit']")
+    page.click("#look")
+    says(page, "#audit-said", "were judged")
+    wrong = page.locator("#findings .card", has_text="digit-").first
+    wrong.wait_for()
+    assert "The rest of the gallery says" in text(page, "#findings")
+    relabel = page.locator("button[aria-label^='Relabel to']").first
+    name = relabel.get_attribute("aria-label")
+    label, id_ = name.removeprefix("Relabel to ").split(": ")
+    relabel.click()
+    says(page, "#findings", f"Relabelled to {label}.")
+    address = f"/v1/items/{id_}"
+    assert str(page.evaluate(f"fetch('{address}').then((a) => a.json())")["label"]) == label
+    assert relabel.is_disabled()
+    gone = page.locator("button[aria-label^='Remove']:enabled").first
+    removed = gone.get_attribute("aria-label").removeprefix("Remove ")
+    gone.click()
+    says(page, "#findings", "Removed.")
+    page.click("nav a[href='#browse']")
+    assert page.evaluate(f"fetch('/v1/items/{removed}').then((a) => a.status)") == 404
 
 
 def test_the_sphere_is_turned_by_mouse_and_keyboard(page):
@@ -327,7 +444,7 @@ def test_labels_are_never_markup(page):
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.mark.parametrize("section", ["search", "browse", "review", "risk", "sphere"])
+@pytest.mark.parametrize("section", ["search", "browse", "review", "risk", "audit", "sphere"])
 def test_a_phone_needs_no_sideways_scrolling(serve, open_page, world, section):
     page = open_page(serve(), **PHONE)
     data, _ = unsure(world)
@@ -344,7 +461,7 @@ def test_every_control_has_a_name(page, world):
     data, _ = unsure(world)
     drop(page, data)
     page.wait_for_selector(".answer.review")
-    for section in ("search", "browse", "review", "risk", "sphere"):
+    for section in ("search", "browse", "review", "risk", "audit", "sphere"):
         page.click(f"nav a[href='#{section}']")
         page.wait_for_timeout(300)
         nameless = page.evaluate(

@@ -7,6 +7,7 @@ from surefind.retrieval import search as module
 from surefind.retrieval.search import (
     Neighbours,
     nearest,
+    nearest_one,
     nearest_rows,
     sampled_nearest,
     sampled_nearest_labels,
@@ -207,6 +208,27 @@ def test_sampled_queries_meet_the_gallery_of_their_own_sample(directions):
         for i in range(4):
             distances = [float((queries[s, i] - item).norm()) for item in galleries[s]]
             assert int(found[s, i]) == int(np.argmin(distances))
+
+
+@pytest.mark.parametrize("z", [2, 3, 40, 700])
+@pytest.mark.parametrize(
+    "spread", [1.0, 1e-3, 1e-5], ids=["far apart", "close", "closer than float32"]
+)
+@pytest.mark.parametrize("own", [False, True], ids=["another gallery", "itself"])
+@pytest.mark.usefixtures("block")
+def test_the_nearest_alone_is_what_a_full_sort_finds(directions, z, spread, own):
+    centre = directions(1, z).double()
+    near = torch.nn.functional.normalize(centre + spread * directions(60, z).double(), dim=1)
+    queries, gallery = (near, near) if own else (near[:25], near[25:])
+    found = nearest_one(queries, gallery, exclude_self=own)
+    assert torch.equal(found, slow(queries, gallery, 1, own=own)[:, 0])
+
+
+def test_the_nearest_alone_prefers_the_first_of_equals():
+    twice = torch.eye(4).repeat(3, 1)
+    assert nearest_one(torch.eye(4), twice).tolist() == [0, 1, 2, 3]
+    assert nearest_one(twice, twice, exclude_self=True)[:4].tolist() == [4, 5, 6, 7]
+    assert nearest_one(torch.eye(2), torch.eye(2)[:1]).tolist() == [0, 0]
 
 
 def test_samples_that_cannot_be_used_are_refused(directions):

@@ -126,20 +126,20 @@ def test_an_image_is_searched_and_added_with_its_novelty(serve, world, ask):
 
 
 def test_reviews_keep_the_novelty_of_their_queries(serve, gated, tmp_path):
-    client = serve(gallery=gated, learner=None)
+    client = serve(gallery=gated, learner=None, review_share=1)
     found = client.post("/v1/search/vector", json=asking([0.1], keep=True)).json()["answers"][0]
     (entry,) = client.get("/v1/reviews").json()["pending"]
     assert (entry["id"], entry["novelty"]) == (found["review"], 0.1)
     body = {"id": found["review"], "verdict": "accept"}
     client.post("/v1/reviews", json=body).raise_for_status()
-    queries, _ = read_reviews(tmp_path / "gallery.service")
-    assert queries.novelty.tolist() == [0.1]
+    assert read_reviews(tmp_path / "gallery.service").queries.novelty.tolist() == [0.1]
 
 
 def test_reviews_of_which_one_has_no_novelty_have_none(tmp_path):
     reviews = Reviews(tmp_path / "r.sqlite")
     for novelty in (0.5, None):
         question = {"vector": [1.0, 0.0], "kappa": None, "label": "x", "novelty": novelty}
+        question |= {"sampled": True, "u": 0.5, "share": 1.0, "model": None}
         reviews.decide(reviews.ask(question), "accept")
     reviews.close()
-    assert read_reviews(tmp_path / "r.sqlite")[0].novelty is None
+    assert read_reviews(tmp_path / "r.sqlite").queries.novelty is None

@@ -9,14 +9,19 @@ import pytest
 from service.world import outvoted, png
 
 from surefind.apps.service.reviews import FILE, Reviews, read_reviews
+from surefind.apps.service.settings import Settings
 from surefind.errors import DegenerateError, InputError, StorageError
 
 
-def question(label="x", kappa=3.0):
-    return {"vector": [1.0, 0.0], "kappa": kappa, "label": label}
+def question(label="x", kappa=3.0, **drawn):
+    return {"vector": [1.0, 0.0], "kappa": kappa, "label": label} | drawn
 
 
-def test_unsure_queries_wait_and_are_decided(client, world, ask, tmp_path):
+def drawn(u=0.1, share=1.0, model=None):
+    return {"sampled": True, "u": u, "share": share, "model": model}
+
+
+def test_unsure_queries_wait_and_are_decided(client, world, ask):
     for image in world.unknown[:30]:
         ask(client, png(image))
     queue = client.get("/v1/reviews").json()
@@ -33,10 +38,6 @@ def test_unsure_queries_wait_and_are_decided(client, world, ask, tmp_path):
     after = client.get("/v1/reviews").json()
     assert after["total"] == queue["total"] - 3
     assert [d["label"] for d in after["decided"]] == [first["label"], None, 5]
-    queries, labels = read_reviews(tmp_path / "gallery.service")
-    assert len(queries) == 3
-    assert labels == [first["label"], None, 5]
-    assert queries.kappa[0] == pytest.approx(first["kappa"])
 
 
 def test_accepting_keeps_the_answered_label_and_not_the_nearest_items(serve):
@@ -54,17 +55,99 @@ def test_accepting_keeps_the_answered_label_and_not_the_nearest_items(serve):
     assert client.post("/v1/reviews", json=body).json()["label"] == "a"
 
 
-def test_what_was_decided_feeds_a_calibration(client, world, ask, tmp_path):
-    for image in np.concatenate([world.known, world.unknown]):
-        ask(client, png(image))
-    for entry in client.get("/v1/reviews", params={"limit": 200}).json()["pending"]:
-        body = {"id": entry["id"], "verdict": "reject" if entry["probability"] < 0.5 else "accept"}
+def searched(client, queries, **options):
+    known = {"kappa": queries.kappa.tolist(), "novelty": queries.novelty.tolist()}
+    body = {"vectors": queries.mean.tolist(), "k": 1} | known | options
+    return client.post("/v1/search/vector", json=body).json()["answers"]
+
+
+def test_random_checks_are_asked_about_whatever_was_decided(serve, world, tmp_path):
+    client = serve(review_share=1)
+    queries = world.learner.embed(np.concatenate([world.known[:40], world.unknown[:40]]))
+    answers = searched(client, queries)
+    assert {answer["decision"] for answer in answers} == {"match", "review", "no_match"}
+    pending = client.get("/v1/reviews", params={"limit": 200}).json()["pending"]
+    assert [entry["id"] for entry in pending] == [answer["review"] for answer in answers]
+    assert all(entry["sampled"] for entry in pending)
+    verdicts = ["accept", "reject", "relabel"] * 25
+    for entry, verdict in zip(pending, verdicts, strict=False):
+        body = {"id": entry["id"], "verdict": verdict, "label": 5 if verdict == "relabel" else None}
         client.post("/v1/reviews", json=body).raise_for_status()
-    queries, labels = read_reviews(tmp_path / "gallery.service" / FILE)
-    gallery = client.app.state.service.gallery
-    assert gallery.calibrate(queries, labels, max_wrong=0.3, contributions=False).queries == len(
-        labels
-    )
+    found = read_reviews(tmp_path / "gallery.service")
+    assert (len(found), found.counts.waiting, found.model) == (75, 5, "digits")
+    assert found.labels[:3] == [pending[0]["label"], None, 5]
+    assert found.queries.mean == pytest.approx(queries.mean[:75], abs=1e-6)
+
+
+def test_the_draw_knows_nothing_about_the_query(serve, world):
+    """Of each decision about the share is sampled; the doubtful ones that are not wait all the same."""
+    client = serve(review_share=0.25, max_reviews=10_000)
+    state = client.app.state.service
+    state.draws = np.random.default_rng(0)
+    queries = world.learner.embed(np.concatenate([world.known[:100], world.unknown[:100]]))
+    answers = [answer for _ in range(5) for answer in searched(client, queries, keep=True)]
+    waiting = {entry["id"]: entry["sampled"] for entry in map(dict, state.reviews.pending())}
+    for decision in ("match", "review", "no_match"):
+        own = [waiting.get(a["review"]) for a in answers if a["decision"] == decision]
+        share = sum(sampled is True for sampled in own) / len(own)
+        assert share == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / len(own)) ** 0.5)
+        assert (None in own) == (decision != "review")
+
+
+def test_who_may_be_asked_about(serve, world):
+    """Sampled queries of readers too, for whom nothing else is kept; none if the caller says so."""
+    client = serve(review_share=1, read_token="r", write_token="w")
+    queries = world.learner.embed(world.known[:5])
+    client.headers["Authorization"] = "Bearer r"
+    assert all(answer["review"] for answer in searched(client, queries))
+    client.headers["Authorization"] = "Bearer w"
+    assert not any(answer["review"] for answer in searched(client, queries, keep=False))
+
+
+def test_random_checks_have_room_of_their_own(serve, world):
+    client = serve(review_share=1, max_reviews=3)
+    reviews = client.app.state.service.reviews
+    for _ in range(3):
+        reviews.ask(question())
+    answers = searched(client, world.learner.embed(world.known[:5]))
+    assert [answer["review"] is not None for answer in answers] == [True] * 3 + [False] * 2
+    assert (reviews.waiting(sampled=True), reviews.waiting(sampled=False)) == (3, 3)
+
+
+def test_calibrating_again_from_reviews(serve, world):
+    client = serve(review_share=0.5)
+    state = client.app.state.service
+    before = client.get("/v1/calibration").json()
+    refused = client.post("/v1/calibration", json={"with_reviews": True})
+    assert refused.status_code == 409
+    assert "--review-share" in refused.json()["error"]
+    queries = world.learner.embed(world.known[:60])
+    for vector, label in zip(queries.mean.tolist(), world.known_labels.tolist(), strict=False):
+        known = question(label) | drawn(share=0.5, model="digits")
+        known |= {"vector": vector, "novelty": 0.5}
+        state.reviews.decide(state.reviews.ask(known), "accept")
+    told = client.get("/v1/reviews/sample").json()
+    assert (told["share"], told["usable"], told["waiting"], told["needed"]) == (0.5, 60, 0, 1)
+    found = client.post("/v1/calibration", json={"with_reviews": True}).json()
+    assert (found["reviewed"], found["queries"]) == (60, before["queries"] + 60)
+    after = client.get("/v1/calibration").json()
+    assert after["summary"] == found["summary"]
+    assert after["max_wrong"] == before["max_wrong"]
+    assert searched(client, queries)[0]["decision"] is not None
+
+
+def test_calibrating_again_needs_leave_and_a_clear_wish(serve):
+    client = serve(read_token="r", write_token="w")
+    for token, body, status in (("r", True, 403), ("w", False, 422)):
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = client.post("/v1/calibration", json={"with_reviews": body}, headers=headers)
+        assert answer.status_code == status
+
+
+def test_a_share_is_a_fraction(tmp_path):
+    with pytest.raises(InputError) as refused:
+        Settings(folder=tmp_path, review_share=2)
+    assert refused.value.field == "review_share"
 
 
 @pytest.mark.parametrize(
@@ -100,18 +183,18 @@ def test_the_queue_does_not_grow_without_bound(serve, world, ask):
 def test_reviews_survive_a_restart(tmp_path):
     path = tmp_path / FILE
     reviews = Reviews(path)
-    first, second = reviews.ask(question()), reviews.ask(question("y", None))
+    first, second = (reviews.ask(question(*some, **drawn())) for some in ((), ("y", None)))
     reviews.decide(second, "accept")
     reviews.close()
     again = Reviews(path)
-    assert len(again) == 1
+    assert len(again) == again.waiting(sampled=True) == 1
     assert [q["id"] for q in again.pending()] == [first]
     again.decide(first, "reject")
     assert [d["id"] for d in again.decided()] == [second, first]
     again.close()
-    queries, labels = read_reviews(path)
-    assert labels == ["y", None]
-    assert queries.kappa.tolist() == [np.inf, 3.0]
+    found = read_reviews(path)
+    assert found.labels == [None, "y"]
+    assert found.queries.kappa.tolist() == [3.0, np.inf]
 
 
 def test_questions_about_the_nearest_item_wait_no_more(client):
@@ -184,9 +267,10 @@ def test_reading_needs_reviews(tmp_path):
     with pytest.raises(InputError, match="surefind serve"):
         read_reviews(tmp_path)
     reviews = Reviews(tmp_path / FILE)
-    reviews.ask(question())
+    reviews.decide(reviews.ask(question()), "accept")
+    reviews.ask(question(**drawn()))
     reviews.close()
-    with pytest.raises(DegenerateError, match="nothing"):
+    with pytest.raises(DegenerateError, match=r"1 wait.* doubtful.*--review-share"):
         read_reviews(tmp_path)
 
 

@@ -162,6 +162,7 @@ def test_a_gallery_that_rescales_takes_vectors_of_any_length(serve):
 
 
 def test_after_a_change_answers_are_marked_as_stale(client, world):
+    client.app.state.service.renewer.close()  # or it would be renewed soon
     body = body_of(world, world.known[0])
     assert not client.post("/v1/search/vector", json=body).json()["stale"]
     client.post("/v1/items", json={"items": [{"vector": body["vectors"][0]}]})
@@ -171,6 +172,7 @@ def test_after_a_change_answers_are_marked_as_stale(client, world):
 def test_a_gallery_that_refuses_stale_decisions_is_in_conflict(serve, world):
     client = serve()
     client.app.state.service.gallery.on_stale = "refuse"
+    client.app.state.service.renewer.close()
     body = body_of(world, world.known[0])
     client.post("/v1/items", json={"items": [{"vector": body["vectors"][0]}]})
     assert client.post("/v1/search/vector", json=body).status_code == 409

@@ -2,8 +2,10 @@
 
 from surefind.decisions.calibration import Calibration, calibrate
 from surefind.decisions.decision import Decisions
+from surefind.decisions.drift import Alarm, Watch, WatchReport
 from surefind.decisions.gate import Gate, GateCounts
 from surefind.decisions.groups import GroupThreshold
+from surefind.decisions.identification import Identification, OperatingPoint
 from surefind.decisions.label_posterior import (
     LabelModel,
     LabelPosterior,
@@ -17,6 +19,7 @@ from surefind.decisions.risk import RiskCurve
 from surefind.decisions.signals import Signals, neighbour_signals
 
 __all__ = [
+    "Alarm",
     "Calibration",
     "Contribution",
     "Contributions",
@@ -24,11 +27,15 @@ __all__ = [
     "Gate",
     "GateCounts",
     "GroupThreshold",
+    "Identification",
     "LabelModel",
     "LabelPosterior",
+    "OperatingPoint",
     "RiskCurve",
     "Signals",
     "Votes",
+    "Watch",
+    "WatchReport",
     "calibrate",
     "fit_label_model",
     "label_posterior",

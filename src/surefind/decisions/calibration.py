@@ -4,15 +4,18 @@ Calibration queries are split at random (`groups.fit_split`). One part fits the 
 answered label is right and plans a sequence of thresholds; the other, which nothing was fitted to, tests
 them (`risk`). Because the parts are independent, the guarantee holds for any number of queries:
 
-    P(wrong | match) <= max_wrong   with probability at least ``confidence`` over the calibration queries.
+    P(wrong | match) <= max_wrong   with probability at least ``confidence`` over the calibration queries,
+
+and with ``max_fpir`` also P(match | unknown) <= max_fpir, both at once (`risk`). What each threshold does
+to unknown and to enrolled queries: `identification`.
 
 The floor, below which there is no match, is the highest value with at most ``max_missed`` of right
 answers below it (with the same confidence, from the testing part), and never above ½ or the threshold:
 whatever is rejected is more likely wrong than right. How a query is then answered: `decision`.
 
 **Gate.** Queries with a novelty p-value pass the gate first (`gate`), in the calibration as in a search.
-Those that pass are split, fitted to and tested; coverage, and the number of queries that would be enough,
-count all of them. ``max_missed`` is about right answers that pass.
+The probability is fitted to those that pass; coverage, FPIR and FNIR count all of them, those that are
+stopped as no match. ``max_missed`` is about right answers that pass.
 
 **Not reached.** If no threshold passes, ``threshold`` is None, nothing is a match, and ``more_queries``
 estimates how many more are needed for a chance of 90 %; None if more of the same would not help.
@@ -44,10 +47,12 @@ from surefind.decisions.groups import (
     FIT_FRACTION,
     GroupThreshold,
     as_number,
+    draw_parts,
     fit_split,
     group_names,
     group_thresholds,
 )
+from surefind.decisions.identification import Identification
 from surefind.decisions.probability import Contributions, MatchProbability, measure_contributions
 from surefind.decisions.risk import LIKELY, RiskCurve, least_accepted, more_queries, safe_floor
 from surefind.decisions.signals import Signals
@@ -55,7 +60,7 @@ from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_correct
 
-FORMAT = 3
+FORMAT = 4
 LEAST_QUERIES = 20
 HIGHEST_FLOOR = 0.5
 QUANTILES = 101
@@ -75,9 +80,11 @@ class Calibration:
     Attributes:
         model: The probability that an answered label is right.
         risk_curve: Coverage, wrong rate and bound over the planned thresholds.
+        identification: What they do to unknown and to enrolled queries.
         floor: Below it there is no match.
         groups: Groups of queries, if they were given.
         max_wrong: Highest wrong-match rate allowed.
+        max_fpir: Highest share of unknown queries that may be a match; None if nothing was promised.
         confidence: With what probability.
         max_missed: Highest fraction of right answers below the floor, of those that pass the gate.
         gate: Which queries may be a match at all; None if the calibration queries had no novelty.
@@ -85,7 +92,7 @@ class Calibration:
         queries: Calibration queries.
         unknown: Those whose label is not in the gallery.
         right: Those answered right.
-        fitted: Queries of the fitting part; the others that passed the gate tested the thresholds.
+        fitted: Queries that the probability was fitted to; the others that passed the gate tested it.
         more_queries: If not reached: how many more are needed, None if more would not help. 0 if reached.
         contributions: What each signal adds; None if not measured or all answers have one outcome.
         limits: Limits of the reasons.
@@ -97,9 +104,11 @@ class Calibration:
 
     model: MatchProbability
     risk_curve: RiskCurve
+    identification: Identification
     floor: float
     groups: tuple[GroupThreshold, ...]
     max_wrong: float
+    max_fpir: float | None
     confidence: float
     max_missed: float
     gate: Gate | None
@@ -204,16 +213,26 @@ class Calibration:
         return calibration
 
     def _result(self) -> str:
-        target = f"{self.max_wrong:.2%} wrong matches with {self.confidence:.0%} confidence"
+        strangers = (
+            "" if self.max_fpir is None else f" and {self.max_fpir:.2%} of the unknown matched"
+        )
+        target = (
+            f"{self.max_wrong:.2%} wrong matches{strangers} with {self.confidence:.0%} confidence"
+        )
         curve, i = self.risk_curve, self.risk_curve.chosen
         if i is not None:
             return (
                 f"Target reached: {target}. From a probability of {curve.thresholds[i]:.4f} up "
                 f"an answer is a match: {curve.accepted[i]:,} held-out queries "
                 f"({curve.coverage[i]:.1%}), {curve.wrong[i]:,} of them wrong; the true rate is at "
-                f"most {curve.upper_bound[i]:.2%}."
+                f"most {curve.upper_bound[i]:.2%}.{self._of_kinds(i)}"
             )
         failed = f"Target not reached: {target}. Nothing is answered as a match"
+        if self.max_fpir is not None and self._strangers_needed > self.identification.unknown:
+            return (
+                f"{failed}: that promise needs {self._strangers_needed:,} unknown queries to test it, even "
+                f"if none is a match, and {self.identification.unknown:,} tested it."
+            )
         if self.more_queries is not None:
             return (
                 f"{failed}. At the observed error rates, about {self.queries + self.more_queries:,} "
@@ -227,6 +246,25 @@ class Calibration:
             f"{lowest:.2%} of the answers were wrong. Allow a higher max_wrong, or improve the "
             "embeddings or the gallery."
         )
+
+    @property
+    def _strangers_needed(self) -> int:
+        return 0 if self.max_fpir is None else least_accepted(self.max_fpir, self.confidence)
+
+    def _of_kinds(self, i: int) -> str:
+        """Say what a threshold does to unknown and to enrolled queries."""
+        found, said = self.identification, ""
+        if found.unknown:
+            said += (
+                f" Of {found.unknown:,} unknown ones {found.false_positives[i]:,} are a match (FPIR "
+                f"at most {found.fpir_bounds[1][i]:.2%})."
+            )
+        if found.enrolled:
+            said += (
+                f" Of {found.enrolled:,} enrolled ones {found.missed[i]:,} are not answered right (FNIR "
+                f"{found.fnir[i]:.1%})."
+            )
+        return said
 
     def _guard(self) -> str:
         """Say what the gate did, or that there is none."""
@@ -258,6 +296,7 @@ def calibrate(
     enrolled: Any,
     novelty: Any = None,
     max_wrong: float = 0.01,
+    max_fpir: float | None = None,
     confidence: float = 0.95,
     max_false_alarms: float = 0.01,
     max_missed: float = 0.05,
@@ -273,6 +312,8 @@ def calibrate(
         enrolled: Whether the query's label is in the gallery at all (q).
         novelty: p-value of each query (q); None for no gate.
         max_wrong: Highest fraction of wrong answers among matches, between 0 and 1.
+        max_fpir: Highest share of unknown queries that may be a match, between 0 and 1; None to promise
+            nothing about it.
         confidence: With what probability this is kept, between 0 and 1.
         max_false_alarms: α of the gate, between 0 and 0.1.
         max_missed: Highest fraction of right answers, of those that pass the gate, that become no_match,
@@ -290,7 +331,19 @@ def calibrate(
         DegenerateError: If there are fewer than 20 queries, or fewer than 20 pass the gate.
     """
     good, known = _checked(signals, right, enrolled)
-    _check_target(len(signals), max_wrong=max_wrong, confidence=confidence, max_missed=max_missed)
+    _check_target(
+        len(signals),
+        max_wrong=max_wrong,
+        max_fpir=max_fpir,
+        confidence=confidence,
+        max_missed=max_missed,
+    )
+    if max_fpir is not None and known.all():
+        raise DegenerateError(
+            "max_fpir is about queries whose label is not in the gallery, and there are none.",
+            field="max_fpir",
+            hint="Give some with the label None, or leave max_fpir out.",
+        )
     names = group_names(groups, len(signals))
     gate = Gate(float(max_false_alarms))
     counts, through = None, np.ones(len(signals), dtype=bool)
@@ -299,17 +352,21 @@ def calibrate(
         counts, through = GateCounts.of(outcome, known), outcome == "pass"
         _check_passing(int(through.sum()), len(signals), gate)
     target = {"max_wrong": float(max_wrong), "confidence": float(confidence)}
-    tested, answered = signals[through], good[through]
-    split = fit_split(tested, answered, rng=rng)
+    split = fit_split(signals, good, known, through, rng=rng)
     model, held = split.model, split.held
-    curve = split.curve(np.ones(len(tested), dtype=bool), **target).of_all(float(through.mean()))
-    by_group = group_thresholds(names[through], split, curve.threshold, **target)
-    reliable = split.chance[held][answered[held]]
+    promised = target | {"max_fpir": None if max_fpir is None else float(max_fpir)}
+    curve = split.curve(np.ones(len(signals), dtype=bool), **promised)  # type: ignore[arg-type]
+    by_group = group_thresholds(names, split, curve.threshold, **promised)  # type: ignore[arg-type]
+    tested, answered = signals[through], good[through]
+    reliable = split.chance[held][(good & through)[held]]
     floor = safe_floor(reliable, max_missed=max_missed, confidence=confidence)
     one_outcome = bool(answered.all() or not answered.any())
     return Calibration(
         model=model,
         risk_curve=curve,
+        identification=Identification.count(
+            curve.thresholds, split.chance[held], good[held], known[held], float(confidence)
+        ),
         floor=min(floor, HIGHEST_FLOOR),
         groups=tuple(by_group),
         max_missed=float(max_missed),
@@ -318,9 +375,9 @@ def calibrate(
         queries=len(signals),
         unknown=int((~known).sum()),
         right=int(good.sum()),
-        fitted=len(split.fit),
+        fitted=int(through[split.fit].sum()),
         more_queries=more_queries(
-            curve, len(signals), fitted_share=len(split.fit) / len(tested), **target
+            curve, len(signals), fitted_share=len(split.fit) / len(signals), **target
         ),
         contributions=(
             measure_contributions(tested, answered, strength=split.strength, rng=rng)
@@ -335,8 +392,31 @@ def calibrate(
             *_notes(answered, known, by_group),
             *((UNLIKE_TRAINING,) if counts is not None and counts.suspicious(gate) else ()),
         ),
-        **target,
+        **promised,  # type: ignore[arg-type]
     )
+
+
+def held_out_probability(
+    calibration: Calibration, signals: Signals, *, novelty: Any = None, rng: np.random.Generator
+) -> Float[np.ndarray, " q"]:
+    """Return the probability of the calibration's own queries, of those that it was not fitted to.
+
+    Args:
+        calibration: Made of these queries.
+        signals: Theirs, as they were given to `calibrate`.
+        novelty: As it was given to `calibrate`.
+        rng: In the state in which `calibrate` got its own, so that it draws the same split.
+
+    Returns:
+        Probabilities (q); NaN for queries that fitted them, and for those that did not pass the gate.
+    """
+    through = np.ones(len(signals), dtype=bool)
+    if calibration.gate is not None:
+        through = calibration.gate.outcome(read_novelty(novelty, len(signals))) == "pass"
+    (_, tested), _ = draw_parts(through, rng)
+    found = np.full(len(signals), np.nan)
+    found[tested] = calibration.probability(signals)[tested]
+    return found
 
 
 def _checked(
@@ -352,15 +432,20 @@ def _checked(
     return good, known
 
 
-def _check_target(queries: int, *, max_wrong: float, confidence: float, max_missed: float) -> None:
-    fractions = {"max_wrong": max_wrong, "confidence": confidence, "max_missed": max_missed}
+def least_queries(max_wrong: float, confidence: float) -> int:
+    """Return how many calibration queries could pass if all were a match and none was wrong."""
+    tested = least_accepted(max_wrong, confidence) / (1 - FIT_FRACTION)
+    return max(LEAST_QUERIES, int(tested) + 1)
+
+
+def _check_target(queries: int, **fractions: float | None) -> None:
     for name, value in fractions.items():
-        if not 0 < value < 1:
+        if value is not None and not 0 < value < 1:
             raise InputError(
                 f"{name} must lie between 0 and 1, both excluded; got {value!r}.", field=name
             )
     if queries < LEAST_QUERIES:
-        least = int(least_accepted(max_wrong, confidence) / (1 - FIT_FRACTION)) + 1
+        least = least_queries(fractions["max_wrong"], fractions["confidence"])  # type: ignore[arg-type]
         raise DegenerateError(
             f"{queries} calibration queries are too few: give at least {LEAST_QUERIES}, and for this "
             f"target at least {least}."

@@ -5,6 +5,8 @@ nothing is fitted to the other two thirds, so what they say of a threshold is in
 planned. Each query of the fitting part also has a probability by a fit that did not see it, from `FOLDS`
 folds. Folds that take turns (cross-fitting) would test every query, but the model of one fold depends on
 queries that another one tests, so their pooled counts are not binomial; we know no exact bound for them.
+Of queries that a gate stopped, a third is set aside too: nothing is fitted to them, and the others count
+among those that are tested, with a probability below every threshold.
 
 **Groups.** A group whose own queries pass the fixed-sequence test gets its own threshold, with the same
 guarantee for that group. A group whose wrong-match rate at the common threshold is significantly above
@@ -27,6 +29,7 @@ from jaxtyping import Bool, Float
 from surefind.decisions.probability import FOLDS, MatchProbability, choose_strength, fit_probability
 from surefind.decisions.risk import (
     RiskCurve,
+    Strangers,
     least_accepted,
     lower_bound,
     plan_thresholds,
@@ -51,40 +54,74 @@ class Split:
         strength: Of its penalties, see `choose_strength`.
         fit: Rows of the fitting part.
         held: Rows of the testing part.
-        chance: Probability of each query (q).
+        through: Which queries passed the gate (q).
+        chance: Probability of each query (q), -∞ if a gate stopped it.
         unseen: The same by fits that did not see the query (q); of the fitting part only.
         right: Which answers are right (q).
+        enrolled: Which queries have a label that is in the gallery (q).
     """
 
     model: MatchProbability
     strength: float
     fit: np.ndarray
     held: np.ndarray
+    through: np.ndarray
     chance: np.ndarray
     unseen: np.ndarray
     right: np.ndarray
+    enrolled: np.ndarray
 
     def curve(
-        self, members: Bool[np.ndarray, " q"], *, max_wrong: float, confidence: float
+        self,
+        members: Bool[np.ndarray, " q"],
+        *,
+        max_wrong: float,
+        confidence: float,
+        max_fpir: float | None = None,
     ) -> RiskCurve:
         """Plan thresholds on the fitting part and test them on the other, of the members only."""
-        target = {"max_wrong": max_wrong, "confidence": confidence}
         own, test = self.fit[members[self.fit]], self.held[members[self.held]]
+        target: dict[str, Any] = {"max_wrong": max_wrong, "confidence": confidence}
+        if max_fpir is not None:
+            fitted, tested = (rows[~self.enrolled[rows]] for rows in (own, test))
+            target["strangers"] = Strangers(self.unseen[fitted], self.chance[tested], max_fpir)
+        some = own[self.through[own]]
+        trials = int(self.through[test].sum())
         plan = plan_thresholds(
-            self.chance[own], self.unseen[own], self.right[own], trials=len(test), **target
+            self.chance[some], self.unseen[some], self.right[some], trials=trials, **target
         )
         return walk_thresholds(plan, self.chance[test], self.right[test], **target)
 
 
 def fit_split(
-    signals: Signals, right: Bool[np.ndarray, " q"], *, rng: np.random.Generator
+    signals: Signals,
+    right: Bool[np.ndarray, " q"],
+    enrolled: Bool[np.ndarray, " q"],
+    through: Bool[np.ndarray, " q"],
+    *,
+    rng: np.random.Generator,
 ) -> Split:
-    """Draw the parts and fit the probability."""
-    fit, held = np.array_split(rng.permutation(len(signals)), [int(FIT_FRACTION * len(signals))])
-    unseen = np.full(len(signals), np.nan)
-    strength, unseen[fit] = choose_strength(signals[fit], right[fit], np.arange(len(fit)) % FOLDS)
-    model = fit_probability(signals[fit], right[fit], strength=strength)
-    return Split(model, strength, fit, held, model(signals), unseen, right)
+    """Draw the parts and fit the probability to those of the fitting part that passed the gate."""
+    (some, tested), (aside, stopped) = draw_parts(through, rng)
+    fit, held = np.concatenate([some, aside]), np.concatenate([tested, stopped])
+    unseen = np.full(len(signals), -np.inf)
+    strength, unseen[some] = choose_strength(
+        signals[some], right[some], np.arange(len(some)) % FOLDS
+    )
+    model = fit_probability(signals[some], right[some], strength=strength)
+    chance = np.where(through, model(signals), -np.inf)
+    return Split(model, strength, fit, held, through, chance, unseen, right, enrolled)
+
+
+def draw_parts(
+    through: Bool[np.ndarray, " q"], rng: np.random.Generator
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Draw rows to fit and rows to test with: of queries that passed the gate, and of the others."""
+    passed, stopped = (
+        np.array_split(rows, [int(FIT_FRACTION * len(rows))])
+        for rows in (rng.permutation(np.flatnonzero(kind)) for kind in (through, ~through))
+    )
+    return passed, stopped
 
 
 @dataclass(frozen=True)
@@ -95,7 +132,7 @@ class GroupThreshold:
         name: The group.
         status: "own" (its own test passed), "common" (it uses the common threshold), or "refused".
         threshold: Least probability of a match; None: nothing is.
-        queries: Queries of the group in the testing part.
+        queries: Queries of the group in the testing part that passed the gate.
         accepted: Those at or above the threshold that was looked at: its own, else the common one.
         wrong: Wrong answers among them.
     """
@@ -109,16 +146,24 @@ class GroupThreshold:
 
 
 def group_thresholds(
-    names: np.ndarray, split: Split, common: float | None, *, max_wrong: float, confidence: float
+    names: np.ndarray,
+    split: Split,
+    common: float | None,
+    *,
+    max_wrong: float,
+    confidence: float,
+    max_fpir: float | None = None,
 ) -> list[GroupThreshold]:
     """Return the threshold of every group, sorted by name; ``names`` are those of `group_names`."""
     target = {"max_wrong": max_wrong, "confidence": confidence}
     thresholds = []
     for name in sorted({name for name in names if name is not None}):
         members = names == name
-        test = split.held[members[split.held]]
-        enough = len(test) >= least_accepted(**target) and members[split.fit].any()
-        own = split.curve(members, **target) if enough else None
+        test = split.held[(members & split.through)[split.held]]
+        enough = (
+            len(test) >= least_accepted(**target) and (members & split.through)[split.fit].any()
+        )
+        own = split.curve(members, max_fpir=max_fpir, **target) if enough else None
         thresholds.append(
             _group_threshold(name, own, common, split.chance[test], split.right[test], **target)
         )

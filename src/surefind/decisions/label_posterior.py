@@ -134,6 +134,10 @@ class Votes:
     def __len__(self) -> int:
         return len(self.scores)
 
+    def some(self, which: Bool[np.ndarray, " q"]) -> "Votes":
+        """Return the neighbours of some of the queries."""
+        return Votes(self.scores[which], self.labels[which], self.sizes[which], self.unseen)
+
     @cached_property
     def segments(self) -> tuple[Int[np.ndarray, "q k"], Bool[np.ndarray, "q k"]]:
         """Numbers of the labels, distinct between rows, and each label's neighbour of highest score."""

@@ -54,6 +54,12 @@ Two starts that share the error (the fallback procedure, Wiens 2003: level δ_i 
 the step before if that passed) control it too. They are left out: half of the error raises n_0 from 299 to
 368, and in a first trial on simulated worlds they refused about as often as one start.
 
+**Two promises.** With ``max_fpir`` a threshold passes only if its FPIR, the share of unknown queries that
+are a match (`surefind.decisions.identification`), has an upper bound of at most that too. A threshold that
+breaks either promise is chosen only if t*, now the first that breaks one of them, passed both tests, so
+also that of the promise it breaks: the error is not divided (an intersection-union test, Berger 1982). The
+chance to pass both is predicted as the product of the two.
+
 **Floor.** `safe_floor` bounds a quantile by an order statistic (a one-sided tolerance limit, Wilks 1941).
 
 **More queries.** For a target that was not reached, `more_queries` finds the number with which the chance
@@ -65,6 +71,7 @@ Ties: queries of equal probability are accepted together; equal thresholds are o
 
     Angelopoulos, Bates, Candès, Jordan, Lei: Learn then Test: Calibrating Predictive Algorithms to Achieve
         Risk Control. arXiv:2110.01052, 2021.
+    Berger: Multiparameter Hypothesis Testing and Acceptance Sampling. Technometrics 24, 1982.
     Geifman, El-Yaniv: Selective Classification for Deep Neural Networks. NeurIPS 2017.
     Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial.
         Biometrika 26, 1934.
@@ -73,7 +80,7 @@ Ties: queries of equal probability are accepted together; equal thresholds are o
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -106,7 +113,7 @@ class RiskCurve:
         thresholds: Least probability of a match, falling.
         accepted: Queries at or above it.
         wrong: Wrong answers among them.
-        coverage: Fraction of all queries accepted, those included that a gate stopped before the test.
+        coverage: Fraction of the queries accepted; those that a gate stopped are among the queries.
         wrong_rate: Fraction of wrong answers among the accepted; 0 where there is none.
         upper_bound: Clopper-Pearson bound of the true rate, each by itself.
         first: Index of the first threshold tested.
@@ -127,15 +134,27 @@ class RiskCurve:
         """Least probability of a match, None if no threshold is known to be good enough."""
         return None if self.chosen is None else self.thresholds[self.chosen]
 
-    def of_all(self, share: float) -> "RiskCurve":
-        """Return the curve with coverage as a fraction of all queries, of which ``share`` was split."""
-        return replace(self, coverage=tuple(share * covered for covered in self.coverage))
-
     @property
     def informative(self) -> tuple[int, ...]:
         """Indices of thresholds that accepted 30 queries or more, or else as many as any did."""
         least = max(1, min(LEAST_SEEN, max(self.accepted)))
         return tuple(i for i, accepted in enumerate(self.accepted) if accepted >= least)
+
+
+@dataclass(frozen=True, eq=False)
+class Strangers:
+    """Unknown queries, for the promise that few of them are a match.
+
+    Attributes:
+        fitted: Probabilities of those of the fitting part, by fits that did not see them; below every
+            threshold if a gate stopped them.
+        tested: Probabilities of those of the testing part.
+        max_fpir: Highest share of them that may be a match.
+    """
+
+    fitted: np.ndarray
+    tested: np.ndarray
+    max_fpir: float
 
 
 @dataclass(frozen=True)
@@ -182,6 +201,7 @@ def plan_thresholds(
     trials: int,
     max_wrong: float,
     confidence: float,
+    strangers: Strangers | None = None,
 ) -> ThresholdPlan:
     """Fix thresholds and the place to start, from the fitting part alone.
 
@@ -192,6 +212,7 @@ def plan_thresholds(
         trials: How many queries the testing part has.
         max_wrong: Highest wrong-match rate allowed.
         confidence: With what probability.
+        strangers: Unknown queries, if few of them may be a match; how many are tested counts, not how.
 
     Returns:
         The sequence to test.
@@ -203,7 +224,8 @@ def plan_thresholds(
     thresholds = np.unique(np.sort(probability)[::-1][counts - 1])[::-1]
     taken, _ = _counts(thresholds, probability, right)
     # The fits that did not see a query have scales of their own: the same fraction is compared.
-    accepted, wrong = _counts(np.sort(unseen)[::-1][taken - 1], unseen, right)
+    comparable = np.sort(unseen)[::-1][taken - 1]
+    accepted, wrong = _counts(comparable, unseen, right)
     quantiles = (np.arange(RATES) + 0.5) / RATES
     counted = betaincinv((wrong + 0.5)[:, None], (accepted - wrong + 0.5)[:, None], quantiles)
     doubt = np.cumsum(1 - np.sort(unseen)[::-1])[accepted - 1] / accepted
@@ -212,10 +234,31 @@ def plan_thresholds(
     chance = chance_to_pass(
         taken / (n + 1), rates, seen=n, trials=trials, max_wrong=max_wrong, confidence=confidence
     )
+    if strangers is not None:
+        chance = chance * _chance_with(strangers, comparable, quantiles, confidence)
     # With too few queries none can pass; the loosest then says most about the data.
     failure = 1 - np.minimum(chance, 1)
     first = int(np.flatnonzero(failure <= AS_GOOD * failure.min())[-1])
     return ThresholdPlan(tuple(map(float, thresholds)), first)
+
+
+def _chance_with(
+    strangers: Strangers,
+    thresholds: Float[np.ndarray, " t"],
+    quantiles: Float[np.ndarray, " r"],
+    confidence: float,
+) -> Float[np.ndarray, " t"]:
+    """Predict the probability that each threshold keeps the FPIR, from unknown queries of the fit."""
+    from scipy.special import bdtr, betaincinv
+
+    trials = len(strangers.tested)
+    if trials < least_accepted(strangers.max_fpir, confidence):
+        return np.zeros(len(thresholds))
+    matched = (strangers.fitted[None] >= thresholds[:, None]).sum(axis=1)
+    missed = len(strangers.fitted) - matched
+    rates = betaincinv((matched + 0.5)[:, None], (missed + 0.5)[:, None], quantiles)
+    allowed = most_wrong(trials, strangers.max_fpir, confidence)
+    return np.asarray(bdtr(allowed, trials, rates).mean(axis=1))
 
 
 def chance_to_pass(
@@ -270,11 +313,17 @@ def walk_thresholds(
     *,
     max_wrong: float,
     confidence: float,
+    strangers: Strangers | None = None,
 ) -> RiskCurve:
     """Test the planned thresholds in order on the testing part, which nothing was fitted to."""
-    accepted, wrong = _counts(np.array(plan.thresholds), probability, right)
+    thresholds = np.array(plan.thresholds)
+    accepted, wrong = _counts(thresholds, probability, right)
     bound = upper_bound(wrong, accepted, confidence)
     passed = bound[plan.first :] <= max_wrong
+    if strangers is not None:
+        matched = (strangers.tested[None] >= thresholds[plan.first :, None]).sum(axis=1)
+        share = upper_bound(matched, len(strangers.tested), confidence)
+        passed &= share <= strangers.max_fpir
     run = len(passed) if passed.all() else int(passed.argmin())
     return RiskCurve(
         thresholds=plan.thresholds,

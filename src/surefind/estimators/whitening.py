@@ -58,7 +58,7 @@ from surefind.errors import DegenerateError, InputError
 from surefind.models.vectors import Vectors
 from surefind.pairs.blocks import blocks
 from surefind.pairs.relations import Classes, PairList, Relation
-from surefind.retrieval.search import highest_cosines
+from surefind.retrieval.search import nearest_one
 
 MetricName = Literal["identity", "whitened", "auto"]
 METRICS = get_args(MetricName)
@@ -380,7 +380,7 @@ def _search(
     # In the scatter's own basis: the rotation back would change no cosine.
     rotated = (h - mean) @ directions
     spaces = (h, *(normalize(rotated * _factors(variances, ridge)) for ridge in RIDGES))
-    found = [own[highest_cosines(u, u, 1, exclude_self=True)[0][:, 0]] == own for u in spaces]
+    found = [own[nearest_one(u, u, exclude_self=True)] == own for u in spaces]
     return found[0], torch.stack(found[1:])
 
 

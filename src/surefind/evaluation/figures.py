@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from surefind.decisions.identification import Identification
 from surefind.dependencies import require
 from surefind.evaluation.artifacts import SpherePoints
 from surefind.evaluation.results import CorruptionCurve, KappaHistogram, Result
@@ -361,6 +362,34 @@ def kappa_chart(edges: Sequence[Any], counts: Mapping[str, Sequence[int]], alt: 
         axes.margins(x=0)
         _plain_powers(axes.xaxis, edges[-1] - edges[0])
         axes.spines["left"].set_visible(False)
+        _legend(figure, "upper", 2)
+        return _svg(figure, alt)
+
+
+def identification_chart(found: Identification, threshold: float | None, alt: str) -> str:
+    """Draw FNIR against FPIR over all thresholds, with exact bounds, and the threshold that is used."""
+    fpir, fnir = np.array(found.fpir), np.array(found.fnir)
+    least = 0.5 / max(found.unknown, 1)
+    x, highest = np.maximum(fpir, least), np.array(found.fpir_bounds[1])
+    low, high = (np.array(bound) for bound in found.fnir_bounds)
+    with _axes(5, 3.2) as (figure, axes):
+        confidence = f"{found.confidence:.0%}"
+        axes.fill_between(
+            x, low, high, color=LIGHT["blue"], alpha=0.16, label=f"FNIR, {confidence} bounds"
+        )
+        axes.plot(x, fnir, color=LIGHT["blue"], label="measured")
+        axes.plot(highest, fnir, ":", color=LIGHT["orange"], label=f"FPIR at most ({confidence})")
+        if threshold is not None:
+            at = found.thresholds.index(threshold)
+            axes.plot(x[at], fnir[at], "o", color=LIGHT["slate"], label="the threshold in use")
+        axes.set(
+            xscale="log",
+            xlim=(least, 1),
+            ylim=(0, 1.01),
+            xlabel="FPIR: unknown queries that are a match",
+            ylabel="FNIR: enrolled ones missed",
+        )
+        _plain_powers(axes.xaxis, -np.log10(least))
         _legend(figure, "upper", 2)
         return _svg(figure, alt)
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from surefind.dependencies import require
 from surefind.embeddings import kappa_to_json, novelty_to_json
 from surefind.gallery.engine import Id, Label, Records
+from surefind.gallery.items import read_query_ids
 from surefind.gallery.ranking import Found, objects
 
 LEAST_SHARE = 0.01
@@ -160,6 +162,55 @@ class Answers:
             )
         return listed
 
+    def to_arrow(self, ids: Any = None) -> Any:
+        """Return a table of Arrow with a row for each query, for Parquet, DuckDB, Polars and the like.
+
+        Columns, in this order, of types that do not depend on the values, so that the tables of several
+        searches can be concatenated:
+
+            query               string                  its id, or the number of its row
+            label               string                  the answered label
+            probability         float64                 that it is right, as calibrated
+            decision            string                  "match", "review" or "no_match"
+            reasons             list of strings         why it is no match
+            gate                string                  "unlike", "unusual" or "pass"
+            novelty             float64                 its p-value
+            kappa               float64                 its concentration, infinite where that is not known
+            none                float64                 that no label is right, by the neighbourhood alone
+            candidates          list of strings         the most probable labels, at most 5
+            label_probability   list of float64         theirs, by the neighbourhood alone
+            neighbours          list of structs         id, label, score, kappa, payload (JSON), best first
+            stale               bool                    whether the calibration was for something else
+            rank                string                  what the neighbours are ordered by
+
+        A column of Arrow has one type, and ids and labels of a gallery have two: they are all strings here,
+        integers in decimal digits. So 1 and "1", which a gallery tells apart, look alike. What is not known
+        is null: decision, probability and reasons without a calibration, gate without a gate, novelty and
+        labels where there are none.
+
+        Args:
+            ids: A string or an integer for each query, which may repeat; its row's number by default.
+
+        Returns:
+            A `pyarrow.Table`.
+        """
+        return _arrow_table(self, [*map(str, read_query_ids(ids, len(self)))])
+
+    def to_pandas(self, ids: Any = None) -> Any:
+        """Return a data frame of pandas with a row for each query.
+
+        The columns are those of `to_arrow`, converted: numbers that are null are NaN, lists are arrays, and
+        neighbours are arrays of dicts (``frame.explode("neighbours")`` gives a row for each of them).
+
+        Args:
+            ids: As for `to_arrow`.
+
+        Returns:
+            A `pandas.DataFrame`.
+        """
+        require("pandas", "make a data frame of answers", extra=None)
+        return self.to_arrow(ids).to_pandas()
+
 
 def answers_of(
     found: Found,
@@ -203,11 +254,11 @@ def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[di
         ks: How many neighbours each query gets; all of them by default.
 
     Returns:
-        ``{label, label_probability, none, decision, probability, reasons, kappa, novelty, neighbours,
+        ``{label, label_probability, none, decision, probability, reasons, gate, kappa, novelty, neighbours,
         evidence}`` for each query: probabilities of labels as ``[{label, probability}]``, a neighbour as
         ``{id, label, score, kappa, payload}``, evidence as ``[{label, probability, items: [{id, cosine,
-        payload}]}]``. Without a calibration decision and probability are None, reasons empty; novelty is
-        None if the query came without.
+        payload}]}]``. Without a calibration decision and probability are None, reasons empty; gate is None
+        without one, and novelty if the query came without.
     """
     nothing = [None] * len(answers)
     decision, probability = answers.decision, answers.probability
@@ -228,6 +279,7 @@ def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[di
             "decision": decided,
             "probability": chance,
             "reasons": list(why),
+            "gate": gate,
             "kappa": kappa_to_json(own),
             "novelty": p_value,
             "neighbours": [
@@ -245,6 +297,7 @@ def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[di
             decided,
             chance,
             why,
+            gate,
             own,
             p_value,
             *columns,
@@ -258,6 +311,7 @@ def answer_records(answers: Answers, ks: Sequence[int] | None = None) -> list[di
                 nothing if decision is None else decision.tolist(),
                 nothing if probability is None else probability.tolist(),
                 [()] * len(answers) if answers.reasons is None else answers.reasons,
+                nothing if answers.gate is None else answers.gate.tolist(),
                 answers.kappa.tolist(),
                 nothing if answers.novelty is None else answers.novelty.tolist(),
                 answers.ids.tolist(),
@@ -285,3 +339,52 @@ def _evidence_record(answers: Answers, row: int) -> list[dict[str, Any]]:
         }
         for found in answers.evidence(row)
     ]
+
+
+def _arrow_table(answers: Answers, queries: Sequence[str]) -> Any:
+    arrow = require("pyarrow", "make a table of answers")
+    text, real, flag = arrow.string(), arrow.float64(), arrow.bool_()
+
+    def column(values: Any, kind: Any) -> Any:
+        return arrow.nulls(len(answers), kind) if values is None else arrow.array(values, kind)
+
+    def in_rows(starts: Any, values: Any) -> Any:
+        return arrow.ListArray.from_arrays(arrow.array(starts, arrow.int32()), values)
+
+    # Payloads as they are stored: these were decoded for the answers, and need not be written again.
+    payload = np.take_along_axis(answers.found.payload, answers.found.best, axis=1)
+    neighbours = {
+        "id": column(_texts(answers.ids), text),
+        "label": column(_texts(answers.labels), text),
+        "score": column(answers.scores.ravel(), real),
+        "kappa": column(answers.item_kappa.ravel(), real),
+        "payload": column(payload.ravel().tolist(), text),
+    }
+    there = answers.candidates != np.array(None, dtype=object)  # of each element
+    likely = np.append(0, np.cumsum(there.sum(axis=1)))
+    return arrow.table({
+        "query": column(queries, text),
+        "label": column(_texts(answers.label), text),
+        "probability": column(answers.probability, real),
+        "decision": column(_texts(answers.decision), text),
+        "reasons": column(answers.reasons, arrow.list_(text)),
+        "gate": column(_texts(answers.gate), text),
+        "novelty": column(answers.novelty, real),
+        "kappa": column(answers.kappa, real),
+        "none": column(answers.none, real),
+        "candidates": in_rows(likely, column(_texts(answers.candidates[there]), text)),
+        "label_probability": in_rows(likely, column(answers.label_probability[there], real)),
+        "neighbours": in_rows(
+            np.arange(len(answers) + 1) * answers.k,
+            arrow.StructArray.from_arrays(list(neighbours.values()), names=list(neighbours)),
+        ),
+        "stale": column(np.full(len(answers), answers.stale), flag),
+        "rank": column([answers.rank] * len(answers), text),
+    })
+
+
+def _texts(values: np.ndarray | None) -> list[str | None] | None:
+    """Return ids or labels of any shape as one list of texts."""
+    if values is None:
+        return None
+    return [None if value is None else str(value) for value in values.ravel().tolist()]

@@ -95,6 +95,10 @@ class Engine(Protocol):
         """Whether changes are refused."""
 
     @property
+    def exclusive(self) -> bool:
+        """Whether nobody else changes the records that are seen here."""
+
+    @property
     def metadata(self) -> Metadata:
         """What `set_metadata` kept."""
 

@@ -92,6 +92,11 @@ class FaissEngine:
         return self._index
 
     @property
+    def exclusive(self) -> bool:
+        """Whether nobody else changes the records that are seen here: always."""
+        return True
+
+    @property
     def read_only(self) -> bool:
         """Whether changes are refused."""
         return self._store is None and self._folder is not None
@@ -151,7 +156,7 @@ class FaissEngine:
     def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""
         if store := self._writable():
-            store.set_metadata(metadata, self._table.total)
+            store.set_metadata(metadata, self.metadata, self._table.total)
         self.metadata = dict(metadata)
 
     def persist(self, folder: Path) -> None:

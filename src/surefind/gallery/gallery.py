@@ -8,32 +8,32 @@ a folder.
 A search returns neighbours and a posterior over labels (`surefind.decisions.label_posterior`), which is
 fitted to the gallery's own items when it is first needed, and again when the gallery has grown or shrunk by
 a tenth. After `Gallery.calibrate` a search also returns, per query, the probability that the answered label
-is right and a decision. A calibration holds for one content, one model and one way of
-searching (`surefind.gallery.calibration_record`); when one of them changes, decisions are refused, or
-marked as stale, as the user chose.
+is right and a decision. A calibration holds for one content, one model and one way of searching
+(`surefind.gallery.calibration_record`); when items come and go it is renewed (`surefind.gallery.renewal`),
+or decisions are marked as stale or refused, as the user chose. Whether queries still look like the
+calibration's is watched (`Gallery.watch`).
 
 One gallery may be used by many threads; its calls wait for each other.
 """
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefind.decisions.calibration import Calibration
+from surefind.decisions.calibration import Calibration, least_queries
+from surefind.decisions.drift import WatchReport
 from surefind.decisions.label_posterior import LabelModel
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery.answers import Answers, Item, answers_of
-from surefind.gallery.calibration_record import (
-    METADATA,
-    answered,
-    fit_record,
-    is_stale,
-    stored_record,
-)
-from surefind.gallery.engine import Engine, Id, Records
+from surefind.gallery.audit import audit_items
+from surefind.gallery.calibration_queries import CalibrationQueries
+from surefind.gallery.calibration_record import Target, answered, stale_error
+from surefind.gallery.engine import Engine, Id, Label, Records
+from surefind.gallery.findings import Audit
 from surefind.gallery.items import (
     check_count,
     read_groups,
@@ -44,11 +44,16 @@ from surefind.gallery.items import (
 )
 from surefind.gallery.label_fit import METADATA as LABELS
 from surefind.gallery.label_fit import VOTERS, LabelFit, fit_labels
+from surefind.gallery.neighbourhoods import Neighbourhoods
 from surefind.gallery.opening import make_engine, open_engine, save_engine
 from surefind.gallery.ranking import RANKS, find
-from surefind.validation import check_choice, check_int
+from surefind.gallery.renewal import POLICIES, KeptCalibration, queries_of_items
+from surefind.gallery.review_sample import ReviewSample
+from surefind.validation import check_choice, check_fraction, check_int
 
-ON_STALE = ("refuse", "mark")
+if TYPE_CHECKING:
+    from surefind.gallery.forecast import Forecast
+
 SCAN = 1000
 
 
@@ -63,7 +68,8 @@ class Gallery:
             FAISS a graph beyond 1,000,000 items.
         model: A name of the model that embeds, kept with the gallery and with its calibration.
         normalize: Whether to rescale plain vectors instead of refusing those of another length.
-        on_stale: What a search does when its calibration no longer holds: ``"refuse"`` or ``"mark"``.
+        on_stale: What a search does when items have changed since it was calibrated: ``"renew"``, then
+            decide; ``"mark"`` the decisions as stale; or ``"refuse"`` to decide.
         collection: Milvus's name for the gallery.
         token: Milvus's ``user:password``, if it wants one.
         timeout: Seconds that Milvus has for an answer.
@@ -77,12 +83,12 @@ class Gallery:
         index: str = "auto",
         model: str | None = None,
         normalize: bool = False,
-        on_stale: str = "refuse",
+        on_stale: str = "renew",
         collection: str = "surefind",
         token: str = "",
         timeout: float | int = 60.0,
     ) -> None:
-        check_choice("on_stale", on_stale, ON_STALE)
+        check_choice("on_stale", on_stale, POLICIES)
         made = make_engine(
             engine, path, index=index, collection=collection, token=token, timeout=timeout
         )
@@ -99,7 +105,7 @@ class Gallery:
         index: str | None = None,
         model: str | None = None,
         normalize: bool = False,
-        on_stale: str = "refuse",
+        on_stale: str = "renew",
         collection: str = "surefind",
         token: str = "",
         timeout: float | int = 60.0,
@@ -121,7 +127,7 @@ class Gallery:
         Returns:
             The gallery.
         """
-        check_choice("on_stale", on_stale, ON_STALE)
+        check_choice("on_stale", on_stale, POLICIES)
         found = open_engine(
             path, mode=mode, index=index, collection=collection, token=token, timeout=timeout
         )
@@ -137,14 +143,32 @@ class Gallery:
         self._open_engine: Engine | None = engine
         self._lock = threading.RLock()
         self._next_id: int | None = None
-        self._record = stored_record(engine.metadata)
+        self._kept = KeptCalibration(engine, self._lock)
         stored = engine.metadata.get(LABELS)
         self._labels = None if stored is None else LabelFit.from_json(stored)
 
     @property
     def calibration(self) -> Calibration | None:
         """What `calibrate` found, or None."""
-        return None if self._record is None else self._record.calibration
+        return None if self._kept.record is None else self._kept.record.calibration
+
+    @property
+    def stale(self) -> bool:
+        """Whether there is a calibration that was made for other items, another model or another index."""
+        with self._lock:
+            record = self._kept.record
+            return record is not None and bool(record.changes(self._engine, self.model))
+
+    @property
+    def renewals(self) -> int:
+        """How often the calibration was renewed since `calibrate`."""
+        return 0 if self._kept.record is None else self._kept.record.renewals
+
+    @property
+    def calibrated_at(self) -> datetime | None:
+        """When the calibration was made or last renewed; None without one."""
+        record = self._kept.record
+        return None if record is None else datetime.fromisoformat(record.when)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -260,6 +284,7 @@ class Gallery:
                     field="ids",
                 )
             self._engine.put(records)
+            self._kept.changed(named)
             if self._next_id is not None:
                 self._next_id = _after(named, self._next_id)
             return named
@@ -294,6 +319,7 @@ class Gallery:
             texts = old.payload if payload is None else read_payload(payload, len(named))
             own = old.groups if groups is None else read_groups(groups, len(named))
             self._engine.put(Records(named, vectors, kappa, novelty, new_labels, texts, own))
+            self._kept.changed(named)
 
     def delete(self, ids: Any) -> None:
         """Delete items; all of them or, if an id is missing, none.
@@ -302,7 +328,9 @@ class Gallery:
             ids: Ids that are in the gallery, or a single one.
         """
         with self._lock:
-            self._engine.remove(self._present(ids))
+            named = self._present(ids)
+            self._engine.remove(named)
+            self._kept.changed(named)
 
     def search(
         self,
@@ -311,6 +339,7 @@ class Gallery:
         *,
         rank: str = "distance",
         decide: bool = True,
+        watch: bool = True,
         groups: Any = None,
     ) -> Answers:
         """Find the label and the best items of each query and, after `calibrate`, decide.
@@ -321,6 +350,8 @@ class Gallery:
             rank: What orders the items: ``"distance"``, ``"expected"`` or ``"match"``
                 (`surefind.gallery.ranking`). It decides nothing else.
             decide: Whether to decide, if there is a calibration.
+            watch: Whether these are queries like those to come, which `watch` should see. Leave out health
+                checks, repeated queries and items of the gallery.
             groups: The group of each query, if the calibration had groups.
 
         Returns:
@@ -333,77 +364,287 @@ class Gallery:
         check_int("k", k, least=1)
         check_choice("rank", rank, RANKS)
         with self._lock:
-            record = self._record if decide else None
             queries, kappa, novelty = self._read_queries(embeddings)
-            stale = record is not None and is_stale(
-                self._engine, record, model=self.model, policy=self.on_stale
+            record, stale = (
+                self._kept.current(model=self.model, policy=self.on_stale)
+                if decide
+                else (None, False)
             )
-            model = self._label_fit().model if record is None else record.labels
+            model = self._label_fit().model if record is None else record.labels.model
             calibration = None if record is None else record.calibration
             found = find(self._engine, queries, kappa, k, rank, voters=VOTERS)
             known = answered(
                 self._engine, found, kappa, novelty, queries.shape[1], model, calibration, groups
             )
+            if watch and calibration is not None and not stale:
+                self._kept.watch.see(known, novelty)
         return answers_of(found, kappa, novelty, rank, stale=stale, **known)
 
     def calibrate(
         self,
-        embeddings: Any,
-        labels: Any,
+        embeddings: Any = None,
+        labels: Any = None,
         *,
         ids: Any = None,
-        max_wrong: float = 0.01,
-        confidence: float = 0.95,
-        max_false_alarms: float = 0.01,
+        reviews: ReviewSample | None = None,
+        max_wrong: float | None = None,
+        max_fpir: float | None = None,
+        confidence: float | None = None,
+        max_false_alarms: float | None = None,
+        unknown_share: float = 0.5,
         groups: Any = None,
         contributions: bool = True,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> Calibration:
-        """Fit on held-out queries when an answer may be called a match, and keep that.
+        """Find out when an answer may be called a match, and keep that, and the queries, for renewals.
 
         Args:
-            embeddings: Queries, as for `add`. One that is an item of the gallery (its vector is there, or
-                its id) is answered without that item. Those with novelty pass a gate first, here and in
-                every later search (`surefind.decisions.gate`).
-            labels: Theirs; -1 or None for a query whose label is not in the gallery.
+            embeddings: Held-out queries, as for `add`. One that is an item of the gallery (its vector is
+                there, or its id) is answered without that item. Those with novelty pass a gate first, here
+                and in every later search (`surefind.decisions.gate`). None: the gallery's own items play
+                the queries (`surefind.gallery.calibration_queries`); the promise is then about queries that
+                are like the items.
+            labels: Theirs. -1 or None, or a label that the gallery does not have: an unknown query; once
+                its label is enrolled, a renewal takes it for an enrolled one.
             ids: Theirs, if they may be items of the gallery.
-            max_wrong: The highest fraction of wrong answers among matches.
-            confidence: With what probability this is kept.
+            reviews: What `surefind.read_reviews` returns, added to the queries. Without queries, they are
+                added to those that the calibration there is was made with, in place of earlier reviews
+                and of the gallery's own items; what is promised then stays, unless it is given here.
+            max_wrong: The highest fraction of wrong answers among matches; by default 0.01.
+            max_fpir: The highest share of unknown queries that may be a match, promised as well.
+            confidence: With what probability both are kept; by default 0.95.
             max_false_alarms: Highest fraction of inputs like those of the training that the gate stops as
-                unlike anything seen, below 0.1; ten times as many are a review at most.
-            groups: A group for each query, for thresholds of their own.
+                unlike anything seen, below 0.1 and by default 0.01; ten times as many are a review at most.
+            unknown_share: Where items play the queries: the share of unknown ones to expect, from 0 to
+                below 1.
+            groups: A group for each query, for thresholds of their own. Where items play the queries, a
+                dict from ids to groups that are left out together; they are kept, in place of those given
+                to `add`.
             contributions: Whether to measure what each signal adds, which takes most of the time.
-            seed: Splits the queries.
+            seed: Splits the queries, and draws the items; by default 0.
 
         Returns:
             The calibration; it says whether the target was reached.
+
+        Raises:
+            InputError: If the queries cannot be used, or none of their labels is in the gallery.
+            DegenerateError: If there are reviews to add, and too few queries in all to reach the target.
         """
         with self._lock:
-            queries, kappa, novelty = self._read_queries(embeddings)
-            named = None if ids is None else read_ids(ids)
-            if named is not None:
-                check_count("ids", named, len(queries))
-            self._labels = fit_labels(self._engine)
-            record = fit_record(
-                self._engine,
-                queries,
-                kappa,
-                read_labels(labels, len(queries), queries=True),
-                ids=named,
-                model=self.model,
-                labels=self._labels.model,
-                seed=seed,
+            base = Target() if embeddings is not None or reviews is None else self._target
+            target = base.changed(
                 max_wrong=max_wrong,
+                max_fpir=max_fpir,
                 confidence=confidence,
-                novelty=novelty,
                 max_false_alarms=max_false_alarms,
-                groups=groups,
-                contributions=contributions,
+                seed=seed,
             )
-            kept = {METADATA: record.to_json(), LABELS: self._labels.to_json()}
-            self._engine.set_metadata({**self._engine.metadata, **kept})
-            self._record = record
+            if embeddings is None:
+                _check_no_queries(labels, ids)
+            if embeddings is None and reviews is not None:
+                queries = self._kept_with_reviews(reviews, target)
+                hoods = Neighbourhoods.search(self._engine, queries)
+            elif embeddings is None:
+                queries, hoods = self._own_queries(unknown_share, target.seed, groups)
+            else:
+                vectors, kappa, novelty = self._read_queries(embeddings)
+                named = None if ids is None else read_ids(ids)
+                if named is not None:
+                    check_count("ids", named, len(vectors))
+                truth = read_labels(labels, len(vectors), queries=True)
+                self._check_some_known(truth)
+                if groups is not None:
+                    check_count("groups", groups, len(vectors))
+                queries = CalibrationQueries.held_out(vectors, kappa, novelty, truth, named, groups)
+                if reviews is not None:
+                    queries = self._with_reviews(queries, reviews, least=0)
+                hoods = Neighbourhoods.search(self._engine, queries)
+            record = self._kept.fit(
+                queries, hoods, target, model=self.model, contributions=contributions
+            )
+            self._labels = record.labels
         return record.calibration
+
+    def renew(self) -> Calibration | None:
+        """Make the calibration again for the items that are there now, if it is stale.
+
+        A search does it by itself with ``on_stale="renew"``. Called from another thread, searches go on
+        meanwhile, and use the new calibration when it is whole.
+
+        Returns:
+            The calibration; None if there is none.
+        """
+        return self._kept.renew()
+
+    def watch(self) -> WatchReport | None:
+        """Say whether queries still look like the calibration's, which is what its promise is about.
+
+        Every decided search is compared, by its novelty and by its probability
+        (`surefind.decisions.drift`). A false alarm, ever, has a probability of at most 1 % for each call of
+        `calibrate`, its renewals included: these start the comparison of probabilities again, while that of
+        novelty goes on. An alarm stays until the gallery is calibrated anew, with queries as they are now.
+
+        Returns:
+            What was found, in a ``sentence`` too; None without a calibration.
+        """
+        with self._lock:
+            return None if self._kept.record is None else self._kept.watch.report
+
+    def forecast(
+        self,
+        growth: float = 10.0,
+        *,
+        max_wrong: float | None = None,
+        unknown_share: float = 0.5,
+        seed: int = 0,
+    ) -> "Forecast":
+        """Estimate what share of queries can still be answered when there are more labels.
+
+        Parts of the gallery play smaller galleries, and their items the queries
+        (`surefind.gallery.forecast`). This takes some seconds.
+
+        Args:
+            growth: How many times the labels of now, above 1.
+            max_wrong: The highest fraction of wrong answers among matches; None for that of the
+                calibration, or 0.01 without one.
+            unknown_share: The share of unknown queries to expect, from 0 to below 1.
+            seed: Draws labels and items.
+
+        Returns:
+            The forecast; its ``summary`` is a sentence.
+
+        Raises:
+            InputError: If ``growth`` is not above 1.
+        """
+        from surefind.gallery.forecast import forecast
+
+        if not growth > 1:
+            raise InputError(f"growth must be above 1; got {growth!r}.", field="growth")
+        made = self.calibration
+        wrong = (0.01 if made is None else made.max_wrong) if max_wrong is None else max_wrong
+        _check_share(unknown_share)
+        with self._lock:
+            self._check_filled()
+            return forecast(
+                self._engine,
+                float(growth),
+                max_wrong=float(wrong),
+                unknown_share=float(unknown_share),
+                seed=seed,
+            )
+
+    def reviews_needed(self) -> int:
+        """Return how many reviewed queries `calibrate` needs at least to add them to its queries.
+
+        With so many the target can be reached, if all of them are a match and right.
+        """
+        with self._lock:
+            kept, target = self._kept.queries, self._target
+            others = 0 if kept is None or kept.items else int((~kept.live).sum())
+        return max(1, least_queries(target.max_wrong, target.confidence) - others)
+
+    @property
+    def _target(self) -> Target:
+        return Target() if self._kept.record is None else self._kept.record.target
+
+    def _kept_with_reviews(self, reviews: ReviewSample, target: Target) -> CalibrationQueries:
+        record, queries = self._kept.record, self._kept.queries
+        if record is not None and record.model != self.model:
+            raise stale_error(record.changes(self._engine, self.model))
+        least = least_queries(target.max_wrong, target.confidence)
+        return self._with_reviews(queries, reviews, least=least)
+
+    def _with_reviews(
+        self, others: CalibrationQueries | None, reviews: ReviewSample, *, least: int
+    ) -> CalibrationQueries:
+        """Add reviewed queries to others, if there are any; refuse less than ``least`` in all."""
+        if reviews.model != self.model:
+            raise InputError(
+                f"the reviewed queries were embedded by the model {reviews.model!r}, and now it is "
+                f"{self.model!r}.",
+                field="reviews",
+                hint="Review queries that the model of now has embedded.",
+            )
+        vectors, kappa, novelty = self._read_queries(reviews.queries)
+        if (
+            others is not None
+            and not others.items
+            and others.novelty is not None
+            and novelty is None
+        ):
+            raise InputError(
+                "the calibration's queries have a novelty and not all of the reviewed ones do.",
+                field="reviews",
+                hint="Calibrate with queries that all have it.",
+            )
+        truth = read_labels(reviews.labels, len(vectors), queries=True)
+        live = CalibrationQueries.held_out(vectors, kappa, novelty, truth, None, None, live=True)
+        queries = live if others is None else others.joined(live)
+        if len(queries) < least:
+            raise DegenerateError(
+                f"{len(queries):,} queries, {len(live):,} of them reviewed, are too few for the target, "
+                f"which needs {least:,} at least; nothing was changed.",
+                field="reviews",
+                hint=f"Review {least - len(queries):,} more random checks.",
+            )
+        return queries
+
+    def _own_queries(
+        self, unknown_share: float, seed: int, groups: Any
+    ) -> tuple[CalibrationQueries, Neighbourhoods]:
+        _check_share(unknown_share)
+        if groups is not None and not isinstance(groups, Mapping):
+            raise InputError(
+                "without queries, groups must be a dict from ids of items to groups.",
+                field="groups",
+            )
+        self._check_filled()
+        if groups:
+            self.update(ids=list(groups), groups=list(groups.values()))
+        return queries_of_items(self._engine, float(unknown_share), seed)
+
+    def _check_some_known(self, truth: Sequence[Label]) -> None:
+        named = {label for label in truth if label is not None}
+        if named and not named & self._engine.label_counts().keys():
+            raise InputError(
+                f"none of the {len(named)} labels is in the gallery, such as "
+                f"{min(named, key=str)!r}; give the labels as the items have them (1 and '1' differ), or "
+                "None for a query that has no match there.",
+                field="labels",
+            )
+
+    def audit(
+        self, *, items: int | None = None, duplicate: float | None = None, seed: int = 0
+    ) -> Audit:
+        """Look for what is probably wrong with the items (`surefind.gallery.audit`).
+
+        Every labelled item is left out, with its group and its exact copies, and judged by the rest;
+        nothing is changed. Minutes for 100,000 items; other calls wait.
+
+        Args:
+            items: How many labelled items to judge, drawn at random; all by default.
+            duplicate: Cosine, from 0 to 1, from which two items are near-duplicates; by default it follows
+                from how near different labels are.
+            seed: Draws samples.
+
+        Returns:
+            Items that are probably mislabelled, near-duplicates under different labels, labels that are
+            confused, unusable items, and what unknown queries could have been matched with.
+        """
+        if items is not None:
+            check_int("items", items, least=1)
+        if duplicate is not None:
+            check_fraction("duplicate", duplicate)
+        with self._lock:
+            record = self._kept.record
+            return audit_items(
+                self._engine,
+                self._label_fit().model if record is None else record.labels.model,
+                calibration=None if record is None else record.calibration,
+                items=items,
+                duplicate=duplicate,
+                seed=seed,
+            )
 
     @property
     def label_model(self) -> LabelModel:
@@ -452,12 +693,14 @@ class Gallery:
                 gives back the room that deleted items had in a gallery's own folder.
         """
         with self._lock:
+            self._kept.watch.keep()
             save_engine(self._engine, None if path is None else Path(path))
 
     def close(self) -> None:
         """Let go of files and connections. Closing twice is fine."""
         with self._lock:
             if self._open_engine is not None:
+                self._kept.watch.keep()
                 self._open_engine.close()
                 self._open_engine = None
 
@@ -471,9 +714,12 @@ class Gallery:
         return read_vectors(embeddings, normalize=self.normalize, dim=self._engine.dim)
 
     def _read_queries(self, embeddings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        self._check_filled()
+        return self._read(embeddings)
+
+    def _check_filled(self) -> None:
         if not len(self._engine):
             raise DegenerateError("the gallery is empty, so nothing can be found; add items first.")
-        return self._read(embeddings)
 
     def _present(self, ids: Any) -> list[Id]:
         named = read_ids(ids)
@@ -489,6 +735,23 @@ class Gallery:
         if self._next_id is None:
             self._next_id = _after(self, 0)
         return list(range(self._next_id, self._next_id + count))
+
+
+def _check_no_queries(labels: Any, ids: Any) -> None:
+    if labels is not None or ids is not None:
+        raise InputError(
+            "labels and ids belong to queries, and there are none.",
+            field="embeddings",
+            hint="Give their embeddings, or leave labels and ids out.",
+        )
+
+
+def _check_share(unknown_share: float) -> None:
+    if not 0 <= unknown_share < 1:
+        raise InputError(
+            f"unknown_share must lie from 0 to below 1; got {unknown_share!r}.",
+            field="unknown_share",
+        )
 
 
 def _or_nan(novelty: np.ndarray | None, like: np.ndarray) -> np.ndarray:

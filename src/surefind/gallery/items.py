@@ -119,6 +119,13 @@ def read_ids(ids: Any) -> list[Id]:
     return listed
 
 
+def read_query_ids(ids: Any, count: int) -> list[Id]:
+    """Read one id per query, which may repeat; None for the number of its row."""
+    listed = list(range(count) if ids is None else _listed(ids))
+    check_count("ids", listed, count)
+    return [_string_or_int("ids", i, "an id must be a string or an integer") for i in listed]
+
+
 def read_labels(labels: Any, count: int, *, queries: bool = False) -> list[Label]:
     """Read one label per embedding.
 

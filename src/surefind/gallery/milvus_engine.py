@@ -39,8 +39,11 @@ KEY_LENGTH, TEXT_LENGTH = 4096, 65535
 LINKS, BUILD_BREADTH, BREADTH = 16, 64, 128
 """As in `surefind.gallery.graph`."""
 
-PART = TEXT_LENGTH - 16
-"""Bytes of the metadata in one row, beside the number of rows."""
+PART, PARTS = TEXT_LENGTH - 16, 256
+"""Bytes of the metadata in one row, and rows in one request."""
+
+NAMES = "names"
+"""Where the metadata collection lists what it has, with the number of parts of each."""
 
 LIMITS = {
     "key": ("an id", KEY_LENGTH),
@@ -90,6 +93,11 @@ class MilvusEngine:
     @property
     def read_only(self) -> bool:
         """Whether changes are refused: never by this side."""
+        return False
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether nobody else changes the records that are seen here: a server has other clients."""
         return False
 
     @property
@@ -171,15 +179,24 @@ class MilvusEngine:
 
     def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""
-        text = json.dumps(metadata)  # ASCII, so that characters are bytes
-        parts = _parts(text, PART)
         if not self._milvus.call("has_collection", self._metadata_name):
             self._milvus.make(self._metadata_name, 2, ["text"])
+        texts = {
+            name: json.dumps(value) for name, value in metadata.items()
+        }  # ASCII: characters are bytes
+        changed = {
+            name: text
+            for name, text in texts.items()
+            if name not in self.metadata or self.metadata[name] != metadata[name]
+        }
+        names = json.dumps({name: len(_parts(text, PART)) for name, text in texts.items()})
         rows = [
-            {"key": str(n), "vector": [1.0, 0.0], "text": f"{len(parts)} {part}"}
-            for n, part in enumerate(parts)
+            {"key": f"{name} {n}", "vector": [1.0, 0.0], "text": part}
+            for name, text in [*changed.items(), (NAMES, names)]
+            for n, part in enumerate(_parts(text, PART))
         ]
-        self._milvus.call("upsert", self._metadata_name, rows)
+        for start in range(0, len(rows), PARTS):
+            self._milvus.call("upsert", self._metadata_name, rows[start : start + PARTS])
         self.metadata = dict(metadata)
 
     def close(self) -> None:
@@ -187,13 +204,14 @@ class MilvusEngine:
         self._milvus.close()
 
     def _read_metadata(self) -> dict[str, Any]:
+        def read(name: str, count: int) -> Any:
+            keys = [f"{name} {n}" for n in range(count)]
+            rows = self._milvus.rows(self._metadata_name, keys, ["key", "text"])
+            text = {row["key"]: row["text"] for row in rows}
+            return json.loads("".join(text.get(key, "") for key in keys) or "{}")
+
         # Earlier metadata may have had more parts, which are still there.
-        first = self._milvus.rows(self._metadata_name, ["0"], ["key", "text"])
-        count = int(first[0]["text"].split(" ", 1)[0]) if first else 0
-        keys = [str(n) for n in range(count)]
-        rows = self._milvus.rows(self._metadata_name, keys, ["key", "text"])
-        rows.sort(key=lambda row: int(row["key"]))
-        return dict(json.loads("".join(row["text"].split(" ", 1)[1] for row in rows) or "{}"))
+        return {name: read(name, count) for name, count in read(NAMES, 1).items()}
 
     def _take_over(self) -> None:
         """Learn the dimension and the index of a collection that exists."""

@@ -117,14 +117,14 @@ def _block(engine: Engine, queries: np.ndarray, count: int) -> list[np.ndarray]:
     """Find the first columns of `Found` for some queries."""
     records = engine.search(queries, count)
     shape = (len(queries), len(records) // len(queries))
-    gaps = _gaps(queries, records.vectors.reshape(*shape, -1))
+    gaps = exact_gaps(queries, records.vectors.reshape(*shape, -1))
     ids, own = objects(records.ids, shape), records.kappa.reshape(shape)
     order = _order(-gaps, ids)
     columns = [ids, objects(records.labels, shape), gaps, own, objects(records.payload, shape)]
     return [np.take_along_axis(column, order, axis=1) for column in columns]
 
 
-def _gaps(
+def exact_gaps(
     queries: Float[np.ndarray, "q z"], vectors: Float[np.ndarray, "q c z"]
 ) -> Float[np.ndarray, "q c"]:
     """Compute 1 - cosine = ½|q - v|² of unit vectors, which keeps its digits where directions agree."""
@@ -135,7 +135,7 @@ def _gaps(
         part = slice(start, start + CACHED)
         apart = vectors[part].astype(np.float64)
         apart /= np.sqrt(np.einsum("qcz,qcz->qc", apart, apart))[..., None]
-        apart -= _unit(queries[part])[:, None]
+        apart -= unit64(queries[part])[:, None]
         gaps[part] = np.einsum("qcz,qcz->qc", apart, apart) / 2
     return gaps
 
@@ -242,6 +242,7 @@ def match_scores(
     return match_score(torch.from_numpy(gaps), own, other, dim).numpy()
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit64(vectors: np.ndarray) -> np.ndarray:
+    """Rescale rows to unit length in float64."""
     double = vectors.astype(np.float64)
     return np.asarray(double / np.linalg.norm(double, axis=-1, keepdims=True))

@@ -6,8 +6,8 @@
 
     items    row (0 … n-1), item (JSON: id, label, payload, group), checksum,
              numbers (κ and novelty float64, vector float32)
-    state    key, value (JSON), checksum: "content" (dimension, records, sum of the record hashes, changes)
-             and "metadata"
+    state    key, value (JSON), checksum: "content" (dimension, records, sum of the record hashes, changes),
+             "names" (of the metadata) and "metadata NAME" for each, so that a change writes what it changes
 
 The database is in WAL mode with ``synchronous=FULL``: a change is one transaction, and on the disk before
 the call that made it returns. A reader takes no lock and sees what was acknowledged when it opened, beside
@@ -27,7 +27,7 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,7 @@ OURS = {FILE, f"{FILE}-wal", f"{FILE}-shm", TEMPORARY, GRAPH, f".{GRAPH}.tmp", L
 EARLIER = "gallery.json"
 """What a folder holds that was written before there was a database."""
 
-APPLICATION, VERSION = 0x53464731, 4
+APPLICATION, VERSION = 0x53464731, 5
 PAGE = 8192
 """Bytes of a page: large enough for several vectors, small enough to be written for one changed label."""
 
@@ -107,10 +107,10 @@ class Store:
             execute("UPDATE items SET row = ? WHERE row = ?", moves.T.tolist())
             content["records"] -= len(gone)
 
-    def set_metadata(self, metadata: Metadata, total: int) -> None:
-        """Write the metadata, in place of the last."""
+    def set_metadata(self, metadata: Metadata, before: Metadata, total: int) -> None:
+        """Write the metadata in place of those before: what differs is written."""
         with self._change(total, total):
-            _write_state(self._connection, "metadata", metadata)
+            _write_metadata(self._connection, metadata, before)
 
     def compact(self) -> None:
         """Give room back that removed records had, and fold the write-ahead log into the database."""
@@ -306,7 +306,10 @@ def _read(connection: sqlite3.Connection, folder: Path) -> Stored:
                 f"delete {folder / LOCK}."
             )
         records = _read_items(connection, content["records"], content["dimension"])
-        metadata = _read_state(connection, "metadata")
+        metadata = {
+            name: _read_state(connection, f"metadata {name}")
+            for name in _read_state(connection, "names")
+        }
         return Stored(records, int(content["total"], 16), metadata)
     finally:
         if connection.in_transaction:
@@ -349,15 +352,25 @@ def _to_rows(rows: Int[np.ndarray, " n"], records: Records) -> Iterable[tuple[An
         yield row, item, numbers, zlib.crc32(numbers, zlib.crc32(item))
 
 
-def _read_state(connection: sqlite3.Connection, key: str) -> dict[str, Any]:
+def _read_state(connection: sqlite3.Connection, key: str) -> Any:
     query = "SELECT value, checksum FROM state WHERE key = ?"
     value, checksum = connection.execute(query, (key,)).fetchone() or (b"", None)
     if zlib.crc32(value, zlib.crc32(key.encode())) != checksum:
         raise sqlite3.DatabaseError(f"the checksum of its {key} differs")
-    return dict(json.loads(value))
+    return json.loads(value)
 
 
-def _write_state(connection: sqlite3.Connection, key: str, value: Mapping[str, Any]) -> None:
+def _write_metadata(connection: sqlite3.Connection, metadata: Metadata, before: Metadata) -> None:
+    for name in before.keys() - metadata.keys():
+        connection.execute("DELETE FROM state WHERE key = ?", (f"metadata {name}",))
+    for name, value in metadata.items():
+        if name not in before or before[name] != value:
+            _write_state(connection, f"metadata {name}", value)
+    if metadata.keys() != before.keys() or not before:
+        _write_state(connection, "names", sorted(metadata))
+
+
+def _write_state(connection: sqlite3.Connection, key: str, value: Any) -> None:
     text = json.dumps(value).encode()
     checksum = zlib.crc32(text, zlib.crc32(key.encode()))
     connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (key, text, checksum))
@@ -380,7 +393,7 @@ def _write_whole(folder: Path, stored: Stored) -> None:
                 rows = _to_rows(np.arange(len(records)), records)
                 connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
                 _write_state(connection, "content", content | {"total": f"{stored.total:x}"})
-                _write_state(connection, "metadata", stored.metadata)
+                _write_metadata(connection, stored.metadata, {})
             connection.execute("PRAGMA journal_mode=WAL")
 
     write_atomically(folder / FILE, write, durable=True)

@@ -8,7 +8,9 @@ is certainly above everything that was not proposed,
 
     c_k  >  c_last(float32) + (z + 4) 2^-24                (the rounding error of a float32 product)
 
-For the few others everything within that error of c_k is compared in float64.
+For the few others everything within that error of c_k is compared in float64. Where the nearest row alone
+is asked for, not its cosine (`nearest_one`, under sampled models), float32 decides whenever its two best
+differ by more than twice its error.
 
 Policy: equal cosines are ordered by row; more neighbours than the gallery holds are an error, not a shorter
 answer. Rows given to `nearest` are rescaled in float64, so that rounding of their lengths does not reorder
@@ -64,6 +66,17 @@ def highest_cosines(
     Returns:
         Rows of the gallery (q, k), nearest first, and their cosines in float64.
     """
+    own = torch.arange(len(queries), device=gallery.device) if exclude_self else None
+    return _settled(queries, gallery, k, own)
+
+
+def _settled(
+    queries: Float[Tensor, "q z"],
+    gallery: Float[Tensor, "g z"],
+    k: int,
+    own: Int[Tensor, "*q"] | None,
+) -> tuple[Int[Tensor, "q k"], Float[Tensor, "q k"]]:
+    """Find the ``k`` rows of highest cosine for each query, which must not find its row in ``own``."""
     # Products that are set to be less exact than float32 would break the bound.
     exact = torch.get_float32_matmul_precision() == "highest"
     coarse = torch.float32 if exact else torch.float64
@@ -74,9 +87,9 @@ def highest_cosines(
     found, unsettled = [], []
     for start in range(0, len(queries), ROWS):
         block = slice(start, min(start + ROWS, len(queries)))
-        own = torch.arange(start, block.stop, device=gallery.device) if exclude_self else None
-        proposed, last = _propose(rough[block], columns, k + SPARE, own)
-        found.append(_ordered(queries[block], gallery, proposed, k, own))
+        hidden = None if own is None else own[block]
+        proposed, last = _propose(rough[block], columns, k + SPARE, hidden)
+        found.append(_ordered(queries[block], gallery, proposed, k, hidden))
         unsettled.append(found[-1][1][:, -1] <= last + rounding)
     indices, cosines = (torch.cat(part) for part in zip(*found, strict=True))
     left = torch.cat(unsettled).nonzero()[:, 0]
@@ -84,13 +97,51 @@ def highest_cosines(
     for start in range(0, len(left), size):
         rows = left[start : start + size]
         scores = rough[rows] @ columns
-        _hide(scores, 0, rows if exclude_self else None)
+        _hide(scores, 0, None if own is None else own[rows])
         close = scores >= (cosines[rows, -1:] - 2 * rounding).to(coarse)
         at, column = close.nonzero(as_tuple=True)
         chosen = column.split(at.bincount(minlength=len(rows)).tolist())  # type: ignore[no-untyped-call]
         padded = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=-1)
         indices[rows], cosines[rows] = _ordered(queries[rows], gallery, padded, k, None)
     return indices, cosines
+
+
+def nearest_one(
+    queries: Float[Tensor, "q z"], gallery: Float[Tensor, "g z"], *, exclude_self: bool = False
+) -> Int[Tensor, "*q"]:
+    """Find the row of highest cosine for each query, as `nearest` does, without the cosine.
+
+    5,924 vectors of 2048 dimensions among themselves take 1.4 s of one core instead of 1.9 s, of which the
+    product of matrices is 1.0 s.
+
+    Args:
+        queries: Near-unit vectors (q, z), rescaled here.
+        gallery: The same (g, z), at least one beside the query itself.
+        exclude_self: As for `highest_cosines`.
+
+    Returns:
+        Rows of the gallery (q).
+    """
+    # Of the product, and of a gallery row's length; that of a query is shared by its cosines.
+    rounding = 1.5 * (gallery.shape[1] + 4) * torch.finfo(torch.float32).eps / 2
+    if torch.get_float32_matmul_precision() != "highest":
+        rounding = torch.inf
+    rough, columns = (
+        torch.nn.functional.normalize(rows.float(), dim=1) for rows in (queries, gallery)
+    )
+    columns = columns.T.contiguous() if len(queries) > ROWS else columns.T
+    own = torch.arange(len(queries), device=gallery.device) if exclude_self else None
+    found, unsettled = [], []
+    for start in range(0, len(queries), ROWS):
+        block = torch.arange(start, min(start + ROWS, len(queries)), device=gallery.device)
+        values, indices = _best(rough[block], columns, 2, None if own is None else own[block])
+        found.append(indices[:, 0])
+        unsettled.append(block[values[:, 0] - values[:, -1] <= 2 * rounding])
+    rows, left = torch.cat(found), torch.cat(unsettled)
+    if len(left):
+        hidden = None if own is None else own[left]
+        rows[left] = _settled(unit64(queries[left]), unit64(gallery), 1, hidden)[0][:, 0]
+    return rows
 
 
 def nearest_rows(
@@ -118,6 +169,15 @@ def _propose(
     queries: Float[Tensor, "r z"], columns: Float[Tensor, "z g"], count: int, own: Tensor | None
 ) -> tuple[Int[Tensor, "r c"], Float[Tensor, "*r"]]:
     """Return where the highest of the rounded cosines are, in rising order, and the last of them."""
+    values, indices = _best(queries, columns, count, own)
+    last = values[:, -1].double() if count < columns.shape[1] else values.new_full((), -torch.inf)
+    return indices.sort(dim=1).values, last
+
+
+def _best(
+    queries: Float[Tensor, "r z"], columns: Float[Tensor, "z g"], count: int, own: Tensor | None
+) -> tuple[Float[Tensor, "r c"], Int[Tensor, "r c"]]:
+    """Return the highest of the rounded cosines, falling, or all, and where they are."""
     g, size = columns.shape[1], max(1, CELLS // len(queries))
     parts = []
     for start in range(0, g, size):
@@ -129,8 +189,7 @@ def _propose(
     if len(parts) > 1:
         values, position = values.topk(min(count, g), dim=1)
         indices = indices.gather(1, position)
-    last = values[:, -1].double() if count < g else values.new_full((), -torch.inf)
-    return indices.sort(dim=1).values, last
+    return values, indices
 
 
 def top_of_rows(scores: Float[Tensor, "r w"], count: int) -> tuple[Tensor, Tensor]:
@@ -245,6 +304,13 @@ def nearest(queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -
     """
     q, g = as_unit_rows("queries", queries), as_unit_rows("gallery", gallery)
     check_int("k", k, least=1)
+    _check_comparable(q, g, k, exclude_self=exclude_self)
+    indices, cosines = highest_cosines(unit64(q), unit64(g), k, exclude_self=exclude_self)
+    return Neighbours(indices, cosines.clamp(-1, 1).to(q.dtype))
+
+
+def _check_comparable(q: Tensor, g: Tensor, k: int, *, exclude_self: bool) -> None:
+    """Require one space, and k neighbours for each query."""
     if q.shape[1] != g.shape[1]:
         raise InputError(
             f"queries have {q.shape[1]} dimensions and the gallery {g.shape[1]}; "
@@ -263,8 +329,6 @@ def nearest(queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -
             f"k is {k}, but the gallery can give {available} neighbours; lower k to at most that.",
             field="k",
         )
-    indices, cosines = highest_cosines(unit64(q), unit64(g), k, exclude_self=exclude_self)
-    return Neighbours(indices, cosines.clamp(-1, 1).to(q.dtype))
 
 
 def sampled_nearest(
@@ -291,7 +355,8 @@ def sampled_nearest(
     for sample, items in zip(samples, galleries, strict=gallery is not None):
         u = as_unit_rows("samples", sample)
         v = u if items is None else as_unit_rows("gallery", items)
-        found.append(nearest(u, v, 1, exclude_self=items is None).indices[:, 0])
+        _check_comparable(u, v, 1, exclude_self=items is None)
+        found.append(nearest_one(u, v, exclude_self=items is None))
     if not found:
         raise DegenerateError("there are no samples: draw at least one.", field="samples")
     return torch.stack(found)

@@ -10,16 +10,16 @@ becomes ``--batch-size``.
 
 import errno
 import functools
-import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
 
+from surefind.apps.cli.audit import audit
 from surefind.apps.cli.bench import bench
 from surefind.apps.cli.calibrate import calibrate
-from surefind.apps.cli.console import complain, to_stderr
+from surefind.apps.cli.console import complain, discard, to_stderr
 from surefind.apps.cli.demo import demo
 from surefind.apps.cli.doctor import check_set, doctor, list_sets
 from surefind.apps.cli.embed import embed
@@ -72,7 +72,7 @@ def option_names(group: typer.Typer, command: str) -> dict[str, str]:
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (train, fit, embed, evaluate, index, calibrate, search)
-COMMANDS += (serve, report, bench, demo, doctor)
+COMMANDS += (audit, serve, report, bench, demo, doctor)
 for each in COMMANDS:
     register(app, each)
 app.add_typer(data_app, name="data")
@@ -88,8 +88,8 @@ def run() -> None:
         complain("interrupted.")
     except typer.Exit as end:
         sys.exit(end.exit_code)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # of what typer prints itself: the reader has seen enough
+        discard(sys.stdout)
     except Exception as error:
         if hasattr(error, "exit_code"):  # typer's own: wrong usage, which it explains itself
             error.show()  # type: ignore[attr-defined]

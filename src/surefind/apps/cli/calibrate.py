@@ -1,6 +1,11 @@
-"""`surefind calibrate`: learn from held-out queries when an answer is a match, at a stated risk."""
+"""`surefind calibrate`: learn when an answer is a match, at a stated risk.
 
-from typing import TYPE_CHECKING, Annotated, Any
+The queries are given ones, or the gallery's own items. With reviews, a random share of live queries is
+added to given ones or, without these, to those of the calibration that there is.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.table import Table
 from typer import Option
@@ -9,40 +14,73 @@ import surefind as sf
 from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled
 from surefind.apps.cli.items import check_model, labels_like, own_ids, read_items
+from surefind.apps.cli.plots import draw_identification
+from surefind.apps.cli.preflight import check_file
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    from surefind.decisions import Contributions
+    from surefind.decisions import Calibration, Contributions, Identification
+    from surefind.gallery.review_sample import ReviewSample
 
 
 def calibrate(
     gallery: options.GalleryArgument,
     queries: Annotated[
-        str,
+        str | None,
         options.source_argument(
             help="Queries that neither the model nor the gallery has seen, with labels; one that is "
-            f"-1 or empty has no match in the gallery. {options.SOURCE_HELP}"
+            "-1, empty or not enrolled has no match in the gallery. Left out: the gallery's own items "
+            f"play the queries. {options.SOURCE_HELP}"
         ),
-    ],
+    ] = None,
     run: options.Run = None,
     labels: options.Labels = None,
     unknown: Annotated[
         str | None,
         options.source_option(help="More queries, none of which has a match in the gallery."),
     ] = None,
+    with_reviews: Annotated[
+        Path | None,
+        Option(
+            help="Folder of a service (GALLERY.service): adds the random checks that people reviewed there "
+            "(serve --review-share) to the queries. Without QUERIES: to those of the calibration there is, "
+            "whose target stays unless it is given."
+        ),
+    ] = None,
     max_wrong: Annotated[
-        float, Option(help="Highest fraction of wrong answers among matches.")
-    ] = 0.01,
-    confidence: Annotated[float, Option(help="Probability with which that holds.")] = 0.95,
+        float | None,
+        Option(help="Highest fraction of wrong answers among matches.", show_default="0.01"),
+    ] = None,
+    max_fpir: Annotated[
+        float | None,
+        Option(help="Highest share of unknown queries that may be a match; promised as well."),
+    ] = None,
+    confidence: Annotated[
+        float | None, Option(help="Probability with which that holds.", show_default="0.95")
+    ] = None,
     max_false_alarms: Annotated[
-        float,
+        float | None,
         Option(
             help="Highest fraction of inputs like those of the training that are stopped as unlike "
-            "anything seen, if novelty was fitted; below 0.1."
+            "anything seen, if novelty was fitted; below 0.1.",
+            show_default="0.01",
         ),
-    ] = 0.01,
+    ] = None,
+    unknown_share: Annotated[
+        float,
+        Option(help="Where items play the queries: the share of unknown ones to expect."),
+    ] = 0.5,
     groups: options.Groups = None,
-    seed: Annotated[int, Option(help="Splits the queries.")] = 0,
+    figure: Annotated[
+        Path | None, Option(help="SVG file to write: FNIR against FPIR, with bounds.")
+    ] = None,
+    forecast: Annotated[
+        float | None,
+        Option(help="Also say what could be answered with so many times the labels, such as 10."),
+    ] = None,
+    seed: Annotated[
+        int | None, Option(help="Splits the queries, and draws the items.", show_default="0")
+    ] = None,
     normalize: options.Normalize = False,
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
@@ -50,63 +88,135 @@ def calibrate(
     """Learn when the answer of a search may be called a match, at a stated risk.
 
     The queries must come as later ones will, unknown ones in the same proportion. One that is an item of
-    the gallery (the same vector, file or id) is answered without that item.
+    the gallery (the same vector, file or id) is answered without that item. They are kept with the gallery,
+    so that the calibration renews itself when items are added or deleted.
 
     Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
     from surefind.decisions import Gate
 
-    check_target(max_wrong=max_wrong, confidence=confidence)
-    Gate(max_false_alarms)  # refused before anything is embedded
+    check_target(max_wrong=max_wrong, max_fpir=max_fpir, confidence=confidence)
+    if figure is not None:
+        check_file(figure, (".svg",))
+    if max_false_alarms is not None:
+        Gate(max_false_alarms)  # refused before anything is embedded
+    check_queries(queries, labels=labels, unknown=unknown, groups=groups)
+    reviews = None if with_reviews is None else sf.read_reviews(with_reviews)
+    with sf.Gallery.open(gallery, normalize=normalize) as opened:
+        check_model(opened, run)
+        asked: dict[str, Any] = {"reviews": reviews}
+        if queries is not None:
+            asked |= read_queries(
+                opened,
+                queries,
+                run,
+                data,
+                labels=labels,
+                unknown=unknown,
+                groups=groups,
+                on_bad=on_bad,
+            )
+        expected = ""
+        if forecast is not None:
+            expected = opened.forecast(
+                forecast, max_wrong=max_wrong, unknown_share=unknown_share
+            ).summary
+        say(announced(gallery, asked.get("labels"), reviews, unknown_share))
+        found = opened.calibrate(
+            **asked,
+            unknown_share=unknown_share,
+            max_wrong=max_wrong,
+            max_fpir=max_fpir,
+            confidence=confidence,
+            max_false_alarms=max_false_alarms,
+            seed=seed,
+        )
+    show(found, expected)
+    if figure is not None:
+        draw_identification(found, figure)
+        say(f"Drew FNIR against FPIR: {figure}")
+    say(f"Stored with {gallery}; it renews itself when items are added or deleted.")
+    how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
+    again = spelled("search", gallery, queries or "QUERIES", **how)
+    say(f"Next, or with other queries than these: {again}")
+
+
+def check_queries(queries: str | None, *, labels: Any, unknown: Any, groups: Any) -> None:
+    """Require options that belong together, before anything is embedded."""
+    if queries is None and (labels, unknown, groups) != (None, None, None):
+        raise InputError(
+            "--labels, --unknown and --groups belong to queries, and there are none: give QUERIES, or "
+            "leave them out (items have the groups that they were indexed with).",
+            field="queries",
+        )
     if groups is not None and unknown is not None:
         raise InputError(
             "--groups needs a group for every query: put the unknown ones among the queries, with an "
             "empty label, instead of --unknown.",
             field="groups",
         )
-    with sf.Gallery.open(gallery, normalize=normalize) as opened:
-        check_model(opened, run)
-        known = read_items(queries, run, data, labels=labels, on_bad=on_bad)
-        if known.labels is None:
-            raise InputError(
-                f"{queries} has no labels; give them with --labels FILE.", field="labels"
-            )
-        parts, truth = [known.embeddings], [*known.labels]
-        same = own_ids(opened, known)
-        if unknown is not None:
-            others = read_items(unknown, run, data, on_bad=on_bad)
-            parts.append(others.embeddings)
-            truth += [None] * len(others)
-        members = None if groups is None else known.column(groups, options.GROUP_COLUMN)
-        say(
-            f"Calibrating on {len(truth)} queries, {truth.count(None)} of them without a match in the "
-            "gallery."
-        )
-        found = opened.calibrate(
-            together(parts),
-            labels_like(opened, truth),
-            ids=[same.get(row, f"query {row}, not an item") for row in range(len(truth))],
-            max_wrong=max_wrong,
-            confidence=confidence,
-            max_false_alarms=max_false_alarms,
-            groups=members,
-            seed=seed,
-        )
-    say(found.summary)
+
+
+def show(found: "Calibration", expected: str) -> None:
+    """Print what was found: sentences, what signals add, groups, and FNIR at some FPIR."""
+    say(f"{found.summary} {expected}".rstrip())
     if found.contributions is not None:
         console.print(contribution_table(found.contributions))
     for group in found.groups:
         say(f"Group {group.name}: {group.status} threshold, {group.queries} queries tested it.")
-    say(f"Stored with {gallery}.")
-    how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
-    again = spelled("search", gallery, queries, **how)
-    say(f"Next, or with other queries than these: {again}")
+    if found.identification.unknown:
+        console.print(operating_table(found.identification))
 
 
-def check_target(**fractions: float) -> None:
+def read_queries(
+    opened: "sf.Gallery",
+    queries: str,
+    run: Path | None,
+    data: Path | None,
+    *,
+    labels: Path | None,
+    unknown: str | None,
+    groups: Path | None,
+    on_bad: Literal["refuse", "skip"],
+) -> dict[str, Any]:
+    """Read the queries as `surefind.Gallery.calibrate` takes them; those of ``unknown`` have no label."""
+    known = read_items(queries, run, data, labels=labels, on_bad=on_bad)
+    if known.labels is None:
+        raise InputError(f"{queries} has no labels; give them with --labels FILE.", field="labels")
+    parts, truth = [known.embeddings], labels_like(opened, [*known.labels])
+    same = own_ids(opened, known)
+    if unknown is not None:
+        others = read_items(unknown, run, data, on_bad=on_bad)
+        parts.append(others.embeddings)
+        truth += [None] * len(others)
+    return {
+        "embeddings": together(parts),
+        "labels": truth,
+        "ids": [same.get(row, f"query {row}, not an item") for row in range(len(truth))],
+        "groups": None if groups is None else known.column(groups, options.GROUP_COLUMN),
+    }
+
+
+def announced(
+    gallery: str, labels: list[Any] | None, reviews: "ReviewSample | None", unknown_share: float
+) -> str:
+    """Say which queries calibrate."""
+    said = "" if reviews is None else f"{reviews.counts.summary} "
+    if labels is not None:
+        more = "" if reviews is None else f", and {len(reviews)} reviewed ones"
+        return (
+            f"{said}Calibrating on {len(labels)} queries, {labels.count(None)} of them without a match in "
+            f"the gallery{more}."
+        )
+    if reviews is not None:
+        return f"{said}Calibrating with these and the held-out queries of the calibration there is, if any."
+    return f"Calibrating with items of {gallery} as queries, {unknown_share:.0%} of them unknown."
+
+
+def check_target(**fractions: float | None) -> None:
     """Require fractions between 0 and 1, both excluded, by their names, before anything is embedded."""
     for name, value in fractions.items():
-        if not 0 < value < 1:
+        if value is not None and not 0 < value < 1:
             raise InputError(
                 f"{name} must lie between 0 and 1, both excluded; got {value!r}.", field=name
             )
@@ -137,6 +247,25 @@ def together(parts: list[Any]) -> Any:
             "the queries and the unknown ones differ in dimension; use one model.", field="unknown"
         )
     return sf.Embeddings.concatenate(embedded) if embedded else np.concatenate(rows)
+
+
+def operating_table(found: "Identification") -> Table:
+    """Return a table of FNIR at the FPIR levels that are usual in biometrics."""
+    table = Table("FPIR at most", "threshold", "FNIR", "FNIR at most")
+    for point in found.operating_points:
+        needed = f"needs {point.unknown_needed:,} unknown queries to test it"
+        if point.threshold is None and found.unknown < point.unknown_needed:
+            cells = [f"{needed}; {found.unknown:,} did", "", ""]
+        elif point.threshold is None:
+            cells = ["none keeps it", "", ""]
+        else:
+            cells = [f"{point.threshold:.4f}", f"{point.fnir:.2%}", f"{point.fnir_bound:.2%}"]
+        table.add_row(f"{point.max_fpir:.1%}", *cells)
+    table.caption = (
+        f"FPIR: unknown queries that are a match; FNIR: enrolled ones that are missed; bounds "
+        f"at {found.confidence:.0%} confidence"
+    )
+    return table
 
 
 def contribution_table(found: "Contributions") -> Table:

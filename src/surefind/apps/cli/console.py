@@ -1,9 +1,10 @@
 """What the command line prints: results, errors, hints for the next command, and progress.
 
-Results go to the standard output, errors to the standard error. Lines are not broken: a path or a command
-can be copied from a log as it stands. A line that begins with "Next" is a hint: what follows its colon
-works when copied as it stands. Where only the user knows what to give, a word in capitals stands for it,
-and the line does not begin so.
+Results go to the standard output, errors to the standard error. A reader that leaves early, as `head` does,
+ends the printing and not the work: the command goes on, and its exit code says how that went. Lines are not
+broken: a path or a command can be copied from a log as it stands. A line that begins with "Next" is a hint:
+what follows its colon works when copied as it stands. Where only the user knows what to give, a word in
+capitals stands for it, and the line does not begin so.
 
 On a terminal each stage of training has a progress bar with its loss and the time that is left. Elsewhere a
 bar would leave control characters behind, so there a line is printed at the end of a stage, and every half
@@ -11,11 +12,13 @@ minute within one.
 """
 
 import math
+import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -26,8 +29,21 @@ if TYPE_CHECKING:
     from surefind.learning.session import Report
 
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+class PatientConsole(Console):
+    """A console that goes on without its reader; Rich's own would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Let what is printed from now on go nowhere."""
+        discard(self.file)
+
+
+def discard(stream: IO[Any]) -> None:
+    """Let what is written to a stream, also what waits in its buffer, go nowhere: its reader has left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+console = PatientConsole(highlight=False)
+errors = PatientConsole(stderr=True, highlight=False)
 
 
 def say(sentence: str, *, style: str = "") -> None:
@@ -43,6 +59,15 @@ def warn(sentence: str) -> None:
 def complain(sentence: str) -> None:
     """Print an error."""
     errors.print(Text.assemble(("Error:", "red"), f" {sentence}"), soft_wrap=True)
+
+
+def put(text: str) -> None:
+    """Print what a program reads, as it is."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
 
 
 def to_stderr(sentence: str) -> None:

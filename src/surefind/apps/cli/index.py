@@ -98,11 +98,9 @@ def index(
             f"{gallery.dim} dimensions."
         )
         how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
-        if gallery.calibration is not None:
-            again = spelled("calibrate", out, "HELD-OUT", **how)
-            say(f"Its calibration is out of date; make it again with labelled queries: {again}")
-        else:
-            say(f"Next, or with other queries than these: {spelled('search', out, source, **how)}")
+        if (renewed := gallery.renew()) is not None:
+            say(f"Its calibration was renewed. {renewed.summary}")
+        say(f"Next, or with other queries than these: {spelled('search', out, source, **how)}")
     if run is not None and run.resolve() in Path(out).resolve().parents:
         open_run(run).explain()
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
+    from surefind.decisions import Calibration
+
 NO_FIGURES = "no figures: matplotlib is not installed (pip install 'surefind[report]')"
 LOSS = "loss.svg"
 """The figure of the training; all others are of the last evaluation."""
@@ -33,6 +35,16 @@ def draw_curves(curves: Mapping[str, Mapping[str, list[float]]], folder: Path) -
 
     for name, points in curves.items():
         write_figure(folder / f"{name}.svg", curve_chart(name, points["x"], points["y"]))
+
+
+def draw_identification(calibration: "Calibration", file: Path) -> None:
+    """Draw FNIR against FPIR over all thresholds of a calibration."""
+    from surefind.evaluation.figures import identification_chart, write_figure
+
+    alt = "FNIR against FPIR over all thresholds"
+    svg = identification_chart(calibration.identification, calibration.threshold, alt)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_figure(file, svg)
 
 
 def draw_uncertainty(uncertainty: "Mapping[str, np.ndarray]", folder: Path) -> None:

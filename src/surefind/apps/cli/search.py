@@ -1,17 +1,22 @@
 """`surefind search`: the label of each query, a decision about it, and the nearest items.
 
-    JSON    a list of {query, stale, label, label_probability, none, decision, probability, reasons, kappa,
-            novelty, neighbours, evidence}, as `surefind.gallery.answers.answer_records` without payloads
-    CSV     a line for each neighbour: the columns of `ANSWERED`, then those of `NEIGHBOUR`
+    JSON       a list of {query, stale, rank} with what `surefind.gallery.answers.answer_records` has
+    CSV        a line for each neighbour: the columns of `ANSWERED`, then those of `NEIGHBOUR`
+    Parquet    a row for each query, as `surefind.Answers.to_arrow`
 
-``probability`` is the calibrated one, that the label is right. ``label_probability``, ``none`` and the
-runner-up's are those of the neighbourhood alone, which no calibration has tested. Without a calibration
-there is no decision: null in JSON, empty in CSV. κ = ∞ and a novelty that is not known are so too.
+``probability`` is the calibrated one, that the label is right. ``label_probability``, ``none``, the
+runner-up's and the candidates' are those of the neighbourhood alone, which no calibration has tested.
+Without a calibration there is no decision: null in JSON and Parquet, empty in CSV. So is a gate or a
+novelty that is not known, and κ = ∞ except in Parquet, which has infinity. In CSV reasons are separated by
+semicolons, and candidates and payload are JSON.
+
+Files are written before answers are shown. The queries ``-`` are a stream (`surefind.apps.cli.stream`).
 """
 
 import csv
 import io
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,15 +29,26 @@ from typer import Option
 
 import surefind as sf
 from surefind.apps.cli import options
-from surefind.apps.cli.console import console, say, spelled, to_stderr
+from surefind.apps.cli.console import (
+    DEFAULTS,
+    complain,
+    console,
+    put,
+    say,
+    spelled,
+    to_stderr,
+)
 from surefind.apps.cli.items import check_model, read_items
 from surefind.apps.cli.preflight import check_file
+from surefind.apps.cli.run_folder import open_run
+from surefind.dependencies import require
+from surefind.errors import InputError
 from surefind.files import write_atomically
 
+STREAM = "-"
 SHOWN, NEIGHBOURS = 20, 2
 """Queries, and neighbours of each, in the table; files have all of them."""
-SUFFIXES = (".json", ".csv")
-DECIDED = ("decision", "probability", "reasons")
+SUFFIXES = (".json", ".csv", ".parquet")
 ANSWERED = (
     "query",
     "label",
@@ -40,21 +56,28 @@ ANSWERED = (
     "runner_up",
     "runner_up_probability",
     "none",
-    *DECIDED,
+    "candidates",
+    "decision",
+    "probability",
+    "reasons",
+    "gate",
     "kappa",
     "novelty",
+    "stale",
+    "rank",
 )
-NEIGHBOUR = ("rank", "id", "item_label", "score", "item_kappa")
+NEIGHBOUR = ("place", "id", "item_label", "score", "item_kappa", "payload")
 """Columns of a CSV file."""
-KEPT = {"neighbours": ("id", "label", "score", "kappa"), "items": ("id", "cosine")}
-"""What JSON has of an item."""
 STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
 
 
 def search(
     gallery: options.GalleryArgument,
     queries: Annotated[
-        str, options.source_argument(help=f"What to look up. {options.SOURCE_HELP}")
+        str,
+        options.source_argument(
+            help=f"What to look up. {options.SOURCE_HELP} `-` reads JSON lines from the standard input."
+        ),
     ],
     run: options.Run = None,
     k: Annotated[int, Option("-k", help="Neighbours of each query.")] = 10,
@@ -63,12 +86,15 @@ def search(
         Option(help="What neighbours are ordered by; the last two use κ. It decides nothing."),
     ] = "distance",
     stale: Annotated[
-        Literal["refuse", "mark", "ignore"],
-        Option(help="If the calibration is out of date: no answer, marked, or no decisions."),
-    ] = "refuse",
+        Literal["renew", "mark", "ignore", "refuse"],
+        Option(
+            help="If items have changed since the calibration: renew it for this search, mark the "
+            "decisions, make none, or give no answer."
+        ),
+    ] = "renew",
     groups: options.Groups = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
-    out: Annotated[Path | None, Option(help="File to write: .json or .csv.")] = None,
+    out: Annotated[Path | None, Option(help="File to write: .csv, .json or .parquet.")] = None,
     normalize: options.Normalize = False,
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
@@ -81,26 +107,85 @@ def search(
 
     check_int("k", k, least=1)
     if out is not None:
-        check_file(out, SUFFIXES)
+        check_out(out)
     aside = to_stderr if as_json else say
-    policy = "mark" if stale == "mark" else "refuse"
+    policy = "refuse" if stale == "ignore" else stale
+    streamed = queries == STREAM
+    if streamed:
+        check_streamed(out=out, groups=groups, on_bad=on_bad)
     with sf.Gallery.open(gallery, mode="r", normalize=normalize, on_stale=policy) as opened:
         check_model(opened, run)
+        if streamed:
+            stream(opened, run, k=k, rank=rank, decide=stale != "ignore")
+            return
         items = read_items(queries, run, data, on_bad=on_bad, announce=aside)
         members = None if groups is None else items.column(groups, options.GROUP_COLUMN)
         answers = opened.search(
             items.embeddings, k, rank=rank, decide=stale != "ignore", groups=members
         )
+    if out is not None:
+        write_answers(out, items.ids, answers)
     if as_json:
-        typer.echo(json_text(items.ids, answers), nl=False)
+        put(json_text(items.ids, answers))
     else:
         how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
         show(items.ids, answers, spelled("calibrate", gallery, "HELD-OUT", **how))
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        text = csv_text if out.suffix.lower() == ".csv" else json_text
-        write_atomically(out, text(items.ids, answers))
         aside(f"Wrote the answers of {len(answers)} queries to {out}.")
+
+
+def check_streamed(**given: object) -> None:
+    """Refuse options that a stream has no use for, and a standard input that is closed."""
+    if sys.stdin is None:
+        raise InputError("the standard input is closed; pipe JSON lines into it.", field="queries")
+    instead = {
+        "out": "Redirect the standard output.",
+        "groups": 'Give each line its own "group".',
+        "on_bad": "A stream answers what it cannot read with an error, and goes on.",
+    }
+    for name, value in given.items():
+        if value not in (None, DEFAULTS.get(name)):
+            typed = f"--{name.replace('_', '-')}"
+            raise InputError(f"{typed} is not for a stream. {instead[name]}", field=name)
+
+
+def stream(gallery: "sf.Gallery", run: Path | None, **how: Any) -> None:
+    """Answer JSON lines until they end, their reader leaves, or Ctrl-C.
+
+    Raises:
+        Exit: If some could not be answered, or with Ctrl-C.
+    """
+    from surefind.apps.cli.stream import Answerer, answer_stream
+
+    answerer = Answerer(gallery, None if run is None else open_run(run).learner(), **how)
+    answerer.check()
+    if sys.stdin.isatty():
+        to_stderr("Type a JSON object a line; Ctrl-D ends.")
+    try:
+        count, bad = answer_stream(answerer, sys.stdin.fileno(), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        raise typer.Exit(1) from None
+    if bad:
+        complain(f"{bad} of {count} lines could not be answered; their answers say why.")
+        raise typer.Exit(1)
+
+
+def check_out(file: Path) -> None:
+    """Require a file that can be written, before anything long."""
+    check_file(file, SUFFIXES)
+    if file.suffix.lower() == ".parquet":
+        require("pyarrow.parquet", "write Parquet files")
+
+
+def write_answers(file: Path, ids: Sequence[str], answers: "sf.Answers") -> None:
+    """Write all answers to a file, in the format that its suffix says."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    suffix = file.suffix.lower()
+    if suffix == ".parquet":
+        write = require("pyarrow.parquet", "write Parquet files").write_table
+        write_atomically(file, lambda beside: write(answers.to_arrow(ids), beside))
+    else:
+        write_atomically(file, {".csv": csv_text, ".json": json_text}[suffix](ids, answers))
 
 
 def show(ids: Sequence[str], answers: "sf.Answers", calibrating: str) -> None:
@@ -151,21 +236,14 @@ def plain_answers(ids: Sequence[str], answers: "sf.Answers") -> list[dict[str, A
     from surefind.gallery.answers import answer_records
 
     return [
-        {"query": name, "stale": answers.stale}
-        | record
-        | {
-            "neighbours": _only(KEPT["neighbours"], record["neighbours"]),
-            "evidence": [
-                e | {"items": _only(KEPT["items"], e["items"])} for e in record["evidence"]
-            ],
-        }
+        {"query": name, "stale": answers.stale, "rank": answers.rank} | record
         for name, record in zip(ids, answer_records(answers), strict=False)
     ]
 
 
 def json_text(ids: Sequence[str], answers: "sf.Answers") -> str:
     """Write answers as JSON."""
-    return json.dumps(plain_answers(ids, answers), ensure_ascii=False, allow_nan=False) + "\n"
+    return _json(plain_answers(ids, answers)) + "\n"
 
 
 def csv_text(ids: Sequence[str], answers: "sf.Answers") -> str:
@@ -175,21 +253,30 @@ def csv_text(ids: Sequence[str], answers: "sf.Answers") -> str:
     write((*ANSWERED, *NEIGHBOUR))
     for row in plain_answers(ids, answers):
         first, second = _first_two(row)
-        why = row["decision"], row["probability"], ", ".join(row["reasons"])
-        front = row["query"], *first, *second, row["none"], *why, row["kappa"], row["novelty"]
+        own = {
+            **row,
+            "label_probability": first[1],
+            "runner_up": second[0],
+            "runner_up_probability": second[1],
+            "candidates": _json(row["label_probability"]),
+            "reasons": "; ".join(row["reasons"]),
+            "stale": _json(row["stale"]),
+        }
+        front = [own[name] for name in ANSWERED]
         for place, near in enumerate(row["neighbours"], start=1):
-            write([*front, place, *near.values()])
+            payload = None if near["payload"] is None else _json(near["payload"])
+            write([*front, place, *(near | {"payload": payload}).values()])
     return stream.getvalue()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _first_two(row: dict[str, Any]) -> list[tuple[Any, float | None]]:
     """Return the two most probable labels with their probabilities; None where there are fewer."""
     listed = [(found["label"], found["probability"]) for found in row["label_probability"][:2]]
     return [*listed, (None, None), (None, None)][:2]
-
-
-def _only(names: Sequence[str], items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: item[name] for name in names} for item in items]
 
 
 def _labelled(label: Any, chance: float | None) -> str:

@@ -58,6 +58,16 @@ def serve(
         float, Option(min=0, help="Requests a second and client; 0 for no limit.")
     ] = 200.0,
     max_mb: Annotated[int, Option(min=1, help="Largest request in MB.")] = 10,
+    review_share: Annotated[
+        float,
+        Option(
+            min=0,
+            max=1,
+            envvar="SUREFIND_REVIEW_SHARE",
+            help="Share of all queries that people are asked about, whatever was decided; a calibration "
+            "can use these.",
+        ),
+    ] = 0.0,
     check: Annotated[
         bool, Option("--check", help="Only check whether everything is ready.")
     ] = False,
@@ -81,6 +91,7 @@ def serve(
         write_token=write_token,
         rate=rate,
         max_bytes=max_mb * 2**20,
+        review_share=review_share,
     )
     try:
         check_listening(host, settings)

@@ -21,6 +21,7 @@ from torch.nn.functional import avg_pool2d
 from surefind import metrics
 from surefind.data.catalogue import load
 from surefind.data.dataset import Dataset
+from surefind.decisions.calibration import Calibration
 from surefind.decisions.gate import Gate
 from surefind.dependencies import require
 from surefind.embeddings import Embeddings
@@ -99,7 +100,7 @@ class Findings:
         decisions: Fraction of each decision, by kind of query.
         wrong: Error rate of the matches, and of all answers: "calibrated" for `COVERED` queries, which the
             calibration's guarantee is about; "all" for all queries.
-        calibration: The calibration's summary.
+        calibration: What the gallery decides by.
         examples: Typical queries.
     """
 
@@ -110,7 +111,7 @@ class Findings:
     auroc: dict[str, dict[str, float]]
     decisions: dict[str, dict[str, float]]
     wrong: dict[str, tuple[float, float]]
-    calibration: str
+    calibration: Calibration
     examples: list[Example]
 
 
@@ -212,9 +213,7 @@ def run_demo(
             f"A query ({one.kind}): the most probable label is {one.label}; "
             f"{one.decision.replace('_', ' ')}{chance}{why}."
         )
-    return Findings(
-        recall, kappa, novelty, flagged, auroc, decisions, wrong, calibration.summary, examples
-    )
+    return Findings(recall, kappa, novelty, flagged, auroc, decisions, wrong, calibration, examples)
 
 
 def material() -> Material:
@@ -281,6 +280,7 @@ def _gallery(folder: Path, learner: MetricLearner, digits: Material) -> Gallery:
         pil.fromarray(pixels).save(images / f"{id_}.png")
     payload = [{"path": f"{id_}.png"} for id_ in ids]
     gallery.add(learner.embed(digits.train), ids=ids, labels=names, payload=payload)
+    gallery.describe(images=str(images.resolve()))
     truth = [name if name in names else None for name in _names(digits.calibration)]
     gallery.calibrate(
         learner.embed(digits.calibration),

@@ -18,7 +18,13 @@ from surefind.apps.demo.experiment import (
 )
 from surefind.decisions.gate import p_text
 from surefind.evaluation.evaluate import kappa_histogram
-from surefind.evaluation.figures import image_strip, kappa_chart, palette_css, write_figure
+from surefind.evaluation.figures import (
+    identification_chart,
+    image_strip,
+    kappa_chart,
+    palette_css,
+    write_figure,
+)
 from surefind.evaluation.report.page import fill_template
 from surefind.files import write_atomically
 
@@ -37,6 +43,11 @@ def write_page(findings: Findings, path: Path) -> None:
         f=findings,
         palette=palette_css(),
         figure=figure,
+        strangers=identification_chart(
+            findings.calibration.identification,
+            findings.calibration.threshold,
+            "FNIR against FPIR over all thresholds",
+        ),
         kinds=KINDS,
         nine=NINE,
         signs=SIGNS,

@@ -4,23 +4,33 @@ One process serves one gallery, because a gallery has one writer. The gallery st
 """
 
 import dataclasses
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Response
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
-from surefind.apps.service import items, problems, searches
+from surefind.apps.service import auditing, items, problems, recalibration, searches
 from surefind.apps.service.embedding import Learner
 from surefind.apps.service.limits import Limits
-from surefind.apps.service.messages import CalibrationView, Curve, GalleryView, Health
+from surefind.apps.service.messages import (
+    CalibrationView,
+    Curve,
+    GalleryView,
+    Health,
+    IdentificationCurve,
+    WatchView,
+)
 from surefind.apps.service.problems import described
 from surefind.apps.service.settings import WRITE, Allowed, Settings, allowed
 from surefind.apps.service.state import AppState, State
 from surefind.apps.service.telemetry import Recorder
+from surefind.decisions.identification import Identification
 from surefind.gallery.gallery import Gallery
 
 PAGE = Path(__file__).parent / "page"
@@ -31,7 +41,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     """Return the application; any ASGI server runs it.
 
     Args:
-        gallery: What is searched. With ``on_stale="mark"`` it answers after changes too.
+        gallery: What is searched. With ``on_stale="mark"`` it answers while its calibration is renewed.
         learner: A fitted `surefind.MetricLearner` that embeds images; None for vectors only.
         settings: Places, tokens and limits.
     """
@@ -40,6 +50,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        state.renewer.changed()  # it may have been, while nothing served it
         yield
         await state.close()
 
@@ -58,7 +69,8 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     )
     app.state.service = state
     problems.install(app)
-    for router in (searches.router, items.router, searches.reviews, about):
+    reviewing = (recalibration.router, searches.reviews)
+    for router in (searches.router, items.router, auditing.router, *reviewing, about):
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_middleware(Limits, settings=settings)
@@ -104,17 +116,52 @@ async def gallery(state: State, found: Allowed) -> GalleryView:
 
 @about.get("/v1/calibration", dependencies=[Depends(allowed)])
 async def calibration(state: State) -> CalibrationView:
-    """Describe what the decisions rest on: the risk-coverage curve, the spread of κ, and a summary."""
+    """Describe what the decisions rest on: error rates over thresholds, how fresh it is, and the watch."""
     made = state.gallery.calibration
     if made is None:
         return CalibrationView(calibrated=False)
+    now = await state.work(functools.partial(_today, state.gallery))
     added = made.contributions
-    apart = {"calibrated", "risk_curve", "contributions", "max_false_alarms"}
-    names = CalibrationView.model_fields.keys() - apart
+    apart = {"calibrated", "risk_curve", "identification", "contributions", "max_false_alarms"}
+    names = CalibrationView.model_fields.keys() - apart - now.keys()
     return CalibrationView(
         calibrated=True,
         max_false_alarms=None if made.gate is None else made.gate.max_false_alarms,
         risk_curve=Curve.model_validate(made.risk_curve, from_attributes=True),
+        identification=_identification(made.identification),
         contributions=None if added is None else list(map(dataclasses.asdict, added.signals)),
+        **now,
         **{name: getattr(made, name) for name in names},
     )
+
+
+def _today(gallery: Gallery) -> dict[str, Any]:
+    """Say how fresh the calibration is, and what the watch has found."""
+    seen = gallery.watch()
+    watch = None
+    if seen is not None:
+        alarm = seen.alarm
+        watch = WatchView(
+            queries=seen.queries,
+            capital=seen.capital,
+            alarm=None if alarm is None else seen.sentence,
+            since=None if alarm is None else alarm.since,
+            stream=None if alarm is None else alarm.stream,
+            direction=None if alarm is None else alarm.direction,
+        )
+    return {
+        "renewals": gallery.renewals,
+        "made": gallery.calibrated_at,
+        "stale": gallery.stale,
+        "watch": watch,
+    }
+
+
+def _identification(found: Identification) -> IdentificationCurve:
+    bounds = {
+        f"{name}_{side}": values
+        for name in ("fpir", "fnir")
+        for side, values in zip(("lower", "upper"), getattr(found, f"{name}_bounds"), strict=True)
+    }
+    rates = {name: getattr(found, name) for name in ("unknown", "enrolled", "fpir", "fnir")}
+    return IdentificationCurve.model_validate(rates | bounds)

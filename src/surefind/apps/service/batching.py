@@ -7,7 +7,8 @@ batches and an idle one answers at once, or after ``wait`` seconds if that is gi
 `search_together` is what the queue of searches does: the queries of many callers in one search, taken
 apart again. Labels and decisions come from as many neighbours as vote, whatever k is asked for, so that
 searching with the largest k of all and cutting gives each caller the same answer as searching alone.
-Queries with novelty and queries without are two searches, because a gallery takes all or none with it. A
+Queries with novelty and queries without are two searches, because a gallery takes all or none with it, and
+so are those that are watched and those that are not. A
 query that cannot be searched fails by itself, and does not spoil the others.
 """
 
@@ -123,12 +124,14 @@ class Query:
         kappa: Their concentrations, not negative; None for infinite ones.
         k: How many neighbours of each.
         novelty: Their p-values, from 0 to 1; None if they have none.
+        watch: Whether they are queries like those to come, which the gallery's watch should see.
     """
 
     vectors: Vectors
     kappa: Sequence[float | None]
     k: int
     novelty: Sequence[float] | None = None
+    watch: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,11 +156,11 @@ def search_together(
 ) -> list[Reply | Exception]:
     """Search for several callers at once; return a reply, or what is wrong with the query, for each."""
     found: dict[int, Reply | Exception] = {}
-    for known in (False, True):
-        rows = [row for row, query in enumerate(queries) if (query.novelty is not None) == known]
-        if rows:
-            alike = _search_alike(gallery, has_picture, [queries[row] for row in rows])
-            found |= zip(rows, alike, strict=True)
+    kinds = [(query.novelty is not None, query.watch) for query in queries]
+    for kind in sorted(set(kinds)):
+        rows = [row for row, own in enumerate(kinds) if own == kind]
+        alike = _search_alike(gallery, has_picture, [queries[row] for row in rows])
+        found |= zip(rows, alike, strict=True)
     return [found[row] for row in range(len(queries))]
 
 
@@ -187,7 +190,8 @@ def _searched(gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query
     surer = _surer_than(None if made is None else made.log_kappa_quantiles, kappa)
     values = [p for query in queries for p in query.novelty or ()]
     embeddings = Embeddings(vectors, kappa, np.array(values) if values else None)
-    found = gallery.search(embeddings, k=max(query.k for query in queries))
+    most, watch = max(query.k for query in queries), queries[0].watch
+    found = gallery.search(embeddings, k=most, watch=watch)
     answers = answer_records(found, [query.k for query in queries for _ in query.vectors])
     for answer, share in zip(answers, surer, strict=True):
         answer |= {"surer_than": share, "vector": None, "review": None}

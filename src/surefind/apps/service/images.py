@@ -78,7 +78,7 @@ class Thumbnails:
     """The pictures of one service.
 
     Args:
-        folder: Where they are kept; made if need be.
+        folder: Where they are kept; made when the first one is.
         images: Where the paths of payloads begin, or None.
         max_pixels: Largest image that is made small.
     """
@@ -86,7 +86,6 @@ class Thumbnails:
     def __init__(self, folder: Path, images: Path | None, max_pixels: int) -> None:
         self._folder, self._max_pixels = folder, max_pixels
         self._images = None if images is None else images.resolve()
-        folder.mkdir(parents=True, exist_ok=True)
         # Paths of payloads; a file that goes later is missed when read.
         self._seen: set[str] = set()
         self._known = {path.stem for path in folder.glob("*.webp")}
@@ -106,6 +105,7 @@ class Thumbnails:
     def keep(self, id_: Id, picture: bytes) -> None:
         """Keep the picture of an item or a query."""
         name = _name(id_)
+        self._folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self._path(name), picture)
         self._known.add(name)
 

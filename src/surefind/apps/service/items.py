@@ -1,7 +1,8 @@
 """Items: browse, look at, add, change, delete.
 
 An id in an address is a string. ``7`` in an address means the number 7 if that is in the gallery, or else
-the string "7"; ``kind`` decides where both are. What a change answered with success is on the disk.
+the string "7"; ``kind`` decides where both are. What a change answered with success is on the disk; the
+calibration is renewed afterwards, in the background.
 """
 
 import json
@@ -78,6 +79,7 @@ async def add_items(body: wire.NewItems, state: State) -> wire.Ids:
             payload=[item.payload for item in body.items],
             groups=[item.group for item in body.items],
         )
+        state.renewer.changed()
         return wire.Ids(ids=ids)
 
     return await state.work(add)
@@ -105,6 +107,7 @@ async def add_image(
         ids = state.gallery.add(
             embedding, ids=new or None, labels=[called], payload=[extra], groups=[taken]
         )
+        state.renewer.changed()
         state.thumbnails.keep(ids[0], picture)
         return wire.Ids(ids=ids)
 
@@ -131,6 +134,7 @@ async def change_image(id: PathId, file: Upload, state: State, kind: AskedKind =
     def change() -> wire.Ids:
         there, picture = _present(state, id, kind), state.picture(data)
         state.gallery.update(embedding, ids=[there])
+        state.renewer.changed()
         state.thumbnails.keep(there, picture)
         return wire.Ids(ids=[there])
 
@@ -167,6 +171,7 @@ async def change_item(
             payload=[body.payload] if "payload" in given else None,
             groups=[body.group] if "group" in given else None,
         )
+        state.renewer.changed()
         if body.vector is not None:
             state.thumbnails.drop(there)
         return wire.Ids(ids=[there])
@@ -181,6 +186,7 @@ async def delete_item(id: PathId, state: State, kind: AskedKind = None) -> wire.
     def delete() -> wire.Ids:
         there = _present(state, id, kind)
         state.gallery.delete([there])
+        state.renewer.changed()
         state.thumbnails.drop(there)
         return wire.Ids(ids=[there])
 

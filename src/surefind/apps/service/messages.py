@@ -4,6 +4,7 @@
 null where it is not known.
 """
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StrictStr
@@ -27,6 +28,12 @@ Payload = dict[str, JsonValue] | None
 Kind = Literal["number", "text"]
 Verdict = Literal["accept", "reject", "relabel"]
 Decision = Literal["match", "review", "no_match"]
+Gate = Literal["unlike", "unusual", "pass"]
+
+
+WATCHED = (
+    "Compare the query with the calibration's; false for health checks, repeated queries and items."
+)
 
 
 class Message(BaseModel):
@@ -48,7 +55,14 @@ class VectorSearch(Message):
         ),
     ] = None
     k: Annotated[int, Field(ge=1, le=100)] = 10
-    keep: Annotated[bool, Field(description="Let unsure queries wait for a person.")] = False
+    keep: Annotated[
+        bool | None,
+        Field(
+            description="Let unsure queries wait for a person, and sampled ones; null: only sampled ones; "
+            "false: none."
+        ),
+    ] = None
+    watch: Annotated[bool, Field(description=WATCHED)] = True
 
 
 class Neighbour(BaseModel):
@@ -108,6 +122,10 @@ class Answered(BaseModel):
         description="p-value of the query, small if it is unlike the training data; null if not known.",
     )
     reasons: list[str] = Field(description="Why it is no match.")
+    gate: Gate | None = Field(
+        default=None,
+        description="What the calibration's gate says by the novelty; null without a gate.",
+    )
     neighbours: list[Neighbour] = Field(description="The nearest items, of any label.")
     evidence: list[Evidence] = Field(
         description="The label first, then its strongest rival, if that has a probability of 0.01."
@@ -196,6 +214,55 @@ class Curve(BaseModel):
     chosen: int | None
 
 
+class IdentificationCurve(BaseModel):
+    """FPIR and FNIR over the same thresholds, with exact bounds."""
+
+    unknown: int = Field(description="Unknown queries that tested the thresholds.")
+    enrolled: int
+    fpir: list[float] = Field(description="Share of unknown queries that are a match.")
+    fpir_lower: list[float]
+    fpir_upper: list[float]
+    fnir: list[float] = Field(description="Share of enrolled queries that are missed.")
+    fnir_lower: list[float]
+    fnir_upper: list[float]
+
+
+class Finding(BaseModel):
+    """Something that is probably wrong with an item, or with two labels."""
+
+    kind: Literal["mislabelled", "duplicate", "confusion", "unusable", "impostor"]
+    id: ItemId | None = Field(description="The item; null for a pair of labels.")
+    label: ItemLabel
+    image: bool = Field(description="Whether there is a picture of the item.")
+    other_id: ItemId | None = Field(description="Another item that has to do with it.")
+    other_label: ItemLabel = Field(
+        description="Its label; for a mislabelled item what the rest says."
+    )
+    other_image: bool
+    score: float | None = Field(description="What findings of one kind are ordered by.")
+    sentence: str
+
+
+class AuditView(BaseModel):
+    """What an audit found, the most suspect of each kind first."""
+
+    items: int = Field(description="Labelled items.")
+    judged: int = Field(description="Those of them that were drawn to be judged.")
+    sentences: list[str]
+    findings: list[Finding]
+
+
+class WatchView(BaseModel):
+    """Whether queries still look like the calibration's."""
+
+    queries: int = Field(description="Compared since the calibration was made.")
+    capital: float = Field(description="100 raises the alarm.")
+    alarm: str | None = Field(description="A sentence, once queries differ; null before.")
+    since: datetime | None = Field(description="The most likely time of the first that differs.")
+    stream: Literal["novelty", "probability"] | None = Field(description="Where they differ most.")
+    direction: str | None = Field(description="How, in words.")
+
+
 class CalibrationView(BaseModel):
     """What the decisions rest on; everything but the first is null without a calibration."""
 
@@ -214,6 +281,15 @@ class CalibrationView(BaseModel):
     )
     log_kappa_quantiles: list[float] | None = None
     risk_curve: Curve | None = None
+    identification: IdentificationCurve | None = None
+    renewals: int | None = Field(
+        default=None, description="How often it was renewed since somebody calibrated."
+    )
+    made: datetime | None = Field(default=None, description="When it was made or last renewed.")
+    stale: bool | None = Field(
+        default=None, description="Whether the gallery has changed since; it is being renewed then."
+    )
+    watch: WatchView | None = None
     contributions: list[dict[str, Any]] | None = None
 
 
@@ -235,6 +311,9 @@ class ReviewView(Answered):
     id: str
     when: str
     image: bool
+    sampled: bool = Field(
+        default=False, description="Whether it is a random check, whatever was decided about it."
+    )
 
 
 class DecidedView(BaseModel):
@@ -252,6 +331,33 @@ class ReviewList(BaseModel):
     total: int
     pending: list[ReviewView]
     decided: list[DecidedView]
+
+
+class SampleView(BaseModel):
+    """What reviews a calibration may use: a random share of all queries."""
+
+    share: float = Field(description="Of all queries that is sampled now.")
+    usable: int = Field(description="Decided, in the order in which they were asked.")
+    waiting: int
+    needed: int = Field(description="Least number with which one can calibrate again.")
+    summary: str = Field(description="What can be used, and what is left out and why.")
+
+
+class Recalibration(Message):
+    """A calibration to make again."""
+
+    with_reviews: Annotated[
+        Literal[True], Field(description="Add reviewed random checks to the calibration's queries.")
+    ]
+
+
+class Recalibrated(BaseModel):
+    """What was found; decisions rest on it from now on."""
+
+    reached: bool
+    summary: str
+    queries: int
+    reviewed: int
 
 
 class Verdicts(Message):

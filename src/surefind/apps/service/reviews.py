@@ -6,12 +6,16 @@ A query that needs a person is asked about; what the person says is decided:
     reject    it is not in the gallery          the label is None
     relabel   it is something else there        the label is what the person says
 
+Most are asked about because they were doubtful. Those tell a calibration nothing about sure answers, so
+`read_reviews` returns the others: a random share of all queries (`surefind.gallery.review_sample`).
+
 The reviews are a SQLite database of their own in the service's folder: a gallery in Milvus has no file to
 share, and a service that only reads its gallery still takes reviews. A question or a decision is on the
 disk before `Reviews.ask` or `Reviews.decide` returns (`surefind.gallery.store.connect`).
 """
 
 import json
+import sqlite3
 import threading
 import uuid
 from contextlib import AbstractContextManager, closing
@@ -25,12 +29,14 @@ from surefind.embeddings import Embeddings, kappa_from_json, novelty_from_json
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery import store
 from surefind.gallery.engine import Label
+from surefind.gallery.review_sample import Draw, ReviewCounts, ReviewSample, usable_rows
 from surefind.validation import check_choice
 
 FILE = "reviews.sqlite"
 PENDING = "FROM reviews WHERE decided IS NULL AND json_type(question, '$.label') IS NOT NULL"
 """What waits; questions of earlier code, which were about the nearest item, have no label."""
 DECIDED = "FROM reviews WHERE decided IS NOT NULL ORDER BY decided"
+SAMPLED = "json_extract(question, '$.sampled') IS 1"
 VERDICTS = ("accept", "reject", "relabel")
 
 SCHEMA = """
@@ -60,17 +66,24 @@ class Reviews:
                 self._connection.execute("PRAGMA journal_mode=WAL")
                 store.check_pages(self._connection)
                 self._connection.executescript(SCHEMA)
-                self._pending = len(self.pending())
+                waiting = self.pending()
+        self._sampled = sum(bool(question.get("sampled")) for question in waiting)
+        self._doubtful = len(waiting) - self._sampled
 
     def __len__(self) -> int:
-        return self._pending
+        return self._sampled + self._doubtful
+
+    def waiting(self, *, sampled: bool) -> int:
+        """Return how many wait that were sampled, or how many that were not."""
+        return self._sampled if sampled else self._doubtful
 
     def ask(self, question: dict[str, Any]) -> str:
         """Let a query wait for a person.
 
         Args:
             question: ``vector``, ``kappa`` (None if infinite), ``novelty`` (None if not known), ``label``
-                and what else the page shows.
+                and what else the page shows. If it was sampled, ``sampled`` is true, and there are ``u``,
+                ``share`` and ``model`` (`surefind.gallery.review_sample.Draw`).
 
         Returns:
             The review's id.
@@ -81,7 +94,7 @@ class Reviews:
             with _in_words(self._path), store.transaction(self._connection):
                 insert = "INSERT INTO reviews (id, question) VALUES (?, ?)"
                 self._connection.execute(insert, (id_, text))
-            self._pending += 1
+            self._count(question, 1)
         return id_
 
     def decide(self, id_: str, verdict: str, label: Label = None) -> dict[str, Any]:
@@ -119,7 +132,7 @@ class Reviews:
                     "decided = (SELECT coalesce(max(decided), 0) + 1 FROM reviews) WHERE id = ?",
                     (json.dumps(entry), id_),
                 )
-            self._pending -= 1
+            self._count(asked, -1)
         return entry
 
     def asked(self, id_: str) -> dict[str, Any] | None:
@@ -135,43 +148,82 @@ class Reviews:
         """List the decisions, the oldest first."""
         return self._select(f"SELECT decision {DECIDED}")
 
+    def counts(self) -> ReviewCounts:
+        """Count what a calibration may use, and what not."""
+        with self._lock, _in_words(self._path):
+            return _usable(self._connection)[1]
+
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+    def _count(self, question: dict[str, Any], change: int) -> None:
+        if question.get("sampled"):
+            self._sampled += change
+        else:
+            self._doubtful += change
 
     def _select(self, query: str, *values: Any) -> list[dict[str, Any]]:
         with self._lock, _in_words(self._path):
             return [json.loads(text) for (text,) in self._connection.execute(query, values)]
 
 
-def read_reviews(path: str | Path) -> tuple[Embeddings, list[Label]]:
-    """Read what people decided, as `surefind.Gallery.calibrate` takes it.
+def read_reviews(path: str | Path) -> ReviewSample:
+    """Read the reviewed queries that `surefind.Gallery.calibrate` may use.
+
+    These are a random share of all queries (`surefind serve --review-share`), in the order in which they
+    were asked, up to the first that is not decided yet. Queries that were asked about because they were
+    doubtful are left out: they are not like those to come.
 
     Args:
         path: The service's folder, or the file in it.
 
     Returns:
-        The queries, with novelty if all have it, and the label of each; None for one that is not in the
-        gallery.
+        The queries, the label of each, and how many others were left out and why.
 
     Raises:
         InputError: If there is no such file.
-        DegenerateError: If nothing was decided yet.
+        DegenerateError: If no query can be used yet.
     """
     file = Path(path) / FILE if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise InputError(f"there are no reviews at {file}; `surefind serve` collects them.")
     with _in_words(file), closing(store.connect_reader(file)) as connection:
         store.check_pages(connection)
-        found = connection.execute(f"SELECT question, decision {DECIDED}").fetchall()
+        numbers, counts = _usable(connection)
+        one = "SELECT question, decision FROM reviews WHERE number = ?"
+        found = [connection.execute(one, (number,)).fetchone() for number in numbers]
     if not found:
-        raise DegenerateError(f"nothing in {file} was decided yet; review some queries first.")
+        raise DegenerateError(
+            f"no reviewed query in {file} can be used. {counts.summary}",
+            field="reviews",
+            hint="A calibration needs a random share of all queries: serve with --review-share 0.02, and "
+            "review the random checks, the oldest first.",
+        )
     questions = [json.loads(question) for question, _ in found]
     mean = np.array([q["vector"] for q in questions], dtype=np.float32)
     kappa = np.array([kappa_from_json(q["kappa"]) for q in questions])
     novelty = np.array([novelty_from_json(q.get("novelty")) for q in questions])
-    queries = Embeddings(mean, kappa, None if np.isnan(novelty).any() else novelty)
-    return queries, [json.loads(decision)["label"] for _, decision in found]
+    return ReviewSample(
+        Embeddings(mean, kappa, None if np.isnan(novelty).any() else novelty),
+        [json.loads(decision)["label"] for _, decision in found],
+        questions[-1]["model"],
+        counts,
+    )
+
+
+def _usable(connection: sqlite3.Connection) -> tuple[list[int], ReviewCounts]:
+    """Return the numbers of the questions that a calibration may use, and the counts."""
+    names = ", ".join(f"json_extract(question, '$.{name}')" for name in ("u", "share", "model"))
+    query = (
+        f"SELECT number, {names}, decided IS NOT NULL FROM reviews WHERE {SAMPLED} ORDER BY number"
+    )
+    found = connection.execute(query).fetchall()
+    others = f"SELECT count(*) FROM reviews WHERE decided IS NOT NULL AND NOT {SAMPLED}"
+    (doubtful,) = connection.execute(others).fetchone()
+    draws = [Draw(u, share, model, bool(decided)) for _, u, share, model, decided in found]
+    rows, counts = usable_rows(draws, doubtful)
+    return [found[row][0] for row in rows], counts
 
 
 def _in_words(path: Path) -> AbstractContextManager[None]:

@@ -2,7 +2,13 @@
 
 An answer has the most probable label, the probability that it is right, a decision and why, how sure the
 query is, what else it may be, and the items that speak for it. Where the decision is "review", the query
-waits until a person confirms or corrects the label.
+waits until a person confirms or corrects the label. So does a random share of all queries, whatever was
+decided (`surefind.gallery.review_sample`).
+
+    keep       doubtful queries wait     sampled ones wait
+    true       with a write token        always
+    null       never                     always
+    false      never                     never
 """
 
 import functools
@@ -62,8 +68,8 @@ async def search_vectors(request: Request) -> Response:
         raise RefusedError(422, "give vectors of one length, and one kappa for each.")
     if body.novelty is not None and len(body.novelty) != len(body.vectors):
         raise RefusedError(422, "give one novelty for each vector, or none at all.")
-    query = batching.Query(body.vectors, kappa, body.k, body.novelty)
-    return await _answer(state, query, keep=body.keep and found == WRITE, image=None)
+    query = batching.Query(body.vectors, kappa, body.k, body.novelty, body.watch)
+    return await _answer(state, query, found, keep=body.keep, image=None)
 
 
 ASKED = {"schema": wire.VectorSearch.model_json_schema()}
@@ -83,14 +89,17 @@ async def search_image(
     state: State,
     found: Allowed,
     k: Annotated[int, Query(ge=1, le=100)] = 10,
-    keep: Annotated[bool, Query(description="Let an unsure query wait for a person.")] = True,
+    keep: Annotated[
+        bool, Query(description="Let it wait for a person if it is unsure or sampled.")
+    ] = True,
+    watch: Annotated[bool, Query(description=wire.WATCHED)] = True,
 ) -> Response:
     """Search with an image; of an animation, its first frame counts."""
     data = await file.read()
     embedding = await state.embed(data)
     novelty = None if embedding.novelty is None else embedding.novelty.tolist()
-    query = batching.Query(embedding.mean.tolist(), embedding.kappa.tolist(), k, novelty)
-    return await _answer(state, query, keep=keep and found == WRITE, image=data)
+    query = batching.Query(embedding.mean.tolist(), embedding.kappa.tolist(), k, novelty, watch)
+    return await _answer(state, query, found, keep=keep, image=data)
 
 
 @reviews.get("")
@@ -136,20 +145,29 @@ async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
 
 
 async def _answer(
-    state: AppState, query: batching.Query, *, keep: bool, image: bytes | None
+    state: AppState, query: batching.Query, found: int, *, keep: bool | None, image: bytes | None
 ) -> Response:
     reply = await state.search(query)
     for answer, vector in zip(reply.answers, reply.vectors, strict=True):
         state.metrics.decision(answer["decision"])
-        unsure = answer["decision"] == "review" and keep
-        if unsure and len(state.reviews) < state.settings.max_reviews:
-            asked = functools.partial(_ask, state, answer | {"vector": vector.tolist()}, image)
-            answer["review"] = await state.work(asked)
+        drawn = _drawn(state)
+        sampled = keep is not False and drawn["sampled"]
+        unsure = answer["decision"] == "review" and keep is True and found == WRITE
+        room = state.reviews.waiting(sampled=sampled) < state.settings.max_reviews
+        if room and (sampled or unsure):
+            question = answer | drawn | {"vector": vector.tolist()}
+            answer["review"] = await state.work(functools.partial(_ask, state, question, image))
     if image is not None:
         reply.answers[0]["vector"] = reply.vectors[0].tolist()
     body = {"answers": reply.answers, "rank": reply.rank, "stale": reply.stale}
     # pydantic's encoder is four times as fast as json's; what it writes was made here and is not checked.
     return Response(to_json(body), media_type="application/json")
+
+
+def _drawn(state: AppState) -> dict[str, Any]:
+    """Draw whether a query is sampled, knowing nothing about it."""
+    u, share = float(state.draws.random()), float(state.settings.review_share)
+    return {"sampled": u < share, "u": u, "share": share, "model": state.gallery.model}
 
 
 def _ask(state: AppState, answer: dict[str, Any], image: bytes | None) -> str:

@@ -45,7 +45,9 @@ class Settings:
         max_batch: Most requests that are embedded or searched together.
         max_wait: Seconds that an image waits for others to be embedded with.
         max_waiting: Requests that may wait; later ones are sent away.
-        max_reviews: Queries that may wait for a person; later ones are not kept.
+        max_reviews: Doubtful queries that may wait for a person, and as many random checks; later ones are
+            not kept.
+        review_share: Share of all queries that is sampled for review, whatever was decided.
 
     Raises:
         InputError: If a limit cannot be used, or a token is empty.
@@ -65,6 +67,7 @@ class Settings:
     max_wait: float | int = 0.002
     max_waiting: int = 1024
     max_reviews: int = 1000
+    review_share: float | int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "max_queries", "burst", "max_batch", "max_waiting"):
@@ -74,6 +77,11 @@ class Settings:
         for name in ("rate", "max_wait"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must not be negative; got {getattr(self, name)!r}.")
+        if not 0 <= self.review_share <= 1:
+            raise InputError(
+                f"review_share must lie from 0 to 1; got {self.review_share!r}.",
+                field="review_share",
+            )
         if "" in (self.read_token, self.write_token):
             raise InputError("a token must not be empty; leave it out to have none.")
 

@@ -1,7 +1,8 @@
 """What all endpoints share: the gallery, its listing, the queues in front of it, and the folder beside it.
 
 Nothing slow happens on the event loop. Searches and image passes go through one queue each
-(`surefind.apps.service.batching`); decoding, writing and listing go to a small pool of threads.
+(`surefind.apps.service.batching`); decoding, writing and listing go to a small pool of threads, and the
+calibration is renewed in one of its own (`surefind.apps.service.renewer`).
 
 The listing goes from the surest item to the least sure: an item is surer the higher its κ. An item
 *confuses* another one if it is that one's nearest neighbour and has another label; how many it confuses is
@@ -22,12 +23,14 @@ from fastapi import Depends, Request
 from surefind.apps.service.batching import Batcher, Query, Reply, search_together
 from surefind.apps.service.embedding import ImageEmbedder, Learner
 from surefind.apps.service.images import Thumbnails, small_picture
+from surefind.apps.service.renewer import Renewer
 from surefind.apps.service.reviews import FILE, Reviews
 from surefind.apps.service.settings import Settings
 from surefind.apps.service.telemetry import Metrics
 from surefind.embeddings import Embeddings
 from surefind.errors import RefusedError
 from surefind.gallery.engine import Id, Label
+from surefind.gallery.findings import Audit
 from surefind.gallery.gallery import Gallery
 
 R = TypeVar("R")
@@ -90,10 +93,15 @@ class AppState:
     def __init__(self, gallery: Gallery, learner: Learner | None, settings: Settings) -> None:
         self.gallery, self.settings = gallery, settings
         self.reviews = Reviews(settings.folder / FILE)
+        self.draws = np.random.default_rng()  # for reviews, which must be independent of all else
         pictures = settings.folder / "thumbnails"
         self.thumbnails = Thumbnails(pictures, settings.images, settings.max_pixels)
         self._catalogue: Catalogue | None = None
-        self.metrics = Metrics(lambda: len(gallery), lambda: len(self.reviews))
+        self._audit: tuple[str, Audit] | None = None
+        self.metrics = Metrics(gallery, lambda: len(self.reviews))
+        self.renewer = Renewer(
+            gallery, renewed=self.metrics.renewed, failed=self.metrics.renewal_failed
+        )
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-service")
         self._lister = ThreadPoolExecutor(1, thread_name_prefix="surefind-list")
         batcher = functools.partial(Batcher, most=settings.max_batch, waiting=settings.max_waiting)
@@ -143,6 +151,13 @@ class AppState:
             self._catalogue = Catalogue(self.gallery)
         return self._catalogue
 
+    def audit(self, items: int) -> Audit:
+        """Return an audit of the gallery as it is; to be called by way of `list`."""
+        content = self.gallery.fingerprint
+        if self._audit is None or self._audit[0] != content:
+            self._audit = content, self.gallery.audit(items=items)
+        return self._audit[1]
+
     async def close(self) -> None:
         """Finish everything that was begun."""
         for queue in (self._images, self._searches):
@@ -150,6 +165,7 @@ class AppState:
                 await queue.close()
         await asyncio.to_thread(self._pool.shutdown)
         await asyncio.to_thread(self._lister.shutdown)
+        await asyncio.to_thread(self.renewer.close)
         self.reviews.close()
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], R]) -> R:

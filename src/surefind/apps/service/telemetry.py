@@ -11,6 +11,14 @@ surefind_request_seconds{route}             a histogram
 surefind_batch_size{kind}                   a histogram: requests that were done together
 surefind_decisions_total{decision}          "none" without a calibration
 surefind_items, surefind_reviews_pending
+surefind_renewals_total, surefind_renewal_failures_total
+surefind_renewal_seconds                    of the last renewal
+surefind_stale                              1 from a change of the items until the renewal, or else 0
+surefind_watch_queries                      seen since the calibration was made
+surefind_watch_capital                      100 raises the alarm
+surefind_watch_alarm                        1 since queries were found to differ, or else 0
+
+A renewal that fails is a line of its own, with the kind and the place of the error.
 """
 
 import functools
@@ -28,6 +36,7 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefind.apps.service.problems import problem
+from surefind.gallery.gallery import Gallery
 
 LOGGER = logging.getLogger("surefind.apps.service")
 
@@ -51,6 +60,11 @@ def write_to_stderr() -> None:
     LOGGER.propagate = False
 
 
+def log_failure(event: str, error: Exception) -> None:
+    """Log that something in the background failed; its text may hold what a user sent."""
+    LOGGER.error(event, extra={"fields": {"defect": _where(error)}})
+
+
 def log_request(fields: dict[str, Any], defect: str | None) -> None:
     """Log a request; ``defect`` is the kind of an unforeseen error, and where it was raised."""
     fields |= {} if defect is None else {"defect": defect}
@@ -67,9 +81,14 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """The figures of one service, in a registry of its own."""
+    """The figures of one service, in a registry of its own.
 
-    def __init__(self, items: Callable[[], int], pending: Callable[[], int]) -> None:
+    Args:
+        gallery: What is served.
+        pending: Counts the queries that wait for a person.
+    """
+
+    def __init__(self, gallery: Gallery, pending: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
         own: dict[str, Any] = {"namespace": "surefind", "registry": self._registry}
         requests = Counter("requests", "Requests answered.", ["method", "route", "status"], **own)
@@ -78,8 +97,23 @@ class Metrics:
             "batch_size", "Requests done together.", ["kind"], buckets=SIZES, **own
         )
         decisions = Counter("decisions", "Queries answered, by decision.", ["decision"], **own)
-        Gauge("items", "Items in the gallery.", **own).set_function(items)
+        Gauge("items", "Items in the gallery.", **own).set_function(lambda: len(gallery))
         Gauge("reviews_pending", "Queries that wait for a person.", **own).set_function(pending)
+        self._renewals = Counter("renewals", "Renewals of the calibration.", **own)
+        self._failures = Counter("renewal_failures", "Renewals that failed.", **own)
+        self._last = Gauge("renewal_seconds", "Time of the last renewal.", **own)
+        Gauge("stale", "Whether the calibration is stale.", **own).set_function(
+            lambda: gallery.stale
+        )
+        for name, meaning in (
+            ("queries", "Queries compared with the calibration's."),
+            ("capital", "What the watch has won; 100 is an alarm."),
+        ):
+            value = functools.partial(_watched, gallery, name)
+            Gauge(f"watch_{name}", meaning, **own).set_function(value)
+        Gauge("watch_alarm", "Whether queries differ from the calibration's.", **own).set_function(
+            lambda: _watched(gallery, "alarm") != 0
+        )
         # Labels are looked up once: there are few, and many requests.
         self._of = functools.cache(
             lambda *asked: (requests.labels(*asked).inc, times.labels(asked[1]).observe)
@@ -100,9 +134,24 @@ class Metrics:
         """Count an answer."""
         self._decided(decision or "none")()
 
+    def renewed(self, seconds: float) -> None:
+        """Count a renewal of the calibration."""
+        self._renewals.inc()
+        self._last.set(seconds)
+
+    def renewal_failed(self, error: Exception) -> None:
+        """Count and log a renewal that failed."""
+        self._failures.inc()
+        log_failure("renewal failed", error)
+
     def text(self) -> tuple[bytes, str]:
         """Return everything as Prometheus reads it, and the content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+def _watched(gallery: Gallery, name: str) -> Any:
+    """Return a value of the watch's report, 0 if there is none."""
+    return getattr(gallery.watch(), name, None) or 0
 
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")

@@ -68,7 +68,7 @@ export function showAnswer(result, calibration) {
     labelChances(answer),
     meter(answer, calibration),
     noveltyScale(answer, calibration),
-    result.stale ? make("p", { class: "stale" }, "The gallery has changed since it was calibrated, so this decision may be off. Calibrate it again.") : null,
+    result.stale ? make("p", { class: "stale" }, "The gallery has changed since it was calibrated, so this decision may be off. The calibration is being renewed; ask again in a moment.") : null,
     answer.review ? make("p", { class: "quiet" }, "It waits in the ", make("a", { href: "#review" }, "review queue"), ".") : null,
   );
 }

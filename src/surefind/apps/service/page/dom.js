@@ -30,6 +30,14 @@ export function chance(p) {
   return percent(p);
 }
 
+// The time of day, with the day if that is another one.
+export function timeText(iso) {
+  const when = new Date(iso);
+  const time = when.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  const today = when.toDateString() === new Date().toDateString();
+  return today ? time : `${when.toLocaleDateString("sv")} ${time}`;
+}
+
 export const labelText = (label, id) => (label === null ? `item ${id}` : String(label));
 
 export function kappaText(kappa) {

@@ -1,4 +1,5 @@
 // The page: sections by address, and one place where troubles are shown.
+import { setUpAudit } from "./audit.js";
 import { setUpBrowse, showBrowse } from "./browse.js";
 import { $ } from "./dom.js";
 import { setUpReview, showReview } from "./review.js";
@@ -6,8 +7,11 @@ import { showRisk } from "./risk.js";
 import { describeSearch, setUpSearch } from "./search.js";
 import { get, setToken } from "./server.js";
 import { setUpSphere, showSphere } from "./sphere.js";
+import { showWatch } from "./watch.js";
 
-const SECTIONS = { search: () => {}, browse: showBrowse, review: showReview, risk: showRisk, sphere: showSphere };
+const SECTIONS = { search: () => {}, browse: showBrowse, review: showReview, risk: showRisk, audit: () => {}, sphere: showSphere };
+
+const REFRESH = 30_000;
 
 const page = {
   gallery: null,
@@ -26,6 +30,14 @@ const page = {
       if (error.status === undefined) console.error(error);
       return false;
     }
+  },
+
+  // What may have changed meanwhile: the calibration is renewed, and queries are watched.
+  async refresh() {
+    const found = await get("/v1/calibration").catch(() => null);
+    if (!found) return;
+    page.calibration = found;
+    showWatch(found);
   },
 
   async countReviews() {
@@ -60,7 +72,9 @@ function open() {
     else link.removeAttribute("aria-current");
   }
   window.scrollTo(0, 0);
-  if (page.gallery) SECTIONS[name](page);
+  if (!page.gallery) return;
+  SECTIONS[name](page);
+  page.refresh();
 }
 
 function start() {
@@ -77,6 +91,7 @@ function start() {
     describeSearch(page.gallery);
     page.countReviews();
     open();
+    showWatch(page.calibration);
   });
 }
 
@@ -88,8 +103,10 @@ $("token-form").addEventListener("submit", (event) => {
   start();
 });
 window.addEventListener("hashchange", open);
+setInterval(() => page.gallery && !document.hidden && page.refresh(), REFRESH);
 setUpSearch(page);
 setUpBrowse(page);
+setUpAudit(page);
 setUpReview(page);
 setUpSphere();
 open();

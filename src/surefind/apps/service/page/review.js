@@ -45,7 +45,8 @@ function show(page) {
   const shown = entry.evidence.length
     ? entry.evidence.map((found) => ({ label: found.label, ...found.items[0] }))
     : entry.neighbours.slice(0, 1);
-  status.textContent = `Query ${at + 1} of ${queue.length}: is it ${name}?`;
+  const why = entry.sampled ? ", a random check" : "";
+  status.textContent = `Query ${at + 1} of ${queue.length}${why}: is it ${name}?`;
   const labels = [...new Set([...entry.label_probability, ...entry.neighbours].map((n) => n.label).filter((label) => label !== null))];
   const off = !page.gallery?.may_write;
   const button = (verdict, words, key, main) =>
@@ -66,7 +67,7 @@ function show(page) {
         make(
           "div",
           {},
-          make("p", {}, oddsText(entry)),
+          entry.decision === null ? null : make("p", {}, oddsText(entry)),
           reasonList(entry),
           labelChances(entry),
           meter(entry, page.calibration),
@@ -90,6 +91,7 @@ function show(page) {
         make("datalist", { id: "labels" }, ...labels.map((label) => make("option", { value: label }))),
         make("button", { class: "main" }, "Keep this label"),
       ),
+      entry.sampled ? make("p", { class: "quiet" }, "A random share of all queries is checked, also sure ones, so that a calibration can learn from it.") : null,
       off ? make("p", { class: "quiet" }, "Your token may read but not decide.") : null,
     ),
   );

@@ -45,7 +45,8 @@ export async function searchItem(page, item) {
   const ask = async () => {
     const { vector, kappa, novelty } = await get(`${path}${kind}`);
     const known = novelty === null ? null : [novelty];
-    return post("/v1/search/vector", { vectors: [vector], kappa: [kappa], novelty: known, k: 11 });
+    // An item finds itself: it is no query like those to come.
+    return post("/v1/search/vector", { vectors: [vector], kappa: [kappa], novelty: known, k: 11, keep: false, watch: false });
   };
   return run(page, shown, ask, item.id);
 }

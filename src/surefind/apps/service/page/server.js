@@ -41,6 +41,13 @@ export async function post(path, body) {
   return (await ask(path, { method: "POST", headers, body: JSON.stringify(body) })).json();
 }
 
+export async function put(path, body) {
+  const headers = { "Content-Type": "application/json" };
+  return (await ask(path, { method: "PUT", headers, body: JSON.stringify(body) })).json();
+}
+
+export const remove = async (path) => (await ask(path, { method: "DELETE" })).json();
+
 export async function upload(path, file) {
   const body = new FormData();
   body.append("file", file);

@@ -1,0 +1,164 @@
+"""`surefind audit`: what is probably wrong with a gallery's items.
+
+CSV     a line for each finding: the columns of `surefind.gallery.findings`
+JSON    {summary, items, labels, judged, …, findings: [the same]}
+HTML    a page with pictures, and a line of Python beside each finding that would mend it
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+from typer import Option
+
+import surefind as sf
+from surefind.apps.cli import options
+from surefind.apps.cli.console import console, say, spelled, to_stderr
+from surefind.apps.cli.preflight import check_file
+from surefind.files import write_atomically
+
+if TYPE_CHECKING:
+    from surefind import Audit
+
+SUFFIXES = (".csv", ".json", ".html")
+TABLES: dict[str, tuple[str, dict[str, str]]] = {
+    "mislabelled": (
+        "Probably mislabelled",
+        {
+            "item": "id",
+            "label": "label",
+            "rather": "other_label",
+            "nearest of that": "other_id",
+            "wrong": "score",
+        },
+    ),
+    "duplicate": (
+        "Near-duplicates under different labels",
+        {
+            "item": "id",
+            "label": "label",
+            "other": "other_id",
+            "its label": "other_label",
+            "cosine": "score",
+        },
+    ),
+    "confusion": (
+        "Labels confused with one another",
+        {"label": "label", "other": "other_label", "items": "score"},
+    ),
+    "unusable": ("Hardly usable", {"item": "id", "label": "label", "why": "sentence"}),
+    "impostor": (
+        "Impostors: without their label, items are answered with another",
+        {
+            "item": "id",
+            "label": "label",
+            "found": "other_id",
+            "its label": "other_label",
+            "probability": "score",
+        },
+    ),
+}
+"""Title and columns of each kind of finding, by the names of a row."""
+
+FACTS = (
+    *("items", "labels", "judged", "wrong_fraction", "duplicate_pairs", "duplicate", "copies"),
+    *("max_false_alarms", "ceiling", "impostor_matches", "strangers"),
+)
+"""Numbers of an audit that JSON has beside the findings."""
+
+
+def audit(
+    gallery: options.GalleryArgument,
+    out: Annotated[Path | None, Option(help="File to write: .csv, .json or .html.")] = None,
+    most: Annotated[
+        int, Option(help="Findings of each kind to show; .csv and .json have all of them.")
+    ] = 10,
+    items: Annotated[
+        int | None,
+        Option(
+            help="Judge so many items, drawn at random, instead of all; takes as much less time."
+        ),
+    ] = None,
+    duplicate: Annotated[
+        float | None,
+        Option(help="Cosine from which two items are near-duplicates; follows from the gallery."),
+    ] = None,
+    seed: options.Seed = 0,
+    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Look for wrong labels, near-duplicates, confused labels, unusable items and impostors in a gallery.
+
+    Every item is left out and judged by the rest; nothing is changed.
+
+    Example: `surefind audit gallery --out audit.html`
+    """
+    from surefind.validation import check_int
+
+    check_int("most", most, least=1)
+    if out is not None:
+        check_file(out, SUFFIXES)
+    aside = to_stderr if as_json else say
+    with sf.Gallery.open(gallery, mode="r") as opened:
+        found = opened.audit(items=items, duplicate=duplicate, seed=seed)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write(found, out, opened, gallery, most)
+    if as_json:
+        typer.echo(json_text(found), nl=False)
+    else:
+        show(found, most)
+        if out is None:
+            say(f"Next, with pictures: {spelled('audit', gallery, out='audit.html')}")
+    if out is not None:
+        aside(f"Wrote the audit to {out}.")
+
+
+def show(found: "Audit", most: int) -> None:
+    """Print a table of each kind of finding that there is, and the summary."""
+    rows = found.to_rows(most)
+    for kind in TABLES:
+        own = [row for row in rows if row["kind"] == kind]
+        if own:
+            say(TABLES[kind][0], style="bold")
+            console.print(finding_table(kind, own))
+    say(found.summary)
+
+
+def finding_table(kind: str, rows: list[dict[str, Any]]) -> Table:
+    """Return findings of one kind as a table."""
+    columns = TABLES[kind][1]
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(Text(cell_text(row[name])) for name in columns.values()))
+    return table
+
+
+def cell_text(value: Any) -> str:
+    """Write a value of a row for people."""
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def json_text(found: "Audit") -> str:
+    """Write an audit as JSON."""
+    facts = {name: getattr(found, name) for name in FACTS}
+    whole = {"summary": found.summary, **facts, "findings": found.to_rows()}
+    return json.dumps(whole, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write(found: "Audit", out: Path, gallery: "sf.Gallery", place: str, most: int) -> None:
+    """Write an audit as what the file's name says."""
+    suffix = out.suffix.lower()
+    if suffix == ".csv":
+        found.to_csv(out)
+    elif suffix == ".json":
+        write_atomically(out, json_text(found))
+    else:
+        from surefind.apps.cli.audit_page import audit_page
+
+        titles = {kind: title for kind, (title, _) in TABLES.items()}
+        write_atomically(out, audit_page(found, gallery, place, titles, most))

@@ -1,0 +1,53 @@
+"""Calibrate again while serving, with what people said about a random share of the queries.
+
+Searches wait while it is made, for seconds, and use it from then on; none is answered half by the old one.
+A calibration that cannot be made leaves the old one in place.
+"""
+
+from fastapi import APIRouter, Depends
+
+from surefind.apps.service import messages as wire
+from surefind.apps.service.problems import described
+from surefind.apps.service.reviews import read_reviews
+from surefind.apps.service.settings import allowed, may_write
+from surefind.apps.service.state import AppState, State
+from surefind.errors import InputError, RefusedError
+
+router = APIRouter(
+    tags=["reviews"],
+    dependencies=[Depends(allowed)],
+    responses=described(400, 401, 403, 408, 409, 413, 422, 429, 503, 504),
+)
+
+
+@router.get("/v1/reviews/sample")
+async def sample(state: State) -> wire.SampleView:
+    """Count the reviewed random checks that a calibration may use, and those that are needed."""
+    counts = await state.work(state.reviews.counts)
+    return wire.SampleView(
+        share=state.settings.review_share,
+        usable=counts.usable,
+        waiting=counts.waiting,
+        needed=await state.work(state.gallery.reviews_needed),
+        summary=counts.summary,
+    )
+
+
+@router.post("/v1/calibration", dependencies=[Depends(may_write)])
+async def recalibrate(body: wire.Recalibration, state: State) -> wire.Recalibrated:
+    """Calibrate again with the reviewed random checks added, for the same target."""
+    return await state.list(lambda: _recalibrated(state))
+
+
+def _recalibrated(state: AppState) -> wire.Recalibrated:
+    try:
+        reviewed = read_reviews(state.settings.folder)
+        found = state.gallery.calibrate(reviews=reviewed)
+    except InputError as error:
+        raise RefusedError(409, error.text_for("http")) from error
+    return wire.Recalibrated(
+        reached=found.reached,
+        summary=found.summary,
+        queries=found.queries,
+        reviewed=len(reviewed),
+    )

@@ -1,0 +1,488 @@
+"""A watch on the promise: do live queries still look like the calibration's?
+
+A calibration promises something about queries that are exchangeable with its own: every order of all of
+them is equally likely. Two values of each decided query are watched, each as a stream of its own: its
+novelty p-value, and the probability that its answer is right.
+
+**Ranks.** A value becomes a bin of a grid that depends on no data (`EDGES`, even in log-odds). A bag holds
+the bins of the calibration's queries. The bin x of a live query gets the conformal p-value
+
+    p = (#{y < x} + u (#{y = x} + 1)) / (n + 1)      y over the n bins in the bag, u uniform on [0, 1)
+
+and is then put into the bag. If the values of a stream, the calibration's and the live ones, are
+exchangeable, its p-values are independent and uniform: exactly, for any distribution, any n and any number
+of ties (Vovk, Gammerman and Shafer, 2005). A bag that did not grow would not do: all p-values would share
+the luck of one sample, and in a long stream that would show.
+
+**Bets.** A density f on [0, 1] is a fair bet on a uniform p: it pays f(p) for a stake of 1. With the
+p-values p_t of a stream, weights w_s >= 0 of the starts s that sum to 1, and B densities, the capital
+
+    M_t = 1/B Σ_b S_b,t
+
+    S_b,t = Σ_{s<=t} w_s Π_{i=s..t} f_b(p_i) = (S_b,t-1 + w_t) f_b(p_t)
+
+is that of a gambler who puts 1/B on each bet and enters the share w_s of it with query s. With what has not
+entered yet it is a non-negative martingale that begins with 1, so P(M ever reaches c) <= 1/c (Ville). The
+densities (`odds`) say that a share ε of the p-values has moved into the lowest δ, or the highest; that all
+of them shift to one side; that they gather in the middle, or at both ends. Half of the weight enters at
+once, for a calibration that never fitted; the rest, `unspent` after t queries, goes to zero so slowly that
+no drift comes too late.
+
+**Alarm**, when one of the K <= 2 streams reaches K / `FALSE_ALARM`: a false one, ever, has a probability of
+at most 1 % per watch, over its calibration queries and the live ones together. The streams share this by
+Bonferroni's inequality. Their average would not do: M is a martingale given the past of its own stream.
+Given the past of both, a p-value need not be uniform, since how ranks went together says something about
+the bag. Little is lost: where one stream wins most, the average reaches 100 when that one reaches 200.
+
+**Since when.** For each bet the start s that maximises Π_{i=s..t} f_b(p_i) is kept; an alarm names that of
+the largest S_b in the stream that raised it. It is an estimate.
+
+**What is not guaranteed.** No alarm is no proof: a drift that leaves both distributions as they were is not
+seen, and one so slow that the bag gets used to it may not be. An alarm does not say that the promise is
+broken, but that its premise is.
+
+**Renewals.** When items come and go, the calibration is made again and probabilities are on another scale:
+`Watch.renew` starts their stream again, with the renewed calibration's values in the bag and none of the
+live ones, since those would have to be asked again. The novelty of a query does not depend on the gallery,
+so that stream goes on with all it has won; without novelty, queries are watched from one renewal to the
+next only. Whoever has entered leaves the game, and what has not is left to bet with. If the weight W enters
+between two renewals, that part of the capital reaches c with a probability of at most W/c, and all W sum to
+1: the false alarms of any number of renewals are within the same 1 %, if these do not depend on the
+queries. An alarm stays.
+
+**Equally fresh.** The probability of queries that it was fitted to is too good, so these are left out of
+that stream (NaN). With a gate only queries that pass are fitted to; then those that do not pass are left
+out of it too, the calibration's and the live ones, or there would be too many of them in the bag.
+
+Axes: ``q`` queries, ``s`` streams, ``b`` bets, ``c`` bins.
+"""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from surefind.errors import DegenerateError, Hint, InputError
+from surefind.metrics.inputs import as_array
+from surefind.validation import check_int
+
+FORMAT = 1
+FALSE_ALARM = 0.01
+"""Probability, at most, that a watch on exchangeable queries ever raises an alarm."""
+
+StreamName = Literal["novelty", "probability"]
+STREAMS: tuple[StreamName, ...] = ("novelty", "probability")
+
+EDGES = 1 / (1 + np.exp(-(np.arange(-120, 120) + 0.5) / 10))
+"""Between bins: log-odds -11.95, -11.85, … 11.95. None is a round number, which float32 could put on either
+side."""
+
+TAIL = np.repeat([0.001, 0.004, 0.016, 0.064, 0.25], 3)
+SHARE = np.tile([0.03, 0.1, 0.3], 5)
+"""δ and ε: every pair of these."""
+
+SLOPE = np.array([0.3, 0.8])
+BEND = np.array([0.8, -0.8])
+
+DIRECTION = np.repeat(range(4), [len(TAIL) + len(SLOPE), len(TAIL) + len(SLOPE), 1, 1])
+"""What each bet is on (b): low values, high ones, the middle, both ends."""
+
+WORDS: dict[StreamName, tuple[str, ...]] = {
+    "novelty": (
+        "more unusual inputs",
+        "fewer unusual inputs",
+        "fewer very unusual and very usual inputs",
+        "more very unusual and very usual inputs",
+    ),
+    "probability": (
+        "lower probabilities",
+        "higher probabilities",
+        "fewer very low and very high probabilities",
+        "more very low and very high probabilities",
+    ),
+}
+
+AT_ONCE = 0.5
+SCALE = 1000
+"""Half of the weight of later starts is on the first 1,700 queries."""
+
+ARRAYS = ("bags", "stakes", "growth", "lowest", "since", "since_when")
+"""What a watch has of arrays, as `to_json` names them."""
+
+CHUNK = 256
+"""Queries that are ranked at a time: more would cost more for each, fewer too."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """When queries were found to differ from the calibration's, and how.
+
+    Attributes:
+        query: The live query with which the capital was reached, the first being 1.
+        when: Its time, if times were given.
+        since_query: The most likely first query that differs.
+        since: Its time.
+        stream: "novelty" or "probability": where the difference was found.
+        direction: What it is, in words.
+    """
+
+    query: int
+    when: datetime | None
+    since_query: int
+    since: datetime | None
+    stream: StreamName
+    direction: str
+
+
+@dataclass(frozen=True)
+class WatchReport:
+    """What a watch has found.
+
+    Attributes:
+        queries: Live queries seen.
+        when: Time of the last of them, if one was given.
+        capital: The largest capital of a stream over the number of streams; 100 raises the alarm, and after
+            that nothing is bet any more.
+        alarm: None as long as there is none.
+    """
+
+    queries: int
+    when: datetime | None
+    capital: float
+    alarm: Alarm | None
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words; a time without a day is one of the day of the last query."""
+        alarm = self.alarm
+        if alarm is None:
+            return f"Nothing says that the {self.queries:,} queries differ from the calibration's."
+        begin = f"query {alarm.since_query:,}"
+        if alarm.since is not None:
+            today = self.when is not None and self.when.date() == alarm.since.date()
+            begin = format(alarm.since, "%H:%M" if today else "%Y-%m-%d %H:%M")
+        return (
+            f"Since {begin} queries differ from the calibration's: mostly {alarm.stream} "
+            f"({alarm.direction})."
+        )
+
+
+def p_values(
+    bag: Int[np.ndarray, " c"], bins: Int[np.ndarray, " q"], ties: Float[np.ndarray, " q"]
+) -> Float[np.ndarray, " q"]:
+    """Rank values in a bag that grows by each of them.
+
+    Args:
+        bag: How many values of each bin were there before.
+        bins: Bins of the new values, in order.
+        ties: Uniform numbers.
+
+    Returns:
+        Conformal p-values, small for low bins.
+    """
+    earlier = np.tri(len(bins), k=-1, dtype=bool)
+    row, column = bins[None, :], bins[:, None]
+    below = (np.cumsum(bag) - bag)[bins] + (earlier & (row < column)).sum(axis=1)
+    same = bag[bins] + (earlier & (row == column)).sum(axis=1)
+    return np.asarray((below + ties * (same + 1)) / (bag.sum() + 1 + np.arange(len(bins))))
+
+
+def odds(p: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n b"]:
+    """Return what each bet pays for a stake of 1: densities on [0, 1], at p."""
+    low = p[..., None]
+    pays = []
+    for side in (low, 1 - low):
+        pays += [1 - SHARE + SHARE / TAIL * (side <= TAIL), 1 + SLOPE * (1 - 2 * side)]
+    return np.concatenate([*pays, 1 + BEND * (6 * low * (1 - low) - 1)], axis=-1)
+
+
+def unspent(queries: Int[np.ndarray, " q"]) -> Float[np.ndarray, " q"]:
+    """Return the weight of all starts after so many queries."""
+    later = (1 - AT_ONCE) / (1 + np.log1p(np.maximum(queries - 1, 0) / SCALE))
+    return np.where(queries == 0, 1.0, later)
+
+
+class Watch:
+    """Bets that live queries differ from the calibration's, and says when it has won too much for luck.
+
+    `see` and `renew` change it, so one caller at a time. With a new calibration, start a new one; with the
+    same one renewed, `renew` it. `to_json` keeps all of it in a few kilobytes, however many queries it has
+    seen.
+    """
+
+    def __init__(self, streams: tuple[StreamName, ...], seed: int) -> None:
+        shape = len(streams), len(DIRECTION)
+        self._streams, self._seed = streams, seed
+        self._queries = 0
+        self._when: datetime | None = None
+        self._capital = 0.0
+        self._alarm: Alarm | None = None
+        self._bags = np.zeros((len(streams), len(EDGES) + 1), dtype=np.int64)
+        self._stakes = np.zeros(shape)
+        self._growth = np.zeros(shape)  # Σ log f_b(p_i) over all queries so far,
+        self._lowest = np.zeros(shape)  # the least that it was before a query,
+        self._since = np.ones(shape, dtype=np.int64)  # and before which one
+        self._since_when = np.full(shape, None, dtype=object)
+
+    @classmethod
+    def start(cls, novelty: Any, probability: Any, *, seed: int = 0) -> "Watch":
+        """Start from the calibration's queries.
+
+        Args:
+            novelty: Novelty p-value of each (q); None if the calibration has no gate.
+            probability: Probability that its answer is right (q). NaN, in both, leaves a query out of one
+                stream; of this one, queries that the probability was fitted to.
+            seed: Of the numbers that break ties.
+
+        Returns:
+            A watch that has seen no live query.
+
+        Raises:
+            DegenerateError: If a stream has no value at all.
+        """
+        check_int("seed", seed, least=0)
+        watch = cls(STREAMS if novelty is not None else STREAMS[1:], int(seed))
+        values = watch._read(novelty, probability)
+        for stream, bins in enumerate(_bins(values)):
+            watch._begin(stream, bins)
+        return watch
+
+    def renew(self, probability: Any) -> None:
+        """Go on with the same calibration, made again for a gallery that has changed.
+
+        Args:
+            probability: Of the calibration's queries (q), as for `start`, by the renewed calibration.
+
+        Raises:
+            DegenerateError: If there is no value at all; everything stays as it was then.
+        """
+        if self._alarm is None:
+            self._begin(len(self._streams) - 1, _bins(_fractions("probability", probability)))
+            self._capital = float(self._stakes.mean(axis=1).max()) / len(self._streams)
+
+    def see(self, novelty: Any, probability: Any, when: Any = None) -> WatchReport:
+        """Bet on live queries, in the order in which they came.
+
+        Args:
+            novelty: Novelty p-value of each (q), NaN for a query without; not used if the watch was started
+                without.
+            probability: Probability that its answer is right (q), NaN for a query without.
+            when: When they came, a datetime; None for no time.
+
+        Returns:
+            The report after them.
+
+        Raises:
+            InputError: If these are no numbers from 0 to 1, or when is no time; nothing is bet then.
+        """
+        if when is not None and not isinstance(when, datetime):
+            raise InputError(
+                f"when must be a datetime; got {type(when).__name__}.",
+                field="when",
+                hint=Hint("Give datetime.now(UTC), or leave it out."),
+            )
+        bins = _bins(self._read(novelty, probability))
+        length = bins.shape[1]
+        if not length:
+            return self.report
+        self._when = when
+        generator = np.random.Generator(np.random.PCG64(self._seed).advance(2 * self._queries))
+        ties = generator.random((length, len(STREAMS))).T[-len(bins) :]
+        end = self._queries + length
+        for first in range(0, length, CHUNK):
+            if self._alarm is None:
+                self._bet(bins[:, first : first + CHUNK], ties[:, first : first + CHUNK])
+        self._queries = end
+        return self.report
+
+    @property
+    def report(self) -> WatchReport:
+        """What was found so far."""
+        return WatchReport(self._queries, self._when, self._capital, self._alarm)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain JSON values; what `from_json` restores has the same future."""
+        alarm = None if self._alarm is None else asdict(self._alarm)
+        if alarm is not None:
+            alarm |= {name: _text(alarm[name]) for name in ("when", "since")}
+        return {
+            "format": FORMAT,
+            "streams": list(self._streams),
+            "seed": self._seed,
+            "queries": self._queries,
+            "when": _text(self._when),
+            "capital": self._capital,
+            "alarm": alarm,
+            **{name: getattr(self, f"_{name}").tolist() for name in ARRAYS},
+        }
+
+    @classmethod
+    def from_json(cls, stored: Any) -> "Watch":
+        """Restore what `to_json` returned.
+
+        Args:
+            stored: Plain JSON values.
+
+        Returns:
+            A watch with the same past and the same future.
+
+        Raises:
+            InputError: If it is of another format, or a value is missing or of another kind.
+        """
+        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+            raise InputError(
+                f"this is no watch of format {FORMAT}; start a new one from the calibration's queries.",
+                field="stored",
+            )
+        try:
+            return cls._restored(stored)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                "a stored watch is damaged; start a new one from the calibration's queries. "
+                f"{type(error).__name__}: {error}",
+                field="stored",
+            ) from error
+
+    @classmethod
+    def _restored(cls, stored: dict[str, Any]) -> "Watch":
+        streams = tuple(stored["streams"])
+        if streams not in (STREAMS, STREAMS[1:]):
+            raise ValueError(f"streams {streams}")
+        watch = cls(streams, int(stored["seed"]))
+        watch._queries, watch._capital = int(stored["queries"]), float(stored["capital"])
+        watch._when = _time(stored["when"])
+        if stored["alarm"] is not None:
+            times = {name: _time(stored["alarm"][name]) for name in ("when", "since")}
+            watch._alarm = Alarm(**stored["alarm"] | times)
+        for name in ARRAYS:
+            fresh = getattr(watch, f"_{name}")
+            values = np.array(stored[name], dtype=fresh.dtype)
+            if values.shape != fresh.shape:
+                raise ValueError(f"{name} of shape {values.shape}")
+            setattr(watch, f"_{name}", values)
+        return watch
+
+    def _read(self, novelty: Any, probability: Any) -> Float[np.ndarray, "s q"]:
+        """Read the values of the streams that are watched."""
+        likely = _fractions("probability", probability)
+        if "novelty" not in self._streams:
+            return likely[None]
+        if novelty is None:
+            raise InputError(
+                "the watch was started with novelty, and these queries come without.",
+                field="novelty",
+                hint=Hint(
+                    "Give NaN for single queries without, or start a watch with novelty=None."
+                ),
+            )
+        unusual = _fractions("novelty", novelty)
+        if len(unusual) != len(likely):
+            raise InputError(
+                f"novelty has {len(unusual)} values and probability {len(likely)}; give one of each per "
+                "query, NaN where there is none.",
+                field="novelty",
+            )
+        return np.stack([unusual, likely])
+
+    def _begin(self, stream: int, bins: Int[np.ndarray, " q"]) -> None:
+        """Start a stream, or start it again: with a new bag, and nothing at stake."""
+        name = self._streams[stream]
+        if (bins < 0).all():
+            raise DegenerateError(
+                f"{name} has no value; live queries are compared with those of the calibration.",
+                field=name,
+                hint="Give the calibration's queries, and None for novelty if they have none.",
+            )
+        for nothing in (self._bags, self._stakes, self._growth, self._lowest):
+            nothing[stream] = 0
+        self._since[stream], self._since_when[stream] = self._queries + 1, None
+        _add(self._bags[stream], bins)
+
+    def _bet(self, bins: Int[np.ndarray, "s q"], ties: Float[np.ndarray, "s q"]) -> None:
+        """Bet on each query in turn, as far as an alarm if there is one."""
+        # A query without a value pays the stake back.
+        paid = np.ones((bins.shape[1], *self._stakes.shape))
+        for i, bag in enumerate(self._bags):
+            there = bins[i] >= 0
+            paid[there, i] = odds(p_values(bag, bins[i, there], ties[i, there]))
+        left = unspent(self._queries + np.arange(len(paid) + 1))
+        entering = (left[:-1] - left[1:]).tolist()
+        each, limit = np.full(len(DIRECTION), 1 / len(DIRECTION)), len(bins) / FALSE_ALARM
+        for used, payment in enumerate(paid, start=1):
+            self._stakes += entering[used - 1]
+            self._stakes *= payment
+            capital = max((self._stakes @ each).tolist())
+            if capital >= limit:
+                break
+        self._capital = capital / len(bins)
+        for bag, seen in zip(self._bags, bins[:, :used], strict=True):
+            _add(bag, seen)
+        self._date(np.log(paid[:used]))
+        self._queries += used
+        if capital >= limit:
+            self._raise_alarm()
+
+    def _date(self, gains: Float[np.ndarray, "q s b"]) -> None:
+        """Keep the most likely start of each bet: where the sum of its gains before was lowest, at last."""
+        growth = np.cumsum(np.concatenate([self._growth[None], gains]), axis=0)
+        backwards = growth[-2::-1]
+        steps = backwards.argmin(axis=0)
+        lowest = np.take_along_axis(backwards, steps[None], axis=0)[0]
+        later = lowest <= self._lowest
+        self._lowest = np.where(later, lowest, self._lowest)
+        self._since = np.where(later, self._queries + len(gains) - steps, self._since)
+        self._since_when = np.where(
+            later, np.array(_text(self._when), dtype=object), self._since_when
+        )
+        self._growth = growth[-1]
+
+    def _raise_alarm(self) -> None:
+        stream = int(self._stakes.sum(axis=1).argmax())
+        bet = int(self._stakes[stream].argmax())
+        name = self._streams[stream]
+        self._alarm = Alarm(
+            query=self._queries,
+            when=self._when,
+            since_query=int(self._since[stream, bet]),
+            since=_time(self._since_when[stream, bet]),
+            stream=name,
+            direction=WORDS[name][DIRECTION[bet]],
+        )
+
+
+def _fractions(name: str, value: Any) -> Float[np.ndarray, " q"]:
+    """Read one number from 0 to 1 per query, or NaN."""
+    array = as_array(value)
+    if array.ndim != 1 or (array.dtype.kind not in "fiub" and array.size):
+        raise InputError(
+            f"{name} must be a vector of numbers, one per query, NaN for a query without; got "
+            f"{array.dtype} of shape {array.shape}.",
+            field=name,
+        )
+    values = array.astype(np.float64)
+    wrong = (values < 0) | (values > 1)
+    if wrong.any():
+        raise InputError(
+            f"{name} must lie between 0 and 1; got {values[wrong][0]:g} at {int(wrong.argmax())}.",
+            field=name,
+        )
+    return values
+
+
+def _bins(values: Float[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
+    """Return the bin of each value, -1 for NaN."""
+    return np.where(np.isnan(values), -1, np.searchsorted(EDGES, values))
+
+
+def _add(bag: Int[np.ndarray, " c"], bins: Int[np.ndarray, " q"]) -> None:
+    bag += np.bincount(bins[bins >= 0], minlength=len(bag))
+
+
+def _text(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat()
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,430 @@
+"""What the rest of a gallery says about an item's label: the item left out, with its group and its copies.
+
+`surefind.decisions.label_errors` has the mathematics; this module reads what it needs from the records, a
+block at a time:
+
+    own density     s_y over all items of the label y, however far: rows in the order of their labels, so
+                    that one range of rows has all of it
+    other labels    s_l over the nearest items (`surefind.gallery.label_fit`)
+    means           sums of the vectors of each label, and of each group and label, to be taken from them
+    covariance      within labels, of at most `SPREAD` items, five times: from items of other folds each
+
+**Copies.** Vectors that are equal to the last bit are one witness: they are left out together, as those of
+a group are. An item that is stored twice under a wrong label is so not its own alibi. A copy that was
+compressed or resized again is no copy here; give such items a group.
+
+**Alone.** If no other item has the label, nothing is known about it. The item's own probability is then
+that of none (`surefind.decisions.label_posterior`): that it belongs to no other label.
+
+Memory: a few numbers an item, one vector a label and one a group and label, and a block.
+
+Axes: ``n`` items, ``s`` those of a block, ``k`` neighbours, ``z`` embedding, ``l`` labels, ``p`` pairs of a
+group and a label, ``r`` values of λ.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from surefind.decisions.label_errors import (
+    Pooling,
+    axes_within,
+    deal,
+    fit_pooling,
+    inverse_variances,
+    odds_against,
+)
+from surefind.decisions.label_posterior import LabelModel, Votes, label_densities, label_posterior
+from surefind.gallery.engine import Engine
+from surefind.gallery.label_fit import (
+    COLUMNS,
+    ItemTable,
+    balanced_sample,
+    fit_left_out,
+    leave_out,
+    left_out_votes,
+    votes_by_match,
+)
+from surefind.gallery.ranking import match_scores
+
+SPREAD = 20_000
+"""Items that the covariance is estimated from."""
+
+MEMBERS = 20
+"""Items of a label that are drawn for it before a second turn."""
+
+ROWS = 1024
+"""Items whose own label's density is computed at once, by `WIDE` others."""
+WIDE = 8192
+
+CELLS = 2**22
+"""Differences of vectors held at a time: 16 MB."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opinions:
+    """What the rest says about some items.
+
+    Attributes:
+        against: Log-odds against the item's own label (s).
+        suggested: The most probable other label, as the table numbers it (s); -1 if there is none.
+        probability: Of it (s).
+        nearest: Row of its nearest item (s); -1 if there is none.
+        cosine: Of that item (s).
+        alone: Whether no other item has the item's label (s).
+    """
+
+    against: np.ndarray
+    suggested: np.ndarray
+    probability: np.ndarray
+    nearest: np.ndarray
+    cosine: np.ndarray
+    alone: np.ndarray
+
+    @classmethod
+    def concatenate(cls, parts: "Sequence[Opinions]") -> "Opinions":
+        """Join opinions about several blocks."""
+        columns = (np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls))
+        return cls(*columns)
+
+
+@dataclass(frozen=True, eq=False)
+class SecondOpinion:
+    """The model of a gallery's labels that items are judged by.
+
+    Attributes:
+        table: What is known of the items; copies share a group.
+        model: The kernels' T, and "none".
+        pooling: What kernels and Gaussian are worth.
+        own: s of each item's own label (n), -inf where no companion is left.
+        folds: Of the items (n).
+        means: Of the labels; None if no two items share one.
+        apart: 1 - cosine of an item and the nearest one of another label, in the median; 0 if there is
+            one label.
+    """
+
+    table: ItemTable
+    model: LabelModel
+    pooling: Pooling
+    own: np.ndarray
+    folds: np.ndarray
+    means: "LabelMeans | None"
+    apart: float
+
+    def blocks(
+        self, rows: Int[np.ndarray, " s"], size: int
+    ) -> "Iterator[tuple[np.ndarray, Gaussian | None]]":
+        """Yield the items in blocks, each of one fold, with the Gaussian of that fold."""
+        for fold in np.unique(self.folds[rows]).tolist():
+            some = rows[self.folds[rows] == fold]
+            gaussian = None if self.means is None else self.means.gaussian(fold)
+            for start in range(0, len(some), size):
+                yield some[start : start + size], gaussian
+
+    def of(
+        self,
+        rows: Int[np.ndarray, " s"],
+        vectors: Float[np.ndarray, "s z"],
+        votes: Votes,
+        found: Int[np.ndarray, "s k"],
+        gaussian: "Gaussian | None",
+    ) -> Opinions:
+        """Say what the rest says about a block of items.
+
+        Args:
+            rows: The items.
+            vectors: Theirs.
+            votes: Their neighbours by cosine, as `left_out_votes` gives them.
+            found: The neighbours' rows.
+            gaussian: Of their fold.
+
+        Returns:
+            The opinions.
+        """
+        kernel, names, ballots = self.kernel(rows, vectors.shape[1], votes, found)
+        own = np.full(len(rows), kernel.shape[1] - 1)
+        other = kernel
+        if gaussian is not None and self.pooling.gaussian:
+            ridge = self.pooling.ridge
+            other = gaussian.log_densities(rows, vectors, names, slice(ridge, ridge + 1))[:, :, 0]
+        weights = self.pooling.log_weights(kernel, other)
+        against = odds_against(weights, own)
+        best = weights[:, :-1].argmax(axis=1)
+        at = np.arange(len(rows))
+        there = np.isfinite(kernel[at, best]) & (names[at, best] >= 0)
+        share = np.exp(weights[at, best] - np.logaddexp(0, against) - weights[:, -1])
+        alone = self.table.companions(rows) <= 0
+        if alone.any():
+            none = label_posterior(ballots, self.model)
+            own_chance = np.clip(none.none, 1e-12, 1 - 1e-12)
+            odds = np.log((1 - own_chance) / own_chance)
+            column = np.maximum(none.candidates[:, 0], 0)
+            against = np.where(alone, odds, against)
+            share = np.where(alone, none.probability[:, 0], share)
+            best = np.where(alone, column, best)
+            there = np.where(alone, none.candidates[:, 0] >= 0, there)
+        return Opinions(
+            against,
+            np.where(there, votes.labels[at, best], -1),
+            np.where(there, share, 0.0),
+            np.where(there, found[at, best], -1),
+            np.where(there, votes.scores[at, best], np.nan),
+            alone,
+        )
+
+    def kernel(
+        self,
+        rows: Int[np.ndarray, " s"],
+        dim: int,
+        votes: Votes,
+        found: Int[np.ndarray, "s k"],
+    ) -> tuple[Float[np.ndarray, "s k+1"], Int[np.ndarray, "s k+1"], Votes]:
+        """Return s of other labels, each in one column, and of the own label in the last.
+
+        Returns:
+            s; the labels of the columns, -1 for none; and the votes by the model's weighting.
+        """
+        kappa, mine = self.table.kappa, self.table.labels[rows][:, None]
+        if self.model.weighting == "match":
+            votes = votes_by_match(votes, kappa[rows], kappa[found], dim)
+        density, _ = label_densities(votes, self.model.temperature)
+        others = np.where((votes.labels >= 0) & (votes.labels != mine), density, -np.inf)
+        names = np.where(np.isfinite(others), votes.labels, -1)
+        kernel = np.concatenate([others, self.own[rows][:, None]], axis=1)
+        return kernel, np.concatenate([names, mine], axis=1), votes
+
+
+def fit_second_opinion(
+    engine: Engine, table: ItemTable, rng: np.random.Generator
+) -> SecondOpinion | None:
+    """Fit kernels, Gaussian and their pooling to a gallery's own items.
+
+    Args:
+        engine: The gallery's records.
+        table: What is known of them; copies share a group.
+        rng: Draws samples and folds.
+
+    Returns:
+        The model; None if nothing has a label.
+    """
+    left = leave_out(engine, rng, table)
+    if left is None:
+        return None
+    model = fit_left_out(left)
+    own = own_densities(engine, table, model)
+    folds = deal(table.groups, rng)
+    means = _label_means(engine, table, folds, rng)
+    nearest = 1 - left.unknown.scores[:, 0]
+    apart = float(np.median(nearest)) if len(nearest) else 0.0
+    plain = SecondOpinion(table, model, Pooling(model.sharpness), own, folds, means, apart)
+    sample = balanced_sample(table.labels, rng)
+    sample = sample[table.companions(sample) > 0]
+    kernels, gaussians = [], []
+    for rows, gaussian in plain.blocks(sample, len(sample)):
+        vectors = engine.fetch([table.ids[row] for row in rows]).vectors
+        (votes, _), (found, _) = left_out_votes(engine, table, rows, vectors)
+        kernel, names, _ = plain.kernel(rows, vectors.shape[1], votes, found)
+        nothing = np.zeros((*kernel.shape, 0))
+        kernels.append(kernel)
+        gaussians.append(
+            nothing if gaussian is None else gaussian.log_densities(rows, vectors, names)
+        )
+    if not kernels:
+        return plain
+    kernel = np.concatenate(kernels)
+    truth = np.full(len(kernel), kernel.shape[1] - 1)
+    pooling = fit_pooling(
+        kernel, np.concatenate(gaussians), truth, model.sharpness, len(table.label_names)
+    )
+    return replace(plain, pooling=pooling)
+
+
+def own_densities(engine: Engine, table: ItemTable, model: LabelModel) -> Float[np.ndarray, " n"]:
+    """Compute each item's s of its own label from all items of it, without the own group.
+
+    Returns:
+        Log densities (n); -inf where no other item has the label, NaN where the item has none.
+    """
+    labels, groups, kappa = table.labels, table.groups, table.kappa
+    order = np.argsort(labels, kind="stable")
+    order = order[labels[order] >= 0]
+    sizes = np.bincount(labels[order])
+    ends = np.cumsum(sizes)
+    mass = np.full(len(labels), np.nan)
+    for start in range(0, len(order), ROWS):
+        rows = order[start : start + ROWS]
+        mine = engine.fetch([table.ids[row] for row in rows])
+        total = np.full(len(rows), -np.inf)
+        first, last = ends[labels[rows[0]]] - sizes[labels[rows[0]]], ends[labels[rows[-1]]]
+        for at in range(first, last, WIDE):
+            columns = order[at : min(at + WIDE, last)]
+            theirs = engine.fetch([table.ids[column] for column in columns])
+            same = labels[rows][:, None] == labels[columns]
+            same &= rows[:, None] != columns
+            same &= (groups[rows][:, None] != groups[columns]) | (groups[columns] < 0)
+            scores = (torch.from_numpy(mine.vectors) @ torch.from_numpy(theirs.vectors).T).numpy()
+            scores = scores.astype(np.float64)
+            if model.weighting == "match":
+                scores = _match_where(
+                    same, scores, kappa[rows], kappa[columns], mine.vectors.shape[1]
+                )
+            near = torch.from_numpy(np.where(same, scores / model.temperature, -np.inf))
+            total = np.logaddexp(total, torch.logsumexp(near, dim=1).numpy())
+        mass[rows] = total - np.log(np.maximum(table.companions(rows), 1))
+    return mass
+
+
+def _match_where(
+    same: np.ndarray,
+    cosines: Float[np.ndarray, "s w"],
+    own: Float[np.ndarray, " s"],
+    others: Float[np.ndarray, " w"],
+    dim: int,
+) -> Float[np.ndarray, "s w"]:
+    """Compute match scores where they are needed, which may be seldom."""
+    at, column = np.nonzero(same)
+    gaps = np.maximum(1 - cosines[at, column], 0)[:, None]
+    scores = np.zeros_like(cosines)
+    scores[at, column] = match_scores(gaps, own[at], others[column][:, None], dim)[:, 0]
+    return scores
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """Means of labels, and the covariance that they share, in its own axes.
+
+    Attributes:
+        table: What is known of the items.
+        axes: Eigenvectors of the covariance as columns (z, z).
+        precision: Eigenvalues of its inverse, for each λ (z, r).
+        sums: Of the vectors of each label, in these axes (l, z).
+        parts: Of those of each group and label (p, z).
+        counts: Items of each label (l).
+    """
+
+    table: ItemTable
+    axes: np.ndarray
+    precision: np.ndarray
+    sums: np.ndarray
+    parts: np.ndarray
+    counts: np.ndarray
+
+    def log_densities(
+        self,
+        rows: Int[np.ndarray, " s"],
+        vectors: Float[np.ndarray, "s z"],
+        names: Int[np.ndarray, "s c"],
+        ridges: slice = slice(None),
+    ) -> Float[np.ndarray, "s c r"]:
+        """Compute g of some labels for items that are left out with their group.
+
+        Args:
+            rows: The items.
+            vectors: Theirs.
+            names: Labels, -1 for none.
+            ridges: Which λ.
+
+        Returns:
+            Log densities, up to a constant; -inf where a label has no item left.
+        """
+        precision = self.precision[:, ridges].astype(np.float32)
+        turned = vectors @ self.axes
+        g = np.full((*names.shape, precision.shape[1]), -np.inf)
+        at, column = np.nonzero(names >= 0)
+        label = names[at, column]
+        place = self.table.together.place(self.table.groups[rows], names)[at, column]
+        lone = (self.table.groups[rows] < 0)[at] & (label == self.table.labels[rows][at])
+        gone = np.where(place >= 0, np.append(self.table.together.counts, 0)[place], lone)
+        left = self.counts[label] - gone
+        size = max(1, CELLS // vectors.shape[1])
+        for start in range(0, len(at), size):
+            part = slice(start, start + size)
+            i, some, where = at[part], left[part], place[part]
+            rest = self.sums[label[part]]
+            rest -= np.where(lone[part, None], turned[i], 0)
+            grouped = where >= 0
+            rest[grouped] -= self.parts[where[grouped]]
+            rest /= np.maximum(some, 1)[:, None]
+            apart = np.square(turned[i] - rest) @ precision
+            shrunk = -0.5 * apart * (some / (some + 1.0))[:, None]
+            g[i, column[part]] = np.where(some[:, None] > 0, shrunk, -np.inf)
+        return g
+
+
+@dataclass(frozen=True, eq=False)
+class LabelMeans:
+    """What a `Gaussian` is made of.
+
+    Attributes:
+        table: What is known of the items.
+        covariance: Within labels, for each fold: eigenvalues and eigenvectors.
+        sums: Of the vectors of each label (l, z).
+        parts: Of those of each group and label (p, z).
+    """
+
+    table: ItemTable
+    covariance: list[tuple[np.ndarray, np.ndarray]]
+    sums: np.ndarray
+    parts: np.ndarray
+
+    def gaussian(self, fold: int) -> Gaussian:
+        """Return what items of a fold are judged by."""
+        values, axes = self.covariance[fold]
+        turned = axes.astype(np.float32)
+        labels = self.table.labels
+        return Gaussian(
+            self.table,
+            turned,
+            inverse_variances(values),
+            self.sums @ turned,
+            self.parts @ turned,
+            np.bincount(labels[labels >= 0]),
+        )
+
+
+def _label_means(
+    engine: Engine, table: ItemTable, folds: Int[np.ndarray, " n"], rng: np.random.Generator
+) -> LabelMeans | None:
+    """Estimate the covariance and sum up the labels; None if no two items share a label."""
+    rows = _many_of_each(table.labels, rng)
+    if not len(rows):
+        return None
+    sampled = engine.fetch([table.ids[row] for row in rows]).vectors
+    covariance = axes_within(sampled, table.labels[rows], folds[rows])
+    if covariance is None:
+        return None
+    sums = np.zeros((int(table.labels.max()) + 1, sampled.shape[1]), dtype=np.float32)
+    parts = np.zeros((len(table.together.keys), sampled.shape[1]), dtype=np.float32)
+    for records in engine.scan(COLUMNS):
+        place = np.array([table.row_of[id_] for id_ in records.ids])
+        labels = table.labels[place]
+        pairs = table.together.place(table.groups[place], labels[:, None])[:, 0]
+        _add_rows(sums, labels, records.vectors)
+        _add_rows(parts, pairs, records.vectors)
+    return LabelMeans(table, covariance, sums, parts)
+
+
+def _many_of_each(labels: Int[np.ndarray, " n"], rng: np.random.Generator) -> np.ndarray:
+    """Draw up to `SPREAD` rows of labels with two items and more, up to `MEMBERS` of each at a time."""
+    order = rng.permutation(np.flatnonzero(labels >= 0))
+    sizes = np.bincount(labels[order]) if len(order) else np.zeros(0, dtype=np.int64)
+    order = order[sizes[labels[order]] > 1]
+    order = order[np.argsort(labels[order], kind="stable")]
+    sizes = np.bincount(labels[order], minlength=len(sizes))
+    turn = np.arange(len(order)) - (np.cumsum(sizes) - sizes)[labels[order]]
+    place = rng.permutation(len(sizes))[labels[order]]
+    return np.asarray(order[np.lexsort((place, turn // MEMBERS))][:SPREAD])
+
+
+def _add_rows(
+    sums: Float[np.ndarray, "l z"], codes: Int[np.ndarray, " n"], rows: Float[np.ndarray, "n z"]
+) -> None:
+    """Add rows to the sums that their codes number; below 0 to none."""
+    order = np.argsort(codes, kind="stable")
+    order = order[codes[order] >= 0]
+    if len(order):
+        names, starts = np.unique(codes[order], return_index=True)
+        sums[names] += np.add.reduceat(rows[order], starts)

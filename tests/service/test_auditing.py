@@ -1,0 +1,49 @@
+"""An audit over HTTP: what is wrong is found, mended by the usual requests, and looked for again."""
+
+import pytest
+
+
+@pytest.fixture
+def planted(client):
+    """Two items get the label of others far away."""
+    items = client.get("/v1/items", params={"limit": 1000}).json()["items"]
+    wrong = [item for item in items if item["label"] == 0][:2]
+    for item in wrong:
+        client.put(f"/v1/items/{item['id']}", json={"label": 1}).raise_for_status()
+    return {item["id"] for item in wrong}
+
+
+def suspects(client):
+    found = client.get("/v1/audit", params={"most": 200})
+    found.raise_for_status()
+    return {f["id"] for f in found.json()["findings"] if f["kind"] == "mislabelled"}
+
+
+def test_wrong_labels_are_found_and_mended(client, planted):
+    found = client.get("/v1/audit").json()
+    assert found["judged"] == min(found["items"], 1000)
+    assert any("were judged" in sentence for sentence in found["sentences"])
+    named = [f for f in found["findings"] if f["id"] in planted and f["kind"] == "mislabelled"]
+    assert {f["id"] for f in named} == planted
+    assert {(f["label"], f["other_label"]) for f in named} == {(1, 0)}
+    for id_ in planted:
+        client.put(f"/v1/items/{id_}", json={"label": 0}).raise_for_status()
+    assert not suspects(client) & planted
+
+
+def test_an_audit_is_kept_until_the_gallery_changes(client):
+    state = client.app.state.service
+    first = state.audit(1000)
+    assert state.audit(1000) is first
+    id_ = client.get("/v1/items", params={"limit": 1}).json()["items"][0]["id"]
+    client.delete(f"/v1/items/{id_}").raise_for_status()
+    assert state.audit(1000) is not first
+
+
+def test_what_is_asked_wrongly_is_refused(client):
+    assert client.get("/v1/audit", params={"most": 0}).status_code == 422
+    for block in client.app.state.service.gallery.records():
+        client.app.state.service.gallery.delete([item.id for item in block])
+    answer = client.get("/v1/audit")
+    assert answer.status_code == 409
+    assert "empty" in answer.json()["error"]
