@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from surefind.errors import Hint, InputError
-from surefind.validation import check_matrix, check_unit_rows
+from surefind.validation import UNIT_TOLERANCE, check_matrix, check_unit_rows
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -44,6 +44,25 @@ class Embeddings:
     novelty: Any = None
 
     def __post_init__(self) -> None:
+        if not self._plain_and_right():
+            self._check()
+
+    def _plain_and_right(self) -> bool:
+        """Return whether these are arrays with nothing wrong; tensors, and faults, take the longer way."""
+        columns = [self.kappa] if self.novelty is None else [self.kappa, self.novelty]
+        if not (_is_real(self.mean, 2) and all(_is_real(column, 1) for column in columns)):
+            return False
+        if self.mean.dtype.itemsize < 4 or any(len(x) != len(self.mean) for x in columns):
+            return False
+        # False for NaN too; a length that is finite has finite parts.
+        lengths = np.sqrt(np.einsum("nz,nz->n", self.mean, self.mean))
+        return bool(
+            (abs(lengths - 1) < UNIT_TOLERANCE).all()
+            and (self.kappa >= 0).all()
+            and (self.novelty is None or ((self.novelty >= 0) & (self.novelty <= 1)).all())
+        )
+
+    def _check(self) -> None:
         if isinstance(self.mean, Tensor) != isinstance(self.kappa, Tensor):
             # What is neither a tensor nor an array is refused as such.
             as_tensor("mean", self.mean), as_tensor("kappa", self.kappa)
@@ -173,6 +192,10 @@ def as_tensor(name: str, value: Any) -> Tensor:
         # PyTorch warns of memory that it must not write to, such as a file mapped read-only.
         return torch.from_numpy(value if value.flags.writeable else value.copy())
     raise InputError(f"{name} must be a tensor or a NumPy array; got {type(value).__name__}.")
+
+
+def _is_real(value: Any, ndim: int) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim == ndim
 
 
 def _is_single(index: Any) -> bool:

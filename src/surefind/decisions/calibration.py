@@ -33,7 +33,7 @@ Axes: ``q`` queries, ``p`` those that pass the gate.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, ClassVar
@@ -149,7 +149,7 @@ class Calibration:
         groups: Sequence[Any] | None = None,
         *,
         novelty: Any = None,
-        rivals: Sequence[str] | None = None,
+        rivals: Callable[[int], str] | None = None,
     ) -> Decisions:
         """Answer match, review or no match, with reasons.
 
@@ -158,7 +158,7 @@ class Calibration:
             groups: The group of each query; None, and a group that was not calibrated, use the common
                 threshold.
             novelty: p-value of each query; without a gate it has no effect, with one it must be there.
-            rivals: The labels that compete for each query, in words, for the reasons.
+            rivals: Says which labels compete for a query, in words, for the reasons.
 
         Returns:
             One decision a query.

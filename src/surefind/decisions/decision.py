@@ -24,7 +24,7 @@ against a typical right answer, unless there was no threshold to miss.
 Axes: ``q`` queries, ``s`` signals.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,7 +124,7 @@ def decide(
     floor: float,
     gate: Gate | None = None,
     novelty: Float[np.ndarray, " q"] | None = None,
-    rivals: Sequence[str] | None = None,
+    rivals: Callable[[int], str] | None = None,
 ) -> Decisions:
     """Decide each query.
 
@@ -136,27 +136,32 @@ def decide(
         floor: Below it there is no match.
         gate: What may be a match at all; None for everything.
         novelty: p-value of each query, for the gate.
-        rivals: What competes for each query, in words.
+        rivals: Says what competes for a query, in words; asked where that is a reason.
 
     Returns:
         One decision a query.
     """
-    probability = model(signals)
+    parts = model.parts(signals)
+    probability = model.probability(parts)
     decision = np.where(
         probability >= threshold,
         "match",
         np.where(probability < np.minimum(floor, threshold), "no_match", "review"),
     )
-    reasons = _reasons(limits, signals, model.parts(signals), decision, np.isfinite(threshold))
+    reasons = _reasons(limits, signals, parts, decision, np.isfinite(threshold))
     if rivals is not None:
         reasons = [
-            tuple(f"{SPLIT}: {names}" if reason == SPLIT and names else reason for reason in found)
-            for found, names in zip(reasons, rivals, strict=True)
+            tuple(_named(rivals(query)) if reason == SPLIT else reason for reason in found)
+            for query, found in enumerate(reasons)
         ]
     if gate is None or novelty is None:
         return Decisions(probability, decision, reasons)
     decision, reasons = gate.decide(novelty, decision, reasons)
     return Decisions(probability, decision, reasons, gate.outcome(novelty))
+
+
+def _named(rivals: str) -> str:
+    return f"{SPLIT}: {rivals}" if rivals else SPLIT
 
 
 def _reasons(

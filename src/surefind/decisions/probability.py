@@ -48,7 +48,7 @@ Axes: ``q`` queries; in the fit ``n`` queries, ``p`` features.
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -61,6 +61,9 @@ from surefind.metrics import auroc
 KNOTS = 33
 EDGES = (-2.0, -1.25, -0.65, 0.0, 0.65, 1.25, 2.0)
 """Normal scores between which a ramp rises: at 2 %, 11 %, 26 %, 50 % … of the queries of the fit."""
+
+RAMPS = np.array(EDGES[:-1]), np.diff(EDGES)
+"""Where each ramp begins, and how wide it is."""
 
 RIDGE = (0.3,) + (1.0,) * (len(EDGES) - 1)
 LASSO = 0.5
@@ -150,9 +153,14 @@ class NormalScale:
     knots: tuple[float, ...]
     scores: tuple[float, ...]
 
+    @cached_property
+    def _columns(self) -> tuple[np.ndarray, np.ndarray]:
+        # Turning tuples into arrays would take longer than looking a value up.
+        return np.array(self.knots), np.array(self.scores)
+
     def __call__(self, values: Float[np.ndarray, " q"]) -> Float[np.ndarray, " q"]:
         """Return the normal scores of values."""
-        return np.asarray(np.interp(values, self.knots, self.scores))
+        return np.asarray(np.interp(values, *self._columns))
 
 
 @dataclass(frozen=True)
@@ -174,23 +182,31 @@ class MatchProbability:
         """Whether each signal counts at all."""
         return tuple(any(weights) for weights in self.weights)
 
+    @cached_property
+    def _weights(self) -> Float[np.ndarray, "f s 1"]:
+        return np.array(self.weights).T[:, :, None]
+
     def parts(self, signals: Signals) -> Float[np.ndarray, "q s"]:
         """Return what each signal adds to the log-odds."""
-        columns = []
-        for column, scale, weights in zip(
-            signals.oriented().T, self.scales, self.weights, strict=True
-        ):
-            # A fixed order of sums: a query's value must not depend on its batch, because it may lie
-            # exactly on a threshold.
-            columns.append(sum(w * f for w, f in zip(weights, _shapes(scale(column)), strict=True)))
-        return np.stack(columns, axis=1)
+        columns = signals.oriented().T
+        scores = [scale(column) for column, scale in zip(columns, self.scales, strict=True)]
+        # A fixed order of sums: a query's value must not depend on its batch, because it may lie exactly on
+        # a threshold.
+        first, *others = self._weights * _shapes(np.stack(scores))
+        for other in others:
+            first += other
+        return np.ascontiguousarray(first.T)
+
+    def probability(self, parts: Float[np.ndarray, "q s"]) -> Float[np.ndarray, " q"]:
+        """Return the probability that each answer is right, by what each signal adds."""
+        logit = np.full(len(parts), self.bias)
+        for part in parts.T:
+            logit += part
+        return sigmoid(logit)
 
     def __call__(self, signals: Signals) -> Float[np.ndarray, " q"]:
         """Return the probability that each answer is right."""
-        logit = self.bias
-        for part in self.parts(signals).T:
-            logit = logit + part
-        return sigmoid(np.asarray(logit))
+        return self.probability(self.parts(signals))
 
 
 def fit_probability(
@@ -218,7 +234,8 @@ def fit_probability(
         one = tuple((float(name in use),) + (0.0,) * (len(RIDGE) - 1) for name in signals.names)
         return MatchProbability(scales, float(np.log((wins + 0.5) / (n - wins + 0.5))), one)
     used = [j for j, name in enumerate(signals.names) if name in use]
-    features = np.stack([f for j in used for f in _shapes(scales[j](columns[j]))], axis=1)
+    shapes = np.concatenate([_shapes(scales[j](columns[j])) for j in used])
+    features = np.ascontiguousarray(shapes.T)
     noise = float(np.sqrt(wins * (n - wins) / n))
     ridge = strength * np.tile(RIDGE, len(used))
     bias, flat = fit_logistic(features, right, ridge=ridge, lasso=strength * LASSO * noise)
@@ -292,10 +309,14 @@ def normal_scale(values: Float[np.ndarray, " q"]) -> NormalScale:
     return NormalScale(tuple(map(float, knots)), tuple(inverse(float(r)) for r in ranks))
 
 
-def _shapes(score: Float[np.ndarray, " q"]) -> list[Float[np.ndarray, " q"]]:
+def _shapes(score: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "f *n"]:
     """Return the functions that weights multiply: the score itself and a ramp between all edges."""
-    ramps = [np.clip((score - low) / (high - low), 0, 1) for low, high in pairwise(EDGES)]
-    return [score, *ramps]
+    shapes = np.empty((len(EDGES), *score.shape))
+    shapes[0] = score
+    low, width = (x.reshape(-1, *[1] * score.ndim) for x in RAMPS)
+    ramps = np.divide(score - low, width, out=shapes[1:])
+    np.minimum(np.maximum(ramps, 0, out=ramps), 1, out=ramps)
+    return shapes
 
 
 def _relaxed(

@@ -67,6 +67,8 @@ class Signals:
 
     def __post_init__(self) -> None:
         """Check that all are finite and equally long, and keep them in float64."""
+        if self._right():
+            return
         length = None
         for name in self.names:
             values = as_scores(name, getattr(self, name), length=length)
@@ -78,6 +80,18 @@ class Signals:
                 )
             object.__setattr__(self, name, values)
             length = len(values)
+
+    def _right(self) -> bool:
+        """Return whether all are as they should be; where not, each is looked at, to say which is not."""
+        columns = [getattr(self, name) for name in self.names]
+        alike = {(type(x), x.dtype, x.shape) for x in columns if isinstance(x, np.ndarray)}
+        usual = len(alike) == 1 and all(isinstance(x, np.ndarray) for x in columns)
+        return usual and (
+            columns[0].dtype == np.float64
+            and columns[0].ndim == 1
+            and columns[0].size > 0
+            and bool(np.isfinite(columns).all())
+        )
 
     def __len__(self) -> int:
         return len(self.log_kappa)
@@ -116,8 +130,8 @@ def neighbour_signals(
     if not (concentration > 0).all():
         raise InputError(f"kappa must be above 0; got {concentration.min():g}.", field="kappa")
     near, names = np.asarray(as_array(distances), dtype=np.float64), as_array(labels)
-    rows = {len(concentration), len(near), len(names), len(posterior)}
-    if near.ndim != 2 or near.shape != names.shape or len(rows) > 1:
+    lengths = {len(concentration), len(near), len(names), len(posterior)}
+    if near.ndim != 2 or near.shape != names.shape or len(lengths) > 1:
         raise InputError(
             f"distances and labels must both be (q, k) with one row for each of the "
             f"{len(concentration)} queries; got {near.shape} and {names.shape}."
@@ -135,14 +149,15 @@ def neighbour_signals(
     there = np.isfinite(near)
     answered = posterior.candidates[:, :1] >= 0
     column = np.maximum(posterior.candidates[:, :1], 0)
-    own = np.where(answered[:, 0], np.take_along_axis(near, column, axis=1)[:, 0], near[:, 0])
-    other = np.asarray(names != np.take_along_axis(names, column, axis=1), dtype=bool) & there
+    rows = np.arange(len(near))[:, None]
+    own = np.where(answered[:, 0], near[rows, column][:, 0], near[:, 0])
+    other = np.asarray(names != names[rows, column], dtype=bool) & there
     rival = np.where(other, near, np.inf).min(axis=1)
-    dense = there[:, :DENSE]
+    dense, (low, high) = there[:, :DENSE], KAPPA_RANGE
     return Signals(
         consensus=posterior.consensus,
         evidence=posterior.evidence,
-        log_kappa=np.log(np.clip(concentration, *KAPPA_RANGE)),
+        log_kappa=np.log(np.minimum(np.maximum(concentration, low), high)),
         distance=own,
         margin=np.where(answered[:, 0], np.minimum(rival - own, MARGIN_CAP), 0.0),
         density=np.where(dense, near[:, :DENSE], 0).sum(axis=1) / dense.sum(axis=1),

@@ -14,7 +14,7 @@ from surefind.dependencies import require
 from surefind.embeddings import kappa_to_json, novelty_to_json
 from surefind.gallery.engine import Id, Label, Records
 from surefind.gallery.items import read_query_ids
-from surefind.gallery.ranking import Found, objects
+from surefind.gallery.ranking import Found, objects, take_rows
 
 LEAST_SHARE = 0.01
 """Probability below which a rival is no evidence."""
@@ -223,7 +223,7 @@ def answers_of(
 ) -> Answers:
     """Return the best of what was found, with what is known and was decided about the queries."""
     ids, labels, item_kappa, texts = (
-        np.take_along_axis(column, found.best, axis=1)
+        take_rows(column, found.best)
         for column in (found.ids, found.labels, found.kappa, found.payload)
     )
     payload = objects([_decoded(text) for text in texts.ravel()], texts.shape)

@@ -39,7 +39,7 @@ from surefind.gallery.calibration_queries import CalibrationQueries, given
 from surefind.gallery.engine import Engine, Id, Label, Metadata
 from surefind.gallery.label_fit import VOTERS, LabelFit, votes_of
 from surefind.gallery.neighbourhoods import Neighbourhoods
-from surefind.gallery.ranking import Found, objects
+from surefind.gallery.ranking import Found, objects, take_rows
 
 METADATA = "calibration"
 """Where a gallery's metadata hold the record."""
@@ -116,10 +116,12 @@ class CalibrationRecord:
         found = []
         if engine.fingerprint() != self.content:
             found.append("items were added, updated or deleted")
-        before = asdict(self.settings)
-        now = asdict(Settings(VOTERS, engine.index))
+        now = Settings(VOTERS, engine.index)
+        if now == self.settings:
+            return found
+        before, after = asdict(self.settings), asdict(now)
         return found + [
-            f"{n} was {before[n]!r} and is {now[n]!r}" for n in now if now[n] != before[n]
+            f"{n} was {before[n]!r} and is {after[n]!r}" for n in after if after[n] != before[n]
         ]
 
     def _other_model(self, model: str | None) -> list[str]:
@@ -384,19 +386,20 @@ def answered(
     if calibration is None:
         return known
     signals = signals_of(found, kappa, votes, posterior)
-    # Among the labels: how many are enrolled is another question than which of them it is.
-    among = posterior.probability / np.maximum(1 - posterior.none, 1e-300)[:, None]
-    rivals = [
-        ", ".join(f"{p:.2f} {name}" for p, name in list(zip(chances, some, strict=True))[:2] if p)
-        for chances, some in zip(among.tolist(), names, strict=True)
-    ]
+
+    def rivals(query: int) -> str:
+        # Among the labels: how many are enrolled is another question than which of them it is.
+        among = posterior.probability[query] / max(1 - float(posterior.none[query]), 1e-300)
+        listed = zip(among[:2].tolist(), names[query, :2], strict=True)
+        return ", ".join(f"{p:.2f} {name}" for p, name in listed if p)
+
     return known | vars(calibration.decide(signals, groups, novelty=novelty, rivals=rivals))
 
 
 def answered_labels(posterior: LabelPosterior, labels: np.ndarray) -> np.ndarray:
     """Return the candidates' labels (q, c) as the user gave them; None where there are fewer."""
     there = posterior.candidates >= 0
-    names = np.take_along_axis(labels, np.maximum(posterior.candidates, 0), axis=1)
+    names = take_rows(labels, np.maximum(posterior.candidates, 0))
     names[~there] = None
     return names
 

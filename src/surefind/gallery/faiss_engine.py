@@ -24,7 +24,7 @@ from surefind.errors import InputError
 from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint, forget
 from surefind.gallery.graph import Graph
 from surefind.gallery.store import GRAPH, Store, Stored, create_store, open_store, read_store
-from surefind.retrieval.search import nearest_rows
+from surefind.retrieval.rows import near_rows
 
 LARGE = 1_000_000
 """Records beyond which ``"auto"`` means a graph. Up to here a full scan of 128 dimensions takes some
@@ -135,7 +135,7 @@ class FaissEngine:
 
     def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Records:
         """Find ``count`` candidates of high cosine for each query; there are that many records."""
-        find = self._graph.search if self.index == "hnsw" else nearest_rows
+        find = self._graph.search if self.index == "hnsw" else near_rows
         rows = find(self._table.vectors, queries, count)
         self._save_graph()
         return self._table.take(rows.ravel())

@@ -36,7 +36,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from surefind.files import write_atomically
-from surefind.retrieval.search import nearest_rows
+from surefind.retrieval.rows import nearest_rows
 
 faiss: Any = import_module("faiss")
 """Untyped on purpose: what it says about its types leaves out what its Python layer adds."""
@@ -69,6 +69,8 @@ class Graph:
         self._row_of = np.empty(0, dtype=np.int64)
         self._node_of = np.empty(0, dtype=np.int64)
         self._kept = 0
+        self._current = False
+        self._alive: np.ndarray | None = None
 
     @property
     def worth_keeping(self) -> bool:
@@ -122,9 +124,11 @@ class Graph:
         self._row_of = np.full(len(rows), -1, dtype=np.int64)
         alive = np.flatnonzero(node_of >= 0)
         self._row_of[node_of[alive]] = alive
+        self._current = False
 
     def changed(self, rows: Int[np.ndarray, " n"]) -> None:
         """Forget what these rows held; rows that are new it has not heard of."""
+        self._current = False
         rows = rows[rows < len(self._node_of)]
         nodes = self._node_of[rows]
         self._row_of[nodes[nodes >= 0]] = -1
@@ -156,11 +160,9 @@ class Graph:
         """
         self._update(vectors)
         options: dict[str, Any] = {"efSearch": max(BREADTH, 4 * count)}
-        dead = self._row_of < 0
-        if dead.any():
+        if self._alive is not None:
             # The bitmap must outlive the search: FAISS keeps its address only.
-            alive = np.packbits(~dead, bitorder="little")
-            options["sel"] = faiss.IDSelectorBitmap(alive)
+            options["sel"] = faiss.IDSelectorBitmap(self._alive)
         parameters = faiss.SearchParametersHNSW(**options)
         _, nodes = self._index.search(queries, count, params=parameters)
         rows = np.where(nodes >= 0, self._row_of[nodes], -1)
@@ -171,6 +173,8 @@ class Graph:
 
     def _update(self, vectors: Float[np.ndarray, "n z"]) -> None:
         """Give every row a node."""
+        if self._current and len(self._node_of) == len(vectors):
+            return
         grown = np.full(len(vectors) - len(self._node_of), -1, dtype=np.int64)
         self._node_of = np.concatenate([self._node_of, grown])
         live = int((self._row_of >= 0).sum())
@@ -185,3 +189,6 @@ class Graph:
             self._node_of[new] = np.arange(len(new)) + len(self._row_of)
             self._row_of = np.concatenate([self._row_of, new])
             self._index.add(vectors if len(new) == len(vectors) else vectors[new])
+        dead = self._row_of < 0
+        self._alive = np.packbits(~dead, bitorder="little") if dead.any() else None
+        self._current = True

@@ -25,7 +25,7 @@ from torch import Tensor
 from surefind.embeddings import Embeddings
 from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Id, Label
-from surefind.validation import check_directed, check_matrix, check_unit_rows
+from surefind.validation import UNIT_TOLERANCE, check_directed, check_matrix, check_unit_rows
 
 NOT_ENROLLED = -1
 """The label of a query that has no match in the gallery; None means the same."""
@@ -49,14 +49,22 @@ def read_vectors(
     """
     if isinstance(embeddings, Embeddings):
         arrays = embeddings.numpy()
-        rows, kappa, novelty = embeddings.tensors().mean, arrays.kappa, arrays.novelty
+        rows, kappa, novelty = np.asarray(arrays.mean), arrays.kappa, arrays.novelty
     else:
         rows, kappa, novelty = _plain(embeddings), None, None
-    rows = rows.detach().cpu().double()
-    check_matrix("embeddings", rows)
-    check_directed("embeddings", rows)
-    if not normalize:
-        _check_length(rows)
+    rows = rows.astype(np.float64)
+    lengths = _lengths(rows)
+    # What is right needs one look; what is wrong is looked at again, to say what.
+    usual = bool((abs(lengths - 1) < UNIT_TOLERANCE).all()) and 0 not in rows.shape
+    if rows.ndim != 2 or not usual:
+        tensor = torch.from_numpy(rows)
+        check_matrix("embeddings", tensor)
+        check_directed("embeddings", tensor)
+        if not normalize:
+            _check_length(tensor)
+        # Squares of what is very long or short are out of range where the length is not.
+        rows = rows / abs(rows).max(axis=1, keepdims=True)
+        lengths = _lengths(rows)
     if rows.shape[1] < 2:
         raise InputError("embeddings must have at least 2 dimensions; got 1.", field="embeddings")
     if dim is not None and rows.shape[1] != dim:
@@ -65,7 +73,7 @@ def read_vectors(
             "embed both with one model.",
             field="embeddings",
         )
-    unit = torch.nn.functional.normalize(rows, dim=1).float().numpy()
+    unit = (rows / lengths[:, None]).astype(np.float32)
     known = np.full(len(rows), np.inf) if kappa is None else np.asarray(kappa, dtype=np.float64)
     own = None if novelty is None else np.asarray(novelty, dtype=np.float64)
     return np.ascontiguousarray(unit), known, own
@@ -83,9 +91,14 @@ def _check_length(rows: Tensor) -> None:
         raise InputError(error.message, field=error.field, hint=hint) from None
 
 
-def _plain(vectors: Any) -> Tensor:
+def _lengths(rows: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.asarray(np.sqrt(np.einsum("...z,...z->...", rows, rows)))
+
+
+def _plain(vectors: Any) -> np.ndarray:
     if isinstance(vectors, Tensor):
-        return vectors
+        return vectors.detach().cpu().double().numpy()
     array = np.asarray(vectors)
     if array.dtype.kind not in "fiu":
         raise InputError(
@@ -93,7 +106,7 @@ def _plain(vectors: Any) -> Tensor:
             f"{type(vectors).__name__} of {array.dtype}.",
             field="embeddings",
         )
-    return torch.from_numpy(array.astype(np.float64))
+    return array
 
 
 def read_ids(ids: Any) -> list[Id]:

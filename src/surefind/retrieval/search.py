@@ -1,6 +1,6 @@
 """Exact nearest neighbours by cosine: of vectors, and under several sampled models.
 
-`highest_cosines` is the one exact search, for evaluation, baselines and the gallery alike. It works block
+`highest_cosines` is the exact search of evaluation and baselines. It works block
 by block, so that the q × g cosines are never stored. Where classes have collapsed to tight clusters,
 cosines differ by less than float32 resolves, so float32 only *proposes*: of the best ``k + SPARE``
 candidates of each query the cosines are computed again in float64, and the query is settled if its k-th
@@ -142,27 +142,6 @@ def nearest_one(
         hidden = None if own is None else own[left]
         rows[left] = _settled(unit64(queries[left]), unit64(gallery), 1, hidden)[0][:, 0]
     return rows
-
-
-def nearest_rows(
-    vectors: Float[np.ndarray, "n z"], queries: Float[np.ndarray, "q z"], count: int
-) -> Int[np.ndarray, "q c"]:
-    """Return the ``count`` rows of highest cosine for each query, nearest first; all are unit vectors.
-
-    Arrays that can be written to are not copied. With 64 queries at once, 100,000 rows of 64 dimensions
-    cost 0.23 ms of CPU a query, and 1.7 ms for one query alone: the rows are read once. (`faiss.knn` 1.15
-    takes 1.5 ms a query either way: it reads the rows once per query until there are thousands.)
-
-    Args:
-        vectors: To be searched.
-        queries: At least one.
-        count: How many rows to find, at most n.
-
-    Returns:
-        Row numbers.
-    """
-    found = highest_cosines(as_tensor("queries", queries), as_tensor("vectors", vectors), count)
-    return found[0].numpy()
 
 
 def _propose(
