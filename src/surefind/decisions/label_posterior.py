@@ -144,14 +144,13 @@ class Votes:
         q, k = self.scores.shape
         # An item without a label is a label of its own, below all others.
         own = np.where(self.labels < 0, -1 - np.arange(k), self.labels)
-        order = np.lexsort((-self.scores, own), axis=1)
-        ordered = np.take_along_axis(own, order, axis=1)
+        order, rows = np.lexsort((-self.scores, own), axis=1), np.arange(q)[:, None]
+        ordered = own[rows, order]
         starts = np.ones((q, k), dtype=bool)
         starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
         numbers = np.cumsum(starts.ravel()).reshape(q, k) - 1
         segment, first = np.empty((q, k), dtype=np.int64), np.empty((q, k), dtype=bool)
-        np.put_along_axis(segment, order, numbers, axis=1)
-        np.put_along_axis(first, order, starts, axis=1)
+        segment[rows, order], first[rows, order] = numbers, starts
         return segment, first & np.isfinite(self.scores)
 
 
@@ -167,7 +166,6 @@ class LabelPosterior:
         rest: Of all other labels, and of items without one (q).
         consensus: Log-odds of the answer against all rivals, none apart (q).
         evidence: Log-odds of the answer against all else, none among it (q).
-        tail: How much unseen items could change the answer's probability (q).
     """
 
     candidates: np.ndarray
@@ -176,10 +174,15 @@ class LabelPosterior:
     rest: np.ndarray
     consensus: np.ndarray
     evidence: np.ndarray
-    tail: np.ndarray = field(repr=False)
+    _tail: Callable[[], np.ndarray] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.none)
+
+    @cached_property
+    def tail(self) -> Float[np.ndarray, " q"]:
+        """How much unseen items could change the answer's probability (q)."""
+        return self._tail()
 
 
 def label_posterior(votes: Votes, model: LabelModel) -> LabelPosterior:
@@ -370,74 +373,115 @@ def _posterior(
     model: LabelModel,
 ) -> LabelPosterior:
     q, k = density.shape
-    rows = np.arange(q)
+    rows, count = np.arange(q)[:, None], min(CANDIDATES, k)
     answerable = np.where(votes.labels >= 0, density, -np.inf)
-    count = min(CANDIDATES, k)
     order = np.argsort(-answerable, axis=1, kind="stable")[:, :count]
-    found = np.isfinite(np.take_along_axis(answerable, order, axis=1))
-    best = np.where(found[:, 0], answerable[rows, order[:, 0]], -np.inf)
+    likely = answerable[rows, order]
+    found = np.isfinite(likely)
+    best = np.where(found[:, 0], likely[:, 0], -np.inf)
     top = density.max(axis=1, keepdims=True)
     safe_top = np.where(np.isfinite(top), top, 0.0)
     shares = np.exp(model.sharpness * (density - safe_top))
     total = shares.sum(axis=1)
+    safe_total = np.maximum(total, 1e-300)
     enrolled = sigmoid(model.none_slope * (best - model.none_level))
-    given = np.where(found, np.take_along_axis(shares, order, axis=1), 0.0)
-    probability = enrolled[:, None] * given / np.maximum(total, 1e-300)[:, None]
+    given = np.where(found, shares[rows, order], 0.0)
+    probability = enrolled[:, None] * given / safe_total[:, None]
     none = sigmoid(model.none_slope * (model.none_level - best))
     own = probability[:, 0]
-    others = none + enrolled * (total - given[:, 0]) / np.maximum(total, 1e-300)
-    consensus, tail = _against_unseen(votes, density, spare, model, order[:, 0], found[:, 0])
+    others = none + enrolled * (total - given[:, 0]) / safe_total
+    answer = _Answer(order[:, 0], found[:, 0], density[rows[:, 0], order[:, 0]])
     return LabelPosterior(
         candidates=np.where(found, order, -1),
         probability=probability,
         none=none,
         rest=np.maximum(enrolled - probability.sum(axis=1), 0),
-        consensus=consensus,
-        evidence=np.clip(np.log(np.maximum(own, 1e-300) / np.maximum(others, 1e-300)), -CAP, CAP),
-        tail=tail,
+        consensus=_consensus(votes, density, model, answer),
+        evidence=_capped(np.log(np.maximum(own, 1e-300) / np.maximum(others, 1e-300))),
+        _tail=partial(_tail, votes, density, spare, model, answer),
     )
 
 
-def _against_unseen(
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """The column of each query's answer, whether there is one, and its log density."""
+
+    column: np.ndarray
+    found: np.ndarray
+    density: np.ndarray
+
+    @cached_property
+    def own(self) -> np.ndarray:
+        """The log density, 0 without an answer (q)."""
+        return np.where(self.found, self.density, 0.0)
+
+
+def _capped(odds: Float[np.ndarray, " q"]) -> Float[np.ndarray, " q"]:
+    return np.asarray(np.minimum(np.maximum(odds, -CAP), CAP))
+
+
+def _safe_exp(logarithm: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
+    # Seen from the answer's density, nothing overflows that could matter.
+    return np.asarray(np.exp(np.minimum(np.maximum(logarithm, -700), 700)))
+
+
+def _rivals(density: Float[np.ndarray, "q k"], answer: _Answer) -> Float[np.ndarray, "q k"]:
+    rivals = density.copy()
+    rivals[np.arange(len(density)), answer.column] = -np.inf
+    return rivals
+
+
+def _odds(
+    rivals: Float[np.ndarray, "q k"], own: Float[np.ndarray, " q"], model: LabelModel
+) -> Float[np.ndarray, " q"]:
+    """Return the odds of all rivals against the answer."""
+    odds = _safe_exp(model.sharpness * (rivals - own[:, None]))
+    return np.asarray(np.where(np.isfinite(rivals), odds, 0.0).sum(axis=1))
+
+
+def _beyond(votes: Votes, model: LabelModel) -> Float[np.ndarray, " q"]:
+    """Return m_K / T, the most that an unseen item can have; -inf if there is none."""
+    if not votes.unseen:
+        return np.full(len(votes), -np.inf)
+    last = np.where(np.isfinite(votes.scores), votes.scores, np.inf).min(axis=1)
+    return np.asarray(np.where(np.isfinite(last), last, -np.inf) / model.temperature)
+
+
+def _consensus(
+    votes: Votes, density: Float[np.ndarray, "q k"], model: LabelModel, answer: _Answer
+) -> Float[np.ndarray, " q"]:
+    """Return the log-odds against the rivals."""
+    odds = _odds(_rivals(density, answer), answer.own, model)
+    if votes.unseen:
+        # One unseen item as near as the last neighbour, of a label as large as the answer's: where there is
+        # no rival, the answer is no certainty.
+        size = np.log(votes.sizes[np.arange(len(density)), answer.column])
+        odds = odds + _safe_exp(model.sharpness * (_beyond(votes, model) - size - answer.own))
+    return np.where(answer.found, _capped(-np.log(np.maximum(odds, 1e-300))), -CAP)
+
+
+def _tail(
     votes: Votes,
     density: Float[np.ndarray, "q k"],
     spare: Float[np.ndarray, "q k"],
     model: LabelModel,
-    answer: Int[np.ndarray, " q"],
-    found: Bool[np.ndarray, " q"],
-) -> tuple[Float[np.ndarray, " q"], Float[np.ndarray, " q"]]:
-    """Return the log-odds against the rivals, and how far unseen items could move the answer."""
-    rows, c = np.arange(len(density)), model.sharpness
-    own = np.where(found, density[rows, answer], 0.0)
-    rivals = density.copy()
-    rivals[rows, answer] = -np.inf
-    # Seen from the answer's density, nothing overflows that could matter.
-    odds = np.exp(np.clip(c * (rivals - own[:, None]), -700, 700))
-    odds = np.where(np.isfinite(rivals), odds, 0.0).sum(axis=1)
-    last = np.where(np.isfinite(votes.scores), votes.scores, np.inf).min(axis=1)
-    last = np.where(np.isfinite(last), last, -np.inf) / model.temperature
-    beyond = last if votes.unseen else np.full(len(density), -np.inf)
-    # One unseen item as near as the last neighbour, of a label as large as the answer's: where there is no
-    # rival, the answer is no certainty.
-    size = np.log(votes.sizes[rows, answer])
-    rival = np.exp(np.clip(c * (beyond - size - own), -700, 700)) * bool(votes.unseen)
-    consensus = np.clip(-np.log(np.maximum(odds + rival, 1e-300)), -CAP, CAP)
-    one_more = np.exp(np.clip(c * (beyond - own), -700, 700)) * bool(votes.unseen)
+    answer: _Answer,
+) -> Float[np.ndarray, " q"]:
+    """Return how far unseen items could move the answer."""
+    rows, own, beyond = np.arange(len(density)), answer.own, _beyond(votes, model)
+    rivals = _rivals(density, answer)
+    one_more = _safe_exp(model.sharpness * (beyond - own)) * bool(votes.unseen)
     with np.errstate(divide="ignore"):
         raised = np.logaddexp(density, np.log(spare / votes.sizes) + beyond[:, None])
     raised = np.where(np.isfinite(density), raised, -np.inf)
-    best = np.where(found, raised[rows, answer], 0.0)
+    best = np.where(answer.found, raised[rows, answer.column], 0.0)
     # Highest: all unseen items are the answer's; lowest: all are its rivals', or new labels.
     others = np.where(np.isfinite(rivals), raised, -np.inf)
-    others[rows, answer] = -np.inf
-    rise = np.exp(np.clip(c * (others - own[:, None]), -700, 700))
-    worst = np.where(np.isfinite(others), rise, 0.0).sum(axis=1) + votes.unseen * one_more
-    better = np.exp(np.clip(c * (rivals - best[:, None]), -700, 700))
-    better = np.where(np.isfinite(rivals), better, 0.0).sum(axis=1)
+    worst = _odds(others, own, model) + votes.unseen * one_more
     enrolled, surer = (sigmoid(model.none_slope * (s - model.none_level)) for s in (own, best))
-    now = enrolled / (1 + odds)
-    tail = np.maximum(surer / (1 + better) - now, now - enrolled / (1 + worst))
-    return np.where(found, consensus, -CAP), np.where(found, tail, 0.0)
+    now = enrolled / (1 + _odds(rivals, own, model))
+    most = np.maximum(surer / (1 + _odds(rivals, best, model)) - now, now - enrolled / (1 + worst))
+    return np.where(answer.found, most, 0.0)
 
 
 def _fit_sharpness(

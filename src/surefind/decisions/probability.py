@@ -309,8 +309,8 @@ def normal_scale(values: Float[np.ndarray, " q"]) -> NormalScale:
     return NormalScale(tuple(map(float, knots)), tuple(inverse(float(r)) for r in ranks))
 
 
-def _shapes(score: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "f *n"]:
-    """Return the functions that weights multiply: the score itself and a ramp between all edges."""
+def _shapes(score: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "..."]:
+    """Return the functions that weights multiply, first the score itself, then a ramp between all edges."""
     shapes = np.empty((len(EDGES), *score.shape))
     shapes[0] = score
     low, width = (x.reshape(-1, *[1] * score.ndim) for x in RAMPS)

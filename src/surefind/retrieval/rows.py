@@ -1,8 +1,8 @@
 """Exact nearest rows of an array, for galleries: NumPy alone, and quick for a single query too.
 
-Float32 proposes and float64 decides, as in `surefind.retrieval.search`. With ρ = (z + 4) 2^-24, the rounding
-error of a float32 product, and the proposed cosines r_1 >= r_2 >= … of a query, its ``count`` nearest rows
-are certainly among the first c if
+Float32 proposes and float64 decides, as in `surefind.retrieval.search`. With ρ = (z + 4) 2^-24, the
+rounding error of a float32 product, and the proposed cosines r_1 >= r_2 >= … of a query, its ``count``
+nearest rows are certainly among the first c if
 
     r_count - r_c  >  2 ρ
 
@@ -11,7 +11,8 @@ Of a query for which that does not hold, everything within 2 ρ of r_count is co
 PyTorch would do the same products. But it takes longer to begin them than one query takes, and its threads,
 waiting for each other, take the cores from whoever else computes.
 
-Axes: ``q`` queries, ``n`` rows, ``z`` embedding, ``c`` candidates, ``r`` queries of a block, ``w`` its columns.
+Axes: ``q`` queries, ``n`` rows, ``z`` embedding, ``c`` candidates, ``r`` queries of a block, ``w`` its
+columns.
 """
 
 from math import isqrt
