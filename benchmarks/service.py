@@ -1,4 +1,4 @@
-"""The service under load: searches of many clients, hostile uploads, made-up requests, kills.
+"""The service under load: beside bare FAISS, searches of many clients, hostile uploads, requests, kills.
 
 Run ``python benchmarks/service.py``; finished cases are kept in results/service.json, and ``--again``
 measures all of them again, ``--only TEXT`` those whose name holds the text. The server is a process of its
@@ -6,6 +6,9 @@ own, as `surefind serve` starts it; clients share the machine with it. Every cli
 when the last one was answered, so with c clients the mean latency is c over the throughput; with a rate,
 clients wait for their turn. Times are those of the client, connection kept open. What a request costs
 server and clients in CPU is measured too: unlike the times, it hardly depends on what else is running.
+
+Beside bare FAISS (`bare_faiss.py`), both servers are asked in turns of a few seconds, in one run on one
+machine, and the ratio is that of the medians.
 """
 
 import asyncio
@@ -19,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -39,15 +42,21 @@ from surefind.models.convnets import small_net
 RESULTS = Path(__file__).parent / "results" / "service.json"
 TESTS = Path(__file__).parents[1] / "tests" / "service"
 LAUNCH = "import typer; from surefind.apps.cli.serve import serve; typer.run(serve)"
+BARE = Path(__file__).parent / "bare_faiss.py"
+BESIDE = {"exact": 10_000, "hnsw": 200_000}
+"""Items of 128 dimensions for each index, where the service is compared with bare FAISS."""
+BESIDE_DIM, CLIENTS, TURNS, TURN = 128, (1, 16, 64), 3, 5.0
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 SEED, ITEMS, DIM, CLASSES = 0, 100_000, 64, 5_000
 
 
-def vectors(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def vectors(
+    n: int, rng: np.random.Generator, dim: int = DIM, classes: int = CLASSES
+) -> tuple[np.ndarray, np.ndarray]:
     """Draw noisy members of classes, and the class of each."""
-    centres = np.random.default_rng(SEED).normal(size=(CLASSES, DIM))
-    labels = rng.integers(CLASSES, size=n)
-    drawn = centres[labels] + 0.6 * rng.normal(size=(n, DIM))
+    centres = np.random.default_rng(SEED).normal(size=(classes, dim))
+    labels = rng.integers(classes, size=n)
+    drawn = centres[labels] + 0.6 * rng.normal(size=(n, dim))
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True), labels
 
 
@@ -73,10 +82,17 @@ def make_world(place: Path) -> None:
         gallery.close()
 
 
-@contextmanager
-def server(gallery: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def server(
+    gallery: Path, *options: str
+) -> AbstractContextManager[tuple[str, subprocess.Popen[bytes]]]:
     """Run `surefind serve`; yield its address and its process."""
-    command = [sys.executable, "-c", LAUNCH, str(gallery), "--port", "0", "--rate", "0", *options]
+    return serving("-c", LAUNCH, str(gallery), "--port", "0", "--rate", "0", *options)
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run a server in Python; yield the address that it prints, and its process."""
+    command = [sys.executable, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             assert process.stdout is not None
@@ -165,6 +181,52 @@ def vector_search(
         return about | measured(address, process, clients, requests, rate)
 
 
+def make_beside(place: Path, index: str) -> None:
+    """Write a calibrated gallery, and its vectors for bare FAISS."""
+    rng, items = np.random.default_rng(SEED + 6), BESIDE[index]
+    mean, labels = vectors(items, rng, BESIDE_DIM, items // 20)
+    asked, truth = vectors(2_000, rng, BESIDE_DIM, items // 20)
+    np.save(place / f"{index}.npy", mean.astype(np.float32))
+    with Gallery(path=place / f"beside-{index}", index=index) as gallery:
+        kappa = np.exp(rng.normal(6, 1, size=items))
+        gallery.add(sf.Embeddings(mean, kappa), ids=range(items), labels=labels)
+        known = set(labels.tolist())
+        gallery.calibrate(
+            sf.Embeddings(asked, np.exp(rng.normal(6, 1, size=len(asked)))),
+            [int(t) if int(t) in known and i % 2 else None for i, t in enumerate(truth)],
+            contributions=False,
+        )
+
+
+def beside_faiss(place: Path, index: str) -> dict[str, Any]:
+    """Ask the service and bare FAISS in turns."""
+    if not (place / f"{index}.npy").exists():
+        make_beside(place, index)
+    asked, _ = vectors(2_000, np.random.default_rng(SEED + 7), BESIDE_DIM, BESIDE[index] // 20)
+    bodies = [
+        json.dumps({"vectors": [v.round(6).tolist()], "kappa": [400.0]}).encode() for v in asked
+    ]
+    cells: dict[str, Any] = {}
+    with (
+        server(place / f"beside-{index}") as ours,
+        serving(str(BARE), str(place / f"{index}.npy"), index) as bare,
+    ):
+        for clients in CLIENTS:
+            turns: dict[str, list[dict[str, Any]]] = {"surefind": [], "faiss": []}
+            for _ in range(TURNS):
+                for name, (address, process) in (("surefind", ours), ("faiss", bare)):
+                    requests = posts(address, "/v1/search/vector", "application/json", bodies)
+                    turns[name].append(measured(address, process, clients, requests, seconds=TURN))
+            names = ("per_second", "p50_ms", "p99_ms", "server_cpu_ms", "errors")
+            cell: dict[str, Any] = {
+                who: {name: float(np.median([turn[name] for turn in some])) for name in names}
+                for who, some in turns.items()
+            }
+            cell["ratio"] = cell["surefind"]["per_second"] / cell["faiss"]["per_second"]
+            cells[str(clients)] = cell | {"load": round(os.getloadavg()[0], 1)}
+    return {"items": BESIDE[index], "dimensions": BESIDE_DIM, "index": index, "clients": cells}
+
+
 def image_search(place: Path, clients: int) -> dict[str, Any]:
     rng = np.random.default_rng(SEED + 3)
     bodies = [multipart(jpeg(rng)) for _ in range(32)]
@@ -181,11 +243,13 @@ def measured(
     clients: int,
     requests: list[bytes],
     rate: float | None = None,
+    *,
+    seconds: float = 20.0,
 ) -> dict[str, Any]:
-    """Load a server for 20 seconds; add what a request cost it and the clients."""
-    uvloop.run(load(address, 1, 3, requests))
+    """Load a server for some seconds; add what a request cost it and the clients."""
+    uvloop.run(load(address, 1, min(3.0, seconds / 4), requests))
     before, own = cpu_seconds(process.pid), time.process_time()
-    found = uvloop.run(load(address, clients, 20, requests, rate))
+    found = uvloop.run(load(address, clients, seconds, requests, rate))
     spent, own = cpu_seconds(process.pid) - before, time.process_time() - own
     every = found.pop("all")
     return found | {"server_cpu_ms": 1e3 * spent / every, "client_cpu_ms": 1e3 * own / every}
@@ -322,6 +386,8 @@ def main(argv: list[str]) -> None:
     table["environment"] = environment() | {"load_before": f"{os.getloadavg()[0]:.1f}"}
     place = Path(tempfile.mkdtemp(prefix="surefind-bench-"))
     cases: dict[str, Callable[[], dict[str, Any]]] = {
+        "beside bare FAISS, exact": lambda: beside_faiss(place, "exact"),
+        "beside bare FAISS, graph": lambda: beside_faiss(place, "hnsw"),
         "vector search, graph, 64 clients": lambda: vector_search(place, "hnsw", 64),
         "vector search, exact, 64 clients": lambda: vector_search(place, "exact", 64),
         "vector search, exact, 64 clients, 400 a second": lambda: vector_search(

@@ -172,6 +172,8 @@ def _reasons(
     reachable: Bool[np.ndarray, " q"],
 ) -> list[tuple[str, ...]]:
     """Return no reason for a match, at least one for every other answer."""
+    if (decision == "match").all():
+        return [()] * len(decision)
     unclear = signals.log_kappa < limits.low_log_kappa
     competing = signals.consensus <= COMPETING
     split = (signals.consensus < limits.low_consensus) & competing

@@ -190,19 +190,15 @@ class MatchProbability:
         """Return what each signal adds to the log-odds."""
         columns = signals.oriented().T
         scores = [scale(column) for column, scale in zip(columns, self.scales, strict=True)]
-        # A fixed order of sums: a query's value must not depend on its batch, because it may lie exactly on
+        # Sums in a fixed order: a query's value must not depend on its batch, because it may lie exactly on
         # a threshold.
-        first, *others = self._weights * _shapes(np.stack(scores))
-        for other in others:
-            first += other
-        return np.ascontiguousarray(first.T)
+        return np.ascontiguousarray(_in_order(self._weights * _shapes(np.stack(scores))).T)
 
     def probability(self, parts: Float[np.ndarray, "q s"]) -> Float[np.ndarray, " q"]:
         """Return the probability that each answer is right, by what each signal adds."""
-        logit = np.full(len(parts), self.bias)
-        for part in parts.T:
-            logit += part
-        return sigmoid(logit)
+        terms = np.empty((1 + parts.shape[1], len(parts)))
+        terms[0], terms[1:] = self.bias, parts.T
+        return sigmoid(_in_order(terms))
 
     def __call__(self, signals: Signals) -> Float[np.ndarray, " q"]:
         """Return the probability that each answer is right."""
@@ -307,6 +303,13 @@ def normal_scale(values: Float[np.ndarray, " q"]) -> NormalScale:
         knots, ranks = knots[chosen], ranks[chosen]
     inverse = NormalDist().inv_cdf
     return NormalScale(tuple(map(float, knots)), tuple(inverse(float(r)) for r in ranks))
+
+
+def _in_order(terms: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Add up along the first axis, one after the other."""
+    # NumPy adds in pairs from eight terms on, and only where they lie side by side.
+    assert len(terms) < 8
+    return np.asarray(np.add.reduce(terms, axis=0))
 
 
 def _shapes(score: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "..."]:

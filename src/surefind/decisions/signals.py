@@ -105,7 +105,10 @@ class Signals:
 
     def oriented(self) -> Float[np.ndarray, "q s"]:
         """Return the signals as columns, signed so that larger is better."""
-        return np.asarray(self.matrix() * np.array(self.signs))
+        return np.asarray(self.matrix() * SIGNS)
+
+
+SIGNS = np.array(Signals.signs)
 
 
 def neighbour_signals(

@@ -6,12 +6,16 @@ shows it its queries, unless the calibration is stale: such answers are no test 
     novelty        of all queries of the calibration: nothing of it was fitted to them
     probability    of those that tested the calibration; live, of those that pass the gate
 
+Bets on a few queries at once cost little more than on one, so queries wait up to a second, or until there
+are `TOGETHER` of them, before they are bet on; whoever asks for the report gets all that were seen.
+
 A gallery is not written at every search. What the watch has seen is kept after `EVERY` queries, when an
 alarm is raised, with each renewal and when the gallery is closed; a process that is killed loses what came
 since, at most `EVERY` queries. A gallery that is open for reading keeps it in memory only.
 """
 
 import copy
+import time
 import warnings
 from datetime import datetime
 from typing import Any
@@ -27,6 +31,7 @@ METADATA = "watch"
 """Where a gallery's metadata hold it."""
 
 EVERY = 1000
+TOGETHER, SECONDS = 64, 1.0
 
 
 class KeptWatch:
@@ -39,6 +44,8 @@ class KeptWatch:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._unkept = 0
+        self._waiting: list[tuple[np.ndarray | None, np.ndarray]] = []
+        self._since = 0.0
         self._watch: Watch | None = None
         stored = engine.metadata.get(METADATA)
         try:
@@ -50,12 +57,14 @@ class KeptWatch:
     @property
     def report(self) -> WatchReport | None:
         """What was found; None if there is no watch."""
+        self._bet()
         return None if self._watch is None else self._watch.report
 
     def renewed(
         self, novelty: Float[np.ndarray, " q"] | None, probability: Float[np.ndarray, " q"]
     ) -> Watch:
         """Return a watch that goes on with a renewed calibration, or a new one if there is none."""
+        self._bet()
         if self._watch is None:
             return Watch.start(novelty, probability)
         after = copy.deepcopy(self._watch)
@@ -64,7 +73,7 @@ class KeptWatch:
 
     def replace(self, watch: Watch) -> None:
         """Go on with another watch, which was kept already."""
-        self._watch, self._unkept = watch, 0
+        self._watch, self._unkept, self._waiting = watch, 0, []
 
     def see(self, known: dict[str, Any], novelty: Float[np.ndarray, " q"] | None) -> None:
         """Take in decided queries: what `surefind.gallery.calibration_record.answered` said of them."""
@@ -73,14 +82,33 @@ class KeptWatch:
         gate, probability = known["gate"], known["probability"]
         if gate is not None:
             probability = np.where(gate == "pass", probability, np.nan)
+        now = time.monotonic()
+        if not self._waiting:
+            self._since = now
+        self._waiting.append((novelty, probability))
+        together = sum(len(some) for _, some in self._waiting)
+        if together >= TOGETHER or now - self._since >= SECONDS:
+            self._bet()
+            if self._unkept >= EVERY:
+                self.keep()
+
+    def _bet(self) -> None:
+        """Bet on the queries that wait."""
+        waiting, self._waiting = self._waiting, []
+        if self._watch is None or not waiting:
+            return
+        unusual, likely = zip(*waiting, strict=True)
+        novelty = None if any(some is None for some in unusual) else np.concatenate(unusual)
         before = self._watch.report.alarm
-        after = self._watch.see(novelty, probability, datetime.now().astimezone()).alarm
-        self._unkept += len(probability)
-        if self._unkept >= EVERY or after is not before:
+        now = datetime.now().astimezone()
+        after = self._watch.see(novelty, np.concatenate(likely), now).alarm
+        self._unkept += sum(map(len, likely))
+        if after is not before:
             self.keep()
 
     def keep(self) -> None:
         """Keep what was seen since it was last kept, if that is allowed."""
+        self._bet()
         if self._watch is None or not self._unkept or self._engine.read_only:
             return
         self._unkept = 0

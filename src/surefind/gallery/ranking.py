@@ -255,4 +255,4 @@ def match_scores(
 def unit64(vectors: np.ndarray) -> np.ndarray:
     """Rescale rows to unit length in float64."""
     double = vectors.astype(np.float64)
-    return np.asarray(double / np.linalg.norm(double, axis=-1, keepdims=True))
+    return np.asarray(double / np.sqrt(np.einsum("...z,...z->...", double, double))[..., None])

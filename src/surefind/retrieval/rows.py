@@ -43,6 +43,8 @@ def near_rows(
     Returns:
         Row numbers, as many for each query; of equal cosines at the end the first rows.
     """
+    if len(queries) <= ROWS:
+        return _near(vectors, queries, count)
     blocks = [queries[start : start + ROWS] for start in range(0, len(queries), ROWS)]
     return np.concatenate([_near(vectors, block, count) for block in blocks])
 
