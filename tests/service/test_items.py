@@ -81,11 +81,11 @@ def test_any_text_is_an_id(client, id_):
     ],
 )
 def test_what_cannot_be_added_is_refused_and_nothing_is_added(client, body, status, field):
-    before = client.get("/healthz").json()["items"]
+    before = client.get("/v1/gallery").json()["items"]
     answer = client.post("/v1/items", json=body)
     assert answer.status_code == status
     assert field in answer.json()["error"]
-    assert client.get("/healthz").json()["items"] == before
+    assert client.get("/v1/gallery").json()["items"] == before
 
 
 def test_a_payload_that_is_no_object_is_refused(client, world):

@@ -19,7 +19,7 @@ Axes: ``q`` queries, ``c`` candidates, ``n`` records, ``z`` embedding.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -121,7 +121,7 @@ class Engine(Protocol):
         """Find ``count`` candidates of high cosine for each query; there are that many records.
 
         Returns:
-            Equally many for each query, nearest first; the first query's first.
+            Equally many for each query, perhaps a few more, in no order; the first query's first.
         """
 
     def scan(self, size: int) -> Iterator[Records]:
@@ -135,6 +135,17 @@ class Engine(Protocol):
 
     def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""
+
+    @property
+    def graph_ready(self) -> bool:
+        """Whether searches need no graph of this process, or one that is there but for a few records."""
+
+    def graph_task(self, stop: Callable[[], bool]) -> Callable[[], Callable[[], None]] | None:
+        """Leave building graphs to the caller; return what builds one unless it is told to stop, or None.
+
+        What is returned may run beside changes and searches; it returns what puts the graph in its place,
+        which may not.
+        """
 
     def close(self) -> None:
         """Let go of files and connections; the engine is not used afterwards."""

@@ -2,7 +2,9 @@
 
 Up to `LARGE` records a search looks at every vector, which is exact; beyond, it walks a graph
 (`surefind.gallery.graph`). ``"exact"`` and ``"hnsw"`` choose one for any size. The graph is built from
-the vectors at the first search that needs it, and kept in the folder if it is large.
+the vectors at the first search that needs it, and kept in the folder if it is large. Where searches must
+not wait for that, somebody else builds it (`FaissEngine.graph_task`): until it is there, and whenever more
+than `AT_ONCE` rows are missing in it, searches look at every vector.
 
 The records are dense columns, with a row for each id: the last record moves into the place of a removed
 one. So a brute-force search reads one block of memory, and a removal costs O(1). With a folder, every
@@ -10,7 +12,7 @@ change is on the disk before it is made here (`surefind.gallery.store`).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as count_from
 from operator import itemgetter
@@ -30,6 +32,9 @@ LARGE = 1_000_000
 """Records beyond which ``"auto"`` means a graph. Up to here a full scan of 128 dimensions takes some
 100 ms, and a decision that rests on all neighbours is worth that; ask for ``"hnsw"`` where it is not."""
 
+AT_ONCE = 1000
+"""Rows that a search gives nodes itself, where somebody builds graphs in the background: some 100 ms."""
+
 SMALLEST = 1024
 """Rows that are set aside at first; the columns double when they are full."""
 
@@ -46,6 +51,8 @@ class FaissEngine:
         self._index = index
         self._table = Table()
         self._graph = Graph()
+        self._in_background = False
+        self._missed: list[Callable[[Graph], None]] | None = None
         self.metadata: dict[str, Any] = {}
         self._store: Store | None = None
         self._folder: Path | None = None
@@ -116,7 +123,8 @@ class FaissEngine:
         total = table.total + sum(records.hashes()) - sum(replaced.hashes())
         if store := self._writable():
             store.put(rows, records, table.total, total)
-        self._graph.changed(table.put(rows, records, total))
+        changed = table.put(rows, records, total)
+        self._follow(lambda graph: graph.changed(changed))
 
     def remove(self, ids: Sequence[Id]) -> None:
         """Drop records, all of which are kept."""
@@ -127,7 +135,8 @@ class FaissEngine:
         if store := self._writable():
             store.remove(gone, moves, table.total, total)
         table.remove(ids, moves, total)
-        self._graph.moved(moves, len(table))
+        size = len(table)
+        self._follow(lambda graph: graph.moved(moves, size))
 
     def fetch(self, ids: Sequence[Id]) -> Records:
         """Return kept records, in the order of the ids."""
@@ -135,10 +144,58 @@ class FaissEngine:
 
     def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Records:
         """Find ``count`` candidates of high cosine for each query; there are that many records."""
-        find = self._graph.search if self.index == "hnsw" else near_rows
+        find = self._graph.search if self._uses_graph else near_rows
         rows = find(self._table.vectors, queries, count)
-        self._save_graph()
+        if not self._in_background:
+            self._save_graph()
         return self._table.take(rows.ravel())
+
+    @property
+    def _uses_graph(self) -> bool:
+        return self.index == "hnsw" and (self.graph_ready or not self._in_background)
+
+    @property
+    def graph_ready(self) -> bool:
+        """Whether searches need no graph, or one that is there but for a few rows."""
+        return self.index != "hnsw" or self._graph.missing(len(self._table)) <= AT_ONCE
+
+    def graph_task(self, stop: Callable[[], bool]) -> Callable[[], Callable[[], None]] | None:
+        """Leave graphs to whoever calls this, who keeps changes away while it does.
+
+        Args:
+            stop: Asked now and then whether to give up.
+
+        Returns:
+            None if nothing is to be done. Otherwise what builds a graph and writes its file; changes may go
+            on meanwhile. That returns what puts the graph in its place, for which they must wait again.
+        """
+        self._in_background = True
+        if self.graph_ready:
+            return None
+        self._missed = missed = []
+        vectors = self._table.vectors.copy()
+        folder = None if self._store is None else self._store.folder
+
+        def install(graph: Graph | None) -> None:
+            self._missed = None
+            if graph is not None:
+                for change in missed:
+                    change(graph)
+                self._graph = graph
+
+        def build() -> Callable[[], None]:
+            graph = Graph.build(vectors, stop)
+            if folder is not None and graph is not None and graph.worth_keeping:
+                with suppress(OSError):
+                    graph.save(folder / GRAPH)
+            return lambda: install(graph)
+
+        return build
+
+    def _follow(self, change: Callable[[Graph], None]) -> None:
+        change(self._graph)
+        if self._missed is not None:
+            self._missed.append(change)
 
     def scan(self, size: int) -> Iterator[Records]:
         """Return all records, ``size`` at a time."""

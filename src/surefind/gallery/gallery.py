@@ -17,7 +17,7 @@ One gallery may be used by many threads; its calls wait for each other.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -671,6 +671,40 @@ class Gallery:
                 fitted = {LABELS: self._labels.to_json()}
                 self._engine.set_metadata({**self._engine.metadata, **fitted})
         return self._labels
+
+    @property
+    def graph_ready(self) -> bool:
+        """Whether searches need no graph, or one that is there. It waits for no other call."""
+        return self._engine.graph_ready
+
+    def build_graph(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Build the graph that searches walk, if much of it is missing, without stopping them.
+
+        From the first call on no search builds one by itself: where much is missing, it looks at every item
+        until somebody calls this again. Without a call, the first search that needs a graph builds it.
+
+        Args:
+            stop: Asked now and then, in the thread that calls this, whether to give up.
+        """
+        with self._lock:
+            build = self._engine.graph_task(stop)
+        if build is not None:
+            install = build()
+            with self._lock:
+                install()
+
+    @property
+    def faults(self) -> list[str]:
+        """Why it cannot answer as it should, a phrase each; it waits for no other call.
+
+        Phrases begin with "gallery", "graph" or "calibration".
+        """
+        if self._open_engine is None:
+            return ["gallery: it is closed"]
+        found = [] if self.graph_ready else ["graph: it is being built, and searches are exact"]
+        record = self._kept.record
+        changes = [] if record is None else record.changes(self._engine, self.model)
+        return found + [f"calibration: {change}" for change in changes]
 
     def describe(self, **facts: str | None) -> None:
         """Keep facts about the gallery with it; they decide nothing.

@@ -177,6 +177,14 @@ class MilvusEngine:
             self._total = sum(sum(records.hashes()) for records in self.scan(BATCH))
         return as_fingerprint(self._total)
 
+    @property
+    def graph_ready(self) -> bool:
+        """Whether there is a graph, if one is needed: Milvus sees to that."""
+        return True
+
+    def graph_task(self, stop: Callable[[], bool]) -> None:
+        """Return None: there is no graph to build here."""
+
     def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""
         if not self._milvus.call("has_collection", self._metadata_name):

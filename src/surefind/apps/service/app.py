@@ -24,6 +24,7 @@ from surefind.apps.service.messages import (
     GalleryView,
     Health,
     IdentificationCurve,
+    Ready,
     WatchView,
 )
 from surefind.apps.service.problems import described
@@ -87,10 +88,18 @@ async def index() -> FileResponse:
     return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
 
 
-@about.get("/healthz", responses=described(503))
-async def healthz(state: State) -> Health:
+@about.get("/healthz")
+async def healthz() -> Health:
     """Report that the service is up; no token is needed."""
-    return Health(status="ok", items=await state.work(lambda: len(state.gallery)))
+    return Health(status="ok")
+
+
+@about.get("/readyz", responses={503: {"model": Ready, "description": "It is not ready."}})
+async def readyz(state: State, response: Response) -> Ready:
+    """Report whether everything is there: gallery, graph, calibration and disk; no token is needed."""
+    reasons = await state.readiness.reasons()
+    response.status_code = 503 if reasons else 200
+    return Ready(ready=not reasons, reasons=reasons)
 
 
 @about.get("/metrics", response_class=Response, dependencies=[Depends(allowed)])

@@ -22,7 +22,7 @@ from surefind.apps.service.settings import LOCAL_NAMES, Settings
 
 MOST_CLIENTS = 10_000
 """Clients whose rate is remembered; the one that was away longest is forgotten first."""
-FREE = ("/healthz",)
+FREE = ("/healthz", "/readyz")
 """Asked for by machines that watch, however busy the service is."""
 
 

@@ -377,4 +377,12 @@ class Health(BaseModel):
     """The service is up."""
 
     status: Literal["ok"]
-    items: int
+
+
+class Ready(BaseModel):
+    """Whether the service is ready, and what is missing if it is not."""
+
+    ready: bool
+    reasons: list[str] = Field(
+        description='Phrases that begin with "gallery", "graph", "calibration", "disk" or "service".'
+    )

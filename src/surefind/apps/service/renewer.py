@@ -4,6 +4,9 @@ After a change a thread of its own calls `Gallery.renew`, one renewal at a time;
 taken in by the next one. It waits for `DELAY` seconds first, so that a burst of changes is one renewal.
 Searches go on, and each of them uses one calibration (`surefind.gallery.renewal`).
 
+Another thread builds the graph that searches walk, at the start and when changes have left much of it
+behind; searches are exact until it is there (`surefind.Gallery.build_graph`).
+
 A renewal that fails is logged and counted; answers stay marked as stale, and the next change tries again.
 """
 
@@ -39,19 +42,37 @@ class Renewer:
         self._closing = threading.Event()
         self._task: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-renew")
+        self._graph: Future[None] | None = None
+        self._builder = ThreadPoolExecutor(1, thread_name_prefix="surefind-graph")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a renewal is under way, or about to be."""
+        return self._task is not None
 
     def changed(self) -> None:
         """Renew soon; return at once."""
         with self._lock:
             self._wanted = True
-            if self._task is None and not self._closing.is_set():
+            if self._closing.is_set():
+                return
+            if self._task is None:
                 self._task = self._thread.submit(self._work)
+            if self._graph is None or self._graph.done():
+                self._graph = self._builder.submit(self._build)
 
     def close(self) -> None:
-        """Wait for a renewal that has begun; one that has not is left to the next start."""
+        """Wait for a renewal that has begun; one that has not is left to the next start, as is a graph."""
         with self._lock:
             self._closing.set()
+        self._builder.shutdown()
         self._thread.shutdown()
+
+    def _build(self) -> None:
+        try:
+            self._gallery.build_graph(self._closing.is_set)
+        except Exception as error:  # searches stay exact
+            self._failed(error)
 
     def _work(self) -> None:
         while True:

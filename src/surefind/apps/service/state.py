@@ -22,6 +22,7 @@ from fastapi import Depends, Request
 
 from surefind.apps.service.batching import Batcher, Query, Reply, search_together
 from surefind.apps.service.embedding import ImageEmbedder, Learner
+from surefind.apps.service.health import Readiness
 from surefind.apps.service.images import Thumbnails, small_picture
 from surefind.apps.service.renewer import Renewer
 from surefind.apps.service.reviews import FILE, Reviews
@@ -102,6 +103,7 @@ class AppState:
         self.renewer = Renewer(
             gallery, renewed=self.metrics.renewed, failed=self.metrics.renewal_failed
         )
+        self.readiness = Readiness(gallery, settings.folder, lambda: self.renewer.busy)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-service")
         self._lister = ThreadPoolExecutor(1, thread_name_prefix="surefind-list")
         batcher = functools.partial(Batcher, most=settings.max_batch, waiting=settings.max_waiting)
@@ -166,6 +168,7 @@ class AppState:
         await asyncio.to_thread(self._pool.shutdown)
         await asyncio.to_thread(self._lister.shutdown)
         await asyncio.to_thread(self.renewer.close)
+        self.readiness.close()
         self.reviews.close()
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], R]) -> R:
