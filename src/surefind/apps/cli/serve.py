@@ -11,9 +11,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer import Option
@@ -25,9 +26,10 @@ from surefind.apps.cli.options import run_argument
 from surefind.apps.cli.run_folder import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
 
-GRACE = 30
-"""Seconds that requests have to end when the service is stopped."""
+GRACE, LAST = 3, 4.5
+"""Seconds that requests have to end when the service is stopped, and after which the process does."""
 CONNECTIONS = 1024
+Index = Literal["exact", "hnsw", "auto"]
 
 
 def serve(
@@ -41,6 +43,12 @@ def serve(
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
     model: Annotated[
         Path | None, Option(help="Run that embeds images, if the target is a gallery.")
+    ] = None,
+    index: Annotated[
+        Index | None,
+        Option(
+            help="How to search: exact, by an hnsw graph, or auto; as when it was made by default."
+        ),
     ] = None,
     images: Annotated[
         Path | None, Option(help="Folder of the payloads' paths; by default that of `index`.")
@@ -97,7 +105,7 @@ def serve(
         check_listening(host, settings)
     except InputError as error:
         raise typer.BadParameter(error.text_for("cli"), param_hint="--host") from error
-    with open_gallery(place, run, check=check) as gallery:
+    with open_gallery(place, run, index, check=check) as gallery:
         learner = learner_for(gallery, model or run)
         settings = replace(settings, images=images or remembered_images(gallery))
         say(described(place, gallery, learner))
@@ -132,14 +140,18 @@ def gallery_and_run(target: str) -> tuple[str, Path | None]:
     )
 
 
-def open_gallery(place: str, run: Path | None, *, check: bool) -> "sf.Gallery":
+def open_gallery(
+    place: str, run: Path | None, index: Index | None = None, *, check: bool
+) -> "sf.Gallery":
     """Open the gallery, or make an empty one for a run that has none; with ``check``, only in memory."""
     from surefind.gallery.store import holds_gallery
 
     if run is None or holds_gallery(Path(place)):
-        return sf.Gallery.open(place, mode="r" if check else "w", on_stale="mark")
+        mode = "r" if check else "w"
+        return sf.Gallery.open(place, mode=mode, index=index, on_stale="mark")
     owner = open_run(run)
-    made = sf.Gallery(path=None if check else place, model=owner.fingerprint, on_stale="mark")
+    kept = None if check else place
+    made = sf.Gallery(path=kept, index=index or "auto", model=owner.fingerprint, on_stale="mark")
     if not check:
         owner.explain()
     return made
@@ -189,7 +201,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
-    """Serve until a signal arrives, and finish the requests that have begun."""
+    """Serve until a signal arrives, and finish the requests that have begun, within some seconds."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     from surefind.apps.service.telemetry import write_to_stderr
@@ -203,6 +215,17 @@ def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=GRACE,
     )
+    server = uvicorn.Server(config)
+    stop = server.handle_exit
+
+    def stopping(*signalled: Any) -> None:
+        # Whatever still computes then: all that was acknowledged is on the disk.
+        last = threading.Timer(LAST, os._exit, (0,))
+        last.daemon = True
+        last.start()
+        stop(*signalled)
+
+    server.handle_exit = stopping
     # uvicorn raises the signal again when it is done; the gallery is yet to be closed then.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Idle threads of a matrix product spin while they wait for the next one, and would take the cores that
@@ -210,7 +233,7 @@ def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
     threads = max(1, (os.cpu_count() or 1) // 2)
     try:
         with threadpool_limits(threads, user_api="blas"):
-            uvicorn.Server(config).run(sockets=[listening])
+            server.run(sockets=[listening])
     except KeyboardInterrupt:
         pass
     finally:

@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
 from surefind.apps.service import auditing, items, problems, recalibration, searches
+from surefind.apps.service.attendance import Attendance
 from surefind.apps.service.embedding import Learner
 from surefind.apps.service.limits import Limits
 from surefind.apps.service.messages import (
@@ -75,6 +76,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_middleware(Limits, settings=settings)
+    app.add_middleware(Attendance)
     app.add_middleware(Recorder, metrics=state.metrics)
     return app
 

@@ -15,7 +15,7 @@ import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request
@@ -140,7 +140,10 @@ class AppState:
         return small_picture(data, self.settings.max_pixels)
 
     async def work(self, call: Callable[[], R]) -> R:
-        """Call something slow in a thread; past the time limit the caller gets 504, and it is finished."""
+        """Call something slow in a thread; past the time limit the caller gets 504.
+
+        What was begun then is finished, and what was not is not begun any more.
+        """
         return await self._in_thread(self._pool, call)
 
     async def list(self, call: Callable[[], R]) -> R:
@@ -161,19 +164,31 @@ class AppState:
         return self._audit[1]
 
     async def close(self) -> None:
-        """Finish everything that was begun."""
+        """Finish what was begun, and begin nothing that waits in a pool."""
         for queue in (self._images, self._searches):
             if queue is not None:
                 await queue.close()
-        await asyncio.to_thread(self._pool.shutdown)
-        await asyncio.to_thread(self._lister.shutdown)
+        for pool in (self._pool, self._lister):
+            await asyncio.to_thread(pool.shutdown, cancel_futures=True)
         await asyncio.to_thread(self.renewer.close)
         self.readiness.close()
         self.reviews.close()
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], R]) -> R:
-        loop = asyncio.get_running_loop()
-        return await self._in_time(asyncio.shield(loop.run_in_executor(pool, call)))
+        waiting = True
+
+        def begin() -> R:
+            if not waiting:
+                raise RefusedError(504, "nobody waits for this any more.")
+            return call()
+
+        task = asyncio.get_running_loop().run_in_executor(pool, begin)
+        try:
+            return await self._in_time(asyncio.shield(task))
+        except BaseException:
+            waiting = False
+            task.add_done_callback(_unread)
+            raise
 
     async def _in_time(self, task: Awaitable[R]) -> R:
         try:
@@ -182,6 +197,12 @@ class AppState:
         except TimeoutError as error:
             limit = f"{self.settings.seconds:g} seconds"
             raise RefusedError(504, f"this took longer than {limit}; try again.") from error
+
+
+def _unread(task: "asyncio.Future[Any]") -> None:
+    """Take note of an error that nobody waits for, so that asyncio does not report it."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def state_of(request: Request) -> AppState:
