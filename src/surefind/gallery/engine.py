@@ -21,6 +21,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -146,6 +147,12 @@ class Engine(Protocol):
         What is returned may run beside changes and searches; it returns what puts the graph in its place,
         which may not.
         """
+
+    def copied(self) -> "Callable[[], Engine] | None":
+        """Copy everything in a moment; return what makes an engine in memory of it, None if it cannot."""
+
+    def snapshot(self, folder: Path) -> None:
+        """Write a copy of everything as it is now into a new folder, beside changes and searches."""
 
     def close(self) -> None:
         """Let go of files and connections; the engine is not used afterwards."""

@@ -25,7 +25,15 @@ from jaxtyping import Float, Int
 from surefind.errors import InputError
 from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint, forget
 from surefind.gallery.graph import Graph
-from surefind.gallery.store import GRAPH, Store, Stored, create_store, open_store, read_store
+from surefind.gallery.store import (
+    GRAPH,
+    Store,
+    Stored,
+    copy_store,
+    create_store,
+    open_store,
+    read_store,
+)
 from surefind.retrieval.rows import near_rows
 
 LARGE = 1_000_000
@@ -222,6 +230,25 @@ class FaissEngine:
         self._store = create_store(folder, stored)
         self._folder = folder
         self._save_graph()
+
+    def copied(self) -> Callable[[], "FaissEngine"]:
+        """Copy everything in a moment; return what makes an engine in memory of it, an exact one."""
+        records, total, metadata = self._table.everything(), self._table.total, dict(self.metadata)
+        copies = Records(*(column[:].copy() for column in vars(records).values()))
+
+        def make() -> FaissEngine:
+            engine = FaissEngine(self._index)
+            engine._table, engine.metadata = Table(copies, total), metadata
+            engine._in_background = True
+            return engine
+
+        return make
+
+    def snapshot(self, folder: Path) -> None:
+        """Write a copy of the folder as it is now into another one, beside changes and searches."""
+        if self._folder is None:
+            raise InputError("this gallery is in memory; give save a folder first.")
+        copy_store(self._folder, folder)
 
     def compact(self) -> None:
         """Give room back that removed records had in the folder."""

@@ -190,6 +190,32 @@ class Gallery:
         with self._lock:
             return len(self._engine)
 
+    @property
+    def labels(self) -> set[Label]:
+        """The labels in use."""
+        with self._lock:
+            return set(self._engine.label_counts()) - {None}
+
+    def surest(self) -> list[Id]:
+        """Return all ids, the highest κ first, and of equal ones by id, integers before strings."""
+        with self._lock:
+            parts = [(list(some.ids), some.kappa.copy()) for some in self._engine.scan(SCAN)]
+        ids = [id_ for some, _ in parts for id_ in some]
+        kappa = np.concatenate([np.empty(0), *(some for _, some in parts)])
+        order = np.argsort(-kappa, kind="stable")
+        ordered = kappa[order]
+        # Few are equal, or, where no uncertainty is known, all.
+        ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ids))
+        starts = np.append(0, ends[:-1])
+        listed = [ids[row] for row in order.tolist()]
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            if end - start > 1:
+                equal = listed[start:end]
+                numbers = sorted(id_ for id_ in equal if not isinstance(id_, str))
+                texts = sorted(id_ for id_ in equal if isinstance(id_, str))
+                listed[start:end] = [*numbers, *texts]
+        return listed
+
     def __contains__(self, id_: object) -> bool:
         with self._lock:
             return bool(self._engine.known(read_ids([id_])))
@@ -464,6 +490,61 @@ class Gallery:
             )
             self._labels = record.labels
         return record.calibration
+
+    def calibrate_beside(
+        self,
+        *,
+        reviews: ReviewSample | None = None,
+        max_wrong: float | None = None,
+        max_fpir: float | None = None,
+        confidence: float | None = None,
+        unknown_share: float = 0.5,
+    ) -> Calibration:
+        """Calibrate as `calibrate` does without queries, while searches and changes go on.
+
+        A copy of the gallery in memory is calibrated, which is searched exactly; other calls wait while it
+        is copied, and while the calibration is put in its place. What was changed meanwhile makes it stale,
+        as any change does. A gallery in Milvus cannot be copied, and is calibrated in place.
+
+        Args:
+            reviews: As for `calibrate`.
+            max_wrong: As for `calibrate`.
+            max_fpir: As for `calibrate`.
+            confidence: As for `calibrate`.
+            unknown_share: As for `calibrate`.
+
+        Returns:
+            The calibration; it says whether the target was reached.
+        """
+        how: dict[str, Any] = {"reviews": reviews, "max_wrong": max_wrong, "max_fpir": max_fpir}
+        how |= {"confidence": confidence, "unknown_share": unknown_share}
+        with self._lock:
+            make = self._engine.copied()
+            self._kept.copied()
+        if make is None:
+            return self.calibrate(**how)
+        beside = Gallery.__new__(Gallery)
+        beside._start(make(), model=self.model, normalize=self.normalize, on_stale=self.on_stale)
+        found = beside.calibrate(**how)
+        with self._lock:
+            self._kept.take_over(beside._kept)
+            self._labels = beside._labels
+        return found
+
+    def snapshot(self, path: str | Path) -> None:
+        """Copy the gallery's folder as it is now, while searches and changes go on.
+
+        Args:
+            path: A new folder; `Gallery.open` opens it.
+
+        Raises:
+            InputError: If the gallery is in memory or in Milvus, or the folder is in use.
+            StorageError: If it cannot be written; then there is no such folder.
+        """
+        with self._lock:
+            self._kept.watch.keep()
+            engine = self._engine
+        engine.snapshot(Path(path))
 
     def renew(self) -> Calibration | None:
         """Make the calibration again for the items that are there now, if it is stale.

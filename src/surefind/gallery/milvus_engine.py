@@ -21,6 +21,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -184,6 +185,13 @@ class MilvusEngine:
 
     def graph_task(self, stop: Callable[[], bool]) -> None:
         """Return None: there is no graph to build here."""
+
+    def copied(self) -> None:
+        """Return None: the records are elsewhere."""
+
+    def snapshot(self, folder: Path) -> None:
+        """Refuse: Milvus has backups of its own."""
+        raise InputError(f"{self.place} is backed up by Milvus's own means; nothing was written.")
 
     def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""

@@ -124,7 +124,8 @@ def _block(engine: Engine, queries: np.ndarray, count: int) -> list[np.ndarray]:
     shape = (len(queries), len(records) // len(queries))
     gaps = exact_gaps(queries, records.vectors.reshape(*shape, -1))
     ids, own = objects(records.ids, shape), records.kappa.reshape(shape)
-    order = _order(-gaps, ids)
+    # An engine may propose a few more, of which only these are certain to be the nearest.
+    order = _order(-gaps, ids)[:, :count]
     columns = [ids, objects(records.labels, shape), gaps, own, objects(records.payload, shape)]
     return [take_rows(column, order) for column in columns]
 

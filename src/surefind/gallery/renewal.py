@@ -78,6 +78,7 @@ class KeptCalibration:
         self._queries: CalibrationQueries | None = None
         self._hoods: Neighbourhoods | None = None
         self._changed: set[Id] = set()
+        self._since_copy: set[Id] | None = None
 
     @property
     def queries(self) -> CalibrationQueries | None:
@@ -90,6 +91,25 @@ class KeptCalibration:
         """Remember which items were added, updated or deleted."""
         if self._hoods is not None:
             self._changed.update(ids)
+        if self._since_copy is not None:
+            self._since_copy.update(ids)
+
+    def copied(self) -> None:
+        """Take note that the gallery was copied, to be calibrated elsewhere; the lock is held."""
+        self._since_copy = set()
+
+    def take_over(self, other: "KeptCalibration") -> None:
+        """Keep what was calibrated on the copy in place of what there is; the lock is held.
+
+        If items have changed since, the calibration is stale, and can be renewed like any other.
+        """
+        metadata = other._engine.metadata
+        kept = {name: metadata[name] for name in (METADATA, LABELS, QUERIES, WATCH)}
+        self._engine.set_metadata({**self._engine.metadata, **kept})
+        self.record, self._queries = other.record, other._queries
+        self.watch.replace(Watch.from_json(kept[WATCH]))
+        self._hoods, self._changed = other._hoods, self._since_copy or set()
+        self._since_copy = None
 
     def fit(
         self,

@@ -25,6 +25,7 @@ Nothing is pickled, and the schema is not trusted, so opening a gallery that som
 import fcntl
 import json
 import os
+import shutil
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
@@ -179,6 +180,47 @@ def read_store(folder: Path) -> Stored:
     _require_gallery(folder)
     with _readable(folder / FILE), closing(connect_reader(folder / FILE)) as connection:
         return _read(connection, folder)
+
+
+def copy_store(folder: Path, copy: Path) -> None:
+    """Copy a gallery's folder as it is now to a new place, beside a writer.
+
+    SQLite copies what was acknowledged when it began (``VACUUM INTO``), and nobody waits for it. The copy
+    is made beside its place, checked, and moved there when it is whole and on the disk.
+    """
+    check_free(copy)
+    beside = copy.with_name(f".{copy.name}.tmp")
+    words = (f"cannot copy {folder} to {copy}", "Make room, or choose another place.")
+    with failing_in_words(*words, (sqlite3.Error, OSError)):
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        try:
+            with closing(connect_reader(folder / FILE)) as connection:
+                connection.execute("VACUUM INTO ?", (str(beside / FILE),))
+            with closing(connect(beside / FILE)) as connection:
+                check_pages(connection)
+                connection.execute("PRAGMA journal_mode=WAL")
+            for path in (beside / FILE, beside):
+                _sync(path)
+            beside.rename(copy)
+            _sync(copy.parent)
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def stored_items(folder: Path) -> int:
+    """Return how many records a gallery's folder holds, without reading them."""
+    with _readable(folder / FILE), closing(connect_reader(folder / FILE)) as connection:
+        return int(_read_state(connection, "content")["records"])
 
 
 def holds_gallery(folder: Path) -> bool:

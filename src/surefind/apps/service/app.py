@@ -15,7 +15,14 @@ from fastapi import APIRouter, Depends, FastAPI, Response
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
-from surefind.apps.service import auditing, items, problems, recalibration, searches
+from surefind.apps.service import (
+    auditing,
+    items,
+    problems,
+    recalibration,
+    searches,
+    snapshots,
+)
 from surefind.apps.service.attendance import Attendance
 from surefind.apps.service.embedding import Learner
 from surefind.apps.service.limits import Limits
@@ -71,7 +78,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     )
     app.state.service = state
     problems.install(app)
-    reviewing = (recalibration.router, searches.reviews)
+    reviewing = (recalibration.router, searches.reviews, snapshots.router)
     for router in (searches.router, items.router, auditing.router, *reviewing, about):
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")

@@ -26,46 +26,52 @@ class Attendance:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and cancel it if its client goes."""
-        if scope["type"] != "http":
+        task = asyncio.current_task()
+        if scope["type"] != "http" or task is None:
             await self._app(scope, receive, send)
             return
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        read, gone, begun = False, False, False
-        watch: asyncio.Task[None] | None = None
-
-        async def reading() -> Message:
-            nonlocal read, gone
-            message = await receive()
-            gone = message["type"] == "http.disconnect"
-            read = gone or not message.get("more_body", False)
-            return message
-
-        async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        async def wait() -> None:
-            nonlocal gone
-            while not read:  # the endpoint still reads what the client sends
-                await asyncio.sleep(PATIENCE)
-            gone = gone or (await receive())["type"] == "http.disconnect"
-            if gone and not begun and task is not None:
-                task.cancel()
-
-        def start() -> None:
-            nonlocal watch
-            watch = loop.create_task(wait())
-
-        timer = loop.call_later(PATIENCE, start)
+        client = _Client(receive, send, task)
+        timer = asyncio.get_running_loop().call_later(PATIENCE, client.watch)
         try:
-            await self._app(scope, reading, sending)
+            await self._app(scope, client.receive, client.send)
         except asyncio.CancelledError:
-            if not gone or task is None:
+            if not client.gone:
                 raise
             task.uncancel()
             await problem(GONE, "the client has gone.")(scope, receive, send)
         finally:
             timer.cancel()
-            if watch is not None:
-                watch.cancel()
+            client.leave()
+
+
+class _Client:
+    """One request's client, and the task that handles the request."""
+
+    def __init__(self, receive: Receive, send: Send, task: "asyncio.Task[None]") -> None:
+        self._receive, self._send, self._task = receive, send, task
+        self.gone, self._read, self._answered = False, False, False
+        self._watch: asyncio.Task[None] | None = None
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self.gone = message["type"] == "http.disconnect"
+        self._read = self.gone or not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        self._answered = True
+        await self._send(message)
+
+    def watch(self) -> None:
+        self._watch = asyncio.get_running_loop().create_task(self._wait())
+
+    def leave(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def _wait(self) -> None:
+        while not self._read:  # the endpoint still reads what the client sends
+            await asyncio.sleep(PATIENCE)
+        self.gone = self.gone or (await self._receive())["type"] == "http.disconnect"
+        if self.gone and not self._answered:
+            self._task.cancel()

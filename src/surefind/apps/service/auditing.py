@@ -31,7 +31,7 @@ async def audit(
     most: Annotated[int, Query(ge=1, le=200, description="Findings of each kind.")] = 20,
 ) -> wire.AuditView:
     """List items that are probably mislabelled, duplicated, confused or unusable, and impostors."""
-    return await state.list(lambda: _audited(state, most))
+    return await state.keep(lambda: _audited(state, most))
 
 
 def _audited(state: AppState, most: int) -> wire.AuditView:

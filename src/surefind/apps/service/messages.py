@@ -7,7 +7,7 @@ null where it is not known.
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StrictStr, model_validator
 
 LARGEST = 2**53 - 1
 """Up to here every program reads a JSON number as the same integer."""
@@ -343,12 +343,40 @@ class SampleView(BaseModel):
     summary: str = Field(description="What can be used, and what is left out and why.")
 
 
+Fraction = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
 class Recalibration(Message):
-    """A calibration to make again."""
+    """A calibration to make again: with reviewed queries, or from the gallery's own items."""
 
     with_reviews: Annotated[
-        Literal[True], Field(description="Add reviewed random checks to the calibration's queries.")
-    ]
+        Literal[True] | None,
+        Field(description="Add reviewed random checks to the calibration's queries."),
+    ] = None
+    from_items: Annotated[
+        Literal[True] | None, Field(description="Let the gallery's own items play the queries.")
+    ] = None
+    max_wrong: Annotated[
+        Fraction | None, Field(description="Highest share of wrong answers among matches.")
+    ] = None
+    max_fpir: Annotated[
+        Fraction | None, Field(description="Highest share of unknown queries that may be a match.")
+    ] = None
+    confidence: Annotated[
+        Fraction | None, Field(description="With what probability both are kept.")
+    ] = None
+    unknown_share: Annotated[
+        float | None,
+        Field(ge=0, lt=1, description="With from_items: the share of unknown queries to expect."),
+    ] = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Recalibration":
+        if (self.with_reviews is None) == (self.from_items is None):
+            raise ValueError("give with_reviews or from_items")
+        if self.with_reviews and self.unknown_share is not None:
+            raise ValueError("unknown_share belongs to from_items")
+        return self
 
 
 class Recalibrated(BaseModel):
@@ -358,6 +386,21 @@ class Recalibrated(BaseModel):
     summary: str
     queries: int
     reviewed: int
+
+
+class SnapshotView(BaseModel):
+    """A copy of the gallery, beside it."""
+
+    name: str = Field(description="Of its folder in the service's folder of snapshots.")
+    when: datetime
+    items: int
+    bytes: int
+
+
+class SnapshotList(BaseModel):
+    """The copies, the oldest first."""
+
+    snapshots: list[SnapshotView]
 
 
 class Verdicts(Message):

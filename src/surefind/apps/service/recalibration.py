@@ -1,7 +1,9 @@
-"""Calibrate again while serving, with what people said about a random share of the queries.
+"""Calibrate again while serving, with reviewed queries or from the gallery's own items.
 
-Searches wait while it is made, for seconds, and use it from then on; none is answered half by the old one.
-A calibration that cannot be made leaves the old one in place.
+Reviewed queries are a random share of all, and people have said what they are.
+
+It is made on a copy of the gallery, so searches wait for moments only, and use it from then on; none is
+answered half by the old one. A calibration that cannot be made leaves the old one in place.
 """
 
 from fastapi import APIRouter, Depends
@@ -35,19 +37,21 @@ async def sample(state: State) -> wire.SampleView:
 
 @router.post("/v1/calibration", dependencies=[Depends(may_write)])
 async def recalibrate(body: wire.Recalibration, state: State) -> wire.Recalibrated:
-    """Calibrate again with the reviewed random checks added, for the same target."""
-    return await state.list(lambda: _recalibrated(state))
+    """Calibrate again with reviewed random checks, for the same target, or from the gallery's items."""
+    return await state.keep(lambda: _recalibrated(state, body))
 
 
-def _recalibrated(state: AppState) -> wire.Recalibrated:
+def _recalibrated(state: AppState, body: wire.Recalibration) -> wire.Recalibrated:
+    how = body.model_dump(exclude={"with_reviews", "from_items"}, exclude_none=True)
     try:
-        reviewed = read_reviews(state.settings.folder)
-        found = state.gallery.calibrate(reviews=reviewed)
+        reviewed = read_reviews(state.settings.folder) if body.with_reviews else None
+        found = state.gallery.calibrate_beside(reviews=reviewed, **how)
     except InputError as error:
         raise RefusedError(409, error.text_for("http")) from error
+    state.renewer.changed()  # items may have been, meanwhile
     return wire.Recalibrated(
         reached=found.reached,
         summary=found.summary,
         queries=found.queries,
-        reviewed=len(reviewed),
+        reviewed=0 if reviewed is None else len(reviewed),
     )

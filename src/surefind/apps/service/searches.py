@@ -136,11 +136,10 @@ async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
             status = 422 if relabelled and body.label is None else 409
             raise RefusedError(status, str(error)) from error
 
-    if relabelled and body.label is not None:
-        known = (await state.list(state.catalogue)).labels
-        if body.label not in known:
-            advice = "Reject the query, or add an item with the label."
-            raise RefusedError(422, f"no item of the gallery has this label. {advice}")
+    unknown = relabelled and body.label is not None
+    if unknown and body.label not in await state.work(lambda: state.gallery.labels):
+        advice = "Reject the query, or add an item with the label."
+        raise RefusedError(422, f"no item of the gallery has this label. {advice}")
     return wire.DecidedView.model_validate(await state.work(keep))
 
 

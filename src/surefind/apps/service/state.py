@@ -30,13 +30,15 @@ from surefind.apps.service.settings import Settings
 from surefind.apps.service.telemetry import Metrics
 from surefind.embeddings import Embeddings
 from surefind.errors import RefusedError
-from surefind.gallery.engine import Id, Label
+from surefind.gallery.engine import Id
 from surefind.gallery.findings import Audit
 from surefind.gallery.gallery import Gallery
 
 R = TypeVar("R")
 THREADS = 4
 """They bound how many images are decoded, and so held in memory, at once."""
+KEEPING = 600.0
+"""Seconds for a calibration, a snapshot or an audit."""
 SAMPLE = 1000
 """Items whose nearest neighbour is looked up to count confusions."""
 BLOCK = 32
@@ -49,17 +51,11 @@ class Catalogue:
     Attributes:
         content: The gallery's fingerprint then.
         surest: Ids, the highest κ first.
-        labels: In use.
     """
 
     def __init__(self, gallery: Gallery) -> None:
         self._gallery, self.content = gallery, gallery.fingerprint
-        kappa: dict[Id, float] = {}
-        self.labels: set[Label] = set()
-        for block in gallery.records():
-            kappa |= {item.id: item.kappa for item in block}
-            self.labels |= {item.label for item in block if item.label is not None}
-        self.surest = sorted(kappa, key=lambda i: (-kappa[i], isinstance(i, str), i))
+        self.surest = gallery.surest()
 
     @functools.cached_property
     def confusing(self) -> dict[Id, int]:
@@ -106,6 +102,7 @@ class AppState:
         self.readiness = Readiness(gallery, settings.folder, lambda: self.renewer.busy)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-service")
         self._lister = ThreadPoolExecutor(1, thread_name_prefix="surefind-list")
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="surefind-keep")
         batcher = functools.partial(Batcher, most=settings.max_batch, waiting=settings.max_waiting)
         search = functools.partial(search_together, gallery, self.thumbnails.has)
         self._searches: Batcher[Query, Reply] = batcher(
@@ -140,15 +137,16 @@ class AppState:
         return small_picture(data, self.settings.max_pixels)
 
     async def work(self, call: Callable[[], R]) -> R:
-        """Call something slow in a thread; past the time limit the caller gets 504.
-
-        What was begun then is finished, and what was not is not begun any more.
-        """
+        """Call something slow in a thread; past the time limit it gets 504, and is begun no more."""
         return await self._in_thread(self._pool, call)
 
     async def list(self, call: Callable[[], R]) -> R:
         """Call something that may read the whole gallery, one after the other, so that writes go on."""
         return await self._in_thread(self._lister, call)
+
+    async def keep(self, call: Callable[[], R]) -> R:
+        """Call what keeps the gallery in order, for minutes perhaps, one after the other."""
+        return await self._in_thread(self._keeper, call, KEEPING)
 
     def catalogue(self) -> Catalogue:
         """Return the listing of the gallery as it is; to be called by way of `list`."""
@@ -157,7 +155,7 @@ class AppState:
         return self._catalogue
 
     def audit(self, items: int) -> Audit:
-        """Return an audit of the gallery as it is; to be called by way of `list`."""
+        """Return an audit of the gallery as it is; to be called by way of `keep`."""
         content = self.gallery.fingerprint
         if self._audit is None or self._audit[0] != content:
             self._audit = content, self.gallery.audit(items=items)
@@ -168,13 +166,15 @@ class AppState:
         for queue in (self._images, self._searches):
             if queue is not None:
                 await queue.close()
-        for pool in (self._pool, self._lister):
+        for pool in (self._pool, self._lister, self._keeper):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
         await asyncio.to_thread(self.renewer.close)
         self.readiness.close()
         self.reviews.close()
 
-    async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], R]) -> R:
+    async def _in_thread(
+        self, pool: ThreadPoolExecutor, call: Callable[[], R], seconds: float | None = None
+    ) -> R:
         waiting = True
 
         def begin() -> R:
@@ -184,18 +184,19 @@ class AppState:
 
         task = asyncio.get_running_loop().run_in_executor(pool, begin)
         try:
-            return await self._in_time(asyncio.shield(task))
+            return await self._in_time(asyncio.shield(task), seconds)
         except BaseException:
             waiting = False
             task.add_done_callback(_unread)
             raise
 
-    async def _in_time(self, task: Awaitable[R]) -> R:
+    async def _in_time(self, task: Awaitable[R], seconds: float | None = None) -> R:
+        seconds = self.settings.seconds if seconds is None else seconds
         try:
-            async with asyncio.timeout(self.settings.seconds):
+            async with asyncio.timeout(seconds):
                 return await task
         except TimeoutError as error:
-            limit = f"{self.settings.seconds:g} seconds"
+            limit = f"{seconds:g} seconds"
             raise RefusedError(504, f"this took longer than {limit}; try again.") from error
 
 

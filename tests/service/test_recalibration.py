@@ -1,0 +1,83 @@
+"""A calibration that is made while the gallery is searched."""
+
+import threading
+import time
+
+from service.world import copy
+
+from surefind.gallery import renewal
+from surefind.gallery.gallery import Gallery
+
+NEW = {"items": [{"id": "new", "vector": [0.0, 0.0, 1.0], "label": 0}]}
+
+
+def test_calibrating_from_the_items(client):
+    body = {"from_items": True, "max_wrong": 0.2, "unknown_share": 0.3, "confidence": 0.9}
+    found = client.post("/v1/calibration", json=body)
+    assert found.status_code == 200
+    after = client.get("/v1/calibration").json()
+    assert (after["max_wrong"], after["confidence"]) == (0.2, 0.9)
+    assert after["summary"] == found.json()["summary"]
+    assert abs(after["unknown"] / after["queries"] - 0.3) < 0.02
+    assert (after["renewals"], after["stale"]) == (0, False)
+    body |= {"max_fpir": 0.2}
+    assert "unknown matched" in client.post("/v1/calibration", json=body).json()["summary"]
+
+
+def test_what_is_promised_is_said_clearly(client):
+    for body in (
+        {},
+        {"with_reviews": True, "from_items": True},
+        {"with_reviews": True, "unknown_share": 0.5},
+        {"from_items": True, "max_wrong": 0},
+        {"from_items": True, "unknown_share": 1},
+    ):
+        assert client.post("/v1/calibration", json=body).status_code == 422
+    assert client.get("/v1/calibration").json()["max_wrong"] == 0.1
+
+
+def test_it_equals_a_calibration_in_place(world, tmp_path):
+    with Gallery.open(copy(world, tmp_path / "a"), on_stale="mark") as one:
+        made = one.calibrate(max_wrong=0.2, unknown_share=0.3)
+    with Gallery.open(copy(world, tmp_path / "b"), on_stale="mark") as other:
+        beside = other.calibrate_beside(max_wrong=0.2, unknown_share=0.3)
+        assert beside.to_json() == made.to_json()
+        assert not other.stale
+    with Gallery.open(tmp_path / "b" / "gallery") as again:
+        assert again.calibration.to_json() == made.to_json()
+
+
+def test_searches_and_changes_go_on_meanwhile_and_make_it_stale(serve, monkeypatch):
+    client = serve()
+    state = client.app.state.service
+    begun, go, fit = threading.Event(), threading.Event(), renewal.fit_record
+
+    def slow(*args, **kwargs):
+        if kwargs.get("renewals", 0) == 0:
+            begun.set()
+            go.wait(60)
+        return fit(*args, **kwargs)
+
+    monkeypatch.setattr(renewal, "fit_record", slow)
+    answers = []
+    ask = {"from_items": True, "max_wrong": 0.3}
+    thread = threading.Thread(
+        target=lambda: answers.append(client.post("/v1/calibration", json=ask))
+    )
+    thread.start()
+    try:
+        assert begun.wait(60)
+        search = {"vectors": [[0.0, 0.0, 1.0]], "novelty": [0.5]}
+        assert client.post("/v1/search/vector", json=search).status_code == 200
+        assert client.post("/v1/items", json=NEW).status_code == 201
+        assert client.get("/v1/items").json()["total"] == 241
+    finally:
+        go.set()
+        thread.join(60)
+    assert answers[0].status_code == 200
+    for _ in range(600):
+        if not state.gallery.stale:
+            break
+        time.sleep(0.1)
+    after = client.get("/v1/calibration").json()
+    assert (after["max_wrong"], after["renewals"] > 0) == (0.3, True)

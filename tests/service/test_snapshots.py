@@ -1,0 +1,73 @@
+"""Copies of the gallery while it is served."""
+
+import threading
+
+import numpy as np
+import pytest
+from service.world import copy
+
+from surefind.errors import InputError, StorageError
+from surefind.gallery import store
+from surefind.gallery.gallery import Gallery
+
+NEW = {"items": [{"id": "new", "vector": [0.0, 0.0, 1.0]}]}
+
+
+def test_a_snapshot_is_the_gallery_at_one_moment(client, tmp_path):
+    gallery = client.app.state.service.gallery
+    made = client.post("/v1/snapshot")
+    assert made.status_code == 201
+    found = made.json()
+    assert (found["items"], found["bytes"] > 0) == (240, True)
+    client.post("/v1/items", json=NEW)
+    assert client.post("/v1/snapshot").json()["items"] == 241
+    listed = client.get("/v1/snapshots").json()["snapshots"]
+    assert [one["items"] for one in listed] == [240, 241]
+    assert listed[0] == found
+    folder = tmp_path / "gallery.service" / "snapshots"
+    with Gallery.open(folder / listed[1]["name"], on_stale="mark") as again:
+        assert again.fingerprint == gallery.fingerprint
+        assert again.calibration is not None
+        again.delete(["new"])
+    with Gallery.open(folder / found["name"]) as before:
+        assert "new" not in before
+        assert not before.stale
+    assert "new" in gallery
+
+
+def test_a_snapshot_waits_for_nobody_and_nobody_for_it(world, tmp_path):
+    """While one is written the gallery's lock is free; and it is written while somebody else holds that."""
+    with Gallery.open(copy(world, tmp_path), on_stale="mark") as gallery:
+        engine = gallery._engine
+        thread = threading.Thread(target=engine.snapshot, args=(tmp_path / "copy",))
+        with gallery._lock:
+            thread.start()
+            thread.join(60)
+        assert len(Gallery.open(tmp_path / "copy", mode="r")) == 240
+
+
+def test_a_snapshot_needs_leave_and_a_folder(serve):
+    client = serve(read_token="r", write_token="w")
+    read = {"Authorization": "Bearer r"}
+    assert client.post("/v1/snapshot", headers=read).status_code == 403
+    assert client.get("/v1/snapshots", headers=read).json() == {"snapshots": []}
+    memory = Gallery()
+    memory.add(np.eye(3))
+    with pytest.raises(InputError):
+        memory.snapshot("anywhere")
+    assert serve(gallery=memory, learner=None).post("/v1/snapshot").status_code == 409
+
+
+def test_a_snapshot_that_fails_leaves_nothing(serve, tmp_path, monkeypatch):
+    client = serve()
+
+    def full(connection):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "check_pages", full)
+    assert client.post("/v1/snapshot").status_code == 503
+    assert client.get("/v1/snapshots").json() == {"snapshots": []}
+    assert list((tmp_path / "gallery.service" / "snapshots").iterdir()) == []
+    with pytest.raises(StorageError):
+        client.app.state.service.gallery.snapshot(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
