@@ -368,6 +368,27 @@ def hostile_uploads(place: Path, count: int) -> dict[str, Any]:
     }
 
 
+def large_uploads(place: Path, clients: int) -> dict[str, Any]:
+    """Let clients upload photographs of 25 megapixels; look for the most memory that the server had."""
+    coarse = np.random.default_rng(SEED + 8).integers(0, 256, (50, 50, 3), dtype=np.uint8)
+    out = BytesIO()
+    Image.fromarray(coarse).resize((5000, 5000), Image.Resampling.BICUBIC).save(out, "JPEG")
+    body = multipart(out.getvalue())
+    with server(place / "small", "--model", str(place / "run")) as (address, process):
+        kind = "multipart/form-data; boundary=b"
+        requests = posts(address, "/v1/search/image?keep=false", kind, [body])
+        before = resident(process.pid)
+        found = measured(address, process, clients, requests)
+        peak = next(
+            int(line.split()[1]) / 1024
+            for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            if line.startswith("VmHWM")
+        )
+    kept = ("clients", "requests", "per_second", "errors", "server_cpu_ms")
+    about = {"image": "JPEG 5000 × 5000", "bytes": len(body)}
+    return about | {name: found[name] for name in kept} | {"resident_mb": before, "peak_mb": peak}
+
+
 def resident(process: int) -> float:
     pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -397,6 +418,7 @@ def main(argv: list[str]) -> None:
         "image search, 16 clients": lambda: image_search(place, 16),
         "kill -9 under write load": lambda: kills(10),
         "made-up requests": lambda: made_up_requests(place, 2_000),
+        "large uploads, 16 clients": lambda: large_uploads(place, 16),
         "hostile uploads": lambda: hostile_uploads(place, 1_000),
     }
     only = argv[argv.index("--only") + 1] if "--only" in argv else None

@@ -33,8 +33,8 @@ LOSSLESS = 64
 """Longest side up to which a small picture is kept exactly: in tiny images every pixel counts."""
 
 
-def check_header(data: bytes, max_pixels: int) -> None:
-    """Require an image of a known format, of at most ``max_pixels`` pixels."""
+def check_header(data: bytes, max_pixels: int) -> int:
+    """Require an image of a known format, of at most ``max_pixels`` pixels; return how many it has."""
     if not data:
         raise RefusedError(422, "the file is empty; send an image.")
     try:
@@ -47,6 +47,7 @@ def check_header(data: bytes, max_pixels: int) -> None:
         raise RefusedError(415, sentence) from error
     if width * height > max_pixels:
         raise RefusedError(413, f"an image may have {max_pixels:,} pixels at most; shrink it.")
+    return width * height
 
 
 @contextmanager

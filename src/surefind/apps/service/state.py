@@ -1,8 +1,10 @@
 """What all endpoints share: the gallery, its listing, the queues in front of it, and the folder beside it.
 
 Nothing slow happens on the event loop. Searches and image passes go through one queue each
-(`surefind.apps.service.batching`); decoding, writing and listing go to a small pool of threads, and the
-calibration is renewed in one of its own (`surefind.apps.service.renewer`).
+(`surefind.apps.service.batching`); decoding, writing, listing, and what takes minutes, go to small pools of
+threads, so that none waits for another kind. The calibration is renewed in a thread of its own
+(`surefind.apps.service.renewer`). Images that are decoded at once have at most ``max_pixels`` pixels in all
+(`surefind.apps.service.pixels`).
 
 The listing goes from the surest item to the least sure: an item is surer the higher its κ. An item
 *confuses* another one if it is that one's nearest neighbour and has another label; how many it confuses is
@@ -23,7 +25,8 @@ from fastapi import Depends, Request
 from surefind.apps.service.batching import Batcher, Query, Reply, search_together
 from surefind.apps.service.embedding import ImageEmbedder, Learner
 from surefind.apps.service.health import Readiness
-from surefind.apps.service.images import Thumbnails, small_picture
+from surefind.apps.service.images import Thumbnails, check_header, small_picture
+from surefind.apps.service.pixels import PixelBudget
 from surefind.apps.service.renewer import Renewer
 from surefind.apps.service.reviews import FILE, Reviews
 from surefind.apps.service.settings import Settings
@@ -36,7 +39,6 @@ from surefind.gallery.gallery import Gallery
 
 R = TypeVar("R")
 THREADS = 4
-"""They bound how many images are decoded, and so held in memory, at once."""
 KEEPING = 600.0
 """Seconds for a calibration, a snapshot or an audit."""
 SAMPLE = 1000
@@ -101,6 +103,8 @@ class AppState:
         )
         self.readiness = Readiness(gallery, settings.folder, lambda: self.renewer.busy)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-service")
+        self._pixels = PixelBudget(settings.max_pixels)
+        self._decoders = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-decode")
         self._lister = ThreadPoolExecutor(1, thread_name_prefix="surefind-list")
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="surefind-keep")
         batcher = functools.partial(Batcher, most=settings.max_batch, waiting=settings.max_waiting)
@@ -129,12 +133,16 @@ class AppState:
         if embedder is None or images is None:
             sentence = "this service has no model, so it cannot embed images; send vectors."
             raise RefusedError(409, sentence)
-        prepared = await self.work(lambda: embedder.read(data))
+        prepared = await self._in_thread(self._decoders, lambda: self._decoded(embedder.read, data))
         return await self._in_time(images.ask(prepared))
 
     def picture(self, data: bytes) -> bytes:
         """Make a small picture of an upload that was embedded; to be called in a thread."""
-        return small_picture(data, self.settings.max_pixels)
+        return self._decoded(lambda data: small_picture(data, self.settings.max_pixels), data)
+
+    def _decoded(self, decode: Callable[[bytes], R], data: bytes) -> R:
+        with self._pixels.taken(check_header(data, self.settings.max_pixels)):
+            return decode(data)
 
     async def work(self, call: Callable[[], R]) -> R:
         """Call something slow in a thread; past the time limit it gets 504, and is begun no more."""
@@ -166,7 +174,7 @@ class AppState:
         for queue in (self._images, self._searches):
             if queue is not None:
                 await queue.close()
-        for pool in (self._pool, self._lister, self._keeper):
+        for pool in (self._decoders, self._pool, self._lister, self._keeper):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
         await asyncio.to_thread(self.renewer.close)
         self.readiness.close()
