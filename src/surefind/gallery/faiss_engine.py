@@ -180,7 +180,8 @@ class FaissEngine:
         self._in_background = True
         if self.graph_ready:
             return None
-        self._missed = missed = []
+        missed: list[Callable[[Graph], None]] = []
+        self._missed = missed
         vectors = self._table.vectors.copy()
         folder = None if self._store is None else self._store.folder
 
