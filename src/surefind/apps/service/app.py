@@ -109,7 +109,7 @@ async def gallery(state: State, found: Allowed) -> GalleryView:
         model=state.gallery.model,
         images=state.embeds,
         calibrated=state.gallery.calibration is not None,
-        may_write=found == WRITE,
+        may_write=found.leave == WRITE,
         version=version("surefind"),
     )
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from surefind.apps.service.tokens import ANONYMOUS
 from surefind.embeddings import Embeddings, kappa_from_json, novelty_from_json
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery import store
@@ -97,13 +98,16 @@ class Reviews:
             self._count(question, 1)
         return id_
 
-    def decide(self, id_: str, verdict: str, label: Label = None) -> dict[str, Any]:
+    def decide(
+        self, id_: str, verdict: str, label: Label = None, *, by: str = ANONYMOUS
+    ) -> dict[str, Any]:
         """Keep what a person said.
 
         Args:
             id_: The review's.
             verdict: One of `VERDICTS`.
             label: For "relabel", what it is.
+            by: The name of who decides.
 
         Returns:
             The decision as it was kept.
@@ -126,7 +130,7 @@ class Reviews:
                     label = asked["label"] if verdict == "accept" else None
                 if verdict == "accept" and label is None:
                     raise InputError("the answer has no label to accept; relabel or reject.")
-                entry = {"id": id_, "when": _now(), "verdict": verdict, "label": label}
+                entry = {"id": id_, "when": _now(), "verdict": verdict, "label": label, "by": by}
                 self._connection.execute(
                     "UPDATE reviews SET decision = ?, "
                     "decided = (SELECT coalesce(max(decided), 0) + 1 FROM reviews) WHERE id = ?",
@@ -147,6 +151,20 @@ class Reviews:
     def decided(self) -> list[dict[str, Any]]:
         """List the decisions, the oldest first."""
         return self._select(f"SELECT decision {DECIDED}")
+
+    def log(self, after: int, limit: int) -> list[dict[str, Any]]:
+        """List decisions with the questions that they answer, in the order in which they were made.
+
+        Args:
+            after: The number of the last decision that is not wanted; 0 for none.
+            limit: How many.
+
+        Returns:
+            ``number`` (1, 2, …), ``question`` and ``decision`` of each.
+        """
+        named = "'number', decided, 'question', json(question), 'decision', json(decision)"
+        query = f"SELECT json_object({named}) FROM reviews WHERE decided > ? ORDER BY decided"
+        return self._select(f"{query} LIMIT ?", after, limit)
 
     def counts(self) -> ReviewCounts:
         """Count what a calibration may use, and what not."""

@@ -24,7 +24,7 @@ from surefind.apps.service import batching
 from surefind.apps.service import messages as wire
 from surefind.apps.service.items import Upload, picture_response
 from surefind.apps.service.problems import described, invalid_sentence
-from surefind.apps.service.settings import WRITE, Allowed, allowed, may_write
+from surefind.apps.service.settings import WRITE, Allowed, Caller, allowed, may_write
 from surefind.apps.service.state import AppState, State, state_of
 from surefind.errors import InputError, RefusedError
 
@@ -116,6 +116,21 @@ async def list_reviews(
     )
 
 
+@reviews.get("/decisions")
+async def log_decisions(
+    state: State,
+    after: Annotated[int, Query(ge=0, le=wire.LARGEST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> wire.DecisionLog:
+    """Export who decided what, and about which answer, in the order of the decisions."""
+    entries = await state.work(lambda: state.reviews.log(after, limit + 1))
+    page = entries[:limit]
+    return wire.DecisionLog(
+        decisions=[_logged(**entry) for entry in page],
+        next=page[-1]["number"] if len(entries) > limit else None,
+    )
+
+
 @reviews.get("/{id}/image", response_class=Response)
 async def review_image(id: Annotated[str, Path(max_length=64)], state: State) -> Response:
     """Return a small picture of a query that waits, as WebP."""
@@ -123,7 +138,7 @@ async def review_image(id: Annotated[str, Path(max_length=64)], state: State) ->
 
 
 @reviews.post("", status_code=201, dependencies=[Depends(may_write)])
-async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
+async def decide(body: wire.Verdicts, state: State, found: Allowed) -> wire.DecidedView:
     """Accept (the answered label is right), reject (not in the gallery) or relabel (it is another one)."""
     relabelled = body.verdict == "relabel"
 
@@ -131,7 +146,7 @@ async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
         if state.reviews.asked(body.id) is None:
             raise RefusedError(404, "no such query waits for a person.")
         try:
-            return state.reviews.decide(body.id, body.verdict, body.label)
+            return state.reviews.decide(body.id, body.verdict, body.label, by=found.name)
         except InputError as error:
             status = 422 if relabelled and body.label is None else 409
             raise RefusedError(status, str(error)) from error
@@ -144,15 +159,22 @@ async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
     return wire.DecidedView.model_validate(await state.work(keep))
 
 
+def _logged(question: dict[str, Any], decision: dict[str, Any], number: int) -> wire.LoggedDecision:
+    known = {key: question.get(key) for key in ("decision", "probability", "kappa", "novelty")}
+    asked = {"asked": question["when"], "answered": question["label"]}
+    sampled = {"sampled": bool(question.get("sampled"))}
+    return wire.LoggedDecision.model_validate(decision | known | asked | sampled)
+
+
 async def _answer(
-    state: AppState, query: batching.Query, found: int, *, keep: bool | None, image: bytes | None
+    state: AppState, query: batching.Query, found: Caller, *, keep: bool | None, image: bytes | None
 ) -> Response:
     reply = await state.search(query)
     for answer, vector in zip(reply.answers, reply.vectors, strict=True):
         state.metrics.decision(answer["decision"])
         drawn = _drawn(state)
         sampled = keep is not False and drawn["sampled"]
-        unsure = answer["decision"] == "review" and keep is True and found == WRITE
+        unsure = answer["decision"] == "review" and keep is True and found.leave == WRITE
         room = state.reviews.waiting(sampled=sampled) < state.settings.max_reviews
         if room and (sampled or unsure):
             question = answer | drawn | {"vector": vector.tolist()}

@@ -9,10 +9,10 @@ machine.
     write only     nothing                        everything
     both           nothing           reading      everything
 
-Comparison takes the same time wherever two tokens begin to differ.
+Tokens of a file count like these, each with its own leave (`surefind.apps.service.tokens`).
 """
 
-import hmac
+import functools
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from surefind.apps.service.tokens import ANONYMOUS, Keyring, Token
 from surefind.errors import InputError, RefusedError
 from surefind.validation import check_int, check_positive
 
@@ -36,6 +37,7 @@ class Settings:
         images: Where the paths of payloads begin; None shows no images but those added here.
         read_token: Lets its bearer search and look.
         write_token: Lets its bearer change things too.
+        tokens: File of tokens with names, which is followed; `surefind token` writes it.
         max_bytes: Largest body of a request.
         max_pixels: Largest image, width times height.
         max_queries: Most vectors in a request.
@@ -57,6 +59,7 @@ class Settings:
     images: Path | None = None
     read_token: str | None = None
     write_token: str | None = None
+    tokens: Path | None = None
     max_bytes: int = 10 * 2**20
     max_pixels: int = 25_000_000
     max_queries: int = 256
@@ -87,8 +90,15 @@ class Settings:
 
     @property
     def has_token(self) -> bool:
-        """Whether there is any token."""
-        return self.read_token is not None or self.write_token is not None
+        """Whether there is any token; a file without entries leaves nobody anything."""
+        return any(x is not None for x in (self.read_token, self.write_token, self.tokens))
+
+    @functools.cached_property
+    def keyring(self) -> Keyring:
+        """The tokens in force; it follows the file."""
+        own = (("read", self.read_token, False), ("write", self.write_token, True))
+        fixed = [Token.of(name, t, write=write) for name, t, write in own if t is not None]
+        return Keyring(fixed, self.tokens)
 
 
 def is_loopback(host: str) -> bool:
@@ -106,45 +116,53 @@ def check_listening(host: str, settings: Settings) -> None:
     if not settings.has_token and not is_loopback(host):
         raise InputError(
             f"{host} can be reached from other machines, and there is no token. Set "
-            "SUREFIND_WRITE_TOKEN (and SUREFIND_READ_TOKEN), or listen on 127.0.0.1."
+            "SUREFIND_WRITE_TOKEN (and SUREFIND_READ_TOKEN), name a file of tokens with --tokens, or "
+            "listen on 127.0.0.1."
         )
 
 
 NOTHING, READ, WRITE = 0, 1, 2
+CALLER = "surefind.caller"
+"""Where a request's scope keeps the name of who asks."""
 
 
-def permission(settings: Settings, authorization: str | None) -> int:
-    """Return what a request with this header may do: `NOTHING`, `READ` or `WRITE`."""
+@dataclass(frozen=True)
+class Caller:
+    """Who asks, and what they may do: `NOTHING`, `READ` or `WRITE`."""
+
+    name: str
+    leave: int
+
+
+def permission(settings: Settings, authorization: str | None) -> Caller:
+    """Return who sends a request with this header, and what they may do."""
     if not settings.has_token:
-        return WRITE
+        return Caller(ANONYMOUS, WRITE)
     kind, _, given = (authorization or "").partition(" ")
-    if kind.lower() != "bearer":
-        return NOTHING
-    # Both are always compared.
-    reads, writes = _same(settings.read_token, given), _same(settings.write_token, given)
-    return WRITE if writes else READ if reads else NOTHING
+    found = settings.keyring.find(given.strip()) if kind.lower() == "bearer" else None
+    if found is None:
+        return Caller(ANONYMOUS, NOTHING)
+    return Caller(found.name, WRITE if found.write else READ)
 
 
-def _same(token: str | None, given: str) -> bool:
-    return token is not None and hmac.compare_digest(token.encode(), given.strip().encode())
-
-
-async def allowed(request: Request) -> int:
-    """Require leave to read; return `READ` or `WRITE`."""
-    found = permission(request.app.state.service.settings, request.headers.get("authorization"))
-    if found == NOTHING:
+async def allowed(request: Request) -> Caller:
+    """Require leave to read; return who asks, whom the log names too."""
+    header = request.headers.get("authorization")
+    found = permission(request.app.state.service.settings, header)
+    if found.leave == NOTHING:
         raise RefusedError(
             401,
             "this service needs a token: send the header 'Authorization: Bearer TOKEN'.",
             {"WWW-Authenticate": "Bearer"},
         )
+    request.scope[CALLER] = found.name
     return found
 
 
-Allowed = Annotated[int, Depends(allowed)]
+Allowed = Annotated[Caller, Depends(allowed)]
 
 
 async def may_write(found: Allowed) -> None:
     """Require leave to write."""
-    if found < WRITE:
+    if found.leave < WRITE:
         raise RefusedError(403, "this token may read but not change anything.")

@@ -26,7 +26,7 @@ from surefind.apps.service.images import Thumbnails, small_picture
 from surefind.apps.service.renewer import Renewer
 from surefind.apps.service.reviews import FILE, Reviews
 from surefind.apps.service.settings import Settings
-from surefind.apps.service.telemetry import Metrics
+from surefind.apps.service.telemetry import Metrics, tokens_failed, tokens_reloaded
 from surefind.embeddings import Embeddings
 from surefind.errors import RefusedError
 from surefind.gallery.engine import Id, Label
@@ -92,6 +92,7 @@ class AppState:
 
     def __init__(self, gallery: Gallery, learner: Learner | None, settings: Settings) -> None:
         self.gallery, self.settings = gallery, settings
+        settings.keyring.reloaded, settings.keyring.failed = tokens_reloaded, tokens_failed
         self.reviews = Reviews(settings.folder / FILE)
         self.draws = np.random.default_rng()  # for reviews, which must be independent of all else
         pictures = settings.folder / "thumbnails"

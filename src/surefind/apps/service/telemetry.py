@@ -1,8 +1,8 @@
 """Every request is counted, logged and numbered; an unforeseen error becomes an answer without details.
 
 The log has one line of JSON for each request: when, what kind of request (the route, not the address: ids
-are user content), its status, its milliseconds and its number. No token, id, label, vector, file name or
-error text is in it.
+are user content), the name of the caller's token, its status, its milliseconds and its number. No token,
+id, label, vector, file name or error text is in it.
 
 Prometheus reads requests, their times, batches, decisions and items:
 
@@ -36,6 +36,7 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefind.apps.service.problems import problem
+from surefind.apps.service.settings import CALLER
 from surefind.gallery.gallery import Gallery
 
 LOGGER = logging.getLogger("surefind.apps.service")
@@ -63,6 +64,22 @@ def write_to_stderr() -> None:
 def log_failure(event: str, error: Exception) -> None:
     """Log that something in the background failed; its text may hold what a user sent."""
     LOGGER.error(event, extra={"fields": {"defect": _where(error)}})
+
+
+def log_event(event: str, **fields: Any) -> None:
+    """Log a moment in the service's life."""
+    LOGGER.info(event, extra={"fields": fields})
+
+
+def tokens_reloaded(count: int) -> None:
+    """Log that the file of tokens was read again."""
+    log_event("tokens reloaded", tokens=count)
+
+
+def tokens_failed(error: Exception) -> None:
+    """Log that the file of tokens cannot be used any more; what it says names no token."""
+    fields = {"reason": str(error), "effect": "the tokens before stay in force"}
+    LOGGER.error("tokens not reloaded", extra={"fields": fields})
 
 
 def log_request(fields: dict[str, Any], defect: str | None) -> None:
@@ -200,7 +217,7 @@ class Recorder:
         route = getattr(scope.get("route"), "path", "") or "none"
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.request(method, route, status, seconds)
-        asked = {"request": number, "method": method, "route": route}
+        asked = {"request": number, "caller": scope.get(CALLER), "method": method, "route": route}
         log_request(asked | {"status": status, "ms": round(seconds * 1e3, 2)}, defect)
 
 
