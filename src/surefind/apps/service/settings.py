@@ -34,6 +34,8 @@ class Settings:
 
     Attributes:
         folder: Where reviews and thumbnails are kept; made if need be.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
         images: Where the paths of payloads begin; None shows no images but those added here.
         read_token: Lets its bearer search and look.
         write_token: Lets its bearer change things too.
@@ -56,6 +58,8 @@ class Settings:
     """
 
     folder: Path
+    host: str = "127.0.0.1"
+    port: int = 8765
     images: Path | None = None
     read_token: str | None = None
     write_token: str | None = None
@@ -76,6 +80,8 @@ class Settings:
         for name in ("max_bytes", "max_pixels", "max_queries", "burst", "max_batch", "max_waiting"):
             check_int(name, getattr(self, name), least=1)
         check_int("max_reviews", self.max_reviews, least=0)
+        if not 0 <= self.port <= 65535:
+            raise InputError(f"port must lie from 0 to 65535; got {self.port!r}.", field="port")
         check_positive("seconds", float(self.seconds))
         for name in ("rate", "max_wait"):
             if getattr(self, name) < 0:
