@@ -24,6 +24,8 @@ from surefind.apps.service.batching import Batcher, Query, Reply, search_togethe
 from surefind.apps.service.embedding import ImageEmbedder, Learner
 from surefind.apps.service.images import Thumbnails, small_picture
 from surefind.apps.service.renewer import Renewer
+from surefind.apps.service.repeats import FILE as ANSWERS
+from surefind.apps.service.repeats import Repeats
 from surefind.apps.service.reviews import FILE, Reviews
 from surefind.apps.service.settings import Settings
 from surefind.apps.service.telemetry import Metrics, tokens_failed, tokens_reloaded
@@ -94,6 +96,7 @@ class AppState:
         self.gallery, self.settings = gallery, settings
         settings.keyring.reloaded, settings.keyring.failed = tokens_reloaded, tokens_failed
         self.reviews = Reviews(settings.folder / FILE)
+        self.repeats = Repeats(settings.folder / ANSWERS)
         self.draws = np.random.default_rng()  # for reviews, which must be independent of all else
         pictures = settings.folder / "thumbnails"
         self.thumbnails = Thumbnails(pictures, settings.images, settings.max_pixels)
@@ -168,6 +171,7 @@ class AppState:
         await asyncio.to_thread(self._lister.shutdown)
         await asyncio.to_thread(self.renewer.close)
         self.reviews.close()
+        self.repeats.close()
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], R]) -> R:
         loop = asyncio.get_running_loop()
