@@ -176,6 +176,11 @@ class Gallery:
         return dict(self._engine.metadata.get("about", {}))
 
     @property
+    def place(self) -> str:
+        """Where the items are: a folder, an address, or ``"memory"``."""
+        return self._engine.place
+
+    @property
     def dim(self) -> int | None:
         """The vectors' dimension; None until the first item."""
         return self._engine.dim

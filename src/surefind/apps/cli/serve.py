@@ -89,6 +89,7 @@ def serve(
         from surefind.apps.service.app import create_app
         from surefind.apps.service.configuration import configure
         from surefind.apps.service.settings import check_listening
+        from surefind.apps.service.telemetry import write_to_stderr
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs more ({error}): pip install 'surefind[serve]'.") from error
     place, run = gallery_and_run(target)
@@ -119,6 +120,7 @@ def serve(
         listening = listen(settings.host, settings.port)
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         say(f"Open http://{shown}:{listening.getsockname()[1]}/ in a browser. Ctrl-C stops.")
+        write_to_stderr()
         app = create_app(gallery, learner, settings=settings)
         run_until_stopped(uvicorn, app, listening)
     say("Stopped; everything that was acknowledged is kept.")
@@ -214,9 +216,6 @@ def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
     """Serve until a signal arrives, and finish the requests that have begun."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    from surefind.apps.service.telemetry import write_to_stderr
-
-    write_to_stderr()
     config = uvicorn.Config(
         app,
         log_config=None,

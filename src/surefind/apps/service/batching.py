@@ -62,6 +62,9 @@ class Batcher(Generic[T, R]):
         self._drain: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-batch")
 
+    def __len__(self) -> int:
+        return len(self._queue)
+
     async def ask(self, item: T) -> R:
         """Queue an item and return its result; refused if too many wait already."""
         if len(self._queue) >= self._waiting:

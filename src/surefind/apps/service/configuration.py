@@ -201,9 +201,10 @@ def _from_assignment(text: str) -> Given:
 
 
 def _from_text(name: str, text: str, place: str) -> Given:
-    value = [p.strip() for p in text.split(",") if p.strip()] if _is_list(name) else text
+    kind = TypeAdapter(HINTS[name])
+    parts = [part.strip() for part in text.split(",") if part.strip()]
     try:
-        read = TypeAdapter(HINTS[name]).validate_strings(value)
+        read = kind.validate_python(parts) if _is_list(name) else kind.validate_strings(text)
     except ValueError as error:
         raise _unusable(name, place, error) from error
     if isinstance(read, float) and not math.isfinite(read):

@@ -187,7 +187,7 @@ async def _answer(
 ) -> Response:
     reply = await state.search(query)
     for answer, vector in zip(reply.answers, reply.vectors, strict=True):
-        state.metrics.decision(answer["decision"])
+        state.metrics.decision(answer["decision"], answer["gate"])
         drawn = _drawn(state)
         sampled = keep is not False and drawn["sampled"]
         unsure = answer["decision"] == "review" and keep is True and found.leave == WRITE
@@ -205,8 +205,8 @@ async def _answer_filtered(
     reply = await state.list(
         functools.partial(search_filtered, state.gallery, has_picture, query, chosen)
     )
-    for _ in reply.answers:
-        state.metrics.decision("filtered")
+    for answer in reply.answers:
+        state.metrics.decision("filtered", answer["gate"])
     return _sent(reply, image)
 
 

@@ -102,7 +102,7 @@ class AppState:
         self.thumbnails = Thumbnails(pictures, settings.images, settings.max_pixels)
         self._catalogue: Catalogue | None = None
         self._audit: tuple[str, Audit] | None = None
-        self.metrics = Metrics(gallery, lambda: len(self.reviews))
+        self.metrics = Metrics(gallery, lambda: len(self.reviews), folder=settings.folder)
         self.renewer = Renewer(
             gallery, renewed=self.metrics.renewed, failed=self.metrics.renewal_failed
         )
@@ -113,11 +113,14 @@ class AppState:
         self._searches: Batcher[Query, Reply] = batcher(
             search, observe=self.metrics.batch("search")
         )
+        self.metrics.queue("search", lambda: len(self._searches))
         self._embedder = None if learner is None else ImageEmbedder(learner, settings.max_pixels)
         self._images: Batcher[np.ndarray, Embeddings] | None = None
         if self._embedder is not None:
             count = self.metrics.batch("embed")
-            self._images = batcher(self._embedder.embed, wait=settings.max_wait, observe=count)
+            images = batcher(self._embedder.embed, wait=settings.max_wait, observe=count)
+            self._images = images
+            self.metrics.queue("embed", lambda: len(images))
 
     @property
     def embeds(self) -> bool:
