@@ -88,7 +88,10 @@ def test_the_health_check_is_a_program_that_asks_our_address():
     assert "/healthz" in code
     # Nothing listens there, so it fails, as a health check must.
     code = code.replace(f"'{SETTINGS.port}'", "'9'")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode != 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode
+        != 0
+    )
 
 
 @pytest.fixture
@@ -113,9 +116,7 @@ def test_the_unit_runs_a_command_of_ours_not_as_root_and_hardened(unit):
     }.items():
         assert service[name] == value
     assert unit["Install"]["WantedBy"] == "multi-user.target"
-    from surefind.apps.cli import serve
-
-    assert int(service["TimeoutStopSec"]) > serve.GRACE
+    assert int(service["TimeoutStopSec"]) > 30  # requests have so long to end
 
 
 def test_systemd_accepts_the_unit_where_it_is_installed(tmp_path):
@@ -125,7 +126,7 @@ def test_systemd_accepts_the_unit_where_it_is_installed(tmp_path):
     assert copy.read_text() != text
     if shutil.which("systemd-analyze"):
         found = subprocess.run(
-            ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True
+            ["systemd-analyze", "verify", str(copy)], check=False, capture_output=True, text=True
         )
         assert (found.returncode, found.stderr) == (0, "")
 

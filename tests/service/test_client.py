@@ -82,7 +82,7 @@ def client(request, world, tmp_path):
 
 
 def test_every_operation_is_a_method_that_works(client, world, tmp_path):
-    assert client.health().items == 240
+    assert client.health().status == "ok"
     about = client.gallery()
     assert (about.items, about.may_write) == (240, True)
     assert client.calibration().calibrated
@@ -114,7 +114,7 @@ def test_every_operation_is_a_method_that_works(client, world, tmp_path):
     assert client.item_image("picture") != before
     assert (client.has_image("picture"), client.has_image(7)) == (True, False)
     client.delete([7, "7", "picture"])
-    assert client.health().items == 240
+    assert client.gallery().items == 240
 
     queries = world.learner.embed(world.known[:3])
     known = {"kappa": queries.kappa, "novelty": queries.novelty}
@@ -131,7 +131,10 @@ def test_every_operation_is_a_method_that_works(client, world, tmp_path):
     assert client.review_image(shown.review)[:4] == b"RIFF"
     assert client.decide(waiting[0].id, "relabel", 5).by == "robot"
     assert client.decide(waiting[1].id, "reject").label is None
-    assert [d.verdict for d in client.decisions(size=1)] == ["relabel", "reject"]
+    assert [(d.verdict, d.by) for d in client.reviews().decided] == [
+        ("relabel", "robot"),
+        ("reject", "robot"),
+    ]
     assert client.review_sample().usable == 2
     assert client.recalibrate().reviewed == 2
 
@@ -260,7 +263,7 @@ def test_an_answer_that_is_no_json_is_a_refusal_too(scripted):
 
 
 def test_a_token_is_sent_and_not_shown(scripted):
-    client, transport = scripted((200, {"status": "ok", "items": 1}, {}), token="hush")
+    client, transport = scripted((200, {"status": "ok", "items": 4}, {}), token="hush")
     client.health()
     assert transport.sent[0].headers["Authorization"] == "Bearer hush"
     assert "hush" not in repr(client)

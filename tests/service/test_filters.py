@@ -199,7 +199,7 @@ def test_items_are_deleted_together_or_not_at_all(client):
     assert client.post("/v1/items/delete", json={"ids": gone}).json() == {"ids": gone}
     assert client.get("/v1/items/digit-1").status_code == 404
     assert client.get("/v1/items/digit-2/image").status_code == 404
-    assert client.get("/healthz").json()["items"] == 238
+    assert client.get("/v1/gallery").json()["items"] == 238
 
 
 ITEMS = {"items": [{"vector": [0, 0, 1]}, {"vector": [0, 1, 0]}]}
@@ -210,7 +210,7 @@ def test_a_repeated_request_is_done_once_also_after_a_restart(serve):
     first = client.post("/v1/items", json=ITEMS, headers={"Idempotency-Key": "a"})
     again = client.post("/v1/items", json=ITEMS, headers={"Idempotency-Key": "a"})
     assert (again.status_code, again.json()) == (201, first.json())
-    assert client.get("/healthz").json()["items"] == 242
+    assert client.get("/v1/gallery").json()["items"] == 242
     other = client.post(
         "/v1/items", json={"items": ITEMS["items"][:1]}, headers={"Idempotency-Key": "a"}
     )
@@ -237,7 +237,7 @@ def test_an_image_is_added_once(client, world):
 
     first = add(png(world.known[0]), label="x")
     assert add(png(world.known[0]), label="x").json() == first.json()
-    assert client.get("/healthz").json()["items"] == 241
+    assert client.get("/v1/gallery").json()["items"] == 241
     assert add(png(world.known[1]), label="x").status_code == 422
     assert add(png(world.known[0]), label="y").status_code == 422
 

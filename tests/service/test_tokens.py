@@ -131,7 +131,7 @@ def test_the_log_has_the_name_and_never_the_token(serve, file, log):
     assert "wrong-one" not in json.dumps(lines)
 
 
-def test_who_decided_is_kept_shown_and_exported(serve, world, ask, file):
+def test_who_decided_is_kept_and_shown(serve, world, ask, file):
     secrets = {name: make_token(file, name, write=True) for name in ("ann", "bob")}
     client = serve(tokens=file, review_share=1)
     for image in world.known[:3]:
@@ -143,13 +143,6 @@ def test_who_decided_is_kept_shown_and_exported(serve, world, ask, file):
         assert said["by"] == name
     client.headers.update(bearer(secrets["ann"]))
     assert [d["by"] for d in client.get("/v1/reviews").json()["decided"]] == ["ann", "bob"]
-    first = client.get("/v1/reviews/decisions", params={"limit": 1}).json()
-    then = client.get("/v1/reviews/decisions", params={"after": first["next"]}).json()
-    logged = first["decisions"] + then["decisions"]
-    assert [(d["by"], d["answered"], d["asked"]) for d in logged] == [
-        (name, entry["label"], entry["when"]) for entry, name in zip(waiting, secrets, strict=False)
-    ]
-    assert then["next"] is None
 
 
 def test_without_tokens_the_decider_is_anonymous(serve, world, ask):

@@ -221,12 +221,6 @@ def decide(id_: str, verdict: str, label: Label) -> Call[wire.DecidedView]:
     return Call("POST", "/v1/reviews", _as(wire.DecidedView), sent, repeatable=False)
 
 
-def decisions(after: int, limit: int) -> Call[wire.DecisionLog]:
-    """List who decided what."""
-    sent = {"params": {"after": after, "limit": limit}}
-    return Call("GET", "/v1/reviews/decisions", _as(wire.DecisionLog), sent)
-
-
 def _as(kind: type[M]) -> Callable[[int, bytes], M]:
     return lambda _status, body: kind.model_validate_json(body)
 

@@ -293,14 +293,6 @@ class Client:
         """Accept the answered label, reject it (not in the gallery), or relabel the query."""
         return self._do(calls.decide(id_, verdict, label))
 
-    def decisions(self, *, after: int = 0, size: int = 1000) -> Iterator[wire.LoggedDecision]:
-        """Go through all decisions in their order: who, when, and what had been answered."""
-        following: int | None = after
-        while following is not None:
-            page = self._do(calls.decisions(following, size))
-            yield from page.decisions
-            following = page.next
-
     def _do(self, call: Call[T]) -> T:
         tried = 0
         while True:
@@ -548,17 +540,6 @@ class AsyncClient:
     ) -> wire.DecidedView:
         """Do as `Client.decide`."""
         return await self._do(calls.decide(id_, verdict, label))
-
-    async def decisions(
-        self, *, after: int = 0, size: int = 1000
-    ) -> AsyncIterator[wire.LoggedDecision]:
-        """Do as `Client.decisions`."""
-        following: int | None = after
-        while following is not None:
-            page = await self._do(calls.decisions(following, size))
-            for one in page.decisions:
-                yield one
-            following = page.next
 
     async def _do(self, call: Call[T]) -> T:
         tried = 0

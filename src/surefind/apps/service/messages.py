@@ -375,27 +375,6 @@ class DecidedView(BaseModel):
     )
 
 
-class LoggedDecision(DecidedView):
-    """What a person said, and about which answer."""
-
-    asked: str = Field(description="When the query came.")
-    sampled: bool
-    answered: ItemLabel = Field(description="The label that the query was answered with.")
-    decision: Decision | None
-    probability: float | None
-    kappa: float | None
-    novelty: float | None
-
-
-class DecisionLog(BaseModel):
-    """Decisions in the order in which they were made."""
-
-    decisions: list[LoggedDecision]
-    next: int | None = Field(
-        description="Send it as ``after`` for those that follow; null at the end."
-    )
-
-
 class ReviewList(BaseModel):
     """The queue, the oldest first, and the latest decisions."""
 

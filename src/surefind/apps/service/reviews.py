@@ -152,20 +152,6 @@ class Reviews:
         """List the decisions, the oldest first."""
         return self._select(f"SELECT decision {DECIDED}")
 
-    def log(self, after: int, limit: int) -> list[dict[str, Any]]:
-        """List decisions with the questions that they answer, in the order in which they were made.
-
-        Args:
-            after: The number of the last decision that is not wanted; 0 for none.
-            limit: How many.
-
-        Returns:
-            ``number`` (1, 2, …), ``question`` and ``decision`` of each.
-        """
-        named = "'number', decided, 'question', json(question), 'decision', json(decision)"
-        query = f"SELECT json_object({named}) FROM reviews WHERE decided > ? ORDER BY decided"
-        return self._select(f"{query} LIMIT ?", after, limit)
-
     def counts(self) -> ReviewCounts:
         """Count what a calibration may use, and what not."""
         with self._lock, _in_words(self._path):

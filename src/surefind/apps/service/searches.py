@@ -132,21 +132,6 @@ async def list_reviews(
     )
 
 
-@reviews.get("/decisions")
-async def log_decisions(
-    state: State,
-    after: Annotated[int, Query(ge=0, le=wire.LARGEST)] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-) -> wire.DecisionLog:
-    """Export who decided what, and about which answer, in the order of the decisions."""
-    entries = await state.work(lambda: state.reviews.log(after, limit + 1))
-    page = entries[:limit]
-    return wire.DecisionLog(
-        decisions=[_logged(**entry) for entry in page],
-        next=page[-1]["number"] if len(entries) > limit else None,
-    )
-
-
 @reviews.get("/{id}/image", response_class=Response)
 async def review_image(id: Annotated[str, Path(max_length=64)], state: State) -> Response:
     """Return a small picture of a query that waits, as WebP."""
@@ -173,13 +158,6 @@ async def decide(body: wire.Verdicts, state: State, found: Allowed) -> wire.Deci
             advice = "Reject the query, or add an item with the label."
             raise RefusedError(422, f"no item of the gallery has this label. {advice}")
     return wire.DecidedView.model_validate(await state.work(keep))
-
-
-def _logged(question: dict[str, Any], decision: dict[str, Any], number: int) -> wire.LoggedDecision:
-    known = {key: question.get(key) for key in ("decision", "probability", "kappa", "novelty")}
-    asked = {"asked": question["when"], "answered": question["label"]}
-    sampled = {"sampled": bool(question.get("sampled"))}
-    return wire.LoggedDecision.model_validate(decision | known | asked | sampled)
 
 
 async def _answer(
