@@ -181,6 +181,14 @@ def read_store(folder: Path) -> Stored:
         return _read(connection, folder)
 
 
+def change_count(folder: Path) -> bytes:
+    """Return the text that counts a gallery's changes: another one means that there are more to read."""
+    try:
+        return (folder / LOCK).read_bytes()
+    except OSError:
+        return b""
+
+
 def holds_gallery(folder: Path) -> bool:
     """Return whether there is a gallery in a folder."""
     return (folder / FILE).is_file()

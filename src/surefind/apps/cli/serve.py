@@ -67,6 +67,13 @@ def serve(
             "can use these.",
         ),
     ] = None,
+    read_only: Annotated[
+        bool | None,
+        Option(
+            "--read-only",
+            help="Change nothing, and follow the process that does: several may read one gallery.",
+        ),
+    ] = None,
     assigned: Annotated[
         list[str] | None,
         Option("--set", metavar="NAME=VALUE", help="Any other setting; --check lists them all."),
@@ -96,7 +103,7 @@ def serve(
     named = {"host": host, "port": port, "images": images, "folder": folder, "tokens": tokens}
     found = configure(
         {"folder": Path(f"{'surefind' if '://' in place else place}.service")},
-        options=named | {"rate": rate, "review_share": review_share},
+        options=named | {"rate": rate, "review_share": review_share, "read_only": read_only},
         assigned=assigned or (),
         environment=os.environ,
         file=config,
@@ -106,7 +113,8 @@ def serve(
         check_listening(settings.host, settings)
     except InputError as error:
         raise typer.BadParameter(error.text_for("cli"), param_hint="--host") from error
-    with open_gallery(place, run, check=check) as gallery:
+    reads = settings.read_only
+    with open_gallery(place, None if reads else run, check=check or reads) as gallery:
         learner = learner_for(gallery, model or run)
         settings = replace(settings, images=settings.images or remembered_images(gallery))
         say(described(place, gallery, learner))

@@ -1,6 +1,7 @@
 """The service: a gallery, perhaps a model, and settings become an ASGI application with a page.
 
-One process serves one gallery, because a gallery has one writer. The gallery stays its maker's to close.
+One process writes a gallery; others may read it (`surefind.apps.service.follower`). The gallery stays its
+maker's to close.
 """
 
 import dataclasses
@@ -52,7 +53,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        state.renewer.changed()  # it may have been, while nothing served it
+        state.begin()
         log_event("ready", items=len(gallery), calibrated=gallery.calibration is not None)
         yield
         log_event("stopping")

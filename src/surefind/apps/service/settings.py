@@ -51,6 +51,8 @@ class Settings:
         max_waiting: Requests that may wait; later ones are sent away.
         max_reviews: Doubtful queries that may wait for a person, and as many random checks; later ones are
             not kept.
+        read_only: Whether to change nothing and follow the process that does, so that several processes
+            can answer queries of one gallery.
         review_share: Share of all queries that is sampled for review, whatever was decided.
 
     Raises:
@@ -74,6 +76,7 @@ class Settings:
     max_wait: float | int = 0.002
     max_waiting: int = 1024
     max_reviews: int = 1000
+    read_only: bool = False
     review_share: float | int = 0
 
     def __post_init__(self) -> None:
@@ -89,6 +92,11 @@ class Settings:
         if not 0 <= self.review_share <= 1:
             raise InputError(
                 f"review_share must lie from 0 to 1; got {self.review_share!r}.",
+                field="review_share",
+            )
+        if self.read_only and self.review_share:
+            raise InputError(
+                "a service that only reads cannot keep queries for review: review_share must be 0.",
                 field="review_share",
             )
         if "" in (self.read_token, self.write_token):
@@ -142,13 +150,14 @@ class Caller:
 
 def permission(settings: Settings, authorization: str | None) -> Caller:
     """Return who sends a request with this header, and what they may do."""
+    most = READ if settings.read_only else WRITE
     if not settings.has_token:
-        return Caller(ANONYMOUS, WRITE)
+        return Caller(ANONYMOUS, most)
     kind, _, given = (authorization or "").partition(" ")
     found = settings.keyring.find(given.strip()) if kind.lower() == "bearer" else None
     if found is None:
         return Caller(ANONYMOUS, NOTHING)
-    return Caller(found.name, WRITE if found.write else READ)
+    return Caller(found.name, most if found.write else READ)
 
 
 async def allowed(request: Request) -> Caller:
@@ -168,7 +177,13 @@ async def allowed(request: Request) -> Caller:
 Allowed = Annotated[Caller, Depends(allowed)]
 
 
-async def may_write(found: Allowed) -> None:
+async def may_write(found: Allowed, request: Request) -> None:
     """Require leave to write."""
     if found.leave < WRITE:
-        raise RefusedError(403, "this token may read but not change anything.")
+        read_only = request.app.state.service.settings.read_only
+        what = (
+            "this service only reads; ask the one that writes"
+            if read_only
+            else ("this token may read but not change anything")
+        )
+        raise RefusedError(403, f"{what}.")

@@ -22,6 +22,7 @@ from fastapi import Depends, Request
 
 from surefind.apps.service.batching import Batcher, Query, Reply, search_together
 from surefind.apps.service.embedding import ImageEmbedder, Learner
+from surefind.apps.service.follower import Follower
 from surefind.apps.service.images import Thumbnails, small_picture
 from surefind.apps.service.renewer import Renewer
 from surefind.apps.service.repeats import FILE as ANSWERS
@@ -106,6 +107,7 @@ class AppState:
         self.renewer = Renewer(
             gallery, renewed=self.metrics.renewed, failed=self.metrics.renewal_failed
         )
+        self._follower: Follower | None = None
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-service")
         self._lister = ThreadPoolExecutor(1, thread_name_prefix="surefind-list")
         batcher = functools.partial(Batcher, most=settings.max_batch, waiting=settings.max_waiting)
@@ -121,6 +123,18 @@ class AppState:
             images = batcher(self._embedder.embed, wait=settings.max_wait, observe=count)
             self._images = images
             self.metrics.queue("embed", lambda: len(images))
+
+    def begin(self) -> None:
+        """Begin to renew the calibration, or to follow the process that does."""
+        if self.settings.read_only:
+            failed = self.metrics.following_failed
+            self._follower = Follower(self.gallery, followed=self._followed, failed=failed)
+        else:
+            self.renewer.changed()  # it may have been, while nothing served it
+
+    def _followed(self) -> None:
+        self.thumbnails.look_again()
+        self.metrics.followed(len(self.gallery))
 
     @property
     def embeds(self) -> bool:
@@ -173,6 +187,8 @@ class AppState:
         await asyncio.to_thread(self._pool.shutdown)
         await asyncio.to_thread(self._lister.shutdown)
         await asyncio.to_thread(self.renewer.close)
+        if self._follower is not None:
+            await asyncio.to_thread(self._follower.close)
         self.reviews.close()
         self.repeats.close()
 

@@ -15,6 +15,7 @@ surefind_items, surefind_reviews_pending
 surefind_waiting{kind}                      requests that wait to be searched or embedded
 surefind_renewals_total, surefind_renewal_failures_total
 surefind_renewal_seconds                    of the last renewal
+surefind_follows_total, surefind_follow_failures_total      of a service that only reads
 surefind_stale                              1 from a change of the items until the renewal, or else 0
 surefind_calibration_age_seconds            since it was made or renewed; NaN without one
 surefind_watch_queries                      seen since the calibration was made
@@ -26,7 +27,7 @@ surefind_disk_free_bytes                    where the service's folder is
 process_*                                   CPU, memory and open files
 
 The moments of a service's life are lines of the log too: start, ready, stopping, stopped, calibration
-renewed, tokens reloaded. A renewal that fails has the kind and the place of the error.
+renewed, gallery followed, tokens reloaded. A renewal that fails has the kind and the place of the error.
 """
 
 import functools
@@ -136,6 +137,8 @@ class Metrics:
         Gauge("reviews_pending", "Queries that wait for a person.", **own).set_function(pending)
         self._renewals = Counter("renewals", "Renewals of the calibration.", **own)
         self._failures = Counter("renewal_failures", "Renewals that failed.", **own)
+        self._follows = Counter("follows", "Times that the gallery was read again.", **own)
+        self._unfollowed = Counter("follow_failures", "Times that this failed.", **own)
         self._last = Gauge("renewal_seconds", "Time of the last renewal.", **own)
         Gauge("stale", "Whether the calibration is stale.", **own).set_function(
             lambda: gallery.stale
@@ -193,6 +196,16 @@ class Metrics:
         """Count and log a renewal that failed."""
         self._failures.inc()
         log_failure("renewal failed", error)
+
+    def followed(self, items: int) -> None:
+        """Count that the gallery was read again after another process changed it."""
+        self._follows.inc()
+        log_event("gallery followed", items=items)
+
+    def following_failed(self, error: Exception) -> None:
+        """Count and log that the gallery could not be read again."""
+        self._unfollowed.inc()
+        log_failure("gallery not followed", error)
 
     def text(self) -> tuple[bytes, str]:
         """Return everything as Prometheus reads it, and the content type."""
