@@ -9,6 +9,8 @@ from service.world import png
 
 from surefind.apps.service import items as items_module
 from surefind.apps.service import repeats
+from surefind.apps.service.batching import Query
+from surefind.apps.service.filters import read_filter, search_filtered
 from surefind.apps.service.repeats import Repeats
 from surefind.errors import RefusedError
 from surefind.gallery.gallery import Gallery
@@ -188,6 +190,15 @@ def test_a_filter_that_admits_nothing_finds_nothing(small):
     body = {"vectors": [[1, 0, 0, 0]], "where": {"site": "nowhere"}}
     (answer,) = small().post("/v1/search/vector", json=body).json()["answers"]
     assert answer["neighbours"] == []
+
+
+def test_a_filtered_search_ends_when_its_time_is_over(small):
+    state = small().app.state.service
+    query = Query([[1, 0, 0, 0]], [None], 3)
+    chosen = read_filter({"site": "north"}, None)
+    with pytest.raises(RefusedError) as refused:
+        search_filtered(state.gallery, state.thumbnails.has, query, chosen, -1)
+    assert refused.value.status == 504
 
 
 def test_items_are_deleted_together_or_not_at_all(client):

@@ -14,10 +14,12 @@ of such queries is nobody's guess: neither the probability nor the bound on wron
 label, probability and decision are null, with a reason; the gate, which looks at the query alone, still
 speaks. Such queries are neither watched nor reviewed, for they are not like those to come.
 
-It reads every item, and so is exact, and takes time in proportion to the gallery.
+It reads every item, and so is exact, and takes time in proportion to the gallery; past the time limit it
+ends, so that nobody waits for what nobody gets.
 """
 
 import heapq
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,9 +82,13 @@ def read_where(text: str | None) -> dict[str, Any] | None:
 
 
 def search_filtered(
-    gallery: Gallery, has_picture: HasPicture, query: Query, chosen: Filter
+    gallery: Gallery,
+    has_picture: HasPicture,
+    query: Query,
+    chosen: Filter,
+    seconds: float | int,
 ) -> Reply:
-    """Find the nearest items that a filter admits, and decide nothing."""
+    """Find the nearest items that a filter admits, within some seconds, and decide nothing."""
     vectors = unit_vectors(gallery, query.vectors)
     kappa = np.array([kappa_from_json(value) for value in query.kappa])
     made = gallery.calibration
@@ -91,7 +97,7 @@ def search_filtered(
     gates: list[Any] = [None] * len(vectors)
     if query.novelty is not None and made is not None and made.gate is not None:
         gates = made.gate.outcome(np.array(query.novelty)).tolist()
-    found = _nearest(gallery, vectors, query.k, chosen)
+    found = _nearest(gallery, vectors, query.k, chosen, time.monotonic() + seconds)
     answers = [
         {
             **dict.fromkeys(("label", "none", "decision", "probability", "vector", "review")),
@@ -112,11 +118,13 @@ def search_filtered(
 
 
 def _nearest(
-    gallery: Gallery, vectors: np.ndarray, k: int, chosen: Filter
+    gallery: Gallery, vectors: np.ndarray, k: int, chosen: Filter, deadline: float
 ) -> list[list[tuple[float, Item]]]:
     """Return 1 - cosine and item of the k nearest that are admitted, for each query, nearest first."""
     best: list[list[tuple[float, Item]]] = [[] for _ in vectors]
     for block in gallery.records(BLOCK):
+        if time.monotonic() > deadline:
+            raise RefusedError(504, "the filtered search took too long; ask for fewer vectors.")
         items = [item for item in block if chosen.admits(item)]
         if not items:
             continue

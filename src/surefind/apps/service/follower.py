@@ -2,7 +2,7 @@
 
 A service that only reads (``read_only``) looks every `PAUSE` seconds whether the writer has changed
 anything, reads the gallery again if it has, beside the searches, and uses it from then on. Items and
-calibration are of one moment: while the writer renews its calibration, answers are marked as stale here too.
+calibration are of one moment: while the writer renews its calibration, answers are stale here too.
 
 Reading again takes as long as opening, so a gallery that changes all the time is always some seconds old
 here. If it cannot be read, that is logged and counted once, and tried until it can; answers are from what

@@ -179,9 +179,9 @@ async def _answer(
 async def _answer_filtered(
     state: AppState, query: batching.Query, chosen: Filter, *, image: bytes | None
 ) -> Response:
-    has_picture = state.thumbnails.has
+    has_picture, seconds = state.thumbnails.has, state.settings.seconds
     reply = await state.list(
-        functools.partial(search_filtered, state.gallery, has_picture, query, chosen)
+        lambda: search_filtered(state.gallery, has_picture, query, chosen, seconds)
     )
     for answer in reply.answers:
         state.metrics.decision("filtered", answer["gate"])
