@@ -277,6 +277,19 @@ def test_old_answers_are_forgotten(tmp_path, monkeypatch):
     kept.close()
 
 
+def test_what_is_done_is_answered_though_the_answer_cannot_be_kept(tmp_path, caplog):
+    kept = Repeats(tmp_path / "repeats.sqlite")
+    done = []
+
+    def act():
+        done.append(1)
+        kept.close()  # from now on nothing can be kept
+        return [1]
+
+    assert kept.once("k", "ann", "items", b"1", act) == [1]
+    assert (done, [record.msg for record in caplog.records]) == ([1], ["answer not kept"])
+
+
 def test_a_key_in_use_is_refused_for_now(tmp_path):
     kept = Repeats(tmp_path / "repeats.sqlite")
     begun, end = threading.Event(), threading.Event()

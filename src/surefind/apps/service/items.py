@@ -136,7 +136,7 @@ async def add_items(
         state.renewer.changed()
         return ids
 
-    sent = body.model_dump_json().encode()
+    sent = b"" if key is None else body.model_dump_json().encode()
     ids = await state.work(lambda: state.repeats.once(key, found.name, "items", sent, add))
     return wire.Ids(ids=ids)
 

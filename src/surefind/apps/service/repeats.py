@@ -5,8 +5,9 @@ can be sent again: the same key with the same body gets the first answer, with a
 (422), and while the first is under way too (409). Keys are of one caller and one kind of request.
 
 Answers are kept for a day, in the service's folder, also through a restart; refusals are not, since nothing
-was done. The answer is kept after the items are, in another file: if the process is killed in between,
-items with ids of their own are refused the second time (409), and items without are added again.
+was done. The answer is kept after the items are, in another file: if the process is killed in between, or
+the answer cannot be kept, items with ids of their own are refused the second time (409), and items without
+are added again.
 """
 
 import hashlib
@@ -18,7 +19,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from surefind.errors import RefusedError
+from surefind.apps.service.telemetry import log_failure
+from surefind.errors import RefusedError, StorageError
 from surefind.gallery import store
 
 FILE = "repeats.sqlite"
@@ -76,7 +78,10 @@ class Repeats:
             found = self._find(name)
             if found is None:
                 answer = act()
-                self._keep(name, digest, answer)
+                try:
+                    self._keep(name, digest, answer)
+                except StorageError as error:  # it is done, and the caller is told so
+                    log_failure("answer not kept", error)
                 return answer
         if found[0] != digest:
             raise RefusedError(
