@@ -194,7 +194,7 @@ def test_a_filter_that_admits_nothing_finds_nothing(small):
 
 def test_a_filtered_search_ends_when_its_time_is_over(small):
     state = small().app.state.service
-    query = Query([[1, 0, 0, 0]], [None], 3)
+    query = Query([[1.0, 0.0, 0.0, 0.0]], [None], 3)
     chosen = read_filter({"site": "north"}, None)
     with pytest.raises(RefusedError) as refused:
         search_filtered(state.gallery, state.thumbnails.has, query, chosen, -1)
