@@ -8,7 +8,7 @@ STAGES = [
     *("errors", "validation", "files", "dependencies", "embeddings"),
     *("pairs", "data", "models", "metrics", "retrieval", "curvature", "posterior", "novelty"),
     *("learning", "estimators", "decisions", "gallery", "evaluation"),
-    *("apps.demo", "apps.service", "apps.cli"),
+    *("apps.demo", "apps.service", "apps.client", "apps.cli"),
     *("__main__", "__init__"),
 ]
 """From what everything rests on to what nothing may import."""

@@ -1,9 +1,9 @@
 """Retrieval that knows when it does not know.
 
 Names are imported when they are first used, so that the command line answers `--help` without waiting for
-PyTorch. To add a public name: its line under `TYPE_CHECKING`, in `_HOME` and in `__all__`. `LaplaceHead` is
-a scikit-learn estimator and needs that library, so ``from surefind import *``, which must work with the
-core alone, leaves it out.
+PyTorch. To add a public name: its line under `TYPE_CHECKING`, in `_HOME` and in `__all__`. `LaplaceHead`, a
+scikit-learn estimator, and the clients of a service need more than the core, so ``from surefind import *``,
+which must work with that alone, leaves them out.
 """
 
 from importlib import import_module
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefind import metrics
+    from surefind.apps.client.client import AsyncClient, Client  # noqa: F401
     from surefind.apps.service.reviews import read_reviews
     from surefind.curvature.dataset import dataset_curvature, dataset_kronecker_curvature
     from surefind.curvature.head import head_curvature
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         DegenerateError,
         InputError,
         NumericalError,
+        RefusedError,
         StaleError,
         StorageError,
         SurefindError,
@@ -56,8 +58,10 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Answers": "gallery.answers",
+    "AsyncClient": "apps.client.client",
     "Audit": "gallery.findings",
     "Classes": "pairs.relations",
+    "Client": "apps.client.client",
     "Dataset": "data.dataset",
     "DegenerateError": "errors",
     "DensePosterior": "posterior.structured",
@@ -77,6 +81,7 @@ _HOME = {
     "Freezing": "learning.freezing",
     "Novelty": "learning.novelty_pass",
     "Preprocessing": "data.preprocessing",
+    "RefusedError": "errors",
     "StaleError": "errors",
     "StorageError": "errors",
     "SurefindError": "errors",
@@ -128,6 +133,7 @@ __all__ = [
     "PairList",
     "Positions",
     "Preprocessing",
+    "RefusedError",
     "StaleError",
     "StorageError",
     "SurefindError",

@@ -43,7 +43,8 @@ def client(serve):
 def ask(world):
     """Search with an image."""
 
-    def ask(client, data, name="query.png", **params):
-        return client.post("/v1/search/image", files={"file": (name, data)}, params=params)
+    def ask(client, data, name="query.png", headers=None, **params):
+        file = {"file": (name, data)}
+        return client.post("/v1/search/image", files=file, params=params, headers=headers)
 
     return ask

@@ -3,13 +3,15 @@
 import json
 import logging
 import re
+import time
 from pathlib import Path
 
 import pytest
-from service.world import png
+from service.world import outvoted, png
 
 from surefind.apps.service import telemetry
 from surefind.apps.service.app import PAGE
+from surefind.apps.service.reference_page import reference_page
 
 
 def test_it_is_alive(client):
@@ -37,6 +39,53 @@ def test_figures_count_requests_decisions_and_batches(client, world, ask):
     assert 'surefind_batch_size_count{kind="embed"} 1.0' in text
     assert "surefind_items 240.0" in text
     assert "secret-id" not in text
+
+
+def test_figures_tell_queues_novelty_storage_and_process(client, world, ask):
+    ask(client, png(world.known[0]))
+    body = {"vectors": [[0, 0, 1]], "novelty": [0.0]}
+    client.post("/v1/search/vector", json=body).raise_for_status()
+    lines = client.get("/metrics").text.splitlines()
+    figures = {
+        name: float(value) for name, value in (x.rsplit(" ", 1) for x in lines if x[0] != "#")
+    }
+    assert figures['surefind_gate_total{gate="unlike"}'] == 1
+    assert sum(value for name, value in figures.items() if "gate_total" in name) == 2
+    assert (
+        figures['surefind_waiting{kind="search"}'] == figures['surefind_waiting{kind="embed"}'] == 0
+    )
+    assert figures['surefind_storage_bytes{place="gallery"}'] > 1000
+    assert figures['surefind_storage_bytes{place="service"}'] > 1000
+    assert figures["surefind_disk_free_bytes"] > 0
+    assert figures["surefind_calibration_age_seconds"] > 0
+    assert figures["process_open_fds"] > 0
+    assert figures["process_resident_memory_bytes"] > 0
+    assert "process_cpu_seconds_total" in figures
+
+
+def test_what_waits_is_counted(serve):
+    client = serve(gallery=outvoted(), learner=None)
+    state = client.app.state.service
+    state._searches._queue.append((None, None))
+    try:
+        assert 'surefind_waiting{kind="search"} 1.0' in client.get("/metrics").text
+    finally:
+        state._searches._queue.clear()
+
+
+def test_the_life_of_a_service_is_logged(serve, caplog):
+    caplog.set_level(logging.INFO, telemetry.LOGGER.name)
+    client = serve()
+    client.post("/v1/items", json={"items": [{"vector": [0, 0, 1]}]}).raise_for_status()
+    for _ in range(600):
+        if not client.get("/v1/calibration").json()["stale"]:
+            break
+        time.sleep(0.1)
+    client.__exit__(None, None, None)
+    events = [record.getMessage() for record in caplog.records if record.msg != "request"]
+    assert events[:2] == ["start", "ready"]
+    assert events[-2:] == ["stopping", "stopped"]
+    assert "calibration renewed" in events
 
 
 def test_logs_are_json_without_what_users_sent(client, capsys):
@@ -82,6 +131,29 @@ def test_the_page_needs_no_other_host(client):
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://", text), file
         assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|eval\(", text), file
+
+
+def test_the_interface_is_described_on_a_page_of_our_own(client):
+    page = client.get("/v1/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert not re.search(r"https?://|<script|style=", page.text)
+    description = client.get("/v1/openapi.json").json()
+    for path, methods in description["paths"].items():
+        for method, one in methods.items():
+            assert f'id="{one["operationId"]}"><code>{method.upper()} {path}</code>' in page.text
+    for name in re.findall(r'href="#([^"]+)"', page.text):
+        assert f'id="{name}"' in page.text, name
+    for name in re.findall(r'href="(/[^"]*)"', page.text):
+        assert client.get(name).status_code == 200
+    for name in description["components"]["schemas"]:
+        assert f'id="value-{name}"' in page.text
+    assert '<a href="#value-SearchAnswer">' in page.text
+
+
+def test_a_description_is_escaped():
+    one = {"operationId": "x", "description": "<b>", "parameters": [], "responses": {}}
+    description = {"info": {"title": "<i>", "version": "1"}, "paths": {"/<u>": {"get": one}}}
+    assert not re.search("<[biu]>", reference_page(description))
 
 
 def test_modules_import_what_is_there():

@@ -58,7 +58,7 @@ def small(serve):
 )
 def test_permission(tmp_path, tokens, header, expected):
     settings = Settings(folder=tmp_path, read_token=tokens[0], write_token=tokens[1])
-    assert permission(settings, header) == expected
+    assert permission(settings, header).leave == expected
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -128,6 +129,36 @@ def test_it_serves_until_it_is_stopped(gallery, stop):
     assert b"Traceback" not in err
     with Gallery.open(gallery, on_stale="mark") as after:
         assert "kept" in after
+
+
+@contextmanager
+def served(*arguments):
+    """Run `surefind serve` on a free port; yield its address."""
+    command = [sys.executable, "-c", LAUNCH, *map(str, arguments), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            first = process.stdout.readline() + process.stdout.readline()
+            address = re.search(rb"http://\S+", first).group().decode()
+            wait_for(address)
+            yield address
+        finally:
+            process.terminate()
+
+
+def test_one_process_writes_and_another_reads_what_it_wrote(gallery):
+    with served(gallery) as writer, served(gallery, "--read-only") as reader:
+        body = {"items": [{"id": "new", "vector": [0, 0, 1]}]}
+        assert httpx.post(f"{reader}v1/items", json=body).status_code == 403
+        assert httpx.post(f"{writer}v1/items", json=body).status_code == 201
+        for _ in range(600):
+            if httpx.get(f"{reader}v1/items/new").status_code == 200:
+                break
+            time.sleep(0.1)
+        assert httpx.get(f"{reader}v1/items/new").status_code == 200
+
+
+def test_a_reader_of_a_run_without_a_gallery_is_refused(run):
+    assert invoke(run, "--read-only", "--check").exit_code == 1
 
 
 def wait_for(address):

@@ -16,6 +16,7 @@ calibration's is watched (`Gallery.watch`).
 One gallery may be used by many threads; its calls wait for each other.
 """
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -49,6 +50,7 @@ from surefind.gallery.opening import make_engine, open_engine, save_engine
 from surefind.gallery.ranking import RANKS, find
 from surefind.gallery.renewal import POLICIES, KeptCalibration, queries_of_items
 from surefind.gallery.review_sample import ReviewSample
+from surefind.gallery.store import change_count
 from surefind.validation import check_choice, check_fraction, check_int
 
 if TYPE_CHECKING:
@@ -128,12 +130,21 @@ class Gallery:
             The gallery.
         """
         check_choice("on_stale", on_stale, POLICIES)
-        found = open_engine(
-            path, mode=mode, index=index, collection=collection, token=token, timeout=timeout
+        reopen = functools.partial(
+            open_engine,
+            path,
+            mode=mode,
+            index=index,
+            collection=collection,
+            token=token,
+            timeout=timeout,
         )
+        seen = change_count(Path(path))  # before it is read, so that nothing is missed
+        found = reopen()
         gallery = cls.__new__(cls)
         model = model or found.metadata.get("model")
         gallery._start(found, model=model, normalize=normalize, on_stale=on_stale)
+        gallery._reopen, gallery._seen = reopen, seen
         return gallery
 
     def _start(self, engine: Engine, *, model: str | None, normalize: bool, on_stale: str) -> None:
@@ -143,6 +154,8 @@ class Gallery:
         self._open_engine: Engine | None = engine
         self._lock = threading.RLock()
         self._next_id: int | None = None
+        self._reopen: Callable[[], Engine] | None = None
+        self._seen = b""
         self._kept = KeptCalibration(engine, self._lock)
         stored = engine.metadata.get(LABELS)
         self._labels = None if stored is None else LabelFit.from_json(stored)
@@ -174,6 +187,11 @@ class Gallery:
     def about(self) -> dict[str, Any]:
         """What `describe` kept."""
         return dict(self._engine.metadata.get("about", {}))
+
+    @property
+    def place(self) -> str:
+        """Where the items are: a folder, an address, or ``"memory"``."""
+        return self._engine.place
 
     @property
     def dim(self) -> int | None:
@@ -234,6 +252,33 @@ class Gallery:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def refresh(self) -> bool:
+        """Read what another process has changed, in a gallery that was opened with ``mode="r"``.
+
+        Searches go on meanwhile with what was there before. What `watch` has seen here is kept as long as
+        the calibration is the same; with another one, it begins with what the writer's had seen.
+
+        Returns:
+            Whether there was something to read.
+        """
+        engine = self._engine
+        if self._reopen is None or not engine.read_only:
+            return False
+        seen = change_count(Path(engine.place))
+        if seen == self._seen:
+            return False
+        found = self._reopen()
+        kept, stored = KeptCalibration(found, self._lock), found.metadata.get(LABELS)
+        labels = None if stored is None else LabelFit.from_json(stored)
+        with self._lock:
+            before, now = self._kept.record, kept.record
+            if before is not None and now is not None and before.when == now.when:
+                kept.watch.go_on(self._kept.watch)
+            self._open_engine, self._kept = found, kept
+            self._labels, self._seen = labels, seen
+        engine.close()
+        return True
 
     def get(self, id_: Id) -> Item:
         """Return one item.

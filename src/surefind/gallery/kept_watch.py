@@ -75,6 +75,10 @@ class KeptWatch:
         """Go on with another watch, which was kept already."""
         self._watch, self._unkept, self._waiting = watch, 0, []
 
+    def go_on(self, other: "KeptWatch") -> None:
+        """Go on with what another one of the same calibration has seen."""
+        self._watch, self._unkept = other._watch, other._unkept
+
     def see(self, known: dict[str, Any], novelty: Float[np.ndarray, " q"] | None) -> None:
         """Take in decided queries: what `surefind.gallery.calibration_record.answered` said of them."""
         if self._watch is None:

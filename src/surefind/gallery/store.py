@@ -38,7 +38,7 @@ import numpy as np
 from jaxtyping import Int
 
 from surefind.errors import Hint, InputError, StorageError
-from surefind.files import write_atomically
+from surefind.files import flush, write_atomically
 from surefind.gallery.engine import Metadata, Records
 
 FILE, GRAPH, LOCK = "gallery.sqlite", "graph.bin", "lock"
@@ -201,26 +201,26 @@ def copy_store(folder: Path, copy: Path) -> None:
                 check_pages(connection)
                 connection.execute("PRAGMA journal_mode=WAL")
             for path in (beside / FILE, beside):
-                _sync(path)
+                flush(path)
             beside.rename(copy)
-            _sync(copy.parent)
+            flush(copy.parent)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def stored_items(folder: Path) -> int:
     """Return how many records a gallery's folder holds, without reading them."""
     with _readable(folder / FILE), closing(connect_reader(folder / FILE)) as connection:
         return int(_read_state(connection, "content")["records"])
+
+
+def change_count(folder: Path) -> bytes:
+    """Return the text that counts a gallery's changes: another one means that there are more to read."""
+    try:
+        return (folder / LOCK).read_bytes()
+    except OSError:
+        return b""
 
 
 def holds_gallery(folder: Path) -> bool:

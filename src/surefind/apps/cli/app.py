@@ -29,6 +29,7 @@ from surefind.apps.cli.index import index
 from surefind.apps.cli.report import report
 from surefind.apps.cli.search import search
 from surefind.apps.cli.serve import serve
+from surefind.apps.cli.token import token
 from surefind.apps.cli.train import train
 from surefind.errors import CommandInterruptedError, SurefindError
 
@@ -72,7 +73,7 @@ def option_names(group: typer.Typer, command: str) -> dict[str, str]:
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (train, fit, embed, evaluate, index, calibrate, search)
-COMMANDS += (audit, serve, report, bench, demo, doctor)
+COMMANDS += (audit, serve, token, report, bench, demo, doctor)
 for each in COMMANDS:
     register(app, each)
 app.add_typer(data_app, name="data")

@@ -27,6 +27,7 @@ EXTRAS = {
     "report": "jinja2 matplotlib pydantic",
     "serve": "fastapi httptools prometheus-client python-multipart threadpoolctl uvicorn"
     + ("" if sys.platform == "win32" else " uvloop"),
+    "client": "httpx pydantic",
 }
 """What each extra brings of its own. It stands here and is not read from the installed
 package, whose own list may be missing or older than the code; a test compares it with pyproject.toml."""

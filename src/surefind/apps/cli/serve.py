@@ -14,17 +14,20 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Option
 
 import surefind as sf
-from surefind.apps.cli.console import say, spelled
+from surefind.apps.cli.console import say, spelled, warn
 from surefind.apps.cli.items import check_model
 from surefind.apps.cli.options import run_argument
 from surefind.apps.cli.run_folder import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
+
+if TYPE_CHECKING:
+    from surefind.apps.service.configuration import Configured
 
 GRACE, LAST = 3, 4.5
 """Seconds that requests have to end when the service is stopped, and after which the process does."""
@@ -39,8 +42,11 @@ def serve(
             metavar="RUN-or-GALLERY", help="A run, or a gallery: its folder or its Milvus address."
         ),
     ],
-    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
+    config: Annotated[
+        Path | None, Option(envvar="SUREFIND_CONFIG", help="A TOML file of settings.")
+    ] = None,
+    host: Annotated[str | None, Option(help="Address to listen on; 127.0.0.1 by default.")] = None,
+    port: Annotated[int | None, Option(help="Port, 8765 by default; 0 takes a free one.")] = None,
     model: Annotated[
         Path | None, Option(help="Run that embeds images, if the target is a gallery.")
     ] = None,
@@ -56,31 +62,39 @@ def serve(
     folder: Annotated[
         Path | None, Option(help="Where reviews are kept; beside the gallery by default.")
     ] = None,
-    read_token: Annotated[
-        str | None, Option(envvar="SUREFIND_READ_TOKEN", help="Lets its bearer search and look.")
-    ] = None,
-    write_token: Annotated[
-        str | None, Option(envvar="SUREFIND_WRITE_TOKEN", help="Lets its bearer change things too.")
+    tokens: Annotated[
+        Path | None, Option(help="File of tokens, which `surefind token` writes; it is followed.")
     ] = None,
     rate: Annotated[
-        float, Option(min=0, help="Requests a second and client; 0 for no limit.")
-    ] = 200.0,
-    max_mb: Annotated[int, Option(min=1, help="Largest request in MB.")] = 10,
+        float | None, Option(help="Requests a second and client, 200 by default; 0 for no limit.")
+    ] = None,
     review_share: Annotated[
-        float,
+        float | None,
         Option(
-            min=0,
-            max=1,
-            envvar="SUREFIND_REVIEW_SHARE",
             help="Share of all queries that people are asked about, whatever was decided; a calibration "
             "can use these.",
         ),
-    ] = 0.0,
+    ] = None,
+    read_only: Annotated[
+        bool | None,
+        Option(
+            "--read-only",
+            help="Change nothing, and follow the process that does: several may read one gallery.",
+        ),
+    ] = None,
+    assigned: Annotated[
+        list[str] | None,
+        Option("--set", metavar="NAME=VALUE", help="Any other setting; --check lists them all."),
+    ] = None,
     check: Annotated[
-        bool, Option("--check", help="Only check whether everything is ready.")
+        bool,
+        Option("--check", help="Only check whether everything is ready, and show the settings."),
     ] = False,
 ) -> None:
     """Serve a gallery over HTTP, with a page to search, browse and review.
+
+    A setting is an option, a variable (`SUREFIND_RATE`, `SUREFIND_WRITE_TOKEN`), a line of the file, or the
+    default, in this order.
 
     Example: `surefind serve runs/digits --check`
     """
@@ -88,39 +102,57 @@ def serve(
         import uvicorn
 
         from surefind.apps.service.app import create_app
-        from surefind.apps.service.settings import Settings, check_listening
+        from surefind.apps.service.configuration import configure
+        from surefind.apps.service.settings import check_listening
+        from surefind.apps.service.telemetry import write_to_stderr
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs more ({error}): pip install 'surefind[serve]'.") from error
     place, run = gallery_and_run(target)
-    settings = Settings(
-        folder=folder or Path(f"{'surefind' if '://' in place else place}.service"),
-        images=images,
-        read_token=read_token,
-        write_token=write_token,
-        rate=rate,
-        max_bytes=max_mb * 2**20,
-        review_share=review_share,
+    named = {"host": host, "port": port, "images": images, "folder": folder, "tokens": tokens}
+    found = configure(
+        {"folder": Path(f"{'surefind' if '://' in place else place}.service")},
+        options=named | {"rate": rate, "review_share": review_share, "read_only": read_only},
+        assigned=assigned or (),
+        environment=os.environ,
+        file=config,
     )
+    settings = found.settings
     try:
-        check_listening(host, settings)
+        check_listening(settings.host, settings)
     except InputError as error:
         raise typer.BadParameter(error.text_for("cli"), param_hint="--host") from error
-    with open_gallery(place, run, index, check=check) as gallery:
+    reads = settings.read_only
+    with open_gallery(place, None if reads else run, index, check=check or reads) as gallery:
         learner = learner_for(gallery, model or run)
-        settings = replace(settings, images=images or remembered_images(gallery))
+        settings = replace(settings, images=settings.images or remembered_images(gallery))
         say(described(place, gallery, learner))
         if not len(gallery):
             filling = spelled("index", "SOURCE", run=model or run, out=place)
             say(f"It is empty. Fill it while nothing serves it: {filling}; or by POST /v1/items.")
         if check:
+            show(replace(found, settings=settings))
             say("Everything is ready; leave out --check to serve it.")
             return
-        listening = listen(host, port)
-        shown = f"[{host}]" if ":" in host else host
+        listening = listen(settings.host, settings.port)
+        shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         say(f"Open http://{shown}:{listening.getsockname()[1]}/ in a browser. Ctrl-C stops.")
+        write_to_stderr()
         app = create_app(gallery, learner, settings=settings)
         run_until_stopped(uvicorn, app, listening)
     say("Stopped; everything that was acknowledged is kept.")
+
+
+def show(found: "Configured") -> None:
+    """Print the settings in effect, where each came from, and variables that are perhaps misspelt."""
+    from surefind.apps.service.configuration import unknown_variables
+
+    lines = found.lines()
+    widths = [max(len(line[column]) for line in lines) for column in (0, 1)]
+    for name, value, source in lines:
+        say(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}")
+    say(f"  {len(found.settings.keyring)} tokens")
+    for variable in unknown_variables(os.environ):
+        warn(f"{variable} is no setting, and is not used.")
 
 
 def gallery_and_run(target: str) -> tuple[str, Path | None]:
@@ -204,9 +236,6 @@ def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
     """Serve until a signal arrives, and finish the requests that have begun, within some seconds."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    from surefind.apps.service.telemetry import write_to_stderr
-
-    write_to_stderr()
     config = uvicorn.Config(
         app,
         log_config=None,

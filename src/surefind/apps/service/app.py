@@ -1,6 +1,7 @@
 """The service: a gallery, perhaps a model, and settings become an ASGI application with a page.
 
-One process serves one gallery, because a gallery has one writer. The gallery stays its maker's to close.
+One process writes a gallery; others may read it (`surefind.apps.service.follower`). The gallery stays its
+maker's to close.
 """
 
 import dataclasses
@@ -11,8 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Response
-from fastapi.responses import FileResponse
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.staticfiles import StaticFiles
 
 from surefind.apps.service import (
@@ -36,9 +37,10 @@ from surefind.apps.service.messages import (
     WatchView,
 )
 from surefind.apps.service.problems import described
+from surefind.apps.service.reference_page import reference_page
 from surefind.apps.service.settings import WRITE, Allowed, Settings, allowed
 from surefind.apps.service.state import AppState, State
-from surefind.apps.service.telemetry import Recorder
+from surefind.apps.service.telemetry import Recorder, log_event
 from surefind.decisions.identification import Identification
 from surefind.gallery.gallery import Gallery
 
@@ -54,21 +56,25 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
         learner: A fitted `surefind.MetricLearner` that embeds images; None for vectors only.
         settings: Places, tokens and limits.
     """
+    log_event("start", version=version("surefind"), gallery=gallery.place)
     gallery.fit_labels()  # before anybody waits for an answer
     state = AppState(gallery, learner, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        state.renewer.changed()  # it may have been, while nothing served it
+        state.begin()
+        log_event("ready", items=len(gallery), calibrated=gallery.calibration is not None)
         yield
+        log_event("stopping")
         await state.close()
+        log_event("stopped")
 
     app = FastAPI(
         title="surefind",
         summary="Retrieval that knows when it does not know.",
         version=version("surefind"),
         openapi_url="/v1/openapi.json",
-        # Their pages fetch scripts from other hosts.
+        # Their pages fetch scripts from other hosts; ours is at /v1/docs.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -95,6 +101,12 @@ about = APIRouter(tags=["about"], responses=described(401, 403, 422, 429, 504))
 async def index() -> FileResponse:
     """Return the page."""
     return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
+
+
+@about.get("/v1/docs", include_in_schema=False)
+async def reference(request: Request) -> HTMLResponse:
+    """Return the description of the interface for people."""
+    return HTMLResponse(reference_page(request.app.openapi()))
 
 
 @about.get("/healthz")
@@ -127,7 +139,7 @@ async def gallery(state: State, found: Allowed) -> GalleryView:
         model=state.gallery.model,
         images=state.embeds,
         calibrated=state.gallery.calibration is not None,
-        may_write=found == WRITE,
+        may_write=found.leave == WRITE,
         version=version("surefind"),
     )
 

@@ -62,6 +62,9 @@ class Batcher(Generic[T, R]):
         self._drain: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-batch")
 
+    def __len__(self) -> int:
+        return len(self._queue)
+
     async def ask(self, item: T) -> R:
         """Queue an item and return its result; refused if too many wait already."""
         if len(self._queue) >= self._waiting:
@@ -184,10 +187,10 @@ def _search_alike(
 
 
 def _searched(gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query]) -> list[Reply]:
-    vectors = _unit(gallery, [vector for query in queries for vector in query.vectors])
+    vectors = unit_vectors(gallery, [vector for query in queries for vector in query.vectors])
     kappa = np.array([kappa_from_json(value) for query in queries for value in query.kappa])
     made = gallery.calibration
-    surer = _surer_than(None if made is None else made.log_kappa_quantiles, kappa)
+    surer = surer_than(None if made is None else made.log_kappa_quantiles, kappa)
     values = [p for query in queries for p in query.novelty or ()]
     embeddings = Embeddings(vectors, kappa, np.array(values) if values else None)
     most, watch = max(query.k for query in queries), queries[0].watch
@@ -208,7 +211,7 @@ def _searched(gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query
     return replies
 
 
-def _surer_than(quantiles: Sequence[float] | None, kappa: np.ndarray) -> list[float | None]:
+def surer_than(quantiles: Sequence[float] | None, kappa: np.ndarray) -> list[float | None]:
     """Return the share of calibration queries with a lower κ, given the quantiles of their log κ.
 
     None without a calibration, and where κ is infinite: nothing is known then.
@@ -221,7 +224,8 @@ def _surer_than(quantiles: Sequence[float] | None, kappa: np.ndarray) -> list[fl
     return [share if k else None for share, k in zip(shares.tolist(), known, strict=True)]
 
 
-def _unit(gallery: Gallery, vectors: Vectors) -> np.ndarray:
+def unit_vectors(gallery: Gallery, vectors: Vectors) -> np.ndarray:
+    """Return queries as unit vectors (q, z), float32; refused if the gallery has no use for them."""
     dim = gallery.dim
     if dim is None:
         raise DegenerateError("the gallery is empty, so nothing can be found; add items first.")
@@ -241,7 +245,7 @@ def _unit(gallery: Gallery, vectors: Vectors) -> np.ndarray:
 
 def _fault(gallery: Gallery, query: Query) -> InputError | None:
     try:
-        _unit(gallery, query.vectors)
+        unit_vectors(gallery, query.vectors)
     except InputError as error:
         return error
     return None

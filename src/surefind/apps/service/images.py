@@ -89,7 +89,12 @@ class Thumbnails:
         self._images = None if images is None else images.resolve()
         # Paths of payloads; a file that goes later is missed when read.
         self._seen: set[str] = set()
-        self._known = {path.stem for path in folder.glob("*.webp")}
+        self._known: set[str] = set()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Find the pictures that are there, which another process may have kept or dropped."""
+        self._known = {path.stem for path in self._folder.glob("*.webp")}
 
     def has(self, id_: Id, payload: Any = None) -> bool:
         """Return whether there is a picture of an item."""

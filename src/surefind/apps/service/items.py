@@ -7,15 +7,27 @@ calibration is renewed afterwards, in the background.
 
 import json
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, File, Form, Path, Query, Response, UploadFile
+from fastapi import (
+    APIRouter,
+    Depends,
+    File,
+    Form,
+    Header,
+    Path,
+    Query,
+    Response,
+    UploadFile,
+)
 from pydantic import TypeAdapter, ValidationError
 
 from surefind.apps.service import messages as wire
+from surefind.apps.service.filters import Filter, read_filter, read_where
+from surefind.apps.service.listing import Listing, Order
 from surefind.apps.service.problems import described
-from surefind.apps.service.settings import allowed, may_write
+from surefind.apps.service.settings import Allowed, allowed, may_write
 from surefind.apps.service.state import AppState, State
 from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
 from surefind.errors import RefusedError
@@ -26,6 +38,25 @@ NUMBER = re.compile(r"-?\d{1,16}", re.ASCII)
 Upload = Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")]
 PathId = Annotated[str, Path(max_length=256)]
 AskedKind = Annotated[wire.Kind | None, Query(description="What the id is, if both are there.")]
+AskedWhere = Annotated[
+    str | None,
+    Query(max_length=8192, description='JSON, as {"site": "north", "year": [7, 8]}.'),
+]
+AskedLabels = Annotated[
+    list[str] | None,
+    Query(max_length=100, description="Of the items; JSON, or a plain text. May be repeated."),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=255,
+        description="The same key and body again within a day get the first answer.",
+    ),
+]
+LOOKED_AT = 10_000
+"""Items that a request with a filter looks at."""
 
 router = APIRouter(
     prefix="/v1/items",
@@ -38,27 +69,50 @@ router = APIRouter(
 @router.get("")
 async def list_items(
     state: State,
-    order: Literal["surest", "least-sure", "confusing"] = "surest",
+    order: Order = "surest",
     offset: Annotated[int, Query(ge=0, le=wire.LARGEST)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     vectors: bool = False,
+    after: Annotated[
+        str | None, Query(max_length=2048, description="``next`` of the part before.")
+    ] = None,
+    where: AskedWhere = None,
+    label: AskedLabels = None,
 ) -> wire.ItemPage:
     """List items: from the surest, from the least sure, or those that confuse others."""
+    chosen = asked_filter(where, label)
 
     def read() -> wire.ItemPage:
-        catalogue = state.catalogue()
+        catalogue, gallery = state.catalogue(), state.gallery
         counts = catalogue.confusing if order == "confusing" else {}
         ids = list(counts) if order == "confusing" else catalogue.surest
         ids = ids[::-1] if order == "least-sure" else ids
-        page = [state.gallery.get(i) for i in ids[offset : offset + limit] if i in state.gallery]
+        listing = Listing(order, ids, gallery, counts)
+        start = offset if after is None else listing.after(after) + offset
+        # With a filter a request looks at so many items, and says where to go on.
+        most = min(len(ids), start + (limit if chosen is None else LOOKED_AT))
+        page: list[Item] = []
+        end = start
+        while end < most and len(page) < limit:
+            item = gallery.get(ids[end]) if ids[end] in gallery else None
+            if item is not None and (chosen is None or chosen.admits(item)):
+                page.append(item)
+            end += 1
         views = [view(state, item, counts.get(item.id), with_vector=vectors) for item in page]
-        return wire.ItemPage(total=len(ids), offset=offset, items=views)
+        return wire.ItemPage(
+            total=len(ids) if chosen is None else None,
+            offset=start,
+            items=views,
+            next=listing.cursor(end - 1) if 0 < end < len(ids) else None,
+        )
 
     return await state.list(read)
 
 
 @router.post("", status_code=201, dependencies=[Depends(may_write)])
-async def add_items(body: wire.NewItems, state: State) -> wire.Ids:
+async def add_items(
+    body: wire.NewItems, state: State, found: Allowed, key: IdempotencyKey = None
+) -> wire.Ids:
     """Add items with vectors of length 1: all of them, or none."""
     named = [item.id for item in body.items]
     if None in named and any(id_ is not None for id_ in named):
@@ -69,7 +123,7 @@ async def add_items(body: wire.NewItems, state: State) -> wire.Ids:
     if 0 < len(novelty) < len(body.items):
         raise RefusedError(422, "give every item a novelty, or none of them.")
 
-    def add() -> wire.Ids:
+    def add() -> list[Id]:
         _require_new(state, [i for i in named if i is not None])
         mean = np.array([item.vector for item in body.items])
         ids = state.gallery.add(
@@ -80,19 +134,23 @@ async def add_items(body: wire.NewItems, state: State) -> wire.Ids:
             groups=[item.group for item in body.items],
         )
         state.renewer.changed()
-        return wire.Ids(ids=ids)
+        return ids
 
-    return await state.work(add)
+    sent = b"" if key is None else body.model_dump_json().encode()
+    ids = await state.work(lambda: state.repeats.once(key, found.name, "items", sent, add))
+    return wire.Ids(ids=ids)
 
 
 @router.post("/image", status_code=201, responses=described(415), dependencies=[Depends(may_write)])
 async def add_image(
     file: Upload,
     state: State,
+    found: Allowed,
     id: Annotated[str | None, Form(max_length=256, description="JSON, or a plain text.")] = None,
     label: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
     payload: Annotated[str | None, Form(max_length=65536, description="A JSON object.")] = None,
     group: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
+    key: IdempotencyKey = None,
 ) -> wire.Ids:
     """Add an image as an item."""
     named, extra = _form(id, wire.ItemId), _payload(payload)
@@ -101,7 +159,7 @@ async def add_image(
     data = await file.read()
     embedding = await state.embed(data)
 
-    def add() -> wire.Ids:
+    def add() -> list[Id]:
         _require_new(state, new)
         picture = state.picture(data)
         ids = state.gallery.add(
@@ -109,9 +167,27 @@ async def add_image(
         )
         state.renewer.changed()
         state.thumbnails.keep(ids[0], picture)
-        return wire.Ids(ids=ids)
+        return ids
 
-    return await state.work(add)
+    sent = json.dumps([named, called, extra, taken]).encode() + data
+    ids = await state.work(lambda: state.repeats.once(key, found.name, "image", sent, add))
+    return wire.Ids(ids=ids)
+
+
+@router.post("/delete", dependencies=[Depends(may_write)])
+async def delete_items(body: wire.ItemIds, state: State) -> wire.Ids:
+    """Delete items: all of them, or none."""
+
+    def delete() -> wire.Ids:
+        if missing := sum(i not in state.gallery for i in body.ids):
+            raise RefusedError(404, f"{missing} of the ids are not there; nothing was deleted.")
+        state.gallery.delete(body.ids)
+        state.renewer.changed()
+        for id_ in body.ids:
+            state.thumbnails.drop(id_)
+        return wire.Ids(ids=body.ids)
+
+    return await state.work(delete)
 
 
 @router.get("/{id:path}/image", response_class=Response)
@@ -123,6 +199,12 @@ async def item_image(id: PathId, state: State, kind: AskedKind = None) -> Respon
         return state.thumbnails.read(item.id, item.payload)
 
     return picture_response(await state.work(read))
+
+
+@router.head("/{id:path}/image", response_class=Response)
+async def item_image_head(id: PathId, state: State, kind: AskedKind = None) -> Response:
+    """Say whether there is a picture of an item, and how large it is."""
+    return without_body(await item_image(id, state, kind))
 
 
 @router.put("/{id:path}/image", responses=described(415), dependencies=[Depends(may_write)])
@@ -147,6 +229,13 @@ async def one_item(id: PathId, state: State, kind: AskedKind = None) -> wire.Ite
     return await state.work(
         lambda: view(state, state.gallery.get(_present(state, id, kind)), with_vector=True)
     )
+
+
+@router.head("/{id:path}", response_class=Response)
+async def one_item_head(id: PathId, state: State, kind: AskedKind = None) -> Response:
+    """Say whether an item is there."""
+    await state.work(lambda: _present(state, id, kind))
+    return without_body(Response(media_type="application/json"))
 
 
 @router.put("/{id:path}", dependencies=[Depends(may_write)])
@@ -213,6 +302,17 @@ def view(
 def picture_response(picture: bytes) -> Response:
     """Return an answer that is a small picture."""
     return Response(picture, media_type="image/webp", headers={"Cache-Control": "no-cache"})
+
+
+def without_body(answer: Response) -> Response:
+    """Return an answer's headers alone."""
+    return Response(status_code=answer.status_code, headers=dict(answer.headers))
+
+
+def asked_filter(where: str | None, label: list[str] | None) -> Filter | None:
+    """Read the filter of a query string."""
+    labels = None if label is None else [_form(text, wire.ItemLabel) for text in label]
+    return read_filter(read_where(where), labels)
 
 
 def _present(state: AppState, text: str, kind: wire.Kind | None) -> Id:

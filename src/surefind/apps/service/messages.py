@@ -7,7 +7,17 @@ null where it is not known.
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictInt, StrictStr, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
 
 LARGEST = 2**53 - 1
 """Up to here every program reads a JSON number as the same integer."""
@@ -25,6 +35,29 @@ Vector = Annotated[list[Number], Field(min_length=2, max_length=16384)]
 Kappa = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 PValue = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Payload = dict[str, JsonValue] | None
+Scalar = (
+    Annotated[StrictStr, Field(max_length=1024)]
+    | StrictBool
+    | StrictInt
+    | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+    | None
+)
+Where = Annotated[
+    dict[
+        Annotated[str, Field(max_length=256)],
+        Scalar | Annotated[list[Scalar], Field(min_length=1, max_length=100)],
+    ],
+    Field(
+        min_length=1,
+        max_length=16,
+        description="Only items whose payload has these values: of each key one, or one of a list.",
+    ),
+]
+Labels = Annotated[
+    list[ItemLabel],
+    Field(min_length=1, max_length=100, description="Only items with one of these labels."),
+]
+UNDECIDED = "A filtered search has no label, probability or decision."
 Kind = Literal["number", "text"]
 Verdict = Literal["accept", "reject", "relabel"]
 Decision = Literal["match", "review", "no_match"]
@@ -63,6 +96,8 @@ class VectorSearch(Message):
         ),
     ] = None
     watch: Annotated[bool, Field(description=WATCHED)] = True
+    where: Annotated[Where | None, Field(description=UNDECIDED)] = None
+    labels: Annotated[Labels | None, Field(description=UNDECIDED)] = None
 
 
 class Neighbour(BaseModel):
@@ -103,17 +138,20 @@ class Answered(BaseModel):
 
     label: ItemLabel = Field(
         description="The most probable label, which need not be the nearest item's; null if no "
-        "neighbour has one."
+        "neighbour has one, and in a filtered search."
     )
     label_probability: list[LabelProbability] = Field(
         description="At most 5 labels, the most probable first; they and none sum to 1 at most."
     )
-    none: float = Field(
-        description="That no label of the gallery is right, by the neighbourhood alone."
+    none: float | None = Field(
+        description="That no label of the gallery is right, by the neighbourhood alone; null in a "
+        "filtered search."
     )
-    decision: Decision | None = Field(description="About the label; null without a calibration.")
+    decision: Decision | None = Field(
+        description="About the label; null without a calibration, and in a filtered search."
+    )
     probability: float | None = Field(
-        description="That the label is right, as calibrated; null without a calibration."
+        description="That the label is right, as calibrated; null where the decision is."
     )
     kappa: float | None = Field(description="How sure the embedding of the query is.")
     surer_than: float | None = Field(description="Share of calibration queries that are less sure.")
@@ -121,7 +159,7 @@ class Answered(BaseModel):
         default=None,
         description="p-value of the query, small if it is unlike the training data; null if not known.",
     )
-    reasons: list[str] = Field(description="Why it is no match.")
+    reasons: list[str] = Field(description="Why it is no match, or why nothing was decided.")
     gate: Gate | None = Field(
         default=None,
         description="What the calibration's gate says by the novelty; null without a gate.",
@@ -176,6 +214,12 @@ class ItemChange(Message):
     group: Group = None
 
 
+class ItemIds(Message):
+    """Items to delete: all of them, or none."""
+
+    ids: Annotated[list[ItemId], Field(min_length=1, max_length=1000)]
+
+
 class Ids(BaseModel):
     """The ids of what was stored; it is on the disk."""
 
@@ -199,9 +243,13 @@ class ItemView(BaseModel):
 class ItemPage(BaseModel):
     """A part of a list."""
 
-    total: int
+    total: int | None = Field(description="Items in the list; null with a filter.")
     offset: int
     items: list[ItemView]
+    next: str | None = Field(
+        description="Send it as ``after`` for those that follow; null at the end. With a filter a part "
+        "may be empty though others follow."
+    )
 
 
 class Curve(BaseModel):
@@ -323,6 +371,9 @@ class DecidedView(BaseModel):
     when: str
     verdict: Verdict
     label: ItemLabel = Field(description="What the query is; null if it is not in the gallery.")
+    by: str | None = Field(
+        default=None, description="The name of the decider's token; null if it was not kept then."
+    )
 
 
 class ReviewList(BaseModel):

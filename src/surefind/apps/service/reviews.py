@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from surefind.apps.service.tokens import ANONYMOUS
 from surefind.embeddings import Embeddings, kappa_from_json, novelty_from_json
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery import store
@@ -97,13 +98,16 @@ class Reviews:
             self._count(question, 1)
         return id_
 
-    def decide(self, id_: str, verdict: str, label: Label = None) -> dict[str, Any]:
+    def decide(
+        self, id_: str, verdict: str, label: Label = None, *, by: str = ANONYMOUS
+    ) -> dict[str, Any]:
         """Keep what a person said.
 
         Args:
             id_: The review's.
             verdict: One of `VERDICTS`.
             label: For "relabel", what it is.
+            by: The name of who decides.
 
         Returns:
             The decision as it was kept.
@@ -126,7 +130,7 @@ class Reviews:
                     label = asked["label"] if verdict == "accept" else None
                 if verdict == "accept" and label is None:
                     raise InputError("the answer has no label to accept; relabel or reject.")
-                entry = {"id": id_, "when": _now(), "verdict": verdict, "label": label}
+                entry = {"id": id_, "when": _now(), "verdict": verdict, "label": label, "by": by}
                 self._connection.execute(
                     "UPDATE reviews SET decision = ?, "
                     "decided = (SELECT coalesce(max(decided), 0) + 1 FROM reviews) WHERE id = ?",

@@ -3,7 +3,8 @@
 An answer has the most probable label, the probability that it is right, a decision and why, how sure the
 query is, what else it may be, and the items that speak for it. Where the decision is "review", the query
 waits until a person confirms or corrects the label. So does a random share of all queries, whatever was
-decided (`surefind.gallery.review_sample`).
+decided (`surefind.gallery.review_sample`). A filtered search decides nothing
+(`surefind.apps.service.filters`).
 
     keep       doubtful queries wait     sampled ones wait
     true       with a write token        always
@@ -22,9 +23,16 @@ from pydantic_core import to_json
 
 from surefind.apps.service import batching
 from surefind.apps.service import messages as wire
-from surefind.apps.service.items import Upload, picture_response
+from surefind.apps.service.filters import Filter, read_filter, search_filtered
+from surefind.apps.service.items import (
+    AskedLabels,
+    AskedWhere,
+    Upload,
+    asked_filter,
+    picture_response,
+)
 from surefind.apps.service.problems import described, invalid_sentence
-from surefind.apps.service.settings import WRITE, Allowed, allowed, may_write
+from surefind.apps.service.settings import WRITE, Allowed, Caller, allowed, may_write
 from surefind.apps.service.state import AppState, State, state_of
 from surefind.errors import InputError, RefusedError
 
@@ -69,6 +77,9 @@ async def search_vectors(request: Request) -> Response:
     if body.novelty is not None and len(body.novelty) != len(body.vectors):
         raise RefusedError(422, "give one novelty for each vector, or none at all.")
     query = batching.Query(body.vectors, kappa, body.k, body.novelty, body.watch)
+    chosen = read_filter(body.where, body.labels)
+    if chosen is not None:
+        return await _answer_filtered(state, query, chosen, image=None)
     return await _answer(state, query, found, keep=body.keep, image=None)
 
 
@@ -93,12 +104,17 @@ async def search_image(
         bool, Query(description="Let it wait for a person if it is unsure or sampled.")
     ] = True,
     watch: Annotated[bool, Query(description=wire.WATCHED)] = True,
+    where: AskedWhere = None,
+    label: AskedLabels = None,
 ) -> Response:
     """Search with an image; of an animation, its first frame counts."""
+    chosen = asked_filter(where, label)
     data = await file.read()
     embedding = await state.embed(data)
     novelty = None if embedding.novelty is None else embedding.novelty.tolist()
     query = batching.Query(embedding.mean.tolist(), embedding.kappa.tolist(), k, novelty, watch)
+    if chosen is not None:
+        return await _answer_filtered(state, query, chosen, image=data)
     return await _answer(state, query, found, keep=keep, image=data)
 
 
@@ -123,7 +139,7 @@ async def review_image(id: Annotated[str, Path(max_length=64)], state: State) ->
 
 
 @reviews.post("", status_code=201, dependencies=[Depends(may_write)])
-async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
+async def decide(body: wire.Verdicts, state: State, found: Allowed) -> wire.DecidedView:
     """Accept (the answered label is right), reject (not in the gallery) or relabel (it is another one)."""
     relabelled = body.verdict == "relabel"
 
@@ -131,7 +147,7 @@ async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
         if state.reviews.asked(body.id) is None:
             raise RefusedError(404, "no such query waits for a person.")
         try:
-            return state.reviews.decide(body.id, body.verdict, body.label)
+            return state.reviews.decide(body.id, body.verdict, body.label, by=found.name)
         except InputError as error:
             status = 422 if relabelled and body.label is None else 409
             raise RefusedError(status, str(error)) from error
@@ -144,18 +160,34 @@ async def decide(body: wire.Verdicts, state: State) -> wire.DecidedView:
 
 
 async def _answer(
-    state: AppState, query: batching.Query, found: int, *, keep: bool | None, image: bytes | None
+    state: AppState, query: batching.Query, found: Caller, *, keep: bool | None, image: bytes | None
 ) -> Response:
     reply = await state.search(query)
     for answer, vector in zip(reply.answers, reply.vectors, strict=True):
-        state.metrics.decision(answer["decision"])
+        state.metrics.decision(answer["decision"], answer["gate"])
         drawn = _drawn(state)
         sampled = keep is not False and drawn["sampled"]
-        unsure = answer["decision"] == "review" and keep is True and found == WRITE
+        unsure = answer["decision"] == "review" and keep is True and found.leave == WRITE
         room = state.reviews.waiting(sampled=sampled) < state.settings.max_reviews
         if room and (sampled or unsure):
             question = answer | drawn | {"vector": vector.tolist()}
             answer["review"] = await state.work(functools.partial(_ask, state, question, image))
+    return _sent(reply, image)
+
+
+async def _answer_filtered(
+    state: AppState, query: batching.Query, chosen: Filter, *, image: bytes | None
+) -> Response:
+    has_picture, seconds = state.thumbnails.has, state.settings.seconds
+    reply = await state.list(
+        lambda: search_filtered(state.gallery, has_picture, query, chosen, seconds)
+    )
+    for answer in reply.answers:
+        state.metrics.decision("filtered", answer["gate"])
+    return _sent(reply, image)
+
+
+def _sent(reply: batching.Reply, image: bytes | None) -> Response:
     if image is not None:
         reply.answers[0]["vector"] = reply.vectors[0].tolist()
     body = {"answers": reply.answers, "rank": reply.rank, "stale": reply.stale}

@@ -9,10 +9,10 @@ machine.
     write only     nothing                        everything
     both           nothing           reading      everything
 
-Comparison takes the same time wherever two tokens begin to differ.
+Tokens of a file count like these, each with its own leave (`surefind.apps.service.tokens`).
 """
 
-import hmac
+import functools
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from surefind.apps.service.tokens import ANONYMOUS, Keyring, Token
 from surefind.errors import InputError, RefusedError
 from surefind.validation import check_int, check_positive
 
@@ -33,9 +34,12 @@ class Settings:
 
     Attributes:
         folder: Where reviews and thumbnails are kept; made if need be.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
         images: Where the paths of payloads begin; None shows no images but those added here.
         read_token: Lets its bearer search and look.
         write_token: Lets its bearer change things too.
+        tokens: File of tokens with names, which is followed; `surefind token` writes it.
         max_bytes: Largest body of a request.
         max_pixels: Largest image, width times height.
         max_queries: Most vectors in a request.
@@ -47,6 +51,8 @@ class Settings:
         max_waiting: Requests that may wait; later ones are sent away.
         max_reviews: Doubtful queries that may wait for a person, and as many random checks; later ones are
             not kept.
+        read_only: Whether to change nothing and follow the process that does, so that several processes
+            can answer queries of one gallery.
         review_share: Share of all queries that is sampled for review, whatever was decided.
 
     Raises:
@@ -54,9 +60,12 @@ class Settings:
     """
 
     folder: Path
+    host: str = "127.0.0.1"
+    port: int = 8765
     images: Path | None = None
     read_token: str | None = None
     write_token: str | None = None
+    tokens: Path | None = None
     max_bytes: int = 10 * 2**20
     max_pixels: int = 25_000_000
     max_queries: int = 256
@@ -67,12 +76,15 @@ class Settings:
     max_wait: float | int = 0.002
     max_waiting: int = 1024
     max_reviews: int = 1000
+    read_only: bool = False
     review_share: float | int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "max_queries", "burst", "max_batch", "max_waiting"):
             check_int(name, getattr(self, name), least=1)
         check_int("max_reviews", self.max_reviews, least=0)
+        if not 0 <= self.port <= 65535:
+            raise InputError(f"port must lie from 0 to 65535; got {self.port!r}.", field="port")
         check_positive("seconds", float(self.seconds))
         for name in ("rate", "max_wait"):
             if getattr(self, name) < 0:
@@ -82,13 +94,25 @@ class Settings:
                 f"review_share must lie from 0 to 1; got {self.review_share!r}.",
                 field="review_share",
             )
+        if self.read_only and self.review_share:
+            raise InputError(
+                "a service that only reads cannot keep queries for review: review_share must be 0.",
+                field="review_share",
+            )
         if "" in (self.read_token, self.write_token):
             raise InputError("a token must not be empty; leave it out to have none.")
 
     @property
     def has_token(self) -> bool:
-        """Whether there is any token."""
-        return self.read_token is not None or self.write_token is not None
+        """Whether there is any token; a file without entries leaves nobody anything."""
+        return any(x is not None for x in (self.read_token, self.write_token, self.tokens))
+
+    @functools.cached_property
+    def keyring(self) -> Keyring:
+        """The tokens in force; it follows the file."""
+        own = (("read", self.read_token, False), ("write", self.write_token, True))
+        fixed = [Token.of(name, t, write=write) for name, t, write in own if t is not None]
+        return Keyring(fixed, self.tokens)
 
 
 def is_loopback(host: str) -> bool:
@@ -106,45 +130,60 @@ def check_listening(host: str, settings: Settings) -> None:
     if not settings.has_token and not is_loopback(host):
         raise InputError(
             f"{host} can be reached from other machines, and there is no token. Set "
-            "SUREFIND_WRITE_TOKEN (and SUREFIND_READ_TOKEN), or listen on 127.0.0.1."
+            "SUREFIND_WRITE_TOKEN (and SUREFIND_READ_TOKEN), name a file of tokens with --tokens, or "
+            "listen on 127.0.0.1."
         )
 
 
 NOTHING, READ, WRITE = 0, 1, 2
+CALLER = "surefind.caller"
+"""Where a request's scope keeps the name of who asks."""
 
 
-def permission(settings: Settings, authorization: str | None) -> int:
-    """Return what a request with this header may do: `NOTHING`, `READ` or `WRITE`."""
+@dataclass(frozen=True)
+class Caller:
+    """Who asks, and what they may do: `NOTHING`, `READ` or `WRITE`."""
+
+    name: str
+    leave: int
+
+
+def permission(settings: Settings, authorization: str | None) -> Caller:
+    """Return who sends a request with this header, and what they may do."""
+    most = READ if settings.read_only else WRITE
     if not settings.has_token:
-        return WRITE
+        return Caller(ANONYMOUS, most)
     kind, _, given = (authorization or "").partition(" ")
-    if kind.lower() != "bearer":
-        return NOTHING
-    # Both are always compared.
-    reads, writes = _same(settings.read_token, given), _same(settings.write_token, given)
-    return WRITE if writes else READ if reads else NOTHING
+    found = settings.keyring.find(given.strip()) if kind.lower() == "bearer" else None
+    if found is None:
+        return Caller(ANONYMOUS, NOTHING)
+    return Caller(found.name, most if found.write else READ)
 
 
-def _same(token: str | None, given: str) -> bool:
-    return token is not None and hmac.compare_digest(token.encode(), given.strip().encode())
-
-
-async def allowed(request: Request) -> int:
-    """Require leave to read; return `READ` or `WRITE`."""
-    found = permission(request.app.state.service.settings, request.headers.get("authorization"))
-    if found == NOTHING:
+async def allowed(request: Request) -> Caller:
+    """Require leave to read; return who asks, whom the log names too."""
+    header = request.headers.get("authorization")
+    found = permission(request.app.state.service.settings, header)
+    if found.leave == NOTHING:
         raise RefusedError(
             401,
             "this service needs a token: send the header 'Authorization: Bearer TOKEN'.",
             {"WWW-Authenticate": "Bearer"},
         )
+    request.scope[CALLER] = found.name
     return found
 
 
-Allowed = Annotated[int, Depends(allowed)]
+Allowed = Annotated[Caller, Depends(allowed)]
 
 
-async def may_write(found: Allowed) -> None:
+async def may_write(found: Allowed, request: Request) -> None:
     """Require leave to write."""
-    if found < WRITE:
-        raise RefusedError(403, "this token may read but not change anything.")
+    if found.leave < WRITE:
+        read_only = request.app.state.service.settings.read_only
+        what = (
+            "this service only reads; ask the one that writes"
+            if read_only
+            else ("this token may read but not change anything")
+        )
+        raise RefusedError(403, f"{what}.")

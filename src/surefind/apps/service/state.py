@@ -24,13 +24,16 @@ from fastapi import Depends, Request
 
 from surefind.apps.service.batching import Batcher, Query, Reply, search_together
 from surefind.apps.service.embedding import ImageEmbedder, Learner
+from surefind.apps.service.follower import Follower
 from surefind.apps.service.health import Readiness
 from surefind.apps.service.images import Thumbnails, check_header, small_picture
 from surefind.apps.service.pixels import PixelBudget
 from surefind.apps.service.renewer import Renewer
+from surefind.apps.service.repeats import FILE as ANSWERS
+from surefind.apps.service.repeats import Repeats
 from surefind.apps.service.reviews import FILE, Reviews
 from surefind.apps.service.settings import Settings
-from surefind.apps.service.telemetry import Metrics
+from surefind.apps.service.telemetry import Metrics, tokens_failed, tokens_reloaded
 from surefind.embeddings import Embeddings
 from surefind.errors import RefusedError
 from surefind.gallery.engine import Id
@@ -91,17 +94,20 @@ class AppState:
 
     def __init__(self, gallery: Gallery, learner: Learner | None, settings: Settings) -> None:
         self.gallery, self.settings = gallery, settings
+        settings.keyring.reloaded, settings.keyring.failed = tokens_reloaded, tokens_failed
         self.reviews = Reviews(settings.folder / FILE)
+        self.repeats = Repeats(settings.folder / ANSWERS)
         self.draws = np.random.default_rng()  # for reviews, which must be independent of all else
         pictures = settings.folder / "thumbnails"
         self.thumbnails = Thumbnails(pictures, settings.images, settings.max_pixels)
         self._catalogue: Catalogue | None = None
         self._audit: tuple[str, Audit] | None = None
-        self.metrics = Metrics(gallery, lambda: len(self.reviews))
+        self.metrics = Metrics(gallery, lambda: len(self.reviews), folder=settings.folder)
         self.renewer = Renewer(
             gallery, renewed=self.metrics.renewed, failed=self.metrics.renewal_failed
         )
         self.readiness = Readiness(gallery, settings.folder, lambda: self.renewer.busy)
+        self._follower: Follower | None = None
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-service")
         self._pixels = PixelBudget(settings.max_pixels)
         self._decoders = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-decode")
@@ -112,11 +118,26 @@ class AppState:
         self._searches: Batcher[Query, Reply] = batcher(
             search, observe=self.metrics.batch("search")
         )
+        self.metrics.queue("search", lambda: len(self._searches))
         self._embedder = None if learner is None else ImageEmbedder(learner, settings.max_pixels)
         self._images: Batcher[np.ndarray, Embeddings] | None = None
         if self._embedder is not None:
             count = self.metrics.batch("embed")
-            self._images = batcher(self._embedder.embed, wait=settings.max_wait, observe=count)
+            images = batcher(self._embedder.embed, wait=settings.max_wait, observe=count)
+            self._images = images
+            self.metrics.queue("embed", lambda: len(images))
+
+    def begin(self) -> None:
+        """Begin to renew the calibration, or to follow the process that does."""
+        if self.settings.read_only:
+            failed = self.metrics.following_failed
+            self._follower = Follower(self.gallery, followed=self._followed, failed=failed)
+        else:
+            self.renewer.changed()  # it may have been, while nothing served it
+
+    def _followed(self) -> None:
+        self.thumbnails.look_again()
+        self.metrics.followed(len(self.gallery))
 
     @property
     def embeds(self) -> bool:
@@ -178,7 +199,10 @@ class AppState:
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
         await asyncio.to_thread(self.renewer.close)
         self.readiness.close()
+        if self._follower is not None:
+            await asyncio.to_thread(self._follower.close)
         self.reviews.close()
+        self.repeats.close()
 
     async def _in_thread(
         self, pool: ThreadPoolExecutor, call: Callable[[], R], seconds: float | None = None

@@ -1,8 +1,8 @@
 """Every request is counted, logged and numbered; an unforeseen error becomes an answer without details.
 
 The log has one line of JSON for each request: when, what kind of request (the route, not the address: ids
-are user content), its status, its milliseconds and its number. No token, id, label, vector, file name or
-error text is in it.
+are user content), the name of the caller's token, its status, its milliseconds and its number. No token,
+id, label, vector, file name or error text is in it.
 
 Prometheus reads requests, their times, batches, decisions and items:
 
@@ -10,32 +10,51 @@ surefind_requests_total{method, route, status}
 surefind_request_seconds{route}             a histogram
 surefind_batch_size{kind}                   a histogram: requests that were done together
 surefind_decisions_total{decision}          "none" without a calibration
+surefind_gate_total{gate}                   queries that came with a novelty, if there is a gate
 surefind_items, surefind_reviews_pending
+surefind_waiting{kind}                      requests that wait to be searched or embedded
 surefind_renewals_total, surefind_renewal_failures_total
 surefind_renewal_seconds                    of the last renewal
+surefind_follows_total, surefind_follow_failures_total      of a service that only reads
 surefind_stale                              1 from a change of the items until the renewal, or else 0
+surefind_calibration_age_seconds            since it was made or renewed; NaN without one
 surefind_watch_queries                      seen since the calibration was made
 surefind_watch_capital                      100 raises the alarm
 surefind_watch_alarm                        1 since queries were found to differ, or else 0
 
-A renewal that fails is a line of its own, with the kind and the place of the error.
+surefind_storage_bytes{place}               of the gallery's folder and of the service's
+surefind_disk_free_bytes                    where the service's folder is
+process_*                                   CPU, memory and open files
+
+The moments of a service's life are lines of the log too: start, ready, stopping, stopped, calibration
+renewed, gallery followed, tokens reloaded. A renewal that fails has the kind and the place of the error.
 """
 
 import functools
 import logging
 import os
+import shutil
 import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefind.apps.service.problems import problem
+from surefind.apps.service.settings import CALLER
 from surefind.gallery.gallery import Gallery
 
 LOGGER = logging.getLogger("surefind.apps.service")
@@ -65,6 +84,22 @@ def log_failure(event: str, error: Exception) -> None:
     LOGGER.error(event, extra={"fields": {"defect": _where(error)}})
 
 
+def log_event(event: str, **fields: Any) -> None:
+    """Log a moment in the service's life."""
+    LOGGER.info(event, extra={"fields": fields})
+
+
+def tokens_reloaded(count: int) -> None:
+    """Log that the file of tokens was read again."""
+    log_event("tokens reloaded", tokens=count)
+
+
+def tokens_failed(error: Exception) -> None:
+    """Log that the file of tokens cannot be used any more; what it says names no token."""
+    fields = {"reason": str(error), "effect": "the tokens before stay in force"}
+    LOGGER.error("tokens not reloaded", extra={"fields": fields})
+
+
 def log_request(fields: dict[str, Any], defect: str | None) -> None:
     """Log a request; ``defect`` is the kind of an unforeseen error, and where it was raised."""
     fields |= {} if defect is None else {"defect": defect}
@@ -86,9 +121,10 @@ class Metrics:
     Args:
         gallery: What is served.
         pending: Counts the queries that wait for a person.
+        folder: The service's.
     """
 
-    def __init__(self, gallery: Gallery, pending: Callable[[], int]) -> None:
+    def __init__(self, gallery: Gallery, pending: Callable[[], int], *, folder: Path) -> None:
         self._registry = CollectorRegistry()
         own: dict[str, Any] = {"namespace": "surefind", "registry": self._registry}
         requests = Counter("requests", "Requests answered.", ["method", "route", "status"], **own)
@@ -101,6 +137,8 @@ class Metrics:
         Gauge("reviews_pending", "Queries that wait for a person.", **own).set_function(pending)
         self._renewals = Counter("renewals", "Renewals of the calibration.", **own)
         self._failures = Counter("renewal_failures", "Renewals that failed.", **own)
+        self._follows = Counter("follows", "Times that the gallery was read again.", **own)
+        self._unfollowed = Counter("follow_failures", "Times that this failed.", **own)
         self._last = Gauge("renewal_seconds", "Time of the last renewal.", **own)
         Gauge("stale", "Whether the calibration is stale.", **own).set_function(
             lambda: gallery.stale
@@ -114,6 +152,14 @@ class Metrics:
         Gauge("watch_alarm", "Whether queries differ from the calibration's.", **own).set_function(
             lambda: _watched(gallery, "alarm") != 0
         )
+        Gauge("calibration_age_seconds", "Age of the calibration.", **own).set_function(
+            lambda: _age(gallery)
+        )
+        self._waiting = Gauge("waiting", "Requests that wait.", ["kind"], **own)
+        _measure_storage({"gallery": Path(gallery.place), "service": folder}, own)
+        ProcessCollector(registry=self._registry)
+        gates = Counter("gate", "Queries with novelty, by what the gate says.", ["gate"], **own)
+        self._gated = functools.cache(lambda name: gates.labels(name).inc)
         # Labels are looked up once: there are few, and many requests.
         self._of = functools.cache(
             lambda *asked: (requests.labels(*asked).inc, times.labels(asked[1]).observe)
@@ -130,19 +176,36 @@ class Metrics:
         """Return what counts the batches of a kind."""
         return self._batches.labels(kind).observe
 
-    def decision(self, decision: str | None) -> None:
-        """Count an answer."""
+    def queue(self, kind: str, length: Callable[[], int]) -> None:
+        """Count the requests of a kind that wait, whenever they are asked for."""
+        self._waiting.labels(kind).set_function(length)
+
+    def decision(self, decision: str | None, gate: str | None = None) -> None:
+        """Count an answer, and what the gate says about the query."""
         self._decided(decision or "none")()
+        if gate is not None:
+            self._gated(gate)()
 
     def renewed(self, seconds: float) -> None:
         """Count a renewal of the calibration."""
         self._renewals.inc()
         self._last.set(seconds)
+        log_event("calibration renewed", seconds=round(seconds, 3))
 
     def renewal_failed(self, error: Exception) -> None:
         """Count and log a renewal that failed."""
         self._failures.inc()
         log_failure("renewal failed", error)
+
+    def followed(self, items: int) -> None:
+        """Count that the gallery was read again after another process changed it."""
+        self._follows.inc()
+        log_event("gallery followed", items=items)
+
+    def following_failed(self, error: Exception) -> None:
+        """Count and log that the gallery could not be read again."""
+        self._unfollowed.inc()
+        log_failure("gallery not followed", error)
 
     def text(self) -> tuple[bytes, str]:
         """Return everything as Prometheus reads it, and the content type."""
@@ -152,6 +215,51 @@ class Metrics:
 def _watched(gallery: Gallery, name: str) -> Any:
     """Return a value of the watch's report, 0 if there is none."""
     return getattr(gallery.watch(), name, None) or 0
+
+
+def _age(gallery: Gallery) -> float:
+    made = gallery.calibrated_at
+    return float("nan") if made is None else (datetime.now(UTC) - made).total_seconds()
+
+
+MEASURED = 30.0
+"""Seconds for which the size of a folder is remembered: it may hold many files."""
+
+
+def _measure_storage(places: dict[str, Path], own: dict[str, Any]) -> None:
+    sizes = Gauge("storage_bytes", "Bytes of files.", ["place"], **own)
+    for name, place in places.items():
+        if name == "service" or place.is_dir():  # a gallery in memory or on a server has no folder
+            sizes.labels(name).set_function(_Remembered(functools.partial(_bytes_of, place)))
+    folder = places["service"]
+    Gauge("disk_free_bytes", "Free bytes where the service keeps its files.", **own).set_function(
+        lambda: shutil.disk_usage(folder).free if folder.is_dir() else float("nan")
+    )
+
+
+class _Remembered:
+    """A figure that is found out again after a while."""
+
+    def __init__(self, find: Callable[[], float]) -> None:
+        self._find, self._value, self._until = find, 0.0, 0.0
+
+    def __call__(self) -> float:
+        now = time.monotonic()
+        if now >= self._until:
+            self._value, self._until = self._find(), now + MEASURED
+        return self._value
+
+
+def _bytes_of(folder: Path) -> float:
+    """Return the size of all files in a folder; those that go meanwhile count nothing."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_size
+            except OSError:
+                continue
+    return float(total)
 
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
@@ -200,7 +308,7 @@ class Recorder:
         route = getattr(scope.get("route"), "path", "") or "none"
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.request(method, route, status, seconds)
-        asked = {"request": number, "method": method, "route": route}
+        asked = {"request": number, "caller": scope.get(CALLER), "method": method, "route": route}
         log_request(asked | {"status": status, "ms": round(seconds * 1e3, 2)}, defect)
 
 

@@ -1,0 +1,321 @@
+"""Filters, cursors, batches to delete, repeated requests and HEAD."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from service.world import png
+
+from surefind.apps.service import items as items_module
+from surefind.apps.service import repeats
+from surefind.apps.service.batching import Query
+from surefind.apps.service.filters import read_filter, search_filtered
+from surefind.apps.service.repeats import Repeats
+from surefind.errors import RefusedError
+from surefind.gallery.gallery import Gallery
+
+SITES = ["north", "south"]
+
+
+@pytest.fixture
+def small(serve):
+    """A calibration-free gallery of 60 items with payloads, some of them awkward."""
+
+    def start(**settings):
+        gallery = Gallery(normalize=True)
+        x = np.random.default_rng(0).normal(size=(60, 4))
+        payload = [{"site": SITES[i % 2], "year": i % 5, "odd": bool(i % 2)} for i in range(60)]
+        payload[0], payload[1], payload[2] = None, {"site": None}, {"year": [1, 2]}
+        labels = [None if i == 7 else f"l{i % 3}" for i in range(60)]
+        gallery.add(x, ids=[*range(30), *map(str, range(30))], labels=labels, payload=payload)
+        return serve(gallery=gallery, learner=None, **settings)
+
+    return start
+
+
+def listed(client, limit=1000, **params):
+    params = {k: json.dumps(v) if k == "where" else v for k, v in params.items()}
+    page, found = client.get("/v1/items", params=params | {"limit": limit}), []
+    while True:
+        page.raise_for_status()
+        found += page.json()["items"]
+        after = page.json()["next"]
+        if after is None:
+            return found
+        page = client.get("/v1/items", params=params | {"limit": limit, "after": after})
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        ({"site": "north"}, 28),
+        ({"site": ["north", "south"]}, 57),
+        ({"site": "north", "year": 3}, 6),
+        ({"year": [3, 4]}, 24),
+        ({"year": 3.0}, 12),
+        ({"site": None}, 1),
+        ({"nowhere": None}, 0),
+        ({"odd": True}, 29),
+        ({"odd": 1}, 0),
+        ({"year": "3"}, 0),
+        ({"year": 1}, 11),
+    ],
+)
+def test_items_are_found_by_their_payload(small, where, count):
+    client = small()
+    assert len(listed(client, where=where)) == count
+    assert client.get("/v1/items", params={"where": json.dumps(where)}).json()["total"] is None
+
+
+def test_items_are_found_by_label(small):
+    client = small()
+    assert {item["label"] for item in listed(client, label="l1")} == {"l1"}
+    assert {item["label"] for item in listed(client, label=["l1", '"l2"'])} == {"l1", "l2"}
+    assert [item["id"] for item in listed(client, label="null")] == [7]
+    assert len(listed(client, label="l1", where={"site": "north"})) == 10
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["x", "[]", "{}", '{"a": {"b": 1}}', '{"a": []}', '{"a": [[1]]}', '{"a": NaN}', "[" * 2000],
+)
+def test_a_filter_that_is_none_is_refused(small, where):
+    client = small()
+    assert client.get("/v1/items", params={"where": where}).status_code == 422
+
+
+def test_a_filtered_listing_goes_on_where_it_stopped_looking(small, monkeypatch):
+    monkeypatch.setattr(items_module, "LOOKED_AT", 7)
+    client = small()
+    first = client.get("/v1/items", params={"where": '{"nowhere": 1}'}).json()
+    assert (first["items"], first["next"] is None) == ([], False)
+    found = [item["id"] for item in listed(client, where={"site": "north"}, limit=3)]
+    assert len(found) == len(set(map(repr, found))) == 28
+
+
+@pytest.mark.parametrize("order", ["surest", "least-sure", "confusing"])
+def test_a_cursor_gives_the_whole_list_in_its_order(client, order):
+    whole = client.get("/v1/items", params={"order": order, "limit": 1000}).json()
+    assert whole["next"] is None
+    parts = listed(client, limit=7, order=order)
+    assert [item["id"] for item in parts] == [item["id"] for item in whole["items"]]
+
+
+@pytest.mark.parametrize("order", ["surest", "least-sure"])
+def test_a_cursor_holds_while_items_come_and_go(client, order):
+    page = client.get("/v1/items", params={"order": order, "limit": 50}).json()
+    seen = [item["id"] for item in page["items"]]
+    client.post("/v1/items/delete", json={"ids": seen[10:]}).raise_for_status()  # its own item too
+    new = [{"id": f"new-{i}", "vector": [0, 0, 1], "kappa": k} for i, k in enumerate((0, None))]
+    client.post("/v1/items", json={"items": new}).raise_for_status()
+    params, rest = {"order": order, "limit": 50, "after": page["next"]}, []
+    while params["after"] is not None:
+        page = client.get("/v1/items", params=params).json()
+        rest += [item["id"] for item in page["items"]]
+        params["after"] = page["next"]
+    old = [id_ for id_ in rest if not id_.startswith("new-")]
+    assert sorted(seen + old) == sorted(f"digit-{i}" for i in range(240))
+
+
+def test_numbers_and_texts_of_equal_kappa_are_each_listed_once(small):
+    found = [item["id"] for item in listed(small(), limit=7)]
+    assert found == [*range(30), *sorted(map(str, range(30)))]
+
+
+@pytest.mark.parametrize("after", ["x", "eA==", "W10=", "WyJzdXJlc3QiLCBudWxsLCAxXQ==", "[" * 2000])
+def test_a_cursor_that_was_made_up_is_refused(small, after):
+    assert small().get("/v1/items", params={"after": after}).status_code == 422
+
+
+def test_a_cursor_of_another_order_is_refused(client):
+    after = client.get("/v1/items", params={"limit": 3}).json()["next"]
+    params = {"after": after, "order": "least-sure"}
+    assert client.get("/v1/items", params=params).status_code == 422
+
+
+def test_a_filtered_search_finds_the_nearest_that_are_admitted(small):
+    client = small()
+    queries = np.random.default_rng(1).normal(size=(3, 4))
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    body = {"vectors": queries.tolist(), "k": 60}
+    every = client.post("/v1/search/vector", json=body).json()["answers"]
+    body |= {"k": 5, "where": {"site": "south"}, "labels": ["l0", "l1"]}
+    some = client.post("/v1/search/vector", json=body).json()["answers"]
+    for whole, part in zip(every, some, strict=True):
+        admitted = [
+            found
+            for found in whole["neighbours"]
+            if (found["payload"] or {}).get("site") == "south" and found["label"] in ("l0", "l1")
+        ]
+        assert [near["id"] for near in part["neighbours"]] == [near["id"] for near in admitted[:5]]
+        for mine, theirs in zip(part["neighbours"], admitted, strict=False):
+            assert mine == theirs | {"score": pytest.approx(theirs["score"])}
+
+
+def test_a_filtered_search_decides_nothing_though_the_gallery_is_calibrated(serve, world):
+    client = serve(review_share=1)
+    queries = world.learner.embed(world.known[:20])
+    body = {
+        "vectors": queries.mean.tolist(),
+        "kappa": queries.kappa.tolist(),
+        "novelty": queries.novelty.tolist(),
+        "keep": True,
+    }
+    whole = client.post("/v1/search/vector", json=body | {"keep": False}).json()
+    assert {answer["decision"] for answer in whole["answers"]} & {"match"}
+    before = client.get("/v1/calibration").json()["watch"]["queries"]
+    found = client.post("/v1/search/vector", json=body | {"labels": [0, 1, 2]}).json()
+    for answer, unfiltered in zip(found["answers"], whole["answers"], strict=True):
+        assert [answer[key] for key in ("decision", "probability", "label", "none")] == [None] * 4
+        assert (answer["label_probability"], answer["evidence"]) == ([], [])
+        assert answer["reasons"][0].startswith("filtered")
+        assert answer["gate"] == unfiltered["gate"]
+        assert answer["surer_than"] == unfiltered["surer_than"]
+        assert {near["label"] for near in answer["neighbours"]} <= {0, 1, 2}
+        assert answer["review"] is None
+    assert client.get("/v1/reviews").json()["total"] == 0
+    assert client.get("/v1/calibration").json()["watch"]["queries"] == before
+    assert 'surefind_decisions_total{decision="filtered"} 20.0' in client.get("/metrics").text
+
+
+def test_an_image_is_searched_with_a_filter(client, world, ask):
+    found = ask(client, png(world.known[0]), label=["3", "4"], k=4).json()["answers"][0]
+    assert {near["label"] for near in found["neighbours"]} <= {3, 4}
+    assert (found["decision"], len(found["vector"])) == (None, 3)
+    assert ask(client, png(world.known[0]), where="[]").status_code == 422
+
+
+def test_a_filter_that_admits_nothing_finds_nothing(small):
+    body = {"vectors": [[1, 0, 0, 0]], "where": {"site": "nowhere"}}
+    (answer,) = small().post("/v1/search/vector", json=body).json()["answers"]
+    assert answer["neighbours"] == []
+
+
+def test_a_filtered_search_ends_when_its_time_is_over(small):
+    state = small().app.state.service
+    query = Query([[1.0, 0.0, 0.0, 0.0]], [None], 3)
+    chosen = read_filter({"site": "north"}, None)
+    with pytest.raises(RefusedError) as refused:
+        search_filtered(state.gallery, state.thumbnails.has, query, chosen, -1)
+    assert refused.value.status == 504
+
+
+def test_items_are_deleted_together_or_not_at_all(client):
+    for wrong, status in ((["digit-1", "nowhere"], 404), (["digit-1", "digit-1"], 422), ([], 422)):
+        refused = client.post("/v1/items/delete", json={"ids": wrong})
+        assert refused.status_code == status
+        assert client.get("/v1/items/digit-1").status_code == 200
+    gone = ["digit-1", "digit-2"]
+    assert client.post("/v1/items/delete", json={"ids": gone}).json() == {"ids": gone}
+    assert client.get("/v1/items/digit-1").status_code == 404
+    assert client.get("/v1/items/digit-2/image").status_code == 404
+    assert client.get("/v1/gallery").json()["items"] == 238
+
+
+ITEMS = {"items": [{"vector": [0, 0, 1]}, {"vector": [0, 1, 0]}]}
+
+
+def test_a_repeated_request_is_done_once_also_after_a_restart(serve):
+    client = serve()
+    first = client.post("/v1/items", json=ITEMS, headers={"Idempotency-Key": "a"})
+    again = client.post("/v1/items", json=ITEMS, headers={"Idempotency-Key": "a"})
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert client.get("/v1/gallery").json()["items"] == 242
+    other = client.post(
+        "/v1/items", json={"items": ITEMS["items"][:1]}, headers={"Idempotency-Key": "a"}
+    )
+    assert other.status_code == 422
+    new = client.post("/v1/items", json=ITEMS, headers={"Idempotency-Key": "b"})
+    assert set(new.json()["ids"]).isdisjoint(first.json()["ids"])
+    client.__exit__(None, None, None)
+    client.app.state.service.gallery.close()
+    after = serve(fresh=False).post("/v1/items", json=ITEMS, headers={"Idempotency-Key": "a"})
+    assert after.json() == first.json()
+
+
+def test_a_refused_request_may_be_mended_under_the_same_key(client):
+    taken = {"items": [{"id": "digit-0", "vector": [0, 0, 1]}]}
+    headers = {"Idempotency-Key": "a"}
+    assert client.post("/v1/items", json=taken, headers=headers).status_code == 409
+    assert client.post("/v1/items", json=ITEMS, headers=headers).status_code == 201
+
+
+def test_an_image_is_added_once(client, world):
+    def add(data, **form):
+        files, headers = {"file": ("x.png", data)}, {"Idempotency-Key": "a"}
+        return client.post("/v1/items/image", files=files, data=form, headers=headers)
+
+    first = add(png(world.known[0]), label="x")
+    assert add(png(world.known[0]), label="x").json() == first.json()
+    assert client.get("/v1/gallery").json()["items"] == 241
+    assert add(png(world.known[1]), label="x").status_code == 422
+    assert add(png(world.known[0]), label="y").status_code == 422
+
+
+def test_keys_are_of_one_caller_and_one_kind(tmp_path):
+    kept = Repeats(tmp_path / "repeats.sqlite")
+    assert kept.once("k", "ann", "items", b"1", lambda: [1]) == [1]
+    assert kept.once("k", "ann", "items", b"1", lambda: [2]) == [1]
+    assert kept.once("k", "bob", "items", b"1", lambda: [3]) == [3]
+    assert kept.once("k", "ann", "image", b"1", lambda: [4]) == [4]
+    assert kept.once(None, "ann", "items", b"1", lambda: [5]) == [5]
+    kept.close()
+
+
+def test_old_answers_are_forgotten(tmp_path, monkeypatch):
+    kept = Repeats(tmp_path / "repeats.sqlite")
+    kept.once("k", "ann", "items", b"1", lambda: [1])
+    monkeypatch.setattr(repeats, "KEPT", -1.0)
+    assert kept.once("k", "ann", "items", b"2", lambda: [2]) == [2]
+    monkeypatch.undo()
+    monkeypatch.setattr(repeats, "MOST", 1)
+    for key in "abc":
+        kept.once(key, "ann", "items", b"1", lambda: [1])
+    assert kept.once("c", "ann", "items", b"1", lambda: [9]) == [1]
+    assert kept.once("a", "ann", "items", b"1", lambda: [9]) == [9]
+    kept.close()
+
+
+def test_what_is_done_is_answered_though_the_answer_cannot_be_kept(tmp_path, caplog):
+    kept = Repeats(tmp_path / "repeats.sqlite")
+    done = []
+
+    def act():
+        done.append(1)
+        kept.close()  # from now on nothing can be kept
+        return [1]
+
+    assert kept.once("k", "ann", "items", b"1", act) == [1]
+    assert (done, [record.msg for record in caplog.records]) == ([1], ["answer not kept"])
+
+
+def test_a_key_in_use_is_refused_for_now(tmp_path):
+    kept = Repeats(tmp_path / "repeats.sqlite")
+    begun, end = threading.Event(), threading.Event()
+
+    def slow():
+        begun.set()
+        end.wait(60)
+        return [1]
+
+    first = threading.Thread(target=kept.once, args=("k", "ann", "items", b"1", slow))
+    first.start()
+    begun.wait(60)
+    with pytest.raises(RefusedError) as refused:
+        kept.once("k", "ann", "items", b"1", lambda: [2])
+    end.set()
+    first.join()
+    assert (refused.value.status, "Retry-After" in refused.value.headers) == (409, True)
+    assert kept.once("k", "ann", "items", b"1", lambda: [2]) == [1]
+    kept.close()
+
+
+def test_head_says_whether_something_is_there(client):
+    for path in ("/v1/items/digit-1", "/v1/items/digit-1/image"):
+        whole, head = client.get(path), client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"] == whole.headers["content-type"]
+    assert head.headers["content-length"] == str(len(whole.content))
+    assert client.head("/v1/items/nowhere").status_code == 404
+    assert client.head("/v1/items/nowhere/image").status_code == 404
