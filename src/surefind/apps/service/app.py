@@ -15,7 +15,16 @@ from fastapi import APIRouter, Depends, FastAPI, Response
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 
-from surefind.apps.service import auditing, items, problems, recalibration, searches
+from surefind.apps.service import (
+    auditing,
+    items,
+    labels,
+    problems,
+    projection,
+    recalibration,
+    searches,
+    verdicts,
+)
 from surefind.apps.service.embedding import Learner
 from surefind.apps.service.limits import Limits
 from surefind.apps.service.messages import (
@@ -69,8 +78,9 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     )
     app.state.service = state
     problems.install(app)
-    reviewing = (recalibration.router, searches.reviews)
-    for router in (searches.router, items.router, auditing.router, *reviewing, about):
+    looking = (items.router, labels.router, projection.router, auditing.router)
+    reviewing = (recalibration.router, verdicts.router, searches.reviews)
+    for router in (searches.router, *looking, *reviewing, about):
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_middleware(Limits, settings=settings)

@@ -42,14 +42,21 @@ async def list_items(
     offset: Annotated[int, Query(ge=0, le=wire.LARGEST)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     vectors: bool = False,
+    label: Annotated[
+        list[str] | None,
+        Query(max_length=100, description="Of the items; JSON, or a plain text. May be repeated."),
+    ] = None,
 ) -> wire.ItemPage:
     """List items: from the surest, from the least sure, or those that confuse others."""
+    wanted = None if label is None else {_form(text, wire.ItemLabel) for text in label}
 
     def read() -> wire.ItemPage:
         catalogue = state.catalogue()
         counts = catalogue.confusing if order == "confusing" else {}
         ids = list(counts) if order == "confusing" else catalogue.surest
         ids = ids[::-1] if order == "least-sure" else ids
+        if wanted is not None:
+            ids = [i for i in ids if i in state.gallery and state.gallery.get(i).label in wanted]
         page = [state.gallery.get(i) for i in ids[offset : offset + limit] if i in state.gallery]
         views = [view(state, item, counts.get(item.id), with_vector=vectors) for item in page]
         return wire.ItemPage(total=len(ids), offset=offset, items=views)

@@ -22,7 +22,7 @@ from fastapi import Depends, Request
 
 from surefind.apps.service.batching import Batcher, Query, Reply, search_together
 from surefind.apps.service.embedding import ImageEmbedder, Learner
-from surefind.apps.service.images import Thumbnails, small_picture
+from surefind.apps.service.images import THUMBNAIL, Thumbnails, small_picture
 from surefind.apps.service.renewer import Renewer
 from surefind.apps.service.reviews import FILE, Reviews
 from surefind.apps.service.settings import Settings
@@ -48,16 +48,16 @@ class Catalogue:
     Attributes:
         content: The gallery's fingerprint then.
         surest: Ids, the highest κ first.
-        labels: In use.
+        labels: In use, and how many items have each.
     """
 
     def __init__(self, gallery: Gallery) -> None:
         self._gallery, self.content = gallery, gallery.fingerprint
         kappa: dict[Id, float] = {}
-        self.labels: set[Label] = set()
+        self.labels: Counter[Label] = Counter()
         for block in gallery.records():
             kappa |= {item.id: item.kappa for item in block}
-            self.labels |= {item.label for item in block if item.label is not None}
+            self.labels.update(item.label for item in block if item.label is not None)
         self.surest = sorted(kappa, key=lambda i: (-kappa[i], isinstance(i, str), i))
 
     @functools.cached_property
@@ -98,7 +98,7 @@ class AppState:
         self.thumbnails = Thumbnails(pictures, settings.images, settings.max_pixels)
         self._catalogue: Catalogue | None = None
         self._audit: tuple[str, Audit] | None = None
-        self.metrics = Metrics(gallery, lambda: len(self.reviews))
+        self.metrics = Metrics(gallery, lambda: len(self.reviews), lambda: self.reviews.dropped)
         self.renewer = Renewer(
             gallery, renewed=self.metrics.renewed, failed=self.metrics.renewal_failed
         )
@@ -133,9 +133,9 @@ class AppState:
         prepared = await self.work(lambda: embedder.read(data))
         return await self._in_time(images.ask(prepared))
 
-    def picture(self, data: bytes) -> bytes:
+    def picture(self, data: bytes, longest: int = THUMBNAIL) -> bytes:
         """Make a small picture of an upload that was embedded; to be called in a thread."""
-        return small_picture(data, self.settings.max_pixels)
+        return small_picture(data, self.settings.max_pixels, longest)
 
     async def work(self, call: Callable[[], R]) -> R:
         """Call something slow in a thread; past the time limit the caller gets 504, and it is finished."""

@@ -86,9 +86,12 @@ class Metrics:
     Args:
         gallery: What is served.
         pending: Counts the queries that wait for a person.
+        dropped: Counts those that should, and for which there was no room.
     """
 
-    def __init__(self, gallery: Gallery, pending: Callable[[], int]) -> None:
+    def __init__(
+        self, gallery: Gallery, pending: Callable[[], int], dropped: Callable[[], int]
+    ) -> None:
         self._registry = CollectorRegistry()
         own: dict[str, Any] = {"namespace": "surefind", "registry": self._registry}
         requests = Counter("requests", "Requests answered.", ["method", "route", "status"], **own)
@@ -99,6 +102,9 @@ class Metrics:
         decisions = Counter("decisions", "Queries answered, by decision.", ["decision"], **own)
         Gauge("items", "Items in the gallery.", **own).set_function(lambda: len(gallery))
         Gauge("reviews_pending", "Queries that wait for a person.", **own).set_function(pending)
+        Gauge(
+            "reviews_dropped", "Queries for which there was no room to wait.", **own
+        ).set_function(dropped)
         self._renewals = Counter("renewals", "Renewals of the calibration.", **own)
         self._failures = Counter("renewal_failures", "Renewals that failed.", **own)
         self._last = Gauge("renewal_seconds", "Time of the last renewal.", **own)
