@@ -131,6 +131,29 @@ def test_a_calibration_is_that_of_the_queries_that_pass():
     }
 
 
+def test_what_is_no_match_is_counted_at_every_threshold():
+    """On fresh queries as many are a match, a review or no match as the calibration says."""
+    signals, right, enrolled, novelty = queries(6000)
+    rng = np.random.default_rng(0)
+    made = calibrate(
+        signals,
+        right,
+        enrolled=enrolled,
+        novelty=novelty,
+        max_wrong=0.05,
+        contributions=False,
+        rng=rng,
+    )
+    assert len(made.no_match) == len(made.risk_curve.thresholds)
+    at = made.risk_curve.chosen
+    shares = made.risk_curve.coverage[at], made.no_match[at]
+    fresh, _, _, p = queries(6000, seed=5)
+    decision = made.decide(fresh, novelty=p).decision
+    found = [(decision == name).mean() for name in ("match", "no_match", "review")]
+    np.testing.assert_allclose(found, [*shares, 1 - sum(shares)], atol=0.03)
+    assert (np.array(made.no_match) + made.risk_curve.coverage <= 1 + 1e-12).all()
+
+
 def population(adverse, n):
     """A world whose p-values say nothing good: right answers are stopped more often, or wrong ones are."""
     rng = np.random.default_rng(23)

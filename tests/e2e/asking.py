@@ -1,5 +1,8 @@
 """Which digits get which answer, asked of the gallery itself; and how to ask the page."""
 
+import re
+
+from playwright import sync_api as api
 from service.world import png
 
 from surefind.gallery.gallery import Gallery
@@ -29,3 +32,28 @@ def unsure(world):
 def drop(page, data, name="query.png"):
     file = {"name": name, "mimeType": "image/png", "buffer": data}
     page.set_input_files("#file", file)
+
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
+VIEWS = ("search", "items", "review", "risk", "map", "audit")
+
+
+def text(page, selector):
+    """What an element says, once it is there."""
+    page.wait_for_selector(selector)
+    return page.inner_text(selector)
+
+
+def says(page, selector, words):
+    """Wait until an element says something."""
+    api.expect(page.locator(selector)).to_contain_text(words, timeout=20_000)
+
+
+def go(page, view):
+    page.click(f"nav a[href='#{view}']")
+    page.wait_for_selector(f"section#{view}:not([hidden])")
+
+
+def share(words, name):
+    """The percentage that stands before some words."""
+    return float(re.search(rf"([\d.]+) % {name}", words)[1])

@@ -1,25 +1,41 @@
 """The demo's own gallery in a real Chromium: what is no digit is not taken for one."""
 
 import pytest
-from e2e.asking import drop
+from e2e.asking import PHONE, drop, go, says, text
+from e2e.test_access import violations
 from service.live import live
 from service.world import png
 from strange import strange_images
 
 import surefind as sf
 from surefind.apps.demo.experiment import KNOWN, material, run_demo
+from surefind.apps.demo.page import write_page
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    """The address of a service on the demo's gallery, with its run and its images."""
+def folder(tmp_path_factory):
+    """What the demo leaves behind: its gallery, its run, its images and its report."""
     folder = tmp_path_factory.mktemp("demo")
-    run_demo(folder, say=lambda _: None, report=lambda *_: None)
+    findings = run_demo(folder, say=lambda _: None, report=lambda *_: None)
+    write_page(findings, folder / "report.html")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def demo(folder):
+    """The address of a service on the demo's gallery."""
     learner = sf.load(folder / "run")
     with live(folder / "gallery", learner, images=folder / "images") as address:
         yield address
+
+
+def test_it_starts_without_an_alarm(demo, open_page):
+    """Comes first: photographs, which the tests below ask about, raise one."""
+    page = open_page(demo)
+    page.wait_for_selector("#start .tries")
+    assert page.is_hidden("#watch")
 
 
 @pytest.mark.parametrize("name", strange_images())
@@ -32,6 +48,8 @@ def test_what_is_no_digit_is_unlike_anything_seen(demo, open_page, name):
     assert page.locator(".reasons .chip").all_inner_texts() == ["unlike anything seen"]
     assert "unlike anything seen" in page.inner_text(".novelty figcaption")
     assert page.locator(".chance").count() == 0  # no probability was tested on such an input
+    assert "means nothing" in text(page, ".odds")
+    assert page.locator("details.chances:not([open])").count() == 1  # bars would be read first
 
 
 def test_a_digit_is_still_a_match(demo, open_page):
@@ -42,3 +60,33 @@ def test_a_digit_is_still_a_match(demo, open_page):
     page.wait_for_selector(".answer.match")
     assert f"Match: {digits.truth[KNOWN][0]}" in page.inner_text(".answer")
     assert "like what was trained on" in page.inner_text(".novelty figcaption")
+
+
+def test_a_digit_is_relabelled_to_another_one(demo, open_page):
+    """Its labels are texts."""
+    digits = material()
+    page = open_page(demo)
+    answers = page.evaluate("fetch('/v1/labels').then((answer) => answer.json())")
+    assert {entry["kind"] for entry in answers["labels"]} == {"text"}
+    for query in digits.queries[KNOWN]:
+        page.evaluate("document.querySelector('#answer').replaceChildren()")
+        drop(page, png((255 * query[0]).round().byte().numpy()))
+        page.wait_for_selector(".answer")
+        if page.locator(".answer.review").count():
+            break
+    go(page, "review")
+    page.wait_for_selector("#case .labels")
+    page.fill("#label", "3")
+    page.press("#label", "Enter")
+    says(page, "#review-status", "and kept.")
+
+
+def test_the_report_fits_a_phone(folder, open_page):
+    page = open_page(f"file://{folder}/report.html", wait=False, **PHONE, is_mobile=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["viewport"]["width"]
+    squeezed = page.evaluate(
+        """() => [...document.querySelectorAll(".strip img")].filter(
+            (e) => getComputedStyle(e).objectFit !== "contain").length"""
+    )
+    assert squeezed == 0
+    assert violations(page) == []

@@ -155,8 +155,8 @@ def test_a_calibration_of_another_format_is_left_out(gallery, people, tmp_path):
     gallery.close()
     engine = FaissEngine.open(tmp_path / "g", read_only=False)
     text = json.dumps(engine.metadata)
-    assert '"format": 4' in text
-    engine.set_metadata(json.loads(text.replace('"format": 4', '"format": 0')))
+    assert '"format": 5' in text
+    engine.set_metadata(json.loads(text.replace('"format": 5', '"format": 0')))
     engine.close()
     with pytest.warns(RuntimeWarning, match="calibrate again"):
         again = Gallery.open(tmp_path / "g")

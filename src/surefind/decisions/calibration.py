@@ -60,7 +60,7 @@ from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_correct
 
-FORMAT = 4
+FORMAT = 5
 LEAST_QUERIES = 20
 HIGHEST_FLOOR = 0.5
 QUANTILES = 101
@@ -82,6 +82,8 @@ class Calibration:
         risk_curve: Coverage, wrong rate and bound over the planned thresholds.
         identification: What they do to unknown and to enrolled queries.
         floor: Below it there is no match.
+        no_match: Fraction of the testing part that is no match, at each threshold of the risk curve; what
+            is neither this nor covered needs review.
         groups: Groups of queries, if they were given.
         max_wrong: Highest wrong-match rate allowed.
         max_fpir: Highest share of unknown queries that may be a match; None if nothing was promised.
@@ -106,6 +108,7 @@ class Calibration:
     risk_curve: RiskCurve
     identification: Identification
     floor: float
+    no_match: tuple[float, ...]
     groups: tuple[GroupThreshold, ...]
     max_wrong: float
     max_fpir: float | None
@@ -346,11 +349,12 @@ def calibrate(
         )
     names = group_names(groups, len(signals))
     gate = Gate(float(max_false_alarms))
-    counts, through = None, np.ones(len(signals), dtype=bool)
+    counts, outcome = None, np.full(len(signals), "pass")
     if novelty is not None:
         outcome = gate.outcome(read_novelty(novelty, len(signals)))
-        counts, through = GateCounts.of(outcome, known), outcome == "pass"
-        _check_passing(int(through.sum()), len(signals), gate)
+        counts = GateCounts.of(outcome, known)
+        _check_passing(int((outcome == "pass").sum()), len(signals), gate)
+    through = outcome == "pass"
     target = {"max_wrong": float(max_wrong), "confidence": float(confidence)}
     split = fit_split(signals, good, known, through, rng=rng)
     model, held = split.model, split.held
@@ -359,7 +363,9 @@ def calibrate(
     by_group = group_thresholds(names, split, curve.threshold, **promised)  # type: ignore[arg-type]
     tested, answered = signals[through], good[through]
     reliable = split.chance[held][(good & through)[held]]
-    floor = safe_floor(reliable, max_missed=max_missed, confidence=confidence)
+    floor = min(safe_floor(reliable, max_missed=max_missed, confidence=confidence), HIGHEST_FLOOR)
+    # The gate's "unusual" are a review or no match by their probability, which the curve does not count.
+    chance = np.where(outcome == "unlike", -np.inf, model(signals))[held]
     one_outcome = bool(answered.all() or not answered.any())
     return Calibration(
         model=model,
@@ -367,7 +373,8 @@ def calibrate(
         identification=Identification.count(
             curve.thresholds, split.chance[held], good[held], known[held], float(confidence)
         ),
-        floor=min(floor, HIGHEST_FLOOR),
+        floor=floor,
+        no_match=tuple(float((chance < min(floor, t)).mean()) for t in curve.thresholds),
         groups=tuple(by_group),
         max_missed=float(max_missed),
         gate=None if counts is None else gate,

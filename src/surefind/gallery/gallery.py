@@ -209,10 +209,12 @@ class Gallery:
             return len(self._engine)
 
     @property
-    def labels(self) -> set[Label]:
-        """The labels in use."""
+    def labels(self) -> dict[Label, int]:
+        """The labels in use, and how many items have each."""
         with self._lock:
-            return set(self._engine.label_counts()) - {None}
+            counts = dict(self._engine.label_counts())
+        counts.pop(None, None)
+        return counts
 
     def surest(self) -> list[Id]:
         """Return all ids, the highest κ first, and of equal ones by id, integers before strings."""

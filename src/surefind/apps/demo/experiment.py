@@ -186,7 +186,10 @@ def run_demo(
         assert calibration is not None
         say(f"A gallery of {len(gallery)} digits, calibrated on {len(digits.calibration)} others.")
         say(calibration.summary)
-        answers = {kind: gallery.search(e, k=5) for kind, e in asked["laplace-online"].items()}
+        # The demo's queries are not live ones: whoever serves its gallery starts without an alarm.
+        answers = {
+            kind: gallery.search(e, k=5, watch=False) for kind, e in asked["laplace-online"].items()
+        }
     decisions = {
         kind: {d: float(np.mean(a.decision == d)) for d in DECISIONS} for kind, a in answers.items()
     }

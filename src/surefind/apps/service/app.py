@@ -19,10 +19,13 @@ from fastapi.staticfiles import StaticFiles
 from surefind.apps.service import (
     auditing,
     items,
+    labels,
     problems,
+    projection,
     recalibration,
     searches,
     snapshots,
+    verdicts,
 )
 from surefind.apps.service.attendance import Attendance
 from surefind.apps.service.embedding import Learner
@@ -84,8 +87,9 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     )
     app.state.service = state
     problems.install(app)
-    reviewing = (recalibration.router, searches.reviews, snapshots.router)
-    for router in (searches.router, items.router, auditing.router, *reviewing, about):
+    looking = (items.router, labels.router, projection.router, auditing.router)
+    reviewing = (recalibration.router, verdicts.router, searches.reviews, snapshots.router)
+    for router in (searches.router, *looking, *reviewing, about):
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_middleware(Limits, settings=settings)

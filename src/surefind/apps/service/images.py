@@ -29,6 +29,8 @@ from surefind.gallery.engine import Id
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 THUMBNAIL = 160
 """Longest side of a small picture."""
+INSPECTED = 800
+"""Longest side of the picture of a query that a person has to decide about."""
 LOSSLESS = 64
 """Longest side up to which a small picture is kept exactly: in tiny images every pixel counts."""
 
@@ -60,18 +62,19 @@ def refusing_broken() -> Iterator[None]:
         raise RefusedError(422, sentence) from error
 
 
-def small_picture(data: bytes, max_pixels: int) -> bytes:
-    """Make a small picture of an upload, a WebP file, for the page."""
+def small_picture(data: bytes, max_pixels: int, longest: int = THUMBNAIL) -> bytes:
+    """Make a picture of an upload, a WebP file, for the page; its sides are ``longest`` at most."""
     check_header(data, max_pixels)
     with refusing_broken():
-        pixels = decode_image(data, max_pixels=max_pixels, framing=_fitted)
+        framing = functools.partial(_fitted, longest)
+        pixels = decode_image(data, max_pixels=max_pixels, framing=framing)
     out, exact = BytesIO(), max(pixels.shape[:2]) <= LOSSLESS
     Image.fromarray(pixels).save(out, "WEBP", lossless=exact, quality=85)
     return out.getvalue()
 
 
-def _fitted(width: int, height: int) -> Frame:
-    scale = min(1.0, THUMBNAIL / max(width, height))
+def _fitted(longest: int, width: int, height: int) -> Frame:
+    scale = min(1.0, longest / max(width, height))
     return full_frame(max(1, round(width * scale)), max(1, round(height * scale)))
 
 

@@ -175,6 +175,10 @@ class Answer(Answered):
 
     vector: list[float] | None = Field(description="Of an image; callers know their own vectors.")
     review: str | None = Field(description="Where it waits for a person, if it does.")
+    dropped: bool = Field(
+        default=False,
+        description="Whether it should wait for a person, and cannot, because too many do.",
+    )
 
 
 class SearchAnswer(BaseModel):
@@ -329,6 +333,11 @@ class CalibrationView(BaseModel):
     )
     log_kappa_quantiles: list[float] | None = None
     risk_curve: Curve | None = None
+    no_match: list[float] | None = Field(
+        default=None,
+        description="Share of the queries that is no match, at each threshold of the risk curve; what is "
+        "neither this nor covered goes to a person.",
+    )
     identification: IdentificationCurve | None = None
     renewals: int | None = Field(
         default=None, description="How often it was renewed since somebody calibrated."
@@ -362,6 +371,7 @@ class ReviewView(Answered):
     sampled: bool = Field(
         default=False, description="Whether it is a random check, whatever was decided about it."
     )
+    count: int = Field(default=1, description="How often it was asked, itself included.")
 
 
 class DecidedView(BaseModel):
@@ -374,12 +384,39 @@ class DecidedView(BaseModel):
     by: str | None = Field(
         default=None, description="The name of the decider's token; null if it was not kept then."
     )
+    reviewer: str | None = Field(default=None, description="Who said so, by their own account.")
+
+
+class HistoryEntry(DecidedView):
+    """What a person said about which answer."""
+
+    asked_when: str
+    answered: ItemLabel = Field(description="The label that was answered.")
+    decision: Decision | None = Field(description="That was made about it by itself.")
+    probability: float | None
+    sampled: bool
+    count: int
+    image: bool
+
+
+class History(BaseModel):
+    """Decisions of people, the newest first."""
+
+    total: int
+    decided: list[HistoryEntry]
 
 
 class ReviewList(BaseModel):
     """The queue, the oldest first, and the latest decisions."""
 
     total: int
+    matching: int = Field(description="Those that the filters let through.")
+    reasons: dict[str, int] = Field(description="Of all that wait: how many have which reason.")
+    dropped: int = Field(
+        description="Since the service was started: queries that should wait, and for which there was "
+        "no room."
+    )
+    room: int = Field(description="Doubtful queries that may still wait.")
     pending: list[ReviewView]
     decided: list[DecidedView]
 
@@ -465,6 +502,46 @@ class Verdicts(Message):
         ),
     ]
     label: Annotated[ItemLabel, Field(description="For relabel: what it is.")] = None
+    reviewer: Annotated[
+        StrictStr | None, Field(max_length=64, description="Who says so, to be kept with it.")
+    ] = None
+
+
+class LabelCount(BaseModel):
+    """A label in use."""
+
+    label: ItemLabel = Field(description='A number or a text: 7 and "7" are two labels.')
+    kind: Kind
+    items: int
+
+
+class LabelList(BaseModel):
+    """Labels in use, those of the most items first."""
+
+    total: int = Field(description="All labels in use.")
+    matching: int
+    labels: list[LabelCount]
+
+
+class MapPoint(BaseModel):
+    """An item on the map."""
+
+    id: ItemId
+    label: ItemLabel
+    kappa: float | None
+    image: bool
+    x: float
+    y: float
+
+
+class MapView(BaseModel):
+    """A sample of the gallery in two dimensions: its first two principal components."""
+
+    total: int = Field(description="Items in the gallery; the points are a random sample of them.")
+    points: list[MapPoint]
+    centre: list[float] = Field(description="Subtracted from a vector before it is projected.")
+    axes: list[list[float]] = Field(description="The two directions: their products are x and y.")
+    explained: float = Field(description="Share of the variance that two dimensions show.")
 
 
 class Health(BaseModel):

@@ -6,6 +6,12 @@ A query that needs a person is asked about; what the person says is decided:
     reject    it is not in the gallery          the label is None
     relabel   it is something else there        the label is what the person says
 
+A decision can be taken back (`Reviews.undo`); the query waits again.
+
+A doubtful query that is the same as one that waits, by its vector or by its image file, is counted on that
+one instead of waiting too. Sampled queries have no part in this: each is a draw of its own, and leaving
+repeated ones out would make the sample one of different queries, which are not what comes.
+
 Most are asked about because they were doubtful. Those tell a calibration nothing about sure answers, so
 `read_reviews` returns the others: a random share of all queries (`surefind.gallery.review_sample`).
 
@@ -14,6 +20,7 @@ share, and a service that only reads its gallery still takes reviews. A question
 disk before `Reviews.ask` or `Reviews.decide` returns (`surefind.gallery.store.connect`).
 """
 
+import hashlib
 import json
 import sqlite3
 import threading
@@ -70,6 +77,9 @@ class Reviews:
                 waiting = self.pending()
         self._sampled = sum(bool(question.get("sampled")) for question in waiting)
         self._doubtful = len(waiting) - self._sampled
+        self._same: dict[str, str] = {sign: q["id"] for q in waiting[::-1] for sign in _signs(q)}
+        self.dropped = 0
+        """Queries since the start that should have waited, and for which there was no room."""
 
     def __len__(self) -> int:
         return self._sampled + self._doubtful
@@ -84,7 +94,8 @@ class Reviews:
         Args:
             question: ``vector``, ``kappa`` (None if infinite), ``novelty`` (None if not known), ``label``
                 and what else the page shows. If it was sampled, ``sampled`` is true, and there are ``u``,
-                ``share`` and ``model`` (`surefind.gallery.review_sample.Draw`).
+                ``share`` and ``model`` (`surefind.gallery.review_sample.Draw`). An ``image_sign`` is the
+                same for the same image file.
 
         Returns:
             The review's id.
@@ -95,11 +106,31 @@ class Reviews:
             with _in_words(self._path), store.transaction(self._connection):
                 insert = "INSERT INTO reviews (id, question) VALUES (?, ?)"
                 self._connection.execute(insert, (id_, text))
-            self._count(question, 1)
+            self._count(question | {"id": id_}, 1)
+        return id_
+
+    def fold(self, question: dict[str, Any]) -> str | None:
+        """Count a query on the same one that waits; return that one's id, or None if none does."""
+        with self._lock:
+            id_ = next((self._same[s] for s in _signs(question) if s in self._same), None)
+            if id_ is None:
+                return None
+            with _in_words(self._path), store.transaction(self._connection):
+                one = "SELECT question FROM reviews WHERE id = ?"
+                waits = json.loads(self._connection.execute(one, (id_,)).fetchone()[0])
+                waits["count"] = waits.get("count", 1) + 1
+                change = "UPDATE reviews SET question = ? WHERE id = ?"
+                self._connection.execute(change, (json.dumps(waits, allow_nan=False), id_))
         return id_
 
     def decide(
-        self, id_: str, verdict: str, label: Label = None, *, by: str = ANONYMOUS
+        self,
+        id_: str,
+        verdict: str,
+        label: Label = None,
+        *,
+        by: str = ANONYMOUS,
+        reviewer: str | None = None,
     ) -> dict[str, Any]:
         """Keep what a person said.
 
@@ -107,7 +138,8 @@ class Reviews:
             id_: The review's.
             verdict: One of `VERDICTS`.
             label: For "relabel", what it is.
-            by: The name of who decides.
+            by: The name of the token of who decides.
+            reviewer: Who that is, by their own account.
 
         Returns:
             The decision as it was kept.
@@ -130,7 +162,8 @@ class Reviews:
                     label = asked["label"] if verdict == "accept" else None
                 if verdict == "accept" and label is None:
                     raise InputError("the answer has no label to accept; relabel or reject.")
-                entry = {"id": id_, "when": _now(), "verdict": verdict, "label": label, "by": by}
+                said = {"verdict": verdict, "label": label, "by": by, "reviewer": reviewer}
+                entry = {"id": id_, "when": _now()} | said
                 self._connection.execute(
                     "UPDATE reviews SET decision = ?, "
                     "decided = (SELECT coalesce(max(decided), 0) + 1 FROM reviews) WHERE id = ?",
@@ -138,6 +171,30 @@ class Reviews:
                 )
             self._count(asked, -1)
         return entry
+
+    def undo(self, id_: str) -> dict[str, Any]:
+        """Take a decision back, so that the query waits again, where it was in the queue.
+
+        Args:
+            id_: The review's.
+
+        Returns:
+            The question.
+
+        Raises:
+            InputError: If nothing was decided about such a query.
+        """
+        with self._lock:
+            with _in_words(self._path), store.transaction(self._connection):
+                query = "SELECT question FROM reviews WHERE id = ? AND decided IS NOT NULL"
+                found = self._connection.execute(query, (id_,)).fetchone()
+                if found is None:
+                    raise InputError("this query waits, or is not known; nothing was decided.")
+                change = "UPDATE reviews SET decision = NULL, decided = NULL WHERE id = ?"
+                self._connection.execute(change, (id_,))
+            asked: dict[str, Any] = json.loads(found[0])
+            self._count(asked, 1)
+        return asked
 
     def asked(self, id_: str) -> dict[str, Any] | None:
         """Return a question, decided or not; None if there is none."""
@@ -151,6 +208,20 @@ class Reviews:
     def decided(self) -> list[dict[str, Any]]:
         """List the decisions, the oldest first."""
         return self._select(f"SELECT decision {DECIDED}")
+
+    def history(self, latest: int | None = None) -> list[dict[str, Any]]:
+        """List the latest decisions, or all, the newest first, each with its question as ``asked``."""
+        query = "SELECT decision, question FROM reviews WHERE decided IS NOT NULL "
+        order = "ORDER BY decided DESC LIMIT ?"
+        with self._lock, _in_words(self._path):
+            found = self._connection.execute(query + order, (-1 if latest is None else latest,))
+            return [json.loads(said) | {"asked": json.loads(asked)} for said, asked in found]
+
+    def decisions(self) -> int:
+        """Count the decisions."""
+        with self._lock, _in_words(self._path):
+            query = "SELECT count(*) FROM reviews WHERE decided IS NOT NULL"
+            return int(self._connection.execute(query).fetchone()[0])
 
     def counts(self) -> ReviewCounts:
         """Count what a calibration may use, and what not."""
@@ -166,6 +237,11 @@ class Reviews:
             self._sampled += change
         else:
             self._doubtful += change
+        for sign in _signs(question):
+            if change > 0:
+                self._same.setdefault(sign, question["id"])
+            elif self._same.get(sign) == question["id"]:
+                del self._same[sign]
 
     def _select(self, query: str, *values: Any) -> list[dict[str, Any]]:
         with self._lock, _in_words(self._path):
@@ -214,6 +290,15 @@ def read_reviews(path: str | Path) -> ReviewSample:
         questions[-1]["model"],
         counts,
     )
+
+
+def _signs(question: dict[str, Any]) -> list[str]:
+    """Return what is the same for the same doubtful query: of its vector, and of its image file."""
+    if question.get("sampled"):
+        return []
+    vector = np.array(question["vector"], dtype=np.float32).tobytes()
+    signs = [hashlib.blake2b(vector, digest_size=16).hexdigest()]
+    return [*signs, question["image_sign"]] if question.get("image_sign") else signs
 
 
 def _usable(connection: sqlite3.Connection) -> tuple[list[int], ReviewCounts]:

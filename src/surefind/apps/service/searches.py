@@ -13,6 +13,8 @@ decided (`surefind.gallery.review_sample`). A filtered search decides nothing
 """
 
 import functools
+import hashlib
+from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -24,6 +26,7 @@ from pydantic_core import to_json
 from surefind.apps.service import batching
 from surefind.apps.service import messages as wire
 from surefind.apps.service.filters import Filter, read_filter, search_filtered
+from surefind.apps.service.images import INSPECTED
 from surefind.apps.service.items import (
     AskedLabels,
     AskedWhere,
@@ -120,16 +123,44 @@ async def search_image(
 
 @reviews.get("")
 async def list_reviews(
-    state: State, limit: Annotated[int, Query(ge=1, le=200)] = 50
+    state: State,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    offset: Annotated[int, Query(ge=0, le=wire.LARGEST)] = 0,
+    reason: Annotated[str | None, Query(max_length=64, description="Only those with it.")] = None,
+    least: Annotated[float, Query(ge=0, le=1, description="Least probability.")] = 0,
+    most: Annotated[float, Query(ge=0, le=1, description="Highest probability.")] = 1,
+    sampled: Annotated[bool | None, Query(description="Random checks alone, or none.")] = None,
 ) -> wire.ReviewList:
     """List what waits for a person, the oldest first, and the latest decisions."""
-    pending = await state.work(state.reviews.pending)
-    decided = (await state.work(state.reviews.decided))[-limit:]
-    return wire.ReviewList(
-        total=len(pending),
-        pending=[wire.ReviewView.model_validate(entry) for entry in pending[:limit]],
-        decided=[wire.DecidedView.model_validate(entry) for entry in decided],
-    )
+
+    def read() -> wire.ReviewList:
+        pending = state.reviews.pending()
+        found = [
+            entry
+            for entry in pending
+            if (reason is None or reason in map(reason_name, entry.get("reasons", ())))
+            and least <= (entry.get("probability") or 0) <= most
+            and (sampled is None or bool(entry.get("sampled")) == sampled)
+        ]
+        names = Counter(reason_name(name) for e in pending for name in e.get("reasons", ()))
+        room = state.settings.max_reviews - state.reviews.waiting(sampled=False)
+        shown, said = found[offset : offset + limit], state.reviews.history(limit)[::-1]
+        return wire.ReviewList(
+            total=len(pending),
+            matching=len(found),
+            reasons=dict(names),
+            dropped=state.reviews.dropped,
+            room=max(room, 0),
+            pending=[wire.ReviewView.model_validate(entry) for entry in shown],
+            decided=[wire.DecidedView.model_validate(entry) for entry in said],
+        )
+
+    return await state.work(read)
+
+
+def reason_name(reason: str) -> str:
+    """Return a reason without what it says about one query: what competes, or a p-value."""
+    return reason.partition(": ")[0].partition(" (p ")[0]
 
 
 @reviews.get("/{id}/image", response_class=Response)
@@ -147,7 +178,9 @@ async def decide(body: wire.Verdicts, state: State, found: Allowed) -> wire.Deci
         if state.reviews.asked(body.id) is None:
             raise RefusedError(404, "no such query waits for a person.")
         try:
-            return state.reviews.decide(body.id, body.verdict, body.label, by=found.name)
+            return state.reviews.decide(
+                body.id, body.verdict, body.label, by=found.name, reviewer=body.reviewer
+            )
         except InputError as error:
             status = 422 if relabelled and body.label is None else 409
             raise RefusedError(status, str(error)) from error
@@ -168,10 +201,10 @@ async def _answer(
         drawn = _drawn(state)
         sampled = keep is not False and drawn["sampled"]
         unsure = answer["decision"] == "review" and keep is True and found.leave == WRITE
-        room = state.reviews.waiting(sampled=sampled) < state.settings.max_reviews
-        if room and (sampled or unsure):
-            question = answer | drawn | {"vector": vector.tolist()}
+        if sampled or unsure:
+            question = answer | drawn | {"vector": vector.tolist(), "sampled": sampled}
             answer["review"] = await state.work(functools.partial(_ask, state, question, image))
+            answer["dropped"] = answer["review"] is None
     return _sent(reply, image)
 
 
@@ -201,9 +234,20 @@ def _drawn(state: AppState) -> dict[str, Any]:
     return {"sampled": u < share, "u": u, "share": share, "model": state.gallery.model}
 
 
-def _ask(state: AppState, answer: dict[str, Any], image: bytes | None) -> str:
-    shown = {key: value for key, value in answer.items() if key != "review"}
-    id_ = state.reviews.ask(shown | {"image": image is not None})
+def _ask(state: AppState, answer: dict[str, Any], image: bytes | None) -> str | None:
+    """Let a query wait, itself or counted on the same one; return where, None if there is no room."""
+    question = {key: value for key, value in answer.items() if key not in ("review", "dropped")}
+    question["image"] = image is not None
     if image is not None:
-        state.thumbnails.keep(f"review:{id_}", state.picture(image))
+        question["image_sign"] = hashlib.blake2b(image, digest_size=16).hexdigest()
+    sampled = question["sampled"]
+    folded = None if sampled else state.reviews.fold(question)
+    if folded is not None:
+        return folded
+    if state.reviews.waiting(sampled=sampled) >= state.settings.max_reviews:
+        state.reviews.dropped += 1
+        return None
+    id_ = state.reviews.ask(question)
+    if image is not None:
+        state.thumbnails.keep(f"review:{id_}", state.picture(image, INSPECTED))
     return id_

@@ -26,7 +26,7 @@ from surefind.apps.service.batching import Batcher, Query, Reply, search_togethe
 from surefind.apps.service.embedding import ImageEmbedder, Learner
 from surefind.apps.service.follower import Follower
 from surefind.apps.service.health import Readiness
-from surefind.apps.service.images import Thumbnails, check_header, small_picture
+from surefind.apps.service.images import THUMBNAIL, Thumbnails, check_header, small_picture
 from surefind.apps.service.pixels import PixelBudget
 from surefind.apps.service.renewer import Renewer
 from surefind.apps.service.repeats import FILE as ANSWERS
@@ -102,7 +102,12 @@ class AppState:
         self.thumbnails = Thumbnails(pictures, settings.images, settings.max_pixels)
         self._catalogue: Catalogue | None = None
         self._audit: tuple[str, Audit] | None = None
-        self.metrics = Metrics(gallery, lambda: len(self.reviews), folder=settings.folder)
+        self.metrics = Metrics(
+            gallery,
+            lambda: len(self.reviews),
+            lambda: self.reviews.dropped,
+            folder=settings.folder,
+        )
         self.renewer = Renewer(
             gallery, renewed=self.metrics.renewed, failed=self.metrics.renewal_failed
         )
@@ -157,9 +162,10 @@ class AppState:
         prepared = await self._in_thread(self._decoders, lambda: self._decoded(embedder.read, data))
         return await self._in_time(images.ask(prepared))
 
-    def picture(self, data: bytes) -> bytes:
+    def picture(self, data: bytes, longest: int = THUMBNAIL) -> bytes:
         """Make a small picture of an upload that was embedded; to be called in a thread."""
-        return self._decoded(lambda data: small_picture(data, self.settings.max_pixels), data)
+        most = self.settings.max_pixels
+        return self._decoded(lambda data: small_picture(data, most, longest), data)
 
     def _decoded(self, decode: Callable[[bytes], R], data: bytes) -> R:
         with self._pixels.taken(check_header(data, self.settings.max_pixels)):

@@ -121,10 +121,18 @@ class Metrics:
     Args:
         gallery: What is served.
         pending: Counts the queries that wait for a person.
+        dropped: Counts those that should, and for which there was no room.
         folder: The service's.
     """
 
-    def __init__(self, gallery: Gallery, pending: Callable[[], int], *, folder: Path) -> None:
+    def __init__(
+        self,
+        gallery: Gallery,
+        pending: Callable[[], int],
+        dropped: Callable[[], int],
+        *,
+        folder: Path,
+    ) -> None:
         self._registry = CollectorRegistry()
         own: dict[str, Any] = {"namespace": "surefind", "registry": self._registry}
         requests = Counter("requests", "Requests answered.", ["method", "route", "status"], **own)
@@ -135,6 +143,9 @@ class Metrics:
         decisions = Counter("decisions", "Queries answered, by decision.", ["decision"], **own)
         Gauge("items", "Items in the gallery.", **own).set_function(lambda: len(gallery))
         Gauge("reviews_pending", "Queries that wait for a person.", **own).set_function(pending)
+        Gauge(
+            "reviews_dropped", "Queries for which there was no room to wait.", **own
+        ).set_function(dropped)
         self._renewals = Counter("renewals", "Renewals of the calibration.", **own)
         self._failures = Counter("renewal_failures", "Renewals that failed.", **own)
         self._follows = Counter("follows", "Times that the gallery was read again.", **own)

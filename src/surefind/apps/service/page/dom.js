@@ -30,6 +30,8 @@ export function chance(p) {
   return percent(p);
 }
 
+export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+
 // The time of day, with the day if that is another one.
 export function timeText(iso) {
   const when = new Date(iso);
@@ -49,6 +51,15 @@ export function noveltyText(p) {
   return p < 1e-4 ? "p < 0.0001" : `p = ${Number(p.toPrecision(2))}`;
 }
 
+// A bar that is filled as far as a share goes; the text beside it says how far.
+export const bar = (share) =>
+  draw(
+    "svg",
+    { class: "bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
+    draw("rect", { width: 100, height: 10, class: "room" }),
+    draw("rect", { width: Math.max(100 * share, 0.5), height: 10, class: "share" }),
+  );
+
 // A picture if there is one; or else a field that says what it stands for.
 export function pictureOf(path, words, there) {
   const blank = make("div", { class: "picture blank" }, there ? "…" : words);
@@ -56,10 +67,7 @@ export function pictureOf(path, words, there) {
     picture(path)
       .then((url) => {
         const image = make("img", { class: "picture", alt: words, src: url });
-        image.addEventListener("load", () => {
-          image.classList.toggle("tiny", image.naturalWidth <= 64);
-          URL.revokeObjectURL(url);
-        });
+        image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 64));
         blank.replaceWith(image);
       })
       .catch(() => (blank.textContent = words));

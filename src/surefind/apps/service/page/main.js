@@ -1,21 +1,25 @@
-// The page: sections by address, and one place where troubles are shown.
+// The page: sections by address, one place where troubles are shown, and the token.
 import { setUpAudit } from "./audit.js";
-import { setUpBrowse, showBrowse } from "./browse.js";
 import { $ } from "./dom.js";
+import { setUpEditor } from "./editor.js";
+import { setUpItems, showItems } from "./items.js";
+import { setUpMap, showMap } from "./map.js";
 import { setUpReview, showReview } from "./review.js";
 import { showRisk } from "./risk.js";
 import { describeSearch, setUpSearch } from "./search.js";
-import { get, setToken } from "./server.js";
-import { setUpSphere, showSphere } from "./sphere.js";
+import { get, hasToken, setToken } from "./server.js";
+import { showStart } from "./start.js";
 import { showWatch } from "./watch.js";
 
-const SECTIONS = { search: () => {}, browse: showBrowse, review: showReview, risk: showRisk, audit: () => {}, sphere: showSphere };
+const SECTIONS = { search: showStart, items: showItems, review: showReview, risk: showRisk, map: showMap, audit: () => {} };
 
 const REFRESH = 30_000;
 
 const page = {
   gallery: null,
   calibration: null,
+  // The latest queries of this tab, for the map: vector, name and decision.
+  queries: [],
 
   // Does something that may fail; a failure is shown as a sentence with a way to try again.
   async attempt(action) {
@@ -24,9 +28,8 @@ const page = {
       await action();
       return true;
     } catch (error) {
-      if (error.status === 401) $("token-form").hidden = false;
-      const again = () => page.attempt(action);
-      showTrouble(error.status === undefined ? "The page has a defect; load it again." : error.message, again);
+      if (error.status === 401) askForToken(error.message);
+      else showTrouble(error.status === undefined ? "The page has a defect; load it again." : error.message, error.status, () => page.attempt(action));
       if (error.status === undefined) console.error(error);
       return false;
     }
@@ -47,21 +50,35 @@ const page = {
 
   showWaiting(count) {
     $("waiting").hidden = !count;
-    $("waiting").textContent = `${count}`;
-    $("waiting").setAttribute("aria-label", `${count} waiting`);
+    $("waiting").textContent = count.toLocaleString("en");
+    $("waiting").title = `${count} waiting`;
+  },
+
+  // After items have changed.
+  async recount() {
+    page.gallery = await get("/v1/gallery");
+    describe(page.gallery);
   },
 };
 
 let again = null;
 
-function showTrouble(sentence, retry) {
+function showTrouble(sentence, status, retry) {
   again = retry;
   $("trouble").querySelector("p").textContent = sentence;
+  $("other-token").hidden = status !== 403 || !hasToken();
   $("trouble").hidden = false;
 }
 
 function hideTrouble() {
   $("trouble").hidden = true;
+}
+
+function askForToken(sentence) {
+  $("token-form").hidden = false;
+  $("main").hidden = true;
+  if (hasToken()) $("token-said").textContent = sentence;
+  $("token").select();
 }
 
 function open() {
@@ -77,37 +94,54 @@ function open() {
   page.refresh();
 }
 
+function describe({ items, dim, model, calibrated }) {
+  $("about").textContent = [
+    `${items.toLocaleString("en")} ${items === 1 ? "item" : "items"}`,
+    dim ? `${dim} dimensions` : null,
+    model ? `model ${model}` : null,
+    calibrated ? null : "not calibrated",
+  ].filter(Boolean).join(" · ");
+}
+
 function start() {
   return page.attempt(async () => {
     [page.gallery, page.calibration] = await Promise.all([get("/v1/gallery"), get("/v1/calibration")]);
-    const { items, dim, model, calibrated } = page.gallery;
-    $("about").textContent = [
-      `${items.toLocaleString("en")} items`,
-      dim ? `${dim} dimensions` : null,
-      model ? `model ${model}` : null,
-      calibrated ? null : "not calibrated",
-    ].filter(Boolean).join(" · ");
-    $("sphere-link").hidden = dim !== 3;
+    $("token-form").hidden = true;
+    $("main").hidden = false;
+    $("forget-token").hidden = !hasToken();
+    describe(page.gallery);
     describeSearch(page.gallery);
+    $("add-item").hidden = !page.gallery.may_write || !page.gallery.images;
     page.countReviews();
     open();
     showWatch(page.calibration);
   });
 }
 
-$("trouble").querySelector("button").addEventListener("click", () => again?.());
+function useToken(value) {
+  setToken(value);
+  $("token").value = "";
+  page.gallery = null;
+  return start();
+}
+
+$("again").addEventListener("click", () => again?.());
+$("other-token").addEventListener("click", () => {
+  hideTrouble();
+  askForToken("Give another token.");
+});
+$("forget-token").addEventListener("click", () => useToken("").then(() => location.reload()));
 $("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  setToken($("token").value);
-  $("token-form").hidden = true;
-  start();
+  useToken($("token").value);
 });
 window.addEventListener("hashchange", open);
 setInterval(() => page.gallery && !document.hidden && page.refresh(), REFRESH);
 setUpSearch(page);
-setUpBrowse(page);
+setUpItems(page);
+setUpEditor(page);
 setUpAudit(page);
 setUpReview(page);
-setUpSphere();
+setUpMap(page);
 open();
 start();

@@ -1,0 +1,108 @@
+"""The Items view and the Audit: list, find, add, edit and delete."""
+
+import re
+
+import pytest
+from e2e.asking import go, says, text
+from service.world import png
+
+pytestmark = pytest.mark.e2e
+
+
+def stored(page, id_):
+    return page.evaluate("(id) => fetch(`/v1/items/${id}`).then((a) => a.json())", id_)
+
+
+def find(page, words):
+    page.fill("#sought", words)
+    page.press("#sought", "Enter")
+
+
+def test_items_are_found_by_label_and_by_id(page):
+    go(page, "items")
+    find(page, "3")
+    says(page, "#place", re.compile(r"^1 to \d\d of \d\d$"))
+    assert set(page.locator("#item-list strong").all_inner_texts()) == {"3"}
+    find(page, "digit-7")
+    says(page, "#place", "1 to 1 of 1")
+    says(page, "#item-list", "digit-7")
+    find(page, "nobody")
+    says(page, "#item-list", "No item has the label or the id “nobody”")
+
+
+def test_an_item_is_added(page, world):
+    go(page, "items")
+    page.click("#add-item")
+    file = {"name": "x.png", "mimeType": "image/png", "buffer": png(world.known[0])}
+    page.set_input_files("#new-file", file)
+    page.fill("#new-id", "added")
+    page.fill("#new-label", "an eight")
+    page.click("#editor button.main")
+    says(page, "#about", "241 items")
+    assert stored(page, "added")["label"] == "an eight"
+
+
+def test_an_item_is_edited_and_deleted(page):
+    go(page, "items")
+    find(page, "digit-7")
+    page.click("button[aria-label$=', digit-7'][aria-label^='Edit']")
+    page.fill("#edit-label", "5")
+    page.press("#edit-label", "Enter")
+    says(page, "#editor", "The label is kept.")
+    assert stored(page, "digit-7")["label"] == 5
+    page.click("#editor .danger")
+    assert "id" in stored(page, "digit-7")  # one has to mean it
+    page.click("#editor .danger")
+    says(page, "#about", "239 items")
+    assert "error" in stored(page, "digit-7")
+
+
+def test_who_may_only_look_is_offered_no_change(serve, open_page):
+    page = open_page(serve(read_token="reader", write_token="writer"), wait=False)
+    page.fill("#token", "reader")
+    page.press("#token", "Enter")
+    go(page, "items")
+    page.wait_for_selector("#item-list img")
+    assert page.is_hidden("#add-item")
+    assert page.locator("button[aria-label^='Edit']").count() == 0
+
+
+def test_browsing_and_searching_with_an_item(page):
+    page.click("nav a[href='#items']")
+    page.wait_for_selector("#item-list img.picture")
+    assert "1 to 24 of 240" in text(page, "#place")
+    first = text(page, "#item-list li:first-child")
+    page.click("#next")
+    says(page, "#place", re.compile("^25 to"))
+    page.select_option("#order", "least-sure")
+    says(page, "#place", re.compile("^1 to"))
+    assert text(page, "#item-list li:first-child") != first
+    page.select_option("#order", "confusing")
+    says(page, "#item-list", "confuses")
+    page.click("#item-list li:first-child button")
+    page.wait_for_selector("#answer .answer")
+    assert "the query itself" in text(page, "#evidence")
+
+
+def test_a_wrong_label_is_found_and_mended(page):
+    """The world's gallery has one: its last item is called the next digit."""
+    page.click("nav a[href='#audit']")
+    page.click("#look")
+    says(page, "#audit-said", "were judged")
+    wrong = page.locator("#findings .card", has_text="digit-").first
+    wrong.wait_for()
+    assert "The rest of the gallery says" in text(page, "#findings")
+    relabel = page.locator("button[aria-label^='Relabel to']").first
+    name = relabel.get_attribute("aria-label")
+    label, id_ = name.removeprefix("Relabel to ").split(": ")
+    relabel.click()
+    says(page, "#findings", f"Relabelled to {label}.")
+    address = f"/v1/items/{id_}"
+    assert str(page.evaluate(f"fetch('{address}').then((a) => a.json())")["label"]) == label
+    assert relabel.is_disabled()
+    gone = page.locator("button[aria-label^='Remove']:enabled").first
+    removed = gone.get_attribute("aria-label").removeprefix("Remove ")
+    gone.click()
+    says(page, "#findings", "Removed.")
+    page.click("nav a[href='#items']")
+    assert page.evaluate(f"fetch('/v1/items/{removed}').then((a) => a.status)") == 404
