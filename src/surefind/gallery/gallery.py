@@ -56,6 +56,10 @@ if TYPE_CHECKING:
 
 SCAN = 1000
 
+AUTOMATIC = 2**52
+"""Automatic ids stay below: whoever takes a higher number, up to the highest that every reader of JSON
+knows (2^53 - 1), leaves room for them."""
+
 
 class Gallery:
     """Items that can be searched, in memory, in a folder, or in Milvus.
@@ -258,7 +262,7 @@ class Gallery:
         Args:
             embeddings: `surefind.Embeddings`, or plain vectors (n, z), whose κ is then infinite.
             ids: A string or an integer each, none of them in the gallery. By default integers, one
-                above the highest there is.
+                above the highest there is below 2^52; higher ones do not count.
             labels: A string, an integer or None each.
             payload: A dict or None each, of what JSON can hold.
             groups: A string, an integer or None each: frames of one video, photos of one session. Where the
@@ -376,9 +380,10 @@ class Gallery:
             known = answered(
                 self._engine, found, kappa, novelty, queries.shape[1], model, calibration, groups
             )
+            answers = answers_of(found, kappa, novelty, rank, stale=stale, **known)
             if watch and calibration is not None and not stale:
                 self._kept.watch.see(known, novelty)
-        return answers_of(found, kappa, novelty, rank, stale=stale, **known)
+        return answers
 
     def calibrate(
         self,
@@ -760,5 +765,5 @@ def _or_nan(novelty: np.ndarray | None, like: np.ndarray) -> np.ndarray:
 
 
 def _after(ids: Iterable[Id], least: int) -> int:
-    """Return the lowest number, from ``least`` up, above every id that is a number."""
-    return max([least, *(i + 1 for i in ids if isinstance(i, int))])
+    """Return the lowest number, from ``least`` up, above every id that is a number below `AUTOMATIC`."""
+    return max([least, *(i + 1 for i in ids if isinstance(i, int) and i < AUTOMATIC)])

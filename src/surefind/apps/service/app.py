@@ -27,6 +27,7 @@ from surefind.apps.service.messages import (
     WatchView,
 )
 from surefind.apps.service.problems import described
+from surefind.apps.service.routes import EncodedIds
 from surefind.apps.service.settings import WRITE, Allowed, Settings, allowed
 from surefind.apps.service.state import AppState, State
 from surefind.apps.service.telemetry import Recorder
@@ -73,6 +74,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     for router in (searches.router, items.router, auditing.router, *reviewing, about):
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    app.add_middleware(EncodedIds)
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Recorder, metrics=state.metrics)
     return app

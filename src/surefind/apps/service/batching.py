@@ -3,6 +3,8 @@
 Callers put items into the queue of a `Batcher`. One worker thread takes what has come, up to a limit, and
 does it in one call; while it works, more items gather for the next call. So a busy service has large
 batches and an idle one answers at once, or after ``wait`` seconds if that is given to let others join.
+If a call fails for a reason that nobody foresaw, its items are done again by halves, until the one that it
+fails for is alone: nobody's request fails for what somebody else sent.
 
 `search_together` is what the queue of searches does: the queries of many callers in one search, taken
 apart again. Labels and decisions come from as many neighbours as vote, whatever k is asked for, so that
@@ -22,7 +24,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from surefind.embeddings import Embeddings, kappa_from_json
-from surefind.errors import DegenerateError, InputError, RefusedError
+from surefind.errors import DegenerateError, InputError, RefusedError, SurefindError
 from surefind.gallery.answers import answer_records
 from surefind.gallery.engine import Id
 from surefind.gallery.gallery import Gallery
@@ -79,6 +81,17 @@ class Batcher(Generic[T, R]):
             await self._drain
         self._thread.shutdown()
 
+    def _isolated(self, items: list[T]) -> Sequence[R | Exception]:
+        try:
+            return self._run(items)
+        except SurefindError as error:  # foreseen, and everybody's
+            return [error] * len(items)
+        except Exception as error:
+            if len(items) == 1:
+                return [error]
+        half = len(items) // 2
+        return [*self._isolated(items[:half]), *self._isolated(items[half:])]
+
     async def _gather(self) -> None:
         # Requests that have reached the socket are read turn by turn of the loop. As long as each turn
         # brings some, they join, because a batch costs little more than one of its items.
@@ -102,7 +115,7 @@ class Batcher(Generic[T, R]):
             results: Sequence[Any]
             try:
                 items = [item for item, _ in batch]
-                results = await loop.run_in_executor(self._thread, self._run, items)
+                results = await loop.run_in_executor(self._thread, self._isolated, items)
             except Exception as error:  # it belongs to those who asked
                 results = [error] * len(batch)
             for (_, future), result in zip(batch, results, strict=True):

@@ -128,10 +128,14 @@ class Thumbnails:
 
     def _source(self, payload: Any) -> Path | None:
         named = payload.get("path") if isinstance(payload, dict) else None
-        if self._images is None or not isinstance(named, str) or "\0" in named:
+        if self._images is None or not isinstance(named, str):
             return None
-        path = (self._images / named).resolve()
-        return path if path.is_relative_to(self._images) and path.is_file() else None
+        try:
+            path = (self._images / named).resolve()
+            return path if path.is_relative_to(self._images) and path.is_file() else None
+        except (OSError, ValueError, RuntimeError):
+            # Too long, not to be encoded, a loop of links: nothing that could be a file.
+            return None
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.webp"
