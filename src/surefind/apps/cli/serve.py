@@ -25,9 +25,8 @@ from surefind.apps.cli.options import run_argument
 from surefind.apps.cli.run_folder import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
 
-GRACE = 30
-"""Seconds that requests have to end when the service is stopped."""
-CONNECTIONS = 1024
+BACKLOG = 1024
+"""Connections that the system holds until they are taken in."""
 
 
 def serve(
@@ -58,6 +57,10 @@ def serve(
         float, Option(min=0, help="Requests a second and client; 0 for no limit.")
     ] = 200.0,
     max_mb: Annotated[int, Option(min=1, help="Largest request in MB.")] = 10,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        Option(help="Address or network of a proxy whose X-Forwarded-For names the client."),
+    ] = None,
     review_share: Annotated[
         float,
         Option(
@@ -77,9 +80,8 @@ def serve(
     Example: `surefind serve runs/digits --check`
     """
     try:
-        import uvicorn
-
         from surefind.apps.service.app import create_app
+        from surefind.apps.service.connections import guarded_config
         from surefind.apps.service.settings import Settings, check_listening
     except ModuleNotFoundError as error:
         raise InputError(f"serving needs more ({error}): pip install 'surefind[serve]'.") from error
@@ -91,6 +93,7 @@ def serve(
         write_token=write_token,
         rate=rate,
         max_bytes=max_mb * 2**20,
+        trusted_proxies=tuple(trusted_proxy or ()),
         review_share=review_share,
     )
     try:
@@ -111,7 +114,7 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         say(f"Open http://{shown}:{listening.getsockname()[1]}/ in a browser. Ctrl-C stops.")
         app = create_app(gallery, learner, settings=settings)
-        run_until_stopped(uvicorn, app, listening)
+        run_until_stopped(guarded_config(app, settings), listening)
     say("Stopped; everything that was acknowledged is kept.")
 
 
@@ -179,7 +182,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket on a port, 0 for a free one; refuse one that is taken or not allowed."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose another with "
@@ -188,21 +191,14 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
+def run_until_stopped(config: Any, listening: socket.socket) -> None:
     """Serve until a signal arrives, and finish the requests that have begun."""
+    import uvicorn
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     from surefind.apps.service.telemetry import write_to_stderr
 
     write_to_stderr()
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=GRACE,
-    )
     # uvicorn raises the signal again when it is done; the gallery is yet to be closed then.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     # Idle threads of a matrix product spin while they wait for the next one, and would take the cores that

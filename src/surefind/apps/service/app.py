@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Response
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from surefind.apps.service import auditing, items, problems, recalibration, searches
 from surefind.apps.service.embedding import Learner
@@ -77,6 +78,8 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     app.add_middleware(EncodedIds)
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Recorder, metrics=state.metrics)
+    if settings.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
 
 

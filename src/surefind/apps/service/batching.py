@@ -33,7 +33,7 @@ from surefind.validation import UNIT_TOLERANCE
 
 T = TypeVar("T")
 R = TypeVar("R")
-Vectors = Sequence[Sequence[float]]
+Vectors = Sequence[Sequence[float] | np.ndarray]
 HasPicture = Callable[[Id, Any], bool]
 """Whether there is a picture of the item with this id and payload."""
 

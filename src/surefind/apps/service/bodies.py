@@ -12,8 +12,7 @@ the commas between them, and the rest with the first element in its place.
 
 import functools
 import json
-import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -33,8 +32,13 @@ SMALL = 2**16
 PIECE = 2**19
 """Bytes that are read at once: a vector of the longest kind, written with all its digits, and a payload."""
 
-TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
-LIST = ord("[")
+FIELDS, SPACE = 64, 256
+"""Lists and objects that a message may have at its first level, and bytes around the name of each."""
+
+QUOTE = ord('"')
+STEPS = np.zeros(256, dtype=np.int8)
+STEPS[[*b'[{"]}']] = 1, 1, 2, -1, -1
+"""What a byte does to the depth; a quote is told from others only."""
 
 
 def json_body(kind: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
@@ -94,40 +98,49 @@ def _read(kind: type[M], body: bytes) -> M:
 
 def _cut(body: bytes, name: str, most: int | None) -> tuple[int, int, list[bytes]]:
     """Find the elements of the list that a JSON object has under a name; return its ends and them."""
-    key = json.dumps(name).encode()
-    lists = [ends for own, *ends in _inner(body, 0) if own == key and body[ends[0]] == LIST]
-    if len(lists) != 1:
+    places, depth = _brackets(body)
+    opening = np.diff(depth, prepend=0) > 0
+    own = [
+        at
+        for at in np.flatnonzero((depth == 2) & opening)[:FIELDS].tolist()
+        if _named(body[max(int(places[at]) - SPACE, 0) : int(places[at])], name)
+    ]
+    inside = depth[own[0] + 1 :] if len(own) == 1 else depth[:0]
+    if not (inside < 2).any():
         raise RefusedError(422, f"body: it is no JSON object with one list of {name}.")
-    start, stop = lists[0][0] + 1, lists[0][1] - 1
-    pieces, last = list[bytes](), start
-    for _, begin, end in _inner(body, start - 1):
-        separator = body[last:begin].strip()
-        if separator != (b"," if pieces else b"") or len(pieces) == most:
-            break
-        pieces.append(body[begin:end])
-        last = end
-    if not pieces or body[last:stop].strip():
+    stop = int(np.argmax(inside < 2))
+    inside, within = inside[:stop], places[own[0] + 1 :]
+    start, end, within = int(places[own[0]]) + 1, int(within[stop]), within[:stop]
+    begins = within[(inside == 3) & (np.diff(inside, prepend=2) > 0)]
+    ends = within[inside == 2] + 1
+    if len(begins) != len(ends) or not 0 < len(ends) <= (most or len(ends)):
         raise RefusedError(422, f"{name}: it is no list of {most or 'some'} elements at most.")
-    return start, stop, pieces
+    pieces, last = list[bytes](), start
+    for begin, after in zip(begins.tolist(), ends.tolist(), strict=True):
+        if body[last:begin].strip() != (b"," if pieces else b""):
+            break
+        pieces.append(body[begin:after])
+        last = after
+    if len(pieces) < len(ends) or body[last:end].strip():
+        raise RefusedError(422, f"{name}: its elements are no JSON.")
+    return start, end, pieces
 
 
-def _inner(body: bytes, start: int) -> Iterator[tuple[bytes, int, int]]:
-    """Find the lists and objects directly within the one that begins first; with the string before each."""
-    depth, begin, last = 0, 0, b""
-    for token in TOKEN.finditer(body, start):
-        text = token.group()
-        if text in (b"[", b"{"):
-            depth += 1
-            begin = token.start() if depth == 2 else begin
-        elif text in (b"]", b"}"):
-            depth -= 1
-            if depth == 1:
-                yield last, begin, token.end()
-            if depth == 0:
-                return
-        elif depth == 1:
-            last = text
-    raise RefusedError(422, "body: it is no JSON.")
+def _named(before: bytes, name: str) -> bool:
+    """Return whether a value begins behind this that has the name."""
+    key = before.rstrip()
+    return key.endswith(b":") and key[:-1].rstrip().endswith(json.dumps(name).encode())
+
+
+def _brackets(body: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return where brackets are that belong to no string, and how deep it is behind each."""
+    plain = body.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    text = np.frombuffer(plain, dtype=np.uint8)
+    places = np.flatnonzero(STEPS[text] != 0)
+    kinds = text[places]
+    outside = np.cumsum(kinds == QUOTE) % 2 == 0
+    places = places[outside & (kinds != QUOTE)]
+    return places, np.cumsum(STEPS[text[places]], dtype=np.int64)
 
 
 def _check_size(pieces: list[bytes]) -> None:

@@ -42,6 +42,9 @@ class Settings:
         rate: Requests a second and client, on average; 0 for no limit.
         burst: Requests that may come at once.
         seconds: Time for a request, and for its body to arrive.
+        max_connections: Most connections in all.
+        max_connections_each: Most connections of an address.
+        trusted_proxies: Addresses or networks of proxies, whose ``X-Forwarded-For`` names the client.
         max_batch: Most requests that are embedded or searched together.
         max_wait: Seconds that an image waits for others to be embedded with.
         max_waiting: Requests that may wait; later ones are sent away.
@@ -63,6 +66,9 @@ class Settings:
     rate: float | int = 200
     burst: int = 400
     seconds: float | int = 10
+    max_connections: int = 512
+    max_connections_each: int = 256
+    trusted_proxies: tuple[str, ...] = ()
     max_batch: int = 64
     max_wait: float | int = 0.002
     max_waiting: int = 1024
@@ -72,6 +78,9 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "max_queries", "burst", "max_batch", "max_waiting"):
             check_int(name, getattr(self, name), least=1)
+        for name in ("max_connections", "max_connections_each"):
+            check_int(name, getattr(self, name), least=1)
+        networks(self.trusted_proxies)
         check_int("max_reviews", self.max_reviews, least=0)
         check_positive("seconds", float(self.seconds))
         for name in ("rate", "max_wait"):
@@ -89,6 +98,16 @@ class Settings:
     def has_token(self) -> bool:
         """Whether there is any token."""
         return self.read_token is not None or self.write_token is not None
+
+
+def networks(proxies: tuple[str, ...]) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """Return the networks of trusted proxies; an address is one of its own."""
+    try:
+        return [ipaddress.ip_network(name, strict=False) for name in proxies]
+    except ValueError as error:
+        raise InputError(
+            f"a trusted proxy must be an address or a network: {error}.", field="trusted_proxies"
+        ) from error
 
 
 def is_loopback(host: str) -> bool:
