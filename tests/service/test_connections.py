@@ -50,6 +50,12 @@ def healthy(address, source="127.0.0.1"):
         return status(raw) == 200
 
 
+def trickle(raw, data):
+    for _ in range(2000):
+        raw.sendall(data)
+        time.sleep(0.02)
+
+
 def is_closed(raw):
     try:
         return raw.recv(1000) == b""
@@ -122,9 +128,7 @@ def test_a_header_that_does_not_come_is_not_waited_for(folder, quick, data):
 def test_a_header_that_trickles_is_not_waited_for(folder, quick):
     with live(folder, None) as address, connect(address, HEAD) as raw:
         with pytest.raises(ConnectionError):
-            for _ in range(2000):
-                raw.sendall(b"x")
-                time.sleep(0.02)
+            trickle(raw, b"x")
         assert healthy(address)
 
 
@@ -133,9 +137,7 @@ def test_a_body_that_was_refused_is_not_waited_for(folder, quick):
     with live(folder, None, write_token="writer") as address, connect(address, head) as raw:
         assert status(raw) == 401
         with pytest.raises(ConnectionError):
-            for _ in range(2000):
-                raw.sendall(b"x")
-                time.sleep(0.02)
+            trickle(raw, b"x")
 
 
 def test_who_does_not_read_the_answer_is_cut_off(tmp_path, monkeypatch):
@@ -187,9 +189,7 @@ def test_a_long_address_and_a_long_trailer_are_refused(folder):
         ) as raw:
             assert status(raw) == 431
         with connect(address, chunks) as raw, pytest.raises(ConnectionError):
-            for _ in range(100):
-                raw.sendall(b"X: " + b"y" * 65536 + b"\r\n")
-                time.sleep(0.01)
+            trickle(raw, b"X: " + b"y" * 65536 + b"\r\n")
         assert healthy(address)
 
 

@@ -9,17 +9,14 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from service import poison
+from service.stub import NEAR, Encoder
 
 from surefind.apps.service.batching import Batcher
 from surefind.apps.service.embedding import ImageEmbedder
-from surefind.embeddings import Embeddings
 from surefind.errors import RefusedError, StorageError
 from surefind.gallery.gallery import Gallery
-
-NEAR = [0.6, 0.8, 0.0]
 
 
 @pytest.fixture
@@ -212,26 +209,6 @@ def test_what_fails_for_everybody_is_not_tried_again():
 
     assert [type(error) for error in asyncio.run(main())] == [StorageError] * 4
     assert len(calls) == 1
-
-
-class Spec:
-    mode = "L"
-
-    def prepare(self, data, **_):
-        return torch.ones(1, 1, 4, 4)
-
-
-class Encoder:
-    """A learner that cannot embed black images, and fails all it is given with one."""
-
-    encoder = torch.nn.Linear(1, 1)
-    input_spec_ = Spec()
-
-    def embed_batch(self, batch):
-        if not batch.flatten(1).any(1).all():
-            raise RuntimeError("no direction")
-        mean = np.tile(NEAR, (len(batch), 1)).astype(np.float32)
-        return Embeddings(mean, np.ones(len(batch)))
 
 
 def test_an_image_that_the_network_cannot_take_fails_alone():

@@ -18,6 +18,7 @@ One gallery may be used by many threads; its calls wait for each other.
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ import numpy as np
 from surefind.decisions.calibration import Calibration, least_queries
 from surefind.decisions.drift import WatchReport
 from surefind.decisions.label_posterior import LabelModel
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import DegenerateError, InputError, StorageError
 from surefind.gallery.answers import Answers, Item, answers_of
 from surefind.gallery.audit import audit_items
 from surefind.gallery.calibration_queries import CalibrationQueries
@@ -674,7 +675,10 @@ class Gallery:
             self._labels = fit_labels(self._engine)
             if not self._engine.read_only:
                 fitted = {LABELS: self._labels.to_json()}
-                self._engine.set_metadata({**self._engine.metadata, **fitted})
+                with suppress(
+                    StorageError
+                ):  # a search need not fail because it will be fitted again
+                    self._engine.set_metadata({**self._engine.metadata, **fitted})
         return self._labels
 
     def describe(self, **facts: str | None) -> None:

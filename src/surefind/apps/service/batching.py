@@ -9,9 +9,9 @@ fails for is alone: nobody's request fails for what somebody else sent.
 `search_together` is what the queue of searches does: the queries of many callers in one search, taken
 apart again. Labels and decisions come from as many neighbours as vote, whatever k is asked for, so that
 searching with the largest k of all and cutting gives each caller the same answer as searching alone.
-Queries with novelty and queries without are two searches, because a gallery takes all or none with it, and
-so are those that are watched and those that are not. A
-query that cannot be searched fails by itself, and does not spoil the others.
+Queries with novelty and queries without are two searches, because a gallery takes all or none with it; so
+are those with κ and without, of which it may refuse the latter, and those that are watched and those that
+are not. A query that cannot be searched fails by itself, and does not spoil the others.
 """
 
 import asyncio
@@ -169,7 +169,7 @@ def search_together(
 ) -> list[Reply | Exception]:
     """Search for several callers at once; return a reply, or what is wrong with the query, for each."""
     found: dict[int, Reply | Exception] = {}
-    kinds = [(query.novelty is not None, query.watch) for query in queries]
+    kinds = [(q.novelty is not None, q.watch, None in q.kappa) for q in queries]
     for kind in sorted(set(kinds)):
         rows = [row for row, own in enumerate(kinds) if own == kind]
         alike = _search_alike(gallery, has_picture, [queries[row] for row in rows])

@@ -113,12 +113,12 @@ async def add_image(
 
     def add() -> wire.Ids:
         _require_new(state, new)
-        picture = state.picture(data)
-        ids = state.gallery.add(
-            embedding, ids=new or None, labels=[called], payload=[extra], groups=[taken]
-        )
+        with state.thumbnails.staged(state.picture(data)) as place:
+            ids = state.gallery.add(
+                embedding, ids=new or None, labels=[called], payload=[extra], groups=[taken]
+            )
+            place(ids[0])
         state.renewer.changed()
-        state.thumbnails.keep(ids[0], picture)
         return wire.Ids(ids=ids)
 
     return await state.work(add)
@@ -142,10 +142,11 @@ async def change_image(id: PathId, file: Upload, state: State, kind: AskedKind =
     embedding = await state.embed(data)
 
     def change() -> wire.Ids:
-        there, picture = _present(state, id, kind), state.picture(data)
-        state.gallery.update(embedding, ids=[there])
+        there = _present(state, id, kind)
+        with state.thumbnails.staged(state.picture(data)) as place:
+            state.gallery.update(embedding, ids=[there])
+            place(there)
         state.renewer.changed()
-        state.thumbnails.keep(there, picture)
         return wire.Ids(ids=[there])
 
     return await state.work(change)

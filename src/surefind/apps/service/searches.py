@@ -27,7 +27,7 @@ from surefind.apps.service.problems import described
 from surefind.apps.service.routes import GuardedRoute
 from surefind.apps.service.settings import WRITE, Allowed, allowed, may_write
 from surefind.apps.service.state import AppState, State, state_of
-from surefind.errors import InputError, RefusedError
+from surefind.errors import InputError, RefusedError, SurefindError
 
 router = APIRouter(
     prefix="/v1/search",
@@ -163,7 +163,10 @@ async def _answer(
         room = state.reviews.waiting(sampled=sampled) < state.settings.max_reviews
         if room and (sampled or unsure):
             question = answer | drawn | {"vector": vector.tolist()}
-            answer["review"] = await state.work(functools.partial(_ask, state, question, image))
+            try:
+                answer["review"] = await state.work(functools.partial(_ask, state, question, image))
+            except (SurefindError, OSError) as error:  # the answer is there, and is not withheld
+                state.metrics.review_failed(error)
     if image is not None:
         reply.answers[0]["vector"] = reply.vectors[0].tolist()
     body = {"answers": reply.answers, "rank": reply.rank, "stale": reply.stale}
@@ -179,7 +182,9 @@ def _drawn(state: AppState) -> dict[str, Any]:
 
 def _ask(state: AppState, answer: dict[str, Any], image: bytes | None) -> str:
     shown = {key: value for key, value in answer.items() if key != "review"}
-    id_ = state.reviews.ask(shown | {"image": image is not None})
-    if image is not None:
-        state.review_thumbnails.keep(id_, state.picture(image))
+    if image is None:
+        return state.reviews.ask(shown | {"image": False})
+    with state.review_thumbnails.staged(state.picture(image)) as place:
+        id_ = state.reviews.ask(shown | {"image": True})
+        place(id_)
     return id_

@@ -11,6 +11,7 @@ surefind_request_seconds{route}             a histogram
 surefind_batch_size{kind}                   a histogram: requests that were done together
 surefind_decisions_total{decision}          "none" without a calibration
 surefind_items, surefind_reviews_pending
+surefind_review_failures_total              queries that could not be kept for a person
 surefind_renewals_total, surefind_renewal_failures_total
 surefind_renewal_seconds                    of the last renewal
 surefind_stale                              1 from a change of the items until the renewal, or else 0
@@ -18,7 +19,8 @@ surefind_watch_queries                      seen since the calibration was made
 surefind_watch_capital                      100 raises the alarm
 surefind_watch_alarm                        1 since queries were found to differ, or else 0
 
-A renewal that fails is a line of its own, with the kind and the place of the error.
+A renewal that fails is a line of its own, with the kind and the place of the error; so is a review that
+could not be kept.
 """
 
 import functools
@@ -99,6 +101,7 @@ class Metrics:
         decisions = Counter("decisions", "Queries answered, by decision.", ["decision"], **own)
         Gauge("items", "Items in the gallery.", **own).set_function(lambda: len(gallery))
         Gauge("reviews_pending", "Queries that wait for a person.", **own).set_function(pending)
+        self._unkept = Counter("review_failures", "Reviews that could not be kept.", **own)
         self._renewals = Counter("renewals", "Renewals of the calibration.", **own)
         self._failures = Counter("renewal_failures", "Renewals that failed.", **own)
         self._last = Gauge("renewal_seconds", "Time of the last renewal.", **own)
@@ -133,6 +136,11 @@ class Metrics:
     def decision(self, decision: str | None) -> None:
         """Count an answer."""
         self._decided(decision or "none")()
+
+    def review_failed(self, error: Exception) -> None:
+        """Count and log a query that could not be kept for a person."""
+        self._unkept.inc()
+        log_failure("review not kept", error)
 
     def renewed(self, seconds: float) -> None:
         """Count a renewal of the calibration."""
