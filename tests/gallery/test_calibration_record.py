@@ -1,6 +1,9 @@
 """Decisions: what they rest on, how they are kept, and when they are refused."""
 
 import json
+import sqlite3
+import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -261,3 +264,96 @@ def test_a_later_fit_of_the_labels_does_not_change_a_calibration(gallery, people
     np.testing.assert_array_equal(before.probability, after.probability)
     undecided = gallery.search(people["later"][0], decide=False)
     assert (undecided.none != before.none).any()
+
+
+def test_plain_vectors_get_no_decision_where_the_calibration_had_kappa(gallery, people):
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    later = people["later"][0]
+    some = Embeddings(later.mean, np.where(np.arange(len(later)) == 3, np.inf, later.kappa))
+    for queries in (later.mean, some):
+        with pytest.raises(InputError) as refused:
+            gallery.search(queries)
+        assert refused.value.field == "embeddings"
+        assert all(refused.value.hint_for(door) for door in ("library", "cli", "http"))
+    assert gallery.search(later.mean, decide=False).decision is None
+    assert (gallery.search(later).decision == "match").any()
+
+
+def test_without_any_kappa_everything_is_decided(people):
+    made = Gallery()
+    items, labels = people["gallery"]
+    made.add(items.mean, labels=labels)
+    queries, truth = both(people)
+    made.calibrate(queries.mean, truth, contributions=False, max_wrong=0.05)
+    assert (made.search(people["later"][0].mean).decision == "match").mean() > 0.5
+
+
+def test_items_without_a_label_are_never_a_match(gallery, people):
+    """Neither where they are near, nor by a calibration that calls everything a match."""
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    gallery.on_stale = "mark"
+    stranger = people["strange"][0][:1]
+    gallery.add(np.repeat(stranger.mean, 150, axis=0))
+    record = gallery._kept.record
+    curve = replace(
+        record.calibration.risk_curve,
+        thresholds=(0.0,) * len(record.calibration.risk_curve.thresholds),
+    )
+    gallery._kept.record = replace(
+        record, calibration=replace(record.calibration, risk_curve=curve)
+    )
+    answers = gallery.search(stranger)
+    assert answers.label[0] is None
+    assert (answers.decision[0], answers.probability[0]) == ("no_match", 0)
+    assert answers.reasons[0]
+
+
+def edited(folder, change):
+    """Edit what a gallery keeps as somebody would who knows the file: its own checksum fits."""
+    connection = sqlite3.connect(folder / "gallery.sqlite")
+    for key, value in connection.execute("SELECT key, value FROM state").fetchall():
+        after = json.loads(value)
+        if key == change[0]:
+            change[1](after)
+        text = json.dumps(after).encode()
+        checksum = zlib.crc32(text, zlib.crc32(key.encode()))
+        connection.execute(
+            "UPDATE state SET value = ?, checksum = ? WHERE key = ?", (text, checksum, key)
+        )
+    connection.commit()
+    connection.close()
+
+
+def test_an_edited_threshold_is_refused(gallery, people, tmp_path):
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    gallery.save(tmp_path / "gallery")
+    gallery.close()
+    later = people["later"][0]
+    edited(tmp_path / "gallery", ("none", None))
+    with Gallery.open(tmp_path / "gallery") as same:
+        assert same.search(later).decision is not None
+
+    def lower(record):
+        curve = record["calibration"]["risk_curve"]
+        curve["thresholds"] = [x / 5 for x in curve["thresholds"]]
+
+    edited(tmp_path / "gallery", ("metadata calibration", lower))
+    with pytest.warns(RuntimeWarning, match=r"without decisions.*calibrate again"):
+        opened = Gallery.open(tmp_path / "gallery")
+    with opened:
+        assert opened.calibration is None
+        assert opened.search(later).decision is None
+        opened.calibrate(*both(people), contributions=False, max_wrong=0.05)
+        assert opened.search(later).decision is not None
+
+
+def test_edited_queries_renew_nothing(gallery, people, tmp_path):
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    gallery.save(tmp_path / "gallery")
+    gallery.close()
+    edited(tmp_path / "gallery", ("metadata queries", lambda kept: kept["labels"].reverse()))
+    with Gallery.open(tmp_path / "gallery") as opened:
+        opened.delete(0)
+        with pytest.raises(InputError) as refused:
+            opened.search(people["later"][0])
+        assert refused.value.field == "stored"

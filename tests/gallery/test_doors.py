@@ -1,5 +1,7 @@
 """What cannot be used is refused with words, and nothing changes."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -196,3 +198,45 @@ def test_a_block_holds_at_least_one_item(gallery):
     with pytest.raises(InputError) as refused:
         next(gallery.records(0))
     assert refused.value.field == "size"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"ids": ["\ud800"]}, "ids"),
+        ({"ids": [2**128]}, "ids"),
+        ({"ids": [10**5000]}, "ids"),
+        ({"labels": ["a\udfff"]}, "labels"),
+        ({"labels": [-(2**128)]}, "labels"),
+        ({"groups": ["\ud800"]}, "groups"),
+        ({"payload": [{"path": "\ud800"}]}, "payload"),
+        ({"payload": [{"\udc00": 1}]}, "payload"),
+        ({"payload": [{"x": [1, {"y": "\ud83d"}]}]}, "payload"),
+        ({"payload": [{"x": json.loads("[" * 250 + "]" * 250)}]}, "payload"),
+        ({"payload": [{"x": 10**5000}]}, "payload"),
+    ],
+)
+def test_what_no_file_or_answer_can_hold_is_refused(gallery, wrong, field):
+    with pytest.raises(InputError) as refused:
+        gallery.add(X[:1], **{"ids": ["new"]} | wrong)
+    assert refused.value.field == field
+    str(refused.value).encode()
+    if field != "ids":
+        with pytest.raises(InputError) as refused:
+            gallery.update(ids=["a"], **wrong)
+        assert refused.value.field == field
+    assert set(gallery) == {"a", "b", "c", "d"}
+    assert gallery.get("a").label == "A"
+
+
+def test_a_payload_of_any_characters_and_a_hundred_levels_comes_back(gallery):
+    deep = {"x": json.loads("[" * 99 + "]" * 99), "\U0001f600": "\U0001f600 ü \0 \\ud800"}
+    gallery.add(X[:1], ids=["new"], payload=[deep])
+    assert gallery.get("new").payload == deep
+
+
+def test_automatic_ids_leave_out_numbers_that_are_too_high():
+    gallery = Gallery()
+    gallery.add(X, ids=[2**53 - 1, 2**52, 2**100, 7])
+    assert gallery.add(X[:2]) == [8, 9]
+    assert gallery.add(X[:1]) == [10]

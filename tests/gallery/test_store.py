@@ -322,6 +322,19 @@ def test_a_full_disk_loses_nothing_and_keeps_nothing_by_half(path):
     assert len(content(path)[0]) == 8
 
 
+def test_a_change_that_failed_does_not_come_back(path):
+    """Everything was written, and waiting for the disk failed: whoever opens it next must not find it."""
+    with Gallery(path=path) as gallery:
+        gallery.add(unit(1)[:, :3] / np.linalg.norm(unit(1)[:, :3]), ids=["first"])
+    script = Path(__file__).with_name("failing_sync.py")
+    run = subprocess.run([sys.executable, script, path], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["refused", "refused"]
+    assert set(content(path)[0]) == {"first", "acknowledged"}
+    with Gallery.open(path) as gallery:
+        gallery.add(np.eye(3)[:1], ids=["later"])
+    assert set(content(path)[0]) == {"first", "acknowledged", "later"}
+
+
 def test_a_folder_that_does_not_fit_when_compacted_loses_nothing(path):
     with Gallery(path=path) as gallery:
         gallery.add(unit(500), ids=range(500))
@@ -380,12 +393,12 @@ def test_a_folder_that_may_not_be_written_can_be_read():
 
 
 def test_ids_of_any_size_and_text_come_back(path):
-    ids = [2**80, -(2**70), "", "\0", "\ud800", "ü\n"]
+    ids = [2**80, -(2**70), "", "\0", "x/image", "ü\n"]
     with Gallery(path=path) as gallery:
-        gallery.add(unit(6), ids=ids, labels=[2**90, "", "\0", None, "\ud800", 0])
+        gallery.add(unit(6), ids=ids, labels=[2**90, "", "\0", None, "\U0001f600", 0])
     with Gallery.open(path) as again:
         assert set(again) == set(ids)
-        assert [again.get(i).label for i in ids] == [2**90, "", "\0", None, "\ud800", 0]
+        assert [again.get(i).label for i in ids] == [2**90, "", "\0", None, "\U0001f600", 0]
 
 
 def test_memory_moves_into_a_folder_and_stays_there(path):

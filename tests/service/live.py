@@ -8,6 +8,7 @@ import uvicorn
 
 from surefind.apps.cli.serve import listen
 from surefind.apps.service.app import create_app
+from surefind.apps.service.connections import guarded_config
 from surefind.apps.service.settings import Settings
 from surefind.gallery.gallery import Gallery
 
@@ -17,9 +18,9 @@ def live(gallery_folder, learner, **settings):
     """Serve a gallery's folder; yield the address without a slash at its end."""
     settings = {"folder": gallery_folder.with_suffix(".service"), "rate": 0} | settings
     with Gallery.open(gallery_folder, on_stale="mark") as gallery, listen("127.0.0.1", 0) as taken:
-        app = create_app(gallery, learner, settings=Settings(**settings))
-        config = uvicorn.Config(app, log_config=None, access_log=False)
-        server = uvicorn.Server(config)
+        chosen = Settings(**settings)
+        app = create_app(gallery, learner, settings=chosen)
+        server = uvicorn.Server(guarded_config(app, chosen))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
         thread.start()
         try:

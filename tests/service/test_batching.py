@@ -104,7 +104,7 @@ def test_a_full_queue_sends_away_and_an_error_reaches_who_asked():
     assert isinstance(bad, ValueError)
 
 
-def test_a_failed_batch_fails_all_of_it_and_the_next_one_works():
+def test_a_batch_that_failed_is_done_again_and_so_is_the_next_one():
     async def main():
         calls = []
 
@@ -121,7 +121,7 @@ def test_a_failed_batch_fails_all_of_it_and_the_next_one_works():
         return first, second
 
     first, second = asyncio.run(main())
-    assert [type(e) for e in first] == [ValueError, ValueError]
+    assert first == [1, 2]
     assert second == 3
 
 

@@ -33,6 +33,7 @@ Axes: ``q`` queries, ``p`` those that pass the gate.
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -55,7 +56,7 @@ from surefind.decisions.groups import (
 from surefind.decisions.identification import Identification
 from surefind.decisions.probability import Contributions, MatchProbability, measure_contributions
 from surefind.decisions.risk import LIKELY, RiskCurve, least_accepted, more_queries, safe_floor
-from surefind.decisions.signals import Signals
+from surefind.decisions.signals import KAPPA_RANGE, Signals
 from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
 from surefind.metrics.inputs import as_correct
@@ -135,6 +136,11 @@ class Calibration:
     def reached(self) -> bool:
         """Whether the wrong-match rate could be promised."""
         return self.threshold is not None
+
+    @property
+    def knows_kappa(self) -> bool:
+        """Whether some calibration query had a κ, so that others must have one to be decided about."""
+        return self.log_kappa_quantiles[0] < math.log(KAPPA_RANGE[1]) - 1e-9
 
     @property
     def summary(self) -> str:

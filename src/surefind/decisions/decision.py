@@ -25,7 +25,7 @@ Axes: ``q`` queries, ``s`` signals.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -113,6 +113,16 @@ class Decisions:
 
     def __len__(self) -> int:
         return len(self.probability)
+
+    def without(self, unanswered: Bool[np.ndarray, " q"]) -> "Decisions":
+        """Return them with no match where there is no label that could be right."""
+        rows = zip(unanswered, self.reasons, strict=True)
+        return replace(
+            self,
+            probability=np.where(unanswered, 0.0, self.probability),
+            decision=np.where(unanswered, "no_match", self.decision),
+            reasons=[own or (NOT_ENROLLED,) if empty else own for empty, own in rows],
+        )
 
 
 def decide(

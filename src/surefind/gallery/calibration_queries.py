@@ -32,6 +32,7 @@ from surefind.embeddings import kappa_from_json, kappa_to_json, novelty_from_jso
 from surefind.errors import DegenerateError
 from surefind.gallery.engine import Engine, Id, Label
 from surefind.gallery.label_fit import read_table
+from surefind.gallery.seal import sealed, unsealed
 
 METADATA = "queries"
 """Where a gallery's metadata hold them."""
@@ -158,7 +159,7 @@ class CalibrationQueries:
         novelty = (
             None if self.novelty is None else list(map(novelty_to_json, self.novelty.tolist()))
         )
-        return {
+        return sealed({
             "dimension": self.vectors.shape[1],
             "vectors": base64.b64encode(self.vectors.astype("<f4").tobytes()).decode(),
             "kappa": list(map(kappa_to_json, self.kappa.tolist())),
@@ -170,11 +171,12 @@ class CalibrationQueries:
             "items": self.items,
             "copies": self.copies,
             "live": self.live.tolist(),
-        }
+        })
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "CalibrationQueries":
-        """Return what `to_json` wrote."""
+        """Return what `to_json` wrote; refuse what was edited since."""
+        value = unsealed(value, "what is kept of the calibration's queries")
         vectors = np.frombuffer(base64.b64decode(value["vectors"]), dtype="<f4")
         novelty = value["novelty"]
         return cls(

@@ -40,6 +40,7 @@ from surefind.gallery.engine import Engine, Id, Label, Metadata
 from surefind.gallery.label_fit import VOTERS, LabelFit, votes_of
 from surefind.gallery.neighbourhoods import Neighbourhoods
 from surefind.gallery.ranking import Found, objects, take_rows
+from surefind.gallery.seal import sealed, unsealed
 
 METADATA = "calibration"
 """Where a gallery's metadata hold the record."""
@@ -141,11 +142,12 @@ class CalibrationRecord:
     def to_json(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
         plain = {name: asdict(getattr(self, name)) for name in ("settings", "labels", "target")}
-        return vars(self) | plain | {"calibration": self.calibration.to_json()}
+        return sealed(vars(self) | plain | {"calibration": self.calibration.to_json()})
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "CalibrationRecord":
-        """Return what `to_json` wrote."""
+        """Return what `to_json` wrote; refuse what was edited since."""
+        value = unsealed(value, "the stored calibration")
         try:
             made = {
                 "calibration": Calibration.from_json(value["calibration"]),
@@ -385,6 +387,7 @@ def answered(
     }
     if calibration is None:
         return known
+    _check_kappa(calibration, kappa)
     signals = signals_of(found, kappa, votes, posterior)
 
     def rivals(query: int) -> str:
@@ -393,7 +396,32 @@ def answered(
         listed = zip(among[:2].tolist(), names[query, :2], strict=True)
         return ", ".join(f"{p:.2f} {name}" for p, name in listed if p)
 
-    return known | vars(calibration.decide(signals, groups, novelty=novelty, rivals=rivals))
+    decided = calibration.decide(signals, groups, novelty=novelty, rivals=rivals)
+    unanswered = np.array([name is None for name in names[:, 0]])
+    return known | vars(decided.without(unanswered) if unanswered.any() else decided)
+
+
+def _check_kappa(calibration: Calibration, kappa: Float[np.ndarray, " q"]) -> None:
+    """Refuse to decide about queries of no known uncertainty by what was learnt from others that had one.
+
+    An infinite κ means that nothing is known, and would count as surer than any query before.
+
+    Raises:
+        InputError: If some query has an infinite κ, and some of the calibration had a finite one.
+    """
+    unknown = ~np.isfinite(kappa)
+    if calibration.knows_kappa and unknown.any():
+        raise InputError(
+            f"the calibration's queries had a concentration kappa, and {int(unknown.sum())} of these "
+            f"{len(kappa)} have none (it is infinite), so nothing can be decided about them.",
+            field="embeddings",
+            hint=Hint(
+                "Search with surefind.Embeddings of the model that embedded the calibration's queries; or "
+                "with decide=False.",
+                "Search with --run RUN, or with vectors that have a column kappa; or with --stale ignore.",
+                "Send kappa, one number for each vector.",
+            ),
+        )
 
 
 def answered_labels(posterior: LabelPosterior, labels: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ One gallery may be used by many threads; its calls wait for each other.
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ import numpy as np
 from surefind.decisions.calibration import Calibration, least_queries
 from surefind.decisions.drift import WatchReport
 from surefind.decisions.label_posterior import LabelModel
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import DegenerateError, InputError, StorageError
 from surefind.gallery.answers import Answers, Item, answers_of
 from surefind.gallery.audit import audit_items
 from surefind.gallery.calibration_queries import CalibrationQueries
@@ -57,6 +58,10 @@ if TYPE_CHECKING:
     from surefind.gallery.forecast import Forecast
 
 SCAN = 1000
+
+AUTOMATIC = 2**52
+"""Automatic ids stay below: whoever takes a higher number, up to the highest that every reader of JSON
+knows (2^53 - 1), leaves room for them."""
 
 
 class Gallery:
@@ -331,7 +336,7 @@ class Gallery:
         Args:
             embeddings: `surefind.Embeddings`, or plain vectors (n, z), whose κ is then infinite.
             ids: A string or an integer each, none of them in the gallery. By default integers, one
-                above the highest there is.
+                above the highest there is below 2^52; higher ones do not count.
             labels: A string, an integer or None each.
             payload: A dict or None each, of what JSON can hold.
             groups: A string, an integer or None each: frames of one video, photos of one session. Where the
@@ -449,9 +454,10 @@ class Gallery:
             known = answered(
                 self._engine, found, kappa, novelty, queries.shape[1], model, calibration, groups
             )
+            answers = answers_of(found, kappa, novelty, rank, stale=stale, **known)
             if watch and calibration is not None and not stale:
                 self._kept.watch.see(known, novelty)
-        return answers_of(found, kappa, novelty, rank, stale=stale, **known)
+        return answers
 
     def calibrate(
         self,
@@ -797,7 +803,10 @@ class Gallery:
             self._labels = fit_labels(self._engine)
             if not self._engine.read_only:
                 fitted = {LABELS: self._labels.to_json()}
-                self._engine.set_metadata({**self._engine.metadata, **fitted})
+                with suppress(
+                    StorageError
+                ):  # a search need not fail because it will be fitted again
+                    self._engine.set_metadata({**self._engine.metadata, **fitted})
         return self._labels
 
     @property
@@ -922,5 +931,5 @@ def _or_nan(novelty: np.ndarray | None, like: np.ndarray) -> np.ndarray:
 
 
 def _after(ids: Iterable[Id], least: int) -> int:
-    """Return the lowest number, from ``least`` up, above every id that is a number."""
-    return max([least, *(i + 1 for i in ids if isinstance(i, int))])
+    """Return the lowest number, from ``least`` up, above every id that is a number below `AUTOMATIC`."""
+    return max([least, *(i + 1 for i in ids if isinstance(i, int) and i < AUTOMATIC)])

@@ -7,6 +7,8 @@ Policies:
   rescale them. Zero vectors and NaN are refused either way. All are rescaled in float64 and kept as
   float32.
 * An id is a string or an integer; ``1`` and ``"1"`` are different ids.
+* What is kept can be read back at every door: strings are text that UTF-8 can write (no lone surrogates),
+  integers lie below `INTEGERS`, and a payload has at most `DEPTH` lists and dicts in one another.
 * A label is a string, an integer other than -1, or None. -1 and None in a calibration mean: not in
   the gallery.
 * A payload is a dict that JSON can hold; it comes back as JSON gives it back (tuples as lists).
@@ -29,6 +31,12 @@ from surefind.validation import UNIT_TOLERANCE, check_directed, check_matrix, ch
 
 NOT_ENROLLED = -1
 """The label of a query that has no match in the gallery; None means the same."""
+
+INTEGERS = 2**128
+"""Ids and labels that are integers lie between this and its negative: room for a UUID."""
+
+DEPTH = 100
+"""Lists and dicts within a payload's lists and dicts. Readers of JSON give up at 128 and more."""
 
 
 def read_vectors(
@@ -225,10 +233,27 @@ def _label(value: Any) -> Label:
 
 def _string_or_int(name: str, value: Any, expected: str) -> Id:
     if isinstance(value, str):
-        return str(value)
+        return _text(name, str(value))
     if isinstance(value, Integral) and not isinstance(value, bool | np.bool_):
-        return int(value)
+        if abs(int(value)) < INTEGERS:
+            return int(value)
+        expected = f"{expected}, and an integer must have at most {INTEGERS.bit_length() - 1} bits"
+        raise InputError(f"{expected}; got one of {int(value).bit_length()}.", field=name)
     raise InputError(f"{expected}; got {value!r}.", field=name)
+
+
+def _text(name: str, value: str) -> str:
+    """Require what UTF-8 can write, so that every file, log and answer can hold it."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} must be text; {value!a} has a lone surrogate at {error.start}, which no file in UTF-8 "
+            "can hold.",
+            field=name,
+            hint="Decode it with the encoding that it was written in.",
+        ) from error
+    return value
 
 
 def _payload(value: Any) -> str | None:
@@ -238,10 +263,27 @@ def _payload(value: Any) -> str | None:
         raise InputError(
             f"a payload must be a dict or None; got {type(value).__name__}.", field="payload"
         )
+    if _deeper(value, DEPTH):
+        raise InputError(
+            f"a payload may have {DEPTH} lists and dicts in one another; this one has more.",
+            field="payload",
+            hint="Flatten it, or keep it elsewhere under the id.",
+        )
     try:
-        return json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False)
+        if "\\ud" in text:  # a surrogate: half of a character, or a lone one
+            json.dumps(value, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise InputError(
             f"a payload must be what JSON can hold: {error}. Turn it into numbers, strings, lists, dicts.",
             field="payload",
         ) from error
+    return text
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Return whether lists and dicts go deeper than so many levels."""
+    if not isinstance(value, dict | list | tuple):
+        return False
+    within = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper(one, levels - 1) for one in within)

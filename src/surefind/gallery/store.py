@@ -17,7 +17,8 @@ last record into the gap. The folder must be on a local disk: processes share a 
 Damage is found on opening: SQLite checks its pages, and every row has a crc32. SQLite itself takes a broken
 entry of its write-ahead log for the log's end, and would forget what was acknowledged behind it; hence the
 count in ``lock``, which is written after each change: a database with fewer changes has lost some. The
-count is not waited for, so after a power failure it may lag behind, but it never runs ahead.
+count is not waited for, so after a power failure it may lag behind, but it never runs ahead. A change that
+failed is cut off the log's end, or it could come back.
 
 Nothing is pickled, and the schema is not trusted, so opening a gallery that somebody sent runs nothing.
 """
@@ -27,6 +28,7 @@ import json
 import os
 import shutil
 import sqlite3
+import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
@@ -55,6 +57,9 @@ PAGE = 8192
 
 CHECKPOINT, LOG = 1000, 2**26
 """Pages after which the write-ahead log is folded into the database, and the bytes that it then keeps."""
+
+LOG_HEADER, FRAME_HEADER = 32, 24
+"""Bytes before the first page in SQLite's write-ahead log, and before each page."""
 
 READ = 256
 """Rows read at a time: few enough that Python's garbage collector does not start in between, which would
@@ -283,10 +288,33 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
         connection.execute("COMMIT")
-    except BaseException:
+    except BaseException as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.Error):
+            _cut_log(connection)
         raise
+
+
+def _cut_log(connection: sqlite3.Connection) -> None:
+    """Cut off what a transaction that failed left at the end of the write-ahead log.
+
+    A disk may fail when everything was written and only waiting for it is left. SQLite rolls back then, but
+    whoever opens the database next finds a whole transaction in the log, and takes it for one that was
+    acknowledged. SQLite counts the frames that are valid in the file by which processes share the log, as
+    its documented format says (WAL-mode file format, 2.1): mxFrame at byte 16, the page size at 14.
+    """
+    file = connection.execute("PRAGMA database_list").fetchone()[2]
+    with suppress(sqlite3.Error, OSError, struct.error):
+        connection.execute("BEGIN IMMEDIATE")  # nobody else writes meanwhile
+        try:
+            with open(f"{file}-shm", "rb") as shared:
+                page, frames = struct.unpack("=HI", shared.read(20)[14:])
+            end = LOG_HEADER + frames * (FRAME_HEADER + (page if page > 1 else 65536))
+            if os.path.getsize(f"{file}-wal") > end:
+                os.truncate(f"{file}-wal", end)
+        finally:
+            connection.execute("ROLLBACK")
 
 
 def check_pages(connection: sqlite3.Connection) -> None:

@@ -29,9 +29,10 @@ from surefind.errors import InputError
 if TYPE_CHECKING:
     from surefind.apps.service.configuration import Configured
 
-GRACE, LAST = 3, 4.5
-"""Seconds that requests have to end when the service is stopped, and after which the process does."""
-CONNECTIONS = 1024
+LAST = 4.5
+"""Seconds after which the process ends when it is stopped, whatever it does."""
+BACKLOG = 1024
+"""Connections that the system holds until they are taken in."""
 Index = Literal["exact", "hnsw", "auto"]
 
 
@@ -99,10 +100,9 @@ def serve(
     Example: `surefind serve runs/digits --check`
     """
     try:
-        import uvicorn
-
         from surefind.apps.service.app import create_app
         from surefind.apps.service.configuration import configure
+        from surefind.apps.service.connections import guarded_config
         from surefind.apps.service.settings import check_listening
         from surefind.apps.service.telemetry import write_to_stderr
     except ModuleNotFoundError as error:
@@ -138,7 +138,7 @@ def serve(
         say(f"Open http://{shown}:{listening.getsockname()[1]}/ in a browser. Ctrl-C stops.")
         write_to_stderr()
         app = create_app(gallery, learner, settings=settings)
-        run_until_stopped(uvicorn, app, listening)
+        run_until_stopped(guarded_config(app, settings), listening)
     say("Stopped; everything that was acknowledged is kept.")
 
 
@@ -223,7 +223,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket on a port, 0 for a free one; refuse one that is taken or not allowed."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise InputError(
             f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose another with "
@@ -232,19 +232,12 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def run_until_stopped(uvicorn: Any, app: Any, listening: socket.socket) -> None:
+def run_until_stopped(config: Any, listening: socket.socket) -> None:
     """Serve until a signal arrives, and finish the requests that have begun, within some seconds."""
+    import uvicorn
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=GRACE,
-    )
-    server = uvicorn.Server(config)
+    server: Any = uvicorn.Server(config)
     stop = server.handle_exit
 
     def stopping(*signalled: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.staticfiles import StaticFiles
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from surefind.apps.service import (
     auditing,
@@ -41,6 +42,7 @@ from surefind.apps.service.messages import (
 )
 from surefind.apps.service.problems import described
 from surefind.apps.service.reference_page import reference_page
+from surefind.apps.service.routes import EncodedIds
 from surefind.apps.service.settings import WRITE, Allowed, Settings, allowed
 from surefind.apps.service.state import AppState, State
 from surefind.apps.service.telemetry import Recorder, log_event
@@ -92,9 +94,12 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     for router in (searches.router, *looking, *reviewing, about):
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    app.add_middleware(EncodedIds)
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Attendance)
     app.add_middleware(Recorder, metrics=state.metrics)
+    if settings.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
 
 

@@ -3,13 +3,15 @@
 Callers put items into the queue of a `Batcher`. One worker thread takes what has come, up to a limit, and
 does it in one call; while it works, more items gather for the next call. So a busy service has large
 batches and an idle one answers at once, or after ``wait`` seconds if that is given to let others join.
+If a call fails for a reason that nobody foresaw, its items are done again by halves, until the one that it
+fails for is alone: nobody's request fails for what somebody else sent.
 
 `search_together` is what the queue of searches does: the queries of many callers in one search, taken
 apart again. Labels and decisions come from as many neighbours as vote, whatever k is asked for, so that
 searching with the largest k of all and cutting gives each caller the same answer as searching alone.
-Queries with novelty and queries without are two searches, because a gallery takes all or none with it, and
-so are those that are watched and those that are not. A
-query that cannot be searched fails by itself, and does not spoil the others.
+Queries with novelty and queries without are two searches, because a gallery takes all or none with it; so
+are those with κ and without, of which it may refuse the latter, and those that are watched and those that
+are not. A query that cannot be searched fails by itself, and does not spoil the others.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from surefind.embeddings import Embeddings, kappa_from_json
-from surefind.errors import DegenerateError, InputError, RefusedError
+from surefind.errors import DegenerateError, InputError, RefusedError, SurefindError
 from surefind.gallery.answers import answer_records
 from surefind.gallery.engine import Id
 from surefind.gallery.gallery import Gallery
@@ -31,7 +33,7 @@ from surefind.validation import UNIT_TOLERANCE
 
 T = TypeVar("T")
 R = TypeVar("R")
-Vectors = Sequence[Sequence[float]]
+Vectors = Sequence[Sequence[float] | np.ndarray]
 HasPicture = Callable[[Id, Any], bool]
 """Whether there is a picture of the item with this id and payload."""
 
@@ -82,6 +84,17 @@ class Batcher(Generic[T, R]):
             await self._drain
         self._thread.shutdown()
 
+    def _isolated(self, items: list[T]) -> Sequence[R | Exception]:
+        try:
+            return self._run(items)
+        except SurefindError as error:  # foreseen, and everybody's
+            return [error] * len(items)
+        except Exception as error:
+            if len(items) == 1:
+                return [error]
+        half = len(items) // 2
+        return [*self._isolated(items[:half]), *self._isolated(items[half:])]
+
     async def _gather(self) -> None:
         # Requests that have reached the socket are read turn by turn of the loop. As long as each turn
         # brings some, they join, because a batch costs little more than one of its items.
@@ -105,7 +118,7 @@ class Batcher(Generic[T, R]):
             results: Sequence[Any]
             try:
                 items = [item for item, _ in batch]
-                results = await loop.run_in_executor(self._thread, self._run, items)
+                results = await loop.run_in_executor(self._thread, self._isolated, items)
             except Exception as error:  # it belongs to those who asked
                 results = [error] * len(batch)
             for (_, future), result in zip(batch, results, strict=True):
@@ -159,7 +172,7 @@ def search_together(
 ) -> list[Reply | Exception]:
     """Search for several callers at once; return a reply, or what is wrong with the query, for each."""
     found: dict[int, Reply | Exception] = {}
-    kinds = [(query.novelty is not None, query.watch) for query in queries]
+    kinds = [(q.novelty is not None, q.watch, None in q.kappa) for q in queries]
     for kind in sorted(set(kinds)):
         rows = [row for row, own in enumerate(kinds) if own == kind]
         alike = _search_alike(gallery, has_picture, [queries[row] for row in rows])

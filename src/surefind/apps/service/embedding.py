@@ -48,15 +48,20 @@ class ImageEmbedder:
         results: list[Embeddings | Exception] = [RuntimeError()] * len(images)
         for shape in {image.shape for image in images}:
             rows = [i for i, image in enumerate(images) if image.shape == shape]
-            try:
-                batch = np.stack([images[i] for i in rows])
-                found: Iterable[Embeddings | Exception] = self._pass(batch)
-            except (RuntimeError, InputError):  # if a layer cannot take it
-                sentence = f"the network cannot take an image of {shape[2]} × {shape[1]} pixels."
-                found = [RefusedError(422, sentence)] * len(rows)
-            for i, one in zip(rows, found, strict=True):
+            for i, one in zip(rows, self._alike([images[i] for i in rows]), strict=True):
                 results[i] = one
         return results
+
+    def _alike(self, images: list[np.ndarray]) -> Iterable[Embeddings | Exception]:
+        """Embed images of one size; one that the network cannot take does not fail the others."""
+        try:
+            return self._pass(np.stack(images))
+        except (RuntimeError, InputError):
+            if len(images) > 1:
+                return [one for image in images for one in self._alike([image])]
+        _, height, width = images[0].shape
+        sentence = f"the network cannot take an image like this, of {width} × {height} pixels."
+        return [RefusedError(422, sentence)]
 
     @torch.no_grad()
     def _pass(self, images: np.ndarray) -> Embeddings:

@@ -13,8 +13,10 @@ was given; a path that leads out of that folder leads nowhere.
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,7 @@ from typing import Any
 from PIL import Image
 
 from surefind.data.images import Frame, decode_image, full_frame
-from surefind.errors import InputError, RefusedError
-from surefind.files import write_atomically
+from surefind.errors import InputError, RefusedError, StorageError
 from surefind.gallery.engine import Id
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -111,17 +112,48 @@ class Thumbnails:
             self._seen.add(named)
         return named in self._seen
 
+    @contextmanager
+    def staged(self, picture: bytes) -> Iterator[Callable[[Id], None]]:
+        """Write a picture that gets its place when what it shows has been kept, and goes if that fails.
+
+        Yields:
+            What gives it its place, and cannot fail: rather than another picture, there is none then.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        beside = self._folder / f".{uuid.uuid4().hex}.tmp"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(picture)
+        except OSError as error:
+            with suppress(OSError):
+                beside.unlink()
+            raise StorageError(f"a picture cannot be kept: {error}. Make room.") from error
+
+        def place(id_: Id) -> None:
+            try:
+                os.replace(beside, self._path(_name(id_)))
+                self._known.add(_name(id_))
+            except OSError:
+                self.drop(id_)
+
+        try:
+            yield place
+        finally:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+
     def keep(self, id_: Id, picture: bytes) -> None:
         """Keep the picture of an item or a query."""
-        name = _name(id_)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._path(name), picture)
-        self._known.add(name)
+        with self.staged(picture) as place:
+            place(id_)
 
     def drop(self, id_: Id) -> None:
         """Forget the picture of an item."""
         self._known.discard(_name(id_))
-        self._path(_name(id_)).unlink(missing_ok=True)
+        with suppress(OSError):
+            self._path(_name(id_)).unlink(missing_ok=True)
 
     def read(self, id_: Id, payload: Any = None) -> bytes:
         """Read the picture of an item, a WebP file; its payload may name the image."""
@@ -137,10 +169,14 @@ class Thumbnails:
 
     def _source(self, payload: Any) -> Path | None:
         named = payload.get("path") if isinstance(payload, dict) else None
-        if self._images is None or not isinstance(named, str) or "\0" in named:
+        if self._images is None or not isinstance(named, str):
             return None
-        path = (self._images / named).resolve()
-        return path if path.is_relative_to(self._images) and path.is_file() else None
+        try:
+            path = (self._images / named).resolve()
+            return path if path.is_relative_to(self._images) and path.is_file() else None
+        except (OSError, ValueError, RuntimeError):
+            # Too long, not to be encoded, a loop of links: nothing that could be a file.
+            return None
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.webp"

@@ -1,12 +1,13 @@
 """Items: browse, look at, add, change, delete.
 
-An id in an address is a string. ``7`` in an address means the number 7 if that is in the gallery, or else
-the string "7"; ``kind`` decides where both are. What a change answered with success is on the disk; the
-calibration is renewed afterwards, in the background.
+An id in an address is a string, percent-encoded (`surefind.apps.service.routes`). ``7`` in an address means
+the number 7 if that is in the gallery, or else the string "7"; ``kind`` decides where both are. What a
+change answered with success is on the disk; the calibration is renewed afterwards, in the background.
 """
 
 import json
 import re
+from contextlib import suppress
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from fastapi import (
     File,
     Form,
     Header,
-    Path,
     Query,
     Response,
     UploadFile,
@@ -24,9 +24,11 @@ from fastapi import (
 from pydantic import TypeAdapter, ValidationError
 
 from surefind.apps.service import messages as wire
+from surefind.apps.service.bodies import body_described, json_body
 from surefind.apps.service.filters import Filter, read_filter, read_where
 from surefind.apps.service.listing import Listing, Order
-from surefind.apps.service.problems import described
+from surefind.apps.service.problems import described, invalid_sentence
+from surefind.apps.service.routes import GuardedRoute, PathId
 from surefind.apps.service.settings import Allowed, allowed, may_write
 from surefind.apps.service.state import AppState, State
 from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
@@ -34,9 +36,11 @@ from surefind.errors import RefusedError
 from surefind.gallery.answers import Item
 from surefind.gallery.engine import Id
 
-NUMBER = re.compile(r"-?\d{1,16}", re.ASCII)
+NUMBER = re.compile(r"-?\d{1,39}", re.ASCII)
 Upload = Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")]
-PathId = Annotated[str, Path(max_length=256)]
+NewItems = Annotated[wire.NewItems, Depends(json_body(wire.NewItems))]
+ItemChange = Annotated[wire.ItemChange, Depends(json_body(wire.ItemChange))]
+ItemIds = Annotated[wire.ItemIds, Depends(json_body(wire.ItemIds))]
 AskedKind = Annotated[wire.Kind | None, Query(description="What the id is, if both are there.")]
 AskedWhere = Annotated[
     str | None,
@@ -63,6 +67,7 @@ router = APIRouter(
     tags=["items"],
     dependencies=[Depends(allowed)],
     responses=described(400, 401, 403, 404, 408, 409, 413, 422, 429, 503, 504),
+    route_class=GuardedRoute,
 )
 
 
@@ -109,9 +114,14 @@ async def list_items(
     return await state.list(read)
 
 
-@router.post("", status_code=201, dependencies=[Depends(may_write)])
+@router.post(
+    "",
+    status_code=201,
+    dependencies=[Depends(may_write)],
+    openapi_extra=body_described(wire.NewItems),
+)
 async def add_items(
-    body: wire.NewItems, state: State, found: Allowed, key: IdempotencyKey = None
+    body: NewItems, state: State, found: Allowed, key: IdempotencyKey = None
 ) -> wire.Ids:
     """Add items with vectors of length 1: all of them, or none."""
     named = [item.id for item in body.items]
@@ -125,7 +135,7 @@ async def add_items(
 
     def add() -> list[Id]:
         _require_new(state, [i for i in named if i is not None])
-        mean = np.array([item.vector for item in body.items])
+        mean = np.stack([np.array(item.vector) for item in body.items])
         ids = state.gallery.add(
             _embeddings(mean, [item.kappa for item in body.items], novelty),
             ids=None if None in named else named,
@@ -161,12 +171,12 @@ async def add_image(
 
     def add() -> list[Id]:
         _require_new(state, new)
-        picture = state.picture(data)
-        ids = state.gallery.add(
-            embedding, ids=new or None, labels=[called], payload=[extra], groups=[taken]
-        )
+        with state.thumbnails.staged(state.picture(data)) as place:
+            ids = state.gallery.add(
+                embedding, ids=new or None, labels=[called], payload=[extra], groups=[taken]
+            )
+            place(ids[0])
         state.renewer.changed()
-        state.thumbnails.keep(ids[0], picture)
         return ids
 
     sent = json.dumps([named, called, extra, taken]).encode() + data
@@ -174,8 +184,12 @@ async def add_image(
     return wire.Ids(ids=ids)
 
 
-@router.post("/delete", dependencies=[Depends(may_write)])
-async def delete_items(body: wire.ItemIds, state: State) -> wire.Ids:
+@router.post(
+    "/delete",
+    dependencies=[Depends(may_write)],
+    openapi_extra=body_described(wire.ItemIds),
+)
+async def delete_items(body: ItemIds, state: State) -> wire.Ids:
     """Delete items: all of them, or none."""
 
     def delete() -> wire.Ids:
@@ -214,10 +228,11 @@ async def change_image(id: PathId, file: Upload, state: State, kind: AskedKind =
     embedding = await state.embed(data)
 
     def change() -> wire.Ids:
-        there, picture = _present(state, id, kind), state.picture(data)
-        state.gallery.update(embedding, ids=[there])
+        there = _present(state, id, kind)
+        with state.thumbnails.staged(state.picture(data)) as place:
+            state.gallery.update(embedding, ids=[there])
+            place(there)
         state.renewer.changed()
-        state.thumbnails.keep(there, picture)
         return wire.Ids(ids=[there])
 
     return await state.work(change)
@@ -238,9 +253,13 @@ async def one_item_head(id: PathId, state: State, kind: AskedKind = None) -> Res
     return without_body(Response(media_type="application/json"))
 
 
-@router.put("/{id:path}", dependencies=[Depends(may_write)])
+@router.put(
+    "/{id:path}",
+    dependencies=[Depends(may_write)],
+    openapi_extra=body_described(wire.ItemChange),
+)
 async def change_item(
-    id: PathId, body: wire.ItemChange, state: State, kind: AskedKind = None
+    id: PathId, body: ItemChange, state: State, kind: AskedKind = None
 ) -> wire.Ids:
     """Change an item; what is left out stays. A vector without κ or novelty has none that is known."""
     if body.vector is None and (body.kappa is not None or body.novelty is not None):
@@ -336,10 +355,16 @@ def _embeddings(mean: np.ndarray, kappa: list[float | None], novelty: list[float
 
 def _form(text: str | None, kind: Any) -> Any:
     """Read a form's field: JSON if that is a number, a string or null, or else the text itself."""
+    if text is None:
+        return None
+    value: Any = text
+    with suppress(ValueError, RecursionError):
+        read = json.loads(text)
+        value = read if read is None or type(read) in (int, str) else text
     try:
-        return None if text is None else TypeAdapter(kind).validate_python(json.loads(text))
-    except ValueError:
-        return text
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise RefusedError(422, invalid_sentence(error.errors())) from error
 
 
 def _payload(text: str | None) -> Any:

@@ -5,13 +5,13 @@ null where it is not known.
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    JsonValue,
     StrictBool,
     StrictFloat,
     StrictInt,
@@ -22,10 +22,20 @@ from pydantic import (
 LARGEST = 2**53 - 1
 """Up to here every program reads a JSON number as the same integer."""
 
+
+def _addressable(id_: str) -> str:
+    if id_ in (".", ".."):
+        raise ValueError("an id must not be '.' or '..': clients take these out of addresses")
+    return id_
+
+
 String = Annotated[StrictStr, Field(max_length=256)]
 Int = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)]
-ItemId = Annotated[String, Field(min_length=1)] | Int
+ItemId = Annotated[String, Field(min_length=1), AfterValidator(_addressable)] | Int
 ItemLabel = String | Int | None
+KeptId = StrictStr | StrictInt
+"""What an answer holds: a gallery that was not filled here may have longer ids and larger numbers."""
+KeptLabel = KeptId | None
 Group = Annotated[
     ItemLabel,
     Field(description="What it was taken from together with others: a video, a session."),
@@ -34,7 +44,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Vector = Annotated[list[Number], Field(min_length=2, max_length=16384)]
 Kappa = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 PValue = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Payload = dict[str, JsonValue] | None
+Payload = dict[str, Any] | None
 Scalar = (
     Annotated[StrictStr, Field(max_length=1024)]
     | StrictBool
@@ -73,12 +83,15 @@ class Message(BaseModel):
     """What a caller sends holds nothing unknown: a misspelt name is refused, not ignored."""
 
     model_config = ConfigDict(extra="forbid")
+    long_list: ClassVar[str | None] = None
+    """The field that may be so long that it is read piece by piece (`surefind.apps.service.bodies`)."""
 
 
 class VectorSearch(Message):
     """Queries that are embedded already."""
 
-    vectors: Annotated[list[Vector], Field(min_length=1)]
+    long_list = "vectors"
+    vectors: Annotated[list[Vector], Field(min_length=1, max_length=65536)]
     kappa: Annotated[list[Kappa] | None, Field(description="One per vector.")] = None
     novelty: Annotated[
         list[PValue] | None,
@@ -103,8 +116,8 @@ class VectorSearch(Message):
 class Neighbour(BaseModel):
     """An item that was found."""
 
-    id: ItemId
-    label: ItemLabel
+    id: KeptId
+    label: KeptLabel
     score: float
     kappa: float | None
     payload: Any
@@ -114,14 +127,14 @@ class Neighbour(BaseModel):
 class LabelProbability(BaseModel):
     """A label that the query may have."""
 
-    label: ItemLabel
+    label: KeptLabel
     probability: float = Field(description="By the neighbourhood alone.")
 
 
 class EvidenceItem(BaseModel):
     """An item that speaks for a label."""
 
-    id: ItemId
+    id: KeptId
     cosine: float
     payload: Any
     image: bool
@@ -136,7 +149,7 @@ class Evidence(LabelProbability):
 class Answered(BaseModel):
     """What the gallery says about a query."""
 
-    label: ItemLabel = Field(
+    label: KeptLabel = Field(
         description="The most probable label, which need not be the nearest item's; null if no "
         "neighbour has one, and in a filtered search."
     )
@@ -204,6 +217,7 @@ class NewItem(Message):
 class NewItems(Message):
     """Items to add: all of them, or none."""
 
+    long_list = "items"
     items: Annotated[list[NewItem], Field(min_length=1, max_length=1000)]
 
 
@@ -227,18 +241,18 @@ class ItemIds(Message):
 class Ids(BaseModel):
     """The ids of what was stored; it is on the disk."""
 
-    ids: list[ItemId]
+    ids: list[KeptId]
 
 
 class ItemView(BaseModel):
     """An item."""
 
-    id: ItemId
-    label: ItemLabel
+    id: KeptId
+    label: KeptLabel
     kappa: float | None
     novelty: float | None
     payload: Any
-    group: ItemLabel
+    group: KeptLabel
     image: bool
     confuses: int | None = None
     vector: list[float] | None = None
@@ -283,11 +297,11 @@ class Finding(BaseModel):
     """Something that is probably wrong with an item, or with two labels."""
 
     kind: Literal["mislabelled", "duplicate", "confusion", "unusable", "impostor"]
-    id: ItemId | None = Field(description="The item; null for a pair of labels.")
-    label: ItemLabel
+    id: KeptId | None = Field(description="The item; null for a pair of labels.")
+    label: KeptLabel
     image: bool = Field(description="Whether there is a picture of the item.")
-    other_id: ItemId | None = Field(description="Another item that has to do with it.")
-    other_label: ItemLabel = Field(
+    other_id: KeptId | None = Field(description="Another item that has to do with it.")
+    other_label: KeptLabel = Field(
         description="Its label; for a mislabelled item what the rest says."
     )
     other_image: bool
@@ -380,7 +394,7 @@ class DecidedView(BaseModel):
     id: str
     when: str
     verdict: Verdict
-    label: ItemLabel = Field(description="What the query is; null if it is not in the gallery.")
+    label: KeptLabel = Field(description="What the query is; null if it is not in the gallery.")
     by: str | None = Field(
         default=None, description="The name of the decider's token; null if it was not kept then."
     )
@@ -391,7 +405,7 @@ class HistoryEntry(DecidedView):
     """What a person said about which answer."""
 
     asked_when: str
-    answered: ItemLabel = Field(description="The label that was answered.")
+    answered: KeptLabel = Field(description="The label that was answered.")
     decision: Decision | None = Field(description="That was made about it by itself.")
     probability: float | None
     sampled: bool

@@ -36,7 +36,9 @@ def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def invalid_sentence(errors: Sequence[Any]) -> str:
     """Return what pydantic found: the place, not the value, for what a caller sent is not repeated."""
-    place = ".".join(str(part) for part in errors[0]["loc"]) or "body"
+    # A name may hold what UTF-8 cannot, and be as long as the body.
+    parts = (str(part)[:40].encode(errors="replace").decode() for part in errors[0]["loc"])
+    place = ".".join(parts) or "body"
     more = f" And {len(errors) - 1} more." if errors[1:] else ""
     return f"{place}: {errors[0]['msg']}.{more}"
 

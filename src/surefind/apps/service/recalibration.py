@@ -6,11 +6,15 @@ It is made on a copy of the gallery, so searches wait for moments only, and use 
 answered half by the old one. A calibration that cannot be made leaves the old one in place.
 """
 
+from typing import Annotated
+
 from fastapi import APIRouter, Depends
 
 from surefind.apps.service import messages as wire
+from surefind.apps.service.bodies import body_described, json_body
 from surefind.apps.service.problems import described
 from surefind.apps.service.reviews import read_reviews
+from surefind.apps.service.routes import GuardedRoute
 from surefind.apps.service.settings import allowed, may_write
 from surefind.apps.service.state import AppState, State
 from surefind.errors import InputError, RefusedError
@@ -19,7 +23,9 @@ router = APIRouter(
     tags=["reviews"],
     dependencies=[Depends(allowed)],
     responses=described(400, 401, 403, 408, 409, 413, 422, 429, 503, 504),
+    route_class=GuardedRoute,
 )
+Recalibration = Annotated[wire.Recalibration, Depends(json_body(wire.Recalibration))]
 
 
 @router.get("/v1/reviews/sample")
@@ -35,8 +41,12 @@ async def sample(state: State) -> wire.SampleView:
     )
 
 
-@router.post("/v1/calibration", dependencies=[Depends(may_write)])
-async def recalibrate(body: wire.Recalibration, state: State) -> wire.Recalibrated:
+@router.post(
+    "/v1/calibration",
+    dependencies=[Depends(may_write)],
+    openapi_extra=body_described(wire.Recalibration),
+)
+async def recalibrate(body: Recalibration, state: State) -> wire.Recalibrated:
     """Calibrate again with reviewed random checks, for the same target, or from the gallery's items."""
     return await state.keep(lambda: _recalibrated(state, body))
 

@@ -20,11 +20,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
 from pydantic_core import to_json
 
 from surefind.apps.service import batching
 from surefind.apps.service import messages as wire
+from surefind.apps.service.bodies import body_described, json_body
 from surefind.apps.service.filters import Filter, read_filter, search_filtered
 from surefind.apps.service.images import INSPECTED
 from surefind.apps.service.items import (
@@ -34,22 +34,28 @@ from surefind.apps.service.items import (
     asked_filter,
     picture_response,
 )
-from surefind.apps.service.problems import described, invalid_sentence
+from surefind.apps.service.problems import described
+from surefind.apps.service.routes import GuardedRoute
 from surefind.apps.service.settings import WRITE, Allowed, Caller, allowed, may_write
 from surefind.apps.service.state import AppState, State, state_of
-from surefind.errors import InputError, RefusedError
+from surefind.errors import InputError, RefusedError, SurefindError
 
 router = APIRouter(
     prefix="/v1/search",
     tags=["search"],
+    dependencies=[Depends(allowed)],
     responses=described(400, 401, 403, 408, 409, 413, 422, 429, 503, 504),
+    route_class=GuardedRoute,
 )
 reviews = APIRouter(
     prefix="/v1/reviews",
     tags=["reviews"],
     dependencies=[Depends(allowed)],
     responses=described(400, 401, 403, 404, 408, 409, 413, 422, 429, 503, 504),
+    route_class=GuardedRoute,
 )
+read_search = json_body(wire.VectorSearch)
+Verdict = Annotated[wire.Verdicts, Depends(json_body(wire.Verdicts))]
 
 
 class RequestRoute(APIRoute):
@@ -67,10 +73,7 @@ class RequestRoute(APIRoute):
 async def search_vectors(request: Request) -> Response:
     """Search with vectors of length 1, each with its κ and its novelty if they are known."""
     state, found = await state_of(request), await allowed(request)
-    try:
-        body = wire.VectorSearch.model_validate_json(await request.body())
-    except ValidationError as error:
-        raise RefusedError(422, invalid_sentence(error.errors())) from error
+    body = await read_search(request)
     most = state.settings.max_queries
     if len(body.vectors) > most:
         raise RefusedError(422, f"a request may hold {most} vectors at most.")
@@ -86,13 +89,12 @@ async def search_vectors(request: Request) -> Response:
     return await _answer(state, query, found, keep=body.keep, image=None)
 
 
-ASKED = {"schema": wire.VectorSearch.model_json_schema()}
 router.add_api_route(
     "/vector",
     search_vectors,
     methods=["POST"],
     response_model=wire.SearchAnswer,
-    openapi_extra={"requestBody": {"required": True, "content": {"application/json": ASKED}}},
+    openapi_extra=body_described(wire.VectorSearch),
     route_class_override=RequestRoute,
 )
 
@@ -166,11 +168,16 @@ def reason_name(reason: str) -> str:
 @reviews.get("/{id}/image", response_class=Response)
 async def review_image(id: Annotated[str, Path(max_length=64)], state: State) -> Response:
     """Return a small picture of a query that waits, as WebP."""
-    return picture_response(await state.work(lambda: state.thumbnails.read(f"review:{id}")))
+    return picture_response(await state.work(lambda: state.review_thumbnails.read(id)))
 
 
-@reviews.post("", status_code=201, dependencies=[Depends(may_write)])
-async def decide(body: wire.Verdicts, state: State, found: Allowed) -> wire.DecidedView:
+@reviews.post(
+    "",
+    status_code=201,
+    dependencies=[Depends(may_write)],
+    openapi_extra=body_described(wire.Verdicts),
+)
+async def decide(body: Verdict, state: State, found: Allowed) -> wire.DecidedView:
     """Accept (the answered label is right), reject (not in the gallery) or relabel (it is another one)."""
     relabelled = body.verdict == "relabel"
 
@@ -203,7 +210,10 @@ async def _answer(
         unsure = answer["decision"] == "review" and keep is True and found.leave == WRITE
         if sampled or unsure:
             question = answer | drawn | {"vector": vector.tolist(), "sampled": sampled}
-            answer["review"] = await state.work(functools.partial(_ask, state, question, image))
+            try:
+                answer["review"] = await state.work(functools.partial(_ask, state, question, image))
+            except (SurefindError, OSError) as error:  # the answer is there, and is not withheld
+                state.metrics.review_failed(error)
             answer["dropped"] = answer["review"] is None
     return _sent(reply, image)
 
@@ -247,7 +257,9 @@ def _ask(state: AppState, answer: dict[str, Any], image: bytes | None) -> str | 
     if state.reviews.waiting(sampled=sampled) >= state.settings.max_reviews:
         state.reviews.dropped += 1
         return None
-    id_ = state.reviews.ask(question)
-    if image is not None:
-        state.thumbnails.keep(f"review:{id_}", state.picture(image, INSPECTED))
+    if image is None:
+        return state.reviews.ask(question)
+    with state.review_thumbnails.staged(state.picture(image, INSPECTED)) as place:
+        id_ = state.reviews.ask(question)
+        place(id_)
     return id_

@@ -46,6 +46,9 @@ class Settings:
         rate: Requests a second and client, on average; 0 for no limit.
         burst: Requests that may come at once.
         seconds: Time for a request, and for its body to arrive.
+        max_connections: Most connections in all.
+        max_connections_each: Most connections of an address.
+        trusted_proxies: Addresses or networks of proxies, whose ``X-Forwarded-For`` names the client.
         max_batch: Most requests that are embedded or searched together.
         max_wait: Seconds that an image waits for others to be embedded with.
         max_waiting: Requests that may wait; later ones are sent away.
@@ -72,6 +75,9 @@ class Settings:
     rate: float | int = 200
     burst: int = 400
     seconds: float | int = 10
+    max_connections: int = 512
+    max_connections_each: int = 256
+    trusted_proxies: tuple[str, ...] = ()
     max_batch: int = 64
     max_wait: float | int = 0.002
     max_waiting: int = 1024
@@ -82,6 +88,9 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "max_queries", "burst", "max_batch", "max_waiting"):
             check_int(name, getattr(self, name), least=1)
+        for name in ("max_connections", "max_connections_each"):
+            check_int(name, getattr(self, name), least=1)
+        networks(self.trusted_proxies)
         check_int("max_reviews", self.max_reviews, least=0)
         if not 0 <= self.port <= 65535:
             raise InputError(f"port must lie from 0 to 65535; got {self.port!r}.", field="port")
@@ -113,6 +122,16 @@ class Settings:
         own = (("read", self.read_token, False), ("write", self.write_token, True))
         fixed = [Token.of(name, t, write=write) for name, t, write in own if t is not None]
         return Keyring(fixed, self.tokens)
+
+
+def networks(proxies: tuple[str, ...]) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """Return the networks of trusted proxies; an address is one of its own."""
+    try:
+        return [ipaddress.ip_network(name, strict=False) for name in proxies]
+    except ValueError as error:
+        raise InputError(
+            f"a trusted proxy must be an address or a network: {error}.", field="trusted_proxies"
+        ) from error
 
 
 def is_loopback(host: str) -> bool:

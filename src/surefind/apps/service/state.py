@@ -100,6 +100,9 @@ class AppState:
         self.draws = np.random.default_rng()  # for reviews, which must be independent of all else
         pictures = settings.folder / "thumbnails"
         self.thumbnails = Thumbnails(pictures, settings.images, settings.max_pixels)
+        # Apart from those of items, whose ids may be anything.
+        asked = settings.folder / "review-thumbnails"
+        self.review_thumbnails = Thumbnails(asked, None, settings.max_pixels)
         self._catalogue: Catalogue | None = None
         self._audit: tuple[str, Audit] | None = None
         self.metrics = Metrics(

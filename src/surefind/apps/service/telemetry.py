@@ -13,6 +13,7 @@ surefind_decisions_total{decision}          "none" without a calibration
 surefind_gate_total{gate}                   queries that came with a novelty, if there is a gate
 surefind_items, surefind_reviews_pending
 surefind_waiting{kind}                      requests that wait to be searched or embedded
+surefind_review_failures_total              queries that could not be kept for a person
 surefind_renewals_total, surefind_renewal_failures_total
 surefind_renewal_seconds                    of the last renewal
 surefind_follows_total, surefind_follow_failures_total      of a service that only reads
@@ -27,7 +28,8 @@ surefind_disk_free_bytes                    where the service's folder is
 process_*                                   CPU, memory and open files
 
 The moments of a service's life are lines of the log too: start, ready, stopping, stopped, calibration
-renewed, gallery followed, tokens reloaded. A renewal that fails has the kind and the place of the error.
+renewed, gallery followed, tokens reloaded. A renewal that fails has the kind and the place of
+the error, and so has a review that could not be kept.
 """
 
 import functools
@@ -146,6 +148,7 @@ class Metrics:
         Gauge(
             "reviews_dropped", "Queries for which there was no room to wait.", **own
         ).set_function(dropped)
+        self._unkept = Counter("review_failures", "Reviews that could not be kept.", **own)
         self._renewals = Counter("renewals", "Renewals of the calibration.", **own)
         self._failures = Counter("renewal_failures", "Renewals that failed.", **own)
         self._follows = Counter("follows", "Times that the gallery was read again.", **own)
@@ -196,6 +199,11 @@ class Metrics:
         self._decided(decision or "none")()
         if gate is not None:
             self._gated(gate)()
+
+    def review_failed(self, error: Exception) -> None:
+        """Count and log a query that could not be kept for a person."""
+        self._unkept.inc()
+        log_failure("review not kept", error)
 
     def renewed(self, seconds: float) -> None:
         """Count a renewal of the calibration."""

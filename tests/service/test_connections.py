@@ -1,0 +1,280 @@
+"""Floods that cost their senders little: silence, long headers, slow ones, bodies without a token."""
+
+import asyncio
+import json
+import socket
+import time
+from contextlib import ExitStack, suppress
+
+import httpx
+import numpy as np
+import pytest
+from service.live import live
+
+from surefind.apps.service import connections
+from surefind.apps.service.app import create_app
+from surefind.apps.service.settings import Settings
+from surefind.errors import InputError
+from surefind.gallery.gallery import Gallery
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with Gallery(path=tmp_path / "gallery") as gallery:
+        gallery.add(np.eye(3), ids=list("abc"))
+    return tmp_path / "gallery"
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Nobody waits for long."""
+    monkeypatch.setattr(connections, "IDLE", 0.5)
+    monkeypatch.setattr(connections, "TURN", 0.05)
+
+
+def connect(address, data=b"", source="127.0.0.1"):
+    host, port = address.removeprefix("http://").split(":")
+    raw = socket.create_connection((host, int(port)), timeout=60, source_address=(source, 0))
+    raw.sendall(data)
+    return raw
+
+
+def status(raw):
+    return int(raw.recv(65536).split()[1])
+
+
+def healthy(address, source="127.0.0.1"):
+    with connect(address, HEAD + b"\r\n", source) as raw:
+        return status(raw) == 200
+
+
+def trickle(raw, data):
+    for _ in range(2000):
+        raw.sendall(data)
+        time.sleep(0.02)
+
+
+def is_closed(raw):
+    try:
+        return raw.recv(1000) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_silent_connections_give_way_to_newcomers(folder):
+    with (
+        live(folder, None, max_connections=50, max_connections_each=50) as address,
+        ExitStack() as held,
+    ):
+        silent = [held.enter_context(connect(address)) for _ in range(120)]
+        for _ in range(3):
+            assert healthy(address)
+        assert is_closed(silent[0])  # the longest
+        silent[-1].sendall(HEAD + b"\r\n")
+        assert status(silent[-1]) == 200
+
+
+def test_an_address_takes_no_more_than_its_share(folder):
+    with (
+        live(folder, None, max_connections=40, max_connections_each=10) as address,
+        ExitStack() as held,
+    ):
+        other = held.enter_context(connect(address, source="127.0.0.2"))
+        silent = [held.enter_context(connect(address)) for _ in range(60)]
+        other.sendall(HEAD + b"\r\n")
+        assert status(other) == 200
+        assert healthy(address)
+        assert is_closed(silent[0])
+
+
+def test_a_trusted_proxy_may_have_more(folder):
+    limits = {"max_connections": 40, "max_connections_each": 5}
+    with (
+        live(folder, None, trusted_proxies=("127.0.0.0/8",), **limits) as address,
+        ExitStack() as held,
+    ):
+        many = [held.enter_context(connect(address)) for _ in range(30)]
+        many[0].sendall(HEAD + b"\r\n")
+        assert status(many[0]) == 200
+
+
+def test_where_everybody_is_busy_a_newcomer_is_sent_away(folder):
+    """Bodies are on their way, which is no silence until their time is over."""
+    begun = b"POST /v1/items HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{"
+    with live(folder, None, max_connections=5, seconds=30) as address, ExitStack() as held:
+        busy = [held.enter_context(connect(address, begun)) for _ in range(5)]
+        for _ in range(400):
+            with connect(address, HEAD + b"\r\n") as raw:
+                found = status(raw)
+            if found == 503:
+                break
+            time.sleep(0.05)
+        assert found == 503
+        for raw in busy:
+            raw.sendall(b'"items":1')
+            assert status(raw) == 422
+        assert healthy(address)
+
+
+@pytest.mark.parametrize("data", [b"", b"GET /heal", HEAD, HEAD + b"X: y\r\n"])
+def test_a_header_that_does_not_come_is_not_waited_for(folder, quick, data):
+    with live(folder, None) as address, connect(address, data) as raw:
+        assert is_closed(raw)
+        assert healthy(address)
+
+
+def test_a_header_that_trickles_is_not_waited_for(folder, quick):
+    with live(folder, None) as address, connect(address, HEAD) as raw:
+        with pytest.raises(ConnectionError):
+            trickle(raw, b"x")
+        assert healthy(address)
+
+
+def test_a_body_that_was_refused_is_not_waited_for(folder, quick):
+    head = b"POST /v1/items HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    with live(folder, None, write_token="writer") as address, connect(address, head) as raw:
+        assert status(raw) == 401
+        with pytest.raises(ConnectionError):
+            trickle(raw, b"x")
+
+
+def test_who_does_not_read_the_answer_is_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "PATIENCE", 1)
+    monkeypatch.setattr(connections, "TURN", 0.05)
+    with Gallery(path=tmp_path / "gallery") as gallery:
+        x = np.random.default_rng(0).normal(size=(1000, 1024))
+        gallery.add(x / np.linalg.norm(x, axis=1, keepdims=True))
+    ask = b"GET /v1/items?limit=1000&vectors=true HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with live(tmp_path / "gallery", None, seconds=10) as address, connect(address) as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.sendall(ask)
+        time.sleep(20)
+        seen = b""
+        with suppress(ConnectionResetError):
+            while part := raw.recv(2**20):
+                seen += part
+    assert len(seen) < 10**7  # not all of it
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"X: " + b"y" * 10**6, b"X: y\r\n" * 10**5, b"X" * 10**6 + b": y"],
+    ids=["value", "many", "name"],
+)
+def test_a_long_header_is_refused(folder, header):
+    with live(folder, None) as address:
+        with connect(address, HEAD) as raw:
+            try:
+                raw.sendall(header + b"\r\n\r\n")
+                assert status(raw) == 431
+            except ConnectionError:  # closed before all was sent
+                pass
+        with connect(address, HEAD) as raw:
+            raw.sendall(b"X: " + b"y" * 40_000 + b"\r\n\r\n")
+            assert status(raw) == 431
+        with connect(address, HEAD) as raw:
+            raw.sendall(b"X: " + b"y" * 20_000 + b"\r\n\r\n")
+            assert status(raw) == 200
+
+
+def test_a_long_address_and_a_long_trailer_are_refused(folder):
+    chunks = (
+        b"POST /v1/items HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    )
+    with live(folder, None) as address:
+        with connect(
+            address, b"GET /" + b"y" * 40_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        ) as raw:
+            assert status(raw) == 431
+        with connect(address, chunks) as raw, pytest.raises(ConnectionError):
+            trickle(raw, b"X: " + b"y" * 65536 + b"\r\n")
+        assert healthy(address)
+
+
+def test_a_body_in_small_chunks_is_no_long_header(folder):
+    body = json.dumps({"vectors": [[1, 0, 0]] * 200, "keep": False}).encode()
+    with live(folder, None) as address:
+        chunks = (body[n : n + 7] for n in range(0, len(body), 7))
+        assert httpx.post(f"{address}/v1/search/vector", content=chunks).status_code == 200
+
+
+def test_a_connection_is_used_again(folder):
+    with live(folder, None) as address, httpx.Client(base_url=address) as client:
+        for _ in range(20):
+            assert client.get("/healthz").status_code == 200
+        with connect(address, (HEAD + b"\r\n") * 3) as raw:
+            seen = b""
+            while seen.count(b"HTTP/1.1 200") < 3:
+                seen += raw.recv(65536)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/items"),
+        ("POST", "/v1/items/image"),
+        ("PUT", "/v1/items/a"),
+        ("PUT", "/v1/items/a/image"),
+        ("DELETE", "/v1/items/a"),
+        ("POST", "/v1/search/vector"),
+        ("POST", "/v1/search/image"),
+        ("POST", "/v1/reviews"),
+        ("POST", "/v1/calibration"),
+    ],
+)
+@pytest.mark.parametrize(("token", "expected"), [(None, 401), ("wrong", 401), ("reader", 403)])
+def test_nothing_of_a_body_is_read_before_the_token(tmp_path, method, path, token, expected):
+    settings = Settings(folder=tmp_path, read_token="reader", write_token="writer")
+    app = create_app(Gallery(), settings=settings)
+    if expected == 403 and "search" in path:
+        return  # readers may search
+    headers = {"content-type": "multipart/form-data; boundary=x"} if "image" in path else {}
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+    sent = []
+
+    async def receive():
+        raise AssertionError("the body was asked for")
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
+        "client": ("127.0.0.1", 1),
+    }
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == expected
+
+
+@pytest.mark.parametrize(
+    ("trusted", "expected"),
+    [((), [200, 429, 429]), (("testclient",), None), (("10.0.0.0/8",), None)],
+)
+def test_who_is_behind_a_proxy_counts_only_if_it_is_trusted(tmp_path, trusted, expected):
+    if trusted == ("testclient",):
+        with pytest.raises(InputError) as refused:
+            Settings(folder=tmp_path, trusted_proxies=trusted)
+        assert refused.value.field == "trusted_proxies"
+        return
+    settings = Settings(folder=tmp_path, rate=0.001, burst=1, trusted_proxies=trusted)
+    app = create_app(Gallery(), settings=settings)
+
+    async def ask(peer):
+        transport = httpx.ASGITransport(app, client=(peer, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            clients = ("1.1.1.1", "1.1.1.2", "1.1.1.2")
+            found = [
+                await client.get("/v1/gallery", headers={"X-Forwarded-For": c}) for c in clients
+            ]
+            return [answer.status_code for answer in found]
+
+    assert asyncio.run(ask("10.1.2.3")) == (expected or [200, 200, 429])
+    assert asyncio.run(ask("9.9.9.9")) == [200, 429, 429]
