@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from surefind.data.dataset import Dataset
     from surefind.data.preprocessing import Preprocessing
+    from surefind.decisions.decider import Decider
     from surefind.embeddings import Embeddings
     from surefind.errors import (
         DegenerateError,
@@ -59,6 +60,7 @@ _HOME = {
     "Audit": "gallery.findings",
     "Classes": "pairs.relations",
     "Dataset": "data.dataset",
+    "Decider": "decisions.decider",
     "DegenerateError": "errors",
     "DensePosterior": "posterior.structured",
     "Embeddings": "embeddings",
@@ -111,6 +113,7 @@ __all__ = [
     "Audit",
     "Classes",
     "Dataset",
+    "Decider",
     "DegenerateError",
     "DensePosterior",
     "Embeddings",

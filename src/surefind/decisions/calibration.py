@@ -41,6 +41,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Bool, Float
 
+from surefind.arrays import as_correct
 from surefind.decisions.decision import Decisions, ReasonLimits, decide, measure_limits
 from surefind.decisions.gate import Gate, GateCounts, read_novelty
 from surefind.decisions.groups import (
@@ -58,7 +59,6 @@ from surefind.decisions.risk import LIKELY, RiskCurve, least_accepted, more_quer
 from surefind.decisions.signals import Signals
 from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
-from surefind.metrics.inputs import as_correct
 
 FORMAT = 4
 LEAST_QUERIES = 20

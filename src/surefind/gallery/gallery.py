@@ -378,7 +378,7 @@ class Gallery:
             )
             if watch and calibration is not None and not stale:
                 self._kept.watch.see(known, novelty)
-        return answers_of(found, kappa, novelty, rank, stale=stale, **known)
+        return answers_of(found, kappa, novelty, rank, stale=stale, **vars(known))
 
     def calibrate(
         self,

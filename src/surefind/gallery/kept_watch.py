@@ -14,12 +14,12 @@ since, at most `EVERY` queries. A gallery that is open for reading keeps it in m
 import copy
 import warnings
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from surefind.decisions.drift import Watch, WatchReport
+from surefind.decisions.verdicts import Verdicts
 from surefind.errors import InputError, StorageError
 from surefind.gallery.engine import Engine
 
@@ -66,13 +66,13 @@ class KeptWatch:
         """Go on with another watch, which was kept already."""
         self._watch, self._unkept = watch, 0
 
-    def see(self, known: dict[str, Any], novelty: Float[np.ndarray, " q"] | None) -> None:
-        """Take in decided queries: what `surefind.gallery.calibration_record.answered` said of them."""
-        if self._watch is None:
+    def see(self, verdicts: Verdicts, novelty: Float[np.ndarray, " q"] | None) -> None:
+        """Take in decided queries."""
+        probability = verdicts.probability
+        if self._watch is None or probability is None:
             return
-        gate, probability = known["gate"], known["probability"]
-        if gate is not None:
-            probability = np.where(gate == "pass", probability, np.nan)
+        if verdicts.gate is not None:
+            probability = np.where(verdicts.gate == "pass", probability, np.nan)
         before = self._watch.report.alarm
         after = self._watch.see(novelty, probability, datetime.now().astimezone()).alarm
         self._unkept += len(probability)
