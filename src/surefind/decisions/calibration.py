@@ -284,7 +284,7 @@ class Calibration:
 
 @cache
 def _adapter() -> Any:
-    return require("pydantic", "read a stored calibration", extra="gallery").TypeAdapter(
+    return require("pydantic", "read a stored calibration", extra="decisions").TypeAdapter(
         Calibration
     )
 

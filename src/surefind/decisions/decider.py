@@ -57,6 +57,7 @@ from surefind.decisions.label_posterior import (
     label_posterior,
 )
 from surefind.decisions.verdicts import Verdicts, candidate_labels, judge, signals_of
+from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
 from surefind.files import write_atomically
 
@@ -240,6 +241,7 @@ class Decider:
         Raises:
             DegenerateError: If nothing was found, or there are too few queries.
         """
+        require("scipy", "fit a decider", extra="decisions")
         near, codes = _read(distances, labels)
         unit = 1.0
         if self.metric == "distance":
