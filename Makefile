@@ -1,25 +1,30 @@
 # make demo: see what it is for. make check: format, lint, types and the quick tests, for the working day.
 # make test: everything a change must pass.
 # make e2e: the service's page in a real Chromium. make docs: the site, in build/site.
+# make databases: decisions on what real vector databases return; it installs them.
 # make bench: the measurements that need no data folder and have no result yet in benchmarks/results.
 PYTHON ?= python3
 BIN := .venv/bin
 NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surefind needs Python 3.11 or newer; this is %d.%d. Name another one: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 
-.PHONY: demo check test lint e2e docs format bench clean
+.PHONY: demo check test lint e2e databases docs format bench clean
 
 demo: .venv/demo
 	$(BIN)/surefind demo --out build/demo
 
 check: lint
-	$(BIN)/pytest -q -n auto --dist loadfile -m "not slow and not e2e"
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not slow and not e2e and not databases"
 
 test: lint
-	$(BIN)/pytest -q -n auto --dist loadfile -m "not e2e"
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not e2e and not databases"
 
 e2e: .venv/ready
 	command -v chromium >/dev/null || (apt-get update && apt-get install -y chromium)
 	$(BIN)/pytest -q -m e2e tests/e2e
+
+databases: .venv/ready
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[databases]'
+	$(BIN)/pytest -q -m databases tests/databases
 
 docs: .venv/ready
 	$(BIN)/mkdocs build --strict

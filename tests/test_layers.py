@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "src" / "surefind"
 STAGES = [
-    *("errors", "validation", "files", "dependencies", "embeddings"),
+    *("errors", "validation", "tensor_validation", "arrays", "files", "dependencies", "embeddings"),
     *("pairs", "data", "models", "metrics", "retrieval", "curvature", "posterior", "novelty"),
     *("learning", "estimators", "decisions", "gallery", "evaluation"),
     *("apps.demo", "apps.service", "apps.client", "apps.cli"),

@@ -21,7 +21,7 @@ PROMISED = {
     ),
     *("spherical_moments", "vmf_concentration", "vmf_log_normalizer", "vmf_match_score"),
     *("Embeddings", "HeadPosterior", "Encoder", "Dataset", "MetricLearner", "load", "metrics"),
-    "Gallery",
+    *("Gallery", "Decider"),
 }
 """The fixed names: they are never renamed or taken away."""
 MORE = {

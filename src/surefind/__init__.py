@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from surefind.data.dataset import Dataset
     from surefind.data.preprocessing import Preprocessing
+    from surefind.decisions.decider import Decider
     from surefind.embeddings import Embeddings
     from surefind.errors import (
         DegenerateError,
@@ -63,6 +64,7 @@ _HOME = {
     "Classes": "pairs.relations",
     "Client": "apps.client.client",
     "Dataset": "data.dataset",
+    "Decider": "decisions.decider",
     "DegenerateError": "errors",
     "DensePosterior": "posterior.structured",
     "Embeddings": "embeddings",
@@ -116,6 +118,7 @@ __all__ = [
     "Audit",
     "Classes",
     "Dataset",
+    "Decider",
     "DegenerateError",
     "DensePosterior",
     "Embeddings",

@@ -32,7 +32,8 @@ from surefind.errors import DegenerateError, InputError
 from surefind.pairs.blocks import blocks
 from surefind.pairs.losses import pair_weights
 from surefind.pairs.relations import Labels, Relation, as_relation
-from surefind.validation import check_choice, check_directed, check_matrix, check_positive
+from surefind.tensor_validation import check_directed, check_matrix
+from surefind.validation import check_choice, check_positive
 
 FEATURE_ELEMENTS = 1 << 22
 """Numbers of features read at a time: 16 MB in float32."""

@@ -32,13 +32,8 @@ from surefind.curvature.outputs import (
     output_hessians_of_targets,
 )
 from surefind.errors import InputError
-from surefind.validation import (
-    check_choice,
-    check_directed,
-    check_finite,
-    check_float,
-    check_matrix,
-)
+from surefind.tensor_validation import check_directed, check_finite, check_float, check_matrix
+from surefind.validation import check_choice
 
 Approximation = Literal["fixed", "positive", "full"]
 APPROXIMATIONS = get_args(Approximation)

@@ -1,6 +1,7 @@
 """Which label a query has, when that may be called a match, and when a person should look."""
 
 from surefind.decisions.calibration import Calibration, calibrate
+from surefind.decisions.decider import Decider
 from surefind.decisions.decision import Decisions
 from surefind.decisions.drift import Alarm, Watch, WatchReport
 from surefind.decisions.gate import Gate, GateCounts
@@ -17,12 +18,14 @@ from surefind.decisions.label_posterior import (
 from surefind.decisions.probability import Contribution, Contributions
 from surefind.decisions.risk import RiskCurve
 from surefind.decisions.signals import Signals, neighbour_signals
+from surefind.decisions.verdicts import Verdicts
 
 __all__ = [
     "Alarm",
     "Calibration",
     "Contribution",
     "Contributions",
+    "Decider",
     "Decisions",
     "Gate",
     "GateCounts",
@@ -33,6 +36,7 @@ __all__ = [
     "OperatingPoint",
     "RiskCurve",
     "Signals",
+    "Verdicts",
     "Votes",
     "Watch",
     "WatchReport",

@@ -42,6 +42,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Bool, Float
 
+from surefind.arrays import as_correct
 from surefind.decisions.decision import Decisions, ReasonLimits, decide, measure_limits
 from surefind.decisions.gate import Gate, GateCounts, read_novelty
 from surefind.decisions.groups import (
@@ -59,7 +60,6 @@ from surefind.decisions.risk import LIKELY, RiskCurve, least_accepted, more_quer
 from surefind.decisions.signals import KAPPA_RANGE, Signals
 from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
-from surefind.metrics.inputs import as_correct
 
 FORMAT = 5
 LEAST_QUERIES = 20
@@ -293,7 +293,7 @@ class Calibration:
 
 @cache
 def _adapter() -> Any:
-    return require("pydantic", "read a stored calibration", extra="gallery").TypeAdapter(
+    return require("pydantic", "read a stored calibration", extra="decisions").TypeAdapter(
         Calibration
     )
 

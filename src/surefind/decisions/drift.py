@@ -64,8 +64,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
+from surefind.arrays import as_array
 from surefind.errors import DegenerateError, Hint, InputError
-from surefind.metrics.inputs import as_array
 from surefind.validation import check_int
 
 FORMAT = 1

@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from surefind.arrays import as_scores
 from surefind.decisions.risk import lower_bound
 from surefind.errors import Hint, InputError
-from surefind.metrics.inputs import as_scores
 
 UNLIKE = "unlike anything seen"
 UNUSUAL = "unusual input"

@@ -59,6 +59,7 @@ Axes: ``q`` queries, ``k`` neighbours, ``c`` candidates.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -349,6 +350,23 @@ def fit_label_model(
         len(unknown),
         None if nats is None else float(nats),
     )
+
+
+def label_numbers(labels: np.ndarray) -> tuple[Int[np.ndarray, "..."], list[Any]]:
+    """Number labels in the order in which they come; None is -1.
+
+    Args:
+        labels: An array of any shape.
+
+    Returns:
+        The numbers, and the labels that these stand for.
+    """
+    listed = labels.ravel().tolist()
+    names = [name for name in dict.fromkeys(listed) if name is not None]
+    code: dict[Any, int] = {name: number for number, name in enumerate(names)}
+    code[None] = -1
+    numbers = np.fromiter(map(code.__getitem__, listed), np.int64, len(listed))
+    return numbers.reshape(labels.shape), names
 
 
 def sigmoid(logit: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:

@@ -56,7 +56,6 @@ from jaxtyping import Bool, Float, Int
 
 from surefind.decisions.label_posterior import sigmoid
 from surefind.decisions.signals import Signals
-from surefind.metrics import auroc
 
 KNOTS = 33
 EDGES = (-2.0, -1.25, -0.65, 0.0, 0.65, 1.25, 2.0)
@@ -411,6 +410,8 @@ def measure_contributions(
     Returns:
         The figures.
     """
+    from surefind.metrics import auroc  # with it comes PyTorch, which deciding does not need
+
     chosen = rng.permutation(len(right))[:MOST_QUERIES]
     if right[chosen].all() or not right[chosen].any():
         chosen = np.arange(len(right))

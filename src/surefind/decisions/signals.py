@@ -24,9 +24,9 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
+from surefind.arrays import as_array, as_scores
 from surefind.decisions.label_posterior import LabelPosterior
 from surefind.errors import InputError
-from surefind.metrics.inputs import as_array, as_scores
 
 MARGIN_CAP = float(np.pi)
 """The largest distance of two directions, by angle or by chord."""

@@ -21,7 +21,8 @@ from torch import Generator, Tensor
 from torch.nn.functional import conv2d, pad
 
 from surefind.errors import InputError
-from surefind.validation import check_finite, check_float, check_fraction
+from surefind.tensor_validation import check_finite, check_float
+from surefind.validation import check_fraction
 
 STRENGTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 BLUR_FRACTION = 1 / 8

@@ -31,15 +31,16 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from surefind.decisions.calibration import Calibration, calibrate, held_out_probability
-from surefind.decisions.label_posterior import LabelModel, LabelPosterior, Votes, label_posterior
+from surefind.decisions.label_posterior import LabelModel, label_posterior
 from surefind.decisions.probability import Contributions
-from surefind.decisions.signals import KAPPA_RANGE, Signals, neighbour_signals
+from surefind.decisions.signals import Signals
+from surefind.decisions.verdicts import Verdicts, candidate_labels, judge, signals_of
 from surefind.errors import Hint, InputError, StaleError
 from surefind.gallery.calibration_queries import CalibrationQueries, given
 from surefind.gallery.engine import Engine, Id, Label, Metadata
 from surefind.gallery.label_fit import VOTERS, LabelFit, votes_of
 from surefind.gallery.neighbourhoods import Neighbourhoods
-from surefind.gallery.ranking import Found, objects, take_rows
+from surefind.gallery.ranking import Found, objects
 from surefind.gallery.seal import sealed, unsealed
 
 METADATA = "calibration"
@@ -255,12 +256,12 @@ def ask(
     for (q, number), times in gone.items():
         sizes[q, votes.labels[q] == number] -= times
     posterior = label_posterior(replace(votes, sizes=np.maximum(sizes, 1)), model)
-    answer = answered_labels(posterior, found.labels)[:, 0]
+    answer = candidate_labels(posterior, votes, names)[:, 0]
     truth, counts = objects(queries.labels, (len(queries),)), engine.label_counts()
     enrolled = are_enrolled(engine, queries, hoods)
     absent = given(queries.labels) & ~np.array([label in counts for label in queries.labels])
     return Asked(
-        signals_of(found, queries.kappa, votes, posterior),
+        signals_of(votes, found.gaps[:, : votes.scores.shape[1]], queries.kappa, posterior),
         answer,
         enrolled & np.asarray(answer == truth, dtype=bool),
         enrolled,
@@ -360,7 +361,7 @@ def answered(
     model: LabelModel,
     calibration: Calibration | None,
     groups: Any,
-) -> dict[str, Any]:
+) -> Verdicts:
     """Say which labels the queries have and, with a calibration, decide about them.
 
     Args:
@@ -374,31 +375,13 @@ def answered(
         groups: The group of each query, if the calibration had groups.
 
     Returns:
-        What `surefind.gallery.answers.Answers` has beside the neighbours.
+        One verdict a query.
     """
-    votes, _ = votes_of(found, kappa, dim, model, engine)
-    posterior = label_posterior(votes, model)
-    names = answered_labels(posterior, found.labels)
-    known = {
-        "label": names[:, 0],
-        "candidates": names,
-        "label_probability": posterior.probability,
-        "none": posterior.none,
-    }
-    if calibration is None:
-        return known
-    _check_kappa(calibration, kappa)
-    signals = signals_of(found, kappa, votes, posterior)
-
-    def rivals(query: int) -> str:
-        # Among the labels: how many are enrolled is another question than which of them it is.
-        among = posterior.probability[query] / max(1 - float(posterior.none[query]), 1e-300)
-        listed = zip(among[:2].tolist(), names[query, :2], strict=True)
-        return ", ".join(f"{p:.2f} {name}" for p, name in listed if p)
-
-    decided = calibration.decide(signals, groups, novelty=novelty, rivals=rivals)
-    unanswered = np.array([name is None for name in names[:, 0]])
-    return known | vars(decided.without(unanswered) if unanswered.any() else decided)
+    if calibration is not None:
+        _check_kappa(calibration, kappa)
+    votes, names = votes_of(found, kappa, dim, model, engine)
+    gaps = found.gaps[:, : votes.scores.shape[1]]
+    return judge(votes, gaps, names, kappa, model, calibration, novelty=novelty, groups=groups)
 
 
 def _check_kappa(calibration: Calibration, kappa: Float[np.ndarray, " q"]) -> None:
@@ -422,21 +405,3 @@ def _check_kappa(calibration: Calibration, kappa: Float[np.ndarray, " q"]) -> No
                 "Send kappa, one number for each vector.",
             ),
         )
-
-
-def answered_labels(posterior: LabelPosterior, labels: np.ndarray) -> np.ndarray:
-    """Return the candidates' labels (q, c) as the user gave them; None where there are fewer."""
-    there = posterior.candidates >= 0
-    names = take_rows(labels, np.maximum(posterior.candidates, 0))
-    names[~there] = None
-    return names
-
-
-def signals_of(
-    found: Found, kappa: Float[np.ndarray, " q"], votes: Votes, posterior: LabelPosterior
-) -> Signals:
-    """Compute each query's signals from its neighbours."""
-    distances = np.sqrt(2 * found.gaps[:, : votes.scores.shape[1]])
-    there = np.isfinite(votes.scores)
-    distances = np.where(there, distances, np.inf)
-    return neighbour_signals(np.maximum(kappa, KAPPA_RANGE[0]), distances, votes.labels, posterior)

@@ -454,7 +454,7 @@ class Gallery:
             known = answered(
                 self._engine, found, kappa, novelty, queries.shape[1], model, calibration, groups
             )
-            answers = answers_of(found, kappa, novelty, rank, stale=stale, **known)
+            answers = answers_of(found, kappa, novelty, rank, stale=stale, **vars(known))
             if watch and calibration is not None and not stale:
                 self._kept.watch.see(known, novelty)
         return answers

@@ -27,7 +27,12 @@ from torch import Tensor
 from surefind.embeddings import Embeddings
 from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Id, Label
-from surefind.validation import UNIT_TOLERANCE, check_directed, check_matrix, check_unit_rows
+from surefind.tensor_validation import (
+    UNIT_TOLERANCE,
+    check_directed,
+    check_matrix,
+    check_unit_rows,
+)
 
 NOT_ENROLLED = -1
 """The label of a query that has no match in the gallery; None means the same."""

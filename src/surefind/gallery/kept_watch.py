@@ -18,12 +18,12 @@ import copy
 import time
 import warnings
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from surefind.decisions.drift import Watch, WatchReport
+from surefind.decisions.verdicts import Verdicts
 from surefind.errors import InputError, StorageError
 from surefind.gallery.engine import Engine
 
@@ -79,13 +79,13 @@ class KeptWatch:
         """Go on with what another one of the same calibration has seen."""
         self._watch, self._unkept = other._watch, other._unkept
 
-    def see(self, known: dict[str, Any], novelty: Float[np.ndarray, " q"] | None) -> None:
-        """Take in decided queries: what `surefind.gallery.calibration_record.answered` said of them."""
-        if self._watch is None:
+    def see(self, verdicts: Verdicts, novelty: Float[np.ndarray, " q"] | None) -> None:
+        """Take in decided queries."""
+        probability = verdicts.probability
+        if self._watch is None or probability is None:
             return
-        gate, probability = known["gate"], known["probability"]
-        if gate is not None:
-            probability = np.where(gate == "pass", probability, np.nan)
+        if verdicts.gate is not None:
+            probability = np.where(verdicts.gate == "pass", probability, np.nan)
         now = time.monotonic()
         if not self._waiting:
             self._since = now

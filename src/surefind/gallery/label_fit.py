@@ -25,7 +25,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from surefind.decisions.label_posterior import LabelModel, Votes, fit_label_model, label_losses
+from surefind.decisions.label_posterior import (
+    LabelModel,
+    Votes,
+    fit_label_model,
+    label_losses,
+    label_numbers,
+)
 from surefind.decisions.probability import BEYOND_CHANCE
 from surefind.gallery.engine import Engine, Label, Metadata
 from surefind.gallery.ranking import Found, match_scores, objects
@@ -129,16 +135,6 @@ def votes_of(
     # Another writer may have added a label that was not counted yet.
     sizes = np.array([*(max(counts.get(name, 1), 1) for name in names), 1])
     return Votes(scores, codes, sizes[codes], len(engine) - gaps.shape[1]), names
-
-
-def label_numbers(labels: np.ndarray) -> tuple[Int[np.ndarray, "..."], list[Label]]:
-    """Number labels in the order in which they come; None is -1."""
-    listed = labels.ravel().tolist()
-    names = [name for name in dict.fromkeys(listed) if name is not None]
-    code: dict[Label, int] = {name: number for number, name in enumerate(names)}
-    code[None] = -1
-    numbers = np.fromiter(map(code.__getitem__, listed), np.int64, len(listed))
-    return numbers.reshape(labels.shape), names
 
 
 @dataclass(frozen=True, eq=False)

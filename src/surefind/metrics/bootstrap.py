@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from surefind.arrays import as_array, as_scores
 from surefind.errors import DegenerateError, InputError
-from surefind.metrics.inputs import as_array, as_scores
 from surefind.validation import check_int
 
 BLOCK = 2**22

@@ -34,8 +34,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from surefind.arrays import as_correct, as_scores
 from surefind.errors import DegenerateError, InputError
-from surefind.metrics.inputs import as_correct, as_scores
 from surefind.validation import check_fraction
 
 FRACTIONS = 100

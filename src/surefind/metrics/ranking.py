@@ -29,9 +29,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
+from surefind.arrays import as_array, label_codes
 from surefind.errors import DegenerateError, Hint, InputError
-from surefind.metrics.inputs import as_array, label_codes
-from surefind.validation import check_int, check_matrix, check_positive
+from surefind.tensor_validation import check_matrix
+from surefind.validation import check_int, check_positive
 
 BLOCK = 2**22
 """Distances held at once when positions are compared: 32 MB."""

@@ -44,7 +44,8 @@ from torch import Tensor
 
 from surefind.pairs.blocks import inside_margin
 from surefind.pairs.relations import Labels, Relation, as_relation
-from surefind.validation import check_fraction, check_matrix, check_positive, check_unit_rows
+from surefind.tensor_validation import check_matrix, check_unit_rows
+from surefind.validation import check_fraction, check_positive
 
 
 def pair_targets(

@@ -29,7 +29,8 @@ from surefind.posterior.contract import SpectralPosterior, Spectrum, check_featu
 from surefind.posterior.evidence import Evidence
 from surefind.posterior.precision import check_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
-from surefind.validation import check_int, check_matrix
+from surefind.tensor_validation import check_matrix
+from surefind.validation import check_int
 
 SQUARES = 1 << 19
 """Squared features held at a time: 2 MB in float32."""

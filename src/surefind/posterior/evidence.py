@@ -17,7 +17,8 @@ from torch import Tensor
 
 from surefind.errors import DegenerateError, InputError
 from surefind.posterior.precision import clip_negative
-from surefind.validation import check_float, check_matrix, check_positive
+from surefind.tensor_validation import check_float, check_matrix
+from surefind.validation import check_positive
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from surefind.errors import DegenerateError, InputError
-from surefind.validation import check_finite, check_positive
+from surefind.tensor_validation import check_finite
+from surefind.validation import check_positive
 
 
 def laplace_precision(

@@ -27,7 +27,8 @@ from surefind.posterior.diagonal import normal
 from surefind.posterior.evidence import Evidence
 from surefind.posterior.precision import check_precision, clip_negative
 from surefind.posterior.projection import gaussian_embeddings, unit
-from surefind.validation import check_finite, check_int, check_matrix
+from surefind.tensor_validation import check_finite, check_matrix
+from surefind.validation import check_int
 
 
 @dataclass(frozen=True, eq=False)

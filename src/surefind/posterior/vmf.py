@@ -37,7 +37,8 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.validation import check_float, check_int
+from surefind.tensor_validation import check_float
+from surefind.validation import check_int
 
 DEBYE_TERMS = 9
 DEBYE_ORDER = 24

@@ -36,7 +36,8 @@ from torch import Tensor
 
 from surefind.embeddings import as_tensor
 from surefind.errors import DegenerateError, InputError
-from surefind.validation import check_int, check_matrix, check_unit_rows
+from surefind.tensor_validation import check_matrix, check_unit_rows
+from surefind.validation import check_int
 
 ROWS = 256
 """Queries of a block; for more than one block the gallery is transposed, for faster products."""

@@ -29,7 +29,7 @@ from surefind.gallery.answers import answer_records
 from surefind.gallery.engine import Id
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.items import read_vectors
-from surefind.validation import UNIT_TOLERANCE
+from surefind.tensor_validation import UNIT_TOLERANCE
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""Inputs of metrics as checked NumPy arrays: tensors of any device, arrays and plain lists alike.
+"""Numbers and labels as checked NumPy arrays: tensors of any device, arrays and plain lists alike.
 
 Scores keep their order when they become float64, whatever they came as. NaN is refused everywhere:
 it has no place in a ranking. Infinity is a score like any other (a direction that is unknown has
@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from surefind.errors import DegenerateError, InputError
 
 
 def as_array(value: Any) -> np.ndarray:
     """Return a tensor's, an array's or a list's values as a NumPy array."""
-    if isinstance(value, Tensor):
+    if hasattr(value, "detach"):  # a tensor; PyTorch need not be there
         value = value.detach().cpu()
-        return np.asarray(value if value.dtype.itemsize > 2 or _whole(value) else value.float())
+        whole = not value.dtype.is_floating_point
+        return np.asarray(value if value.dtype.itemsize > 2 or whole else value.float())
     return np.asarray(value)
 
 
@@ -140,7 +140,3 @@ def label_codes(
         )
     codes = np.unique(np.concatenate([queries, gallery]), return_inverse=True)[1]
     return codes[: len(queries)], codes[len(queries) :]
-
-
-def _whole(value: Tensor) -> bool:
-    return not value.dtype.is_floating_point

@@ -1,0 +1,255 @@
+"""Decisions on neighbours from any database: one promise, whatever the numbers are called."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import surefind as sf
+from surefind.decisions.decider import METRICS
+
+ENROLLED, LABELS, K = 60, 80, 30
+
+
+def world(queries, seed=0, *, spread=0.8, dim=24):
+    """Return cosines, labels and truth of queries, a quarter of them of labels that are not enrolled."""
+    rng = np.random.default_rng([7, seed])
+    means = np.random.default_rng(3).normal(size=(LABELS, dim))
+    own = np.repeat(np.arange(ENROLLED), 15)
+    items = unit(means[own] + spread * np.random.default_rng(4).normal(size=(len(own), dim)))
+    asked = rng.integers(LABELS, size=queries)
+    vectors = unit(means[asked] + spread * rng.normal(size=(queries, dim)))
+    cosines = vectors @ items.T
+    near = np.argsort(-cosines, axis=1)[:, :K]
+    truth = [f"p{a}" if a < ENROLLED else None for a in asked.tolist()]
+    names = np.array([f"p{label}" for label in own], dtype=object)
+    return np.take_along_axis(cosines, near, axis=1), names[near], truth
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def decider():
+    return sf.Decider(max_wrong=0.05).fit(*world(900))
+
+
+def returned(metric, cosines):
+    """What a database of that metric returns for unit vectors."""
+    return {
+        "cosine": cosines,
+        "cosine-distance": 1 - cosines,
+        "negative-cosine": -cosines,
+        "euclidean": np.sqrt(2 - 2 * cosines),
+        "squared-euclidean": 2 - 2 * cosines,
+        "elasticsearch": (1 + cosines) / 2,
+    }[metric]
+
+
+@pytest.mark.parametrize("metric", [name for name in METRICS if name != "distance"])
+def test_unit_vectors_get_the_same_decisions_whatever_the_metric(metric, decider):
+    cosines, labels, truth = world(900)
+    other = sf.Decider(metric, max_wrong=0.05).fit(returned(metric, cosines), labels, truth)
+    later, names, _ = world(200, 1)
+    expected, found = decider.decide(later, names), other.decide(returned(metric, later), names)
+    assert (found.decision == expected.decision).all()
+    assert (found.label == expected.label).all()
+    np.testing.assert_allclose(found.probability, expected.probability, atol=1e-6)
+
+
+def test_distances_of_vectors_of_any_length_are_decided_in_their_own_unit():
+    cosines, labels, truth = world(900)
+    far = 130 * np.sqrt(2 - 2 * cosines)
+    made = sf.Decider("distance", max_wrong=0.05).fit(far, labels, truth)
+    later, names, real = world(600, 1)
+    found = made.decide(130 * np.sqrt(2 - 2 * later), names)
+    match = found.decision == "match"
+    assert match.mean() > 0.4
+    assert (found.label[match] != np.array(real, dtype=object)[match]).mean() < 0.05
+
+
+@pytest.mark.slow
+def test_the_promise_is_kept_as_often_as_it_says():
+    population, names, truth = world(6000, 5, spread=1.1)
+    real = np.array(truth, dtype=object)
+    broken, runs = 0, 60
+    for seed in range(runs):
+        rows = np.random.default_rng(seed).integers(6000, size=600)
+        made = sf.Decider(max_wrong=0.1, seed=seed)
+        made.fit(population[rows], names[rows], [truth[row] for row in rows])
+        found = made.decide(population, names)
+        match = found.decision == "match"
+        wrong = (found.label[match] != real[match]).mean() if match.any() else 0.0
+        broken += wrong > 0.1
+    assert broken <= 7  # more than 7 of 60 at 5 % has a probability of 2 %
+
+
+def test_the_order_and_the_length_of_rows_do_not_matter(decider):
+    cosines, labels, _ = world(50, 1)
+    order = np.argsort(np.random.default_rng(0).random(cosines.shape), axis=1)
+    shuffled = [np.take_along_axis(x, order, axis=1) for x in (cosines, labels)]
+    expected, found = decider.decide(cosines, labels), decider.decide(*shuffled)
+    np.testing.assert_allclose(found.probability, expected.probability)
+    longer = (
+        [[*row, 0.0, None] for row in cosines.tolist()],
+        [[*row, "p0", None] for row in labels.tolist()],
+    )
+    np.testing.assert_allclose(decider.decide(*longer).probability, expected.probability)
+
+
+def test_integers_and_tensors_are_labels_and_distances_too():
+    torch = pytest.importorskip("torch")
+    cosines, labels, truth = world(300)
+    numbers = np.vectorize(lambda name: int(name[1:]))(labels)
+    real = np.array([-1 if name is None else int(name[1:]) for name in truth])
+    plain = sf.Decider(max_wrong=0.1).fit(cosines, labels, truth)
+    made = sf.Decider(max_wrong=0.1).fit(
+        torch.from_numpy(cosines), torch.from_numpy(numbers), torch.from_numpy(real)
+    )
+    assert made.calibration == plain.calibration
+    found = made.decide(cosines[:5], numbers[:5])
+    assert all(type(label) is int for label in found.label)
+
+
+def test_who_is_far_from_everybody_or_among_the_nameless_is_no_match(decider):
+    cosines, labels, _ = world(20, 1)
+    lost = decider.decide(np.sort(0.1 * np.random.default_rng(0).random((20, K)))[:, ::-1], labels)
+    assert (lost.decision == "no_match").all()
+    assert (lost.none > 0.9).all()
+    nameless = decider.decide(cosines, np.full(labels.shape, None, dtype=object))
+    assert (nameless.decision != "match").all()
+    assert all(label is None for label in nameless.label)
+
+
+def test_labels_with_many_items_do_not_outvote_others_where_they_are_counted():
+    near = [[0.80, *[0.78] * 9]] * 40
+    names = [["rare", *["common"] * 9]] * 40
+    counts = {"rare": 1, "common": 900}
+    made = sf.Decider(max_wrong=0.2)
+    plain = made.fit(near, names, ["rare"] * 40).decide(near[:1], names[:1])
+    counted = made.fit(near, names, ["rare"] * 40, counts=counts).decide(near[:1], names[:1])
+    rare = [
+        dict(zip(v.candidates[0], v.label_probability[0], strict=True))["rare"]
+        for v in (plain, counted)
+    ]
+    assert counted.label[0] == "rare"
+    assert rare[1] > rare[0]
+
+
+def test_a_gate_stops_what_is_unlike_anything_seen():
+    cosines, labels, truth = world(900)
+    p = np.random.default_rng(0).random(900)
+    made = sf.Decider(max_wrong=0.05).fit(cosines, labels, truth, novelty=p)
+    assert made.calibration.gate is not None
+    found = made.decide(cosines[:2], labels[:2], novelty=[0.0001, 0.9])
+    assert found.decision[0] == "no_match"
+    assert found.gate.tolist() == ["unlike", "pass"]
+    with pytest.raises(sf.InputError) as refused:
+        made.decide(cosines[:2], labels[:2])
+    assert refused.value.field == "novelty"
+
+
+def test_renewal_keeps_the_promise_and_lets_queries_change_sides(decider):
+    cosines, labels, truth = world(900)
+    gone = [label in {"p0", "p1", "p2"} for label in labels.ravel()]
+    fewer = np.where(np.array(gone).reshape(labels.shape), None, labels)
+    left = np.where(fewer == None, -np.inf, cosines)  # noqa: E711
+    made = sf.Decider(max_wrong=0.05).fit(cosines, labels, truth)
+    before = made.calibration.unknown
+    made.renew(left, fewer)
+    assert made.renewals == 1
+    assert made.calibration.unknown == before + sum(t in {"p0", "p1", "p2"} for t in truth)
+    assert made.calibration.max_wrong == 0.05
+    assert made.label_model == decider.label_model
+    with pytest.raises(sf.InputError) as refused:
+        made.renew(cosines[:10], labels[:10])
+    assert refused.value.field == "distances"
+
+
+def test_a_saved_decider_decides_alike(decider, tmp_path):
+    file = tmp_path / "faces.json"
+    decider.save(file)
+    again = sf.Decider.load(file)
+    cosines, labels, _ = world(50, 1)
+    one, two = decider.decide(cosines, labels), again.decide(cosines, labels)
+    assert (one.decision == two.decision).all()
+    assert one.reasons == two.reasons
+    assert repr(again) == repr(decider)
+    again.renew(*world(900)[:2])
+    counted = sf.Decider(max_wrong=0.1).fit(
+        [[0.9, 0.2]] * 30, [[1, 2]] * 30, [1] * 30, counts={1: 3, 2: 4}, kappa=np.full(30, 5.0)
+    )
+    counted.save(file)
+    found = sf.Decider.load(file).decide([[0.9, 0.2]], [[1, 2]], kappa=[5.0])
+    assert found.label.tolist() == [1]
+
+
+@pytest.mark.parametrize("edit", ["threshold", "cut", "format"])
+def test_a_changed_file_is_refused(decider, tmp_path, edit):
+    file = tmp_path / "faces.json"
+    decider.save(file)
+    text = file.read_text()
+    whole = json.loads(text)
+    if edit == "threshold":
+        whole["decider"]["rule"]["calibration"]["floor"] = 0.0
+    if edit == "format":
+        whole["decider"]["format"] = 99
+    file.write_text(text[: len(text) // 2] if edit == "cut" else json.dumps(whole))
+    with pytest.raises(sf.InputError) as refused:
+        sf.Decider.load(file)
+    assert refused.value.field == "path"
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(sf.InputError):
+        sf.Decider.load(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize(
+    ("distances", "labels", "options", "field"),
+    [
+        ([[0.9, 0.1]], [["a", "b"]], {}, "distances"),  # fewer neighbours than were learned from
+        ([[5.0] * K], [["p1"] * K], {}, "distances"),  # no cosine
+        ([[np.nan] * K], [["p1"] * K], {}, "distances"),
+        ([["x"] * K], [["p1"] * K], {}, "distances"),
+        (np.zeros(K), ["p1"] * K, {}, "distances"),
+        ([[0.5] * K], [["p1"] * (K - 1)], {}, "labels"),
+        ([[0.5] * K], [[-1] * K], {}, "labels"),
+        ([[0.5] * K], [["p1"] * K], {"kappa": [3.0]}, "kappa"),
+    ],
+)
+def test_what_cannot_be_decided_is_refused(decider, distances, labels, options, field):
+    with pytest.raises(sf.InputError) as refused:
+        decider.decide(distances, labels, **options)
+    assert refused.value.field == field
+
+
+def test_kappa_that_was_learned_from_must_be_there():
+    cosines, labels, truth = world(300)
+    made = sf.Decider(max_wrong=0.1).fit(cosines, labels, truth, kappa=np.full(300, 9.0))
+    with pytest.raises(sf.InputError) as refused:
+        made.decide(cosines[:3], labels[:3])
+    assert refused.value.field == "kappa"
+
+
+def test_a_decider_that_was_not_fitted_and_a_metric_that_is_not_known_are_refused():
+    with pytest.raises(sf.InputError):
+        sf.Decider().decide([[0.5]], [["a"]])
+    with pytest.raises(sf.InputError) as refused:
+        sf.Decider("hamming")
+    assert refused.value.field == "metric"
+    with pytest.raises(sf.InputError) as refused:
+        sf.Decider().fit([[0.5]] * 40, [["a"]] * 40, ["a"])
+    assert refused.value.field == "truth"
+
+
+def test_deciding_needs_no_torch():
+    code = (
+        "import sys, surefind as sf; n = [[0.9, 0.1]] * 30, [['a', 'b']] * 30; "
+        "sf.Decider(max_wrong=0.2).fit(*n, ['a'] * 29 + [None]).decide(*n); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
