@@ -11,7 +11,9 @@ and from a classifier that was trained on items of other folds:
 μ_l is the mean of the label's other items (n_l/(n_l + 1) because it is uncertain too) and Σ the covariance
 within labels, shrunk: with W its estimate, Σ = (W + λ (tr W / d) I) / (1 + λ). Kernels follow the shape of
 a label, the Gaussian knows which directions mean nothing, and the classifier minds the borders between
-labels alone.
+labels alone. Average precision of planted errors in training classes of CUB200, the mean of three draws, is
+0.931 by kernels and Gaussian, 0.938 with the classifier, and 0.924 by scikit-learn's logistic regression
+alone. In the other classes, which are harder, the latter has 0.84 and the pooling 0.82.
 
 **The classifier.** w lowers Σ_i -q_y(x_i) + d/(2v) Σ_l |w_l|², by L-BFGS from 0, in `STEPS` steps at most:
 twice as many found no more errors. The squared length of z is of the order of d, so that v is of the order
