@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 from surefind.decisions import label_errors
 from surefind.decisions.label_errors import RIDGES, VARIANCE, WHITENING
+from surefind.decisions.label_posterior import LabelModel
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery import audit as auditing
@@ -154,6 +155,43 @@ def test_probabilities_are_those_of_the_definition(monkeypatch, grouped, kappa):
             assert opinion.nearest[at] == max(near, key=lambda i, row=row: score(row, i))
             compared += 1
     assert compared == len(asked)
+
+
+@pytest.mark.parametrize("weighting", ["cosine", "match"])
+def test_densities_of_all_labels_are_over_all_items(monkeypatch, weighting):
+    """Not over the nearest alone, or the own label, which is over all, would be favoured."""
+    monkeypatch.setattr(second_opinion, "ROWS", 28)
+    monkeypatch.setattr(second_opinion, "COLUMNS", 11)
+    x, who, rng = world(n=60, labels=5, dim=8, spread=0.5)
+    labels = [None if i % 13 == 5 else int(label) for i, label in enumerate(who)]
+    groups = [int(g) if g < 6 else None for g in rng.integers(12, size=60)]
+    kappa = rng.uniform(20, 200, size=60)
+    gallery = Gallery(normalize=True)
+    gallery.add(Embeddings(x, kappa), labels=labels, groups=groups)
+    engine = gallery._engine
+    table = read_table(engine)
+    stored = engine.fetch(table.ids).vectors
+    scores = stored.astype(float) @ stored.T
+    if weighting == "match":
+        scores = match_scores(np.maximum(1 - scores, 0), kappa, np.tile(kappa, (60, 1)), 8)
+    rows = np.flatnonzero(table.labels >= 0)
+    model = LabelModel(temperature=0.3, weighting=weighting)
+    found = second_opinion.all_densities(engine, table, model, rows, stored[rows])
+    for at, row in enumerate(rows.tolist()):
+        for code, name in enumerate(table.label_names):
+            members = [
+                i
+                for i in range(60)
+                if labels[i] == name
+                and i != row
+                and (groups[i] is None or groups[i] != groups[row])
+            ]
+            wanted = np.log(np.mean(np.exp(scores[row, members] / 0.3)))
+            assert found[at, code] == pytest.approx(wanted, rel=1e-4)
+    own = second_opinion.own_densities(engine, table, model)
+    np.testing.assert_allclose(
+        found[np.arange(len(rows)), table.labels[rows]], own[rows], rtol=1e-4
+    )
 
 
 def test_planted_errors_are_found_and_counted():

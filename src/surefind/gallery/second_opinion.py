@@ -5,7 +5,8 @@ block at a time:
 
     own density     s_y over all items of the label y, however far: rows in the order of their labels, so
                     that one range of rows has all of it
-    other labels    s_l over the nearest items (`surefind.gallery.label_fit`)
+    other labels    those of the nearest items (`surefind.gallery.label_fit`) compete; s_l over all their
+                    items too: without far ones, the given label would be likelier for being given
     means           sums of the vectors of each label, and of each group and label, to be taken from them
     covariance      within labels, of at most `SPREAD` items, five times: from items of other folds each
     classifier      of the same items, five times too
@@ -108,6 +109,7 @@ class SecondOpinion:
     """The model of a gallery's labels that items are judged by.
 
     Attributes:
+        engine: The gallery's records.
         table: What is known of the items; copies share a group.
         model: The kernels' T, and "none".
         pooling: What kernels, Gaussian and classifier are worth.
@@ -118,6 +120,7 @@ class SecondOpinion:
             one label.
     """
 
+    engine: Engine
     table: ItemTable
     model: LabelModel
     pooling: Pooling
@@ -156,7 +159,7 @@ class SecondOpinion:
         Returns:
             The opinions.
         """
-        kernel, names, ballots = self.kernel(rows, vectors.shape[1], votes, found)
+        kernel, names, ballots = self.kernel(rows, vectors, votes, found)
         own = np.full(len(rows), kernel.shape[1] - 1)
         weights = self.pooling.log_weights(kernel)
         if outside is not None and self.pooling.gaussian:
@@ -190,7 +193,7 @@ class SecondOpinion:
     def kernel(
         self,
         rows: Int[np.ndarray, " s"],
-        dim: int,
+        vectors: Float[np.ndarray, "s z"],
         votes: Votes,
         found: Int[np.ndarray, "s k"],
     ) -> tuple[Float[np.ndarray, "s k+1"], Int[np.ndarray, "s k+1"], Votes]:
@@ -201,9 +204,14 @@ class SecondOpinion:
         """
         kappa, mine = self.table.kappa, self.table.labels[rows][:, None]
         if self.model.weighting == "match":
-            votes = votes_by_match(votes, kappa[rows], kappa[found], dim)
-        density, _ = label_densities(votes, self.model.temperature)
-        others = np.where((votes.labels >= 0) & (votes.labels != mine), density, -np.inf)
+            votes = votes_by_match(votes, kappa[rows], kappa[found], vectors.shape[1])
+        near, _ = label_densities(
+            votes, self.model.temperature
+        )  # -inf but for a label's first item
+        every = all_densities(self.engine, self.table, self.model, rows, vectors)
+        density = np.take_along_axis(every, np.maximum(votes.labels, 0), axis=1)
+        rival = np.isfinite(near) & (votes.labels >= 0) & (votes.labels != mine)
+        others = np.where(rival, density, -np.inf)
         names = np.where(np.isfinite(others), votes.labels, -1)
         kernel = np.concatenate([others, self.own[rows][:, None]], axis=1)
         return kernel, np.concatenate([names, mine], axis=1), votes
@@ -232,14 +240,14 @@ def fit_second_opinion(
     means = _label_means(engine, table, folds, rng, judged)
     nearest = 1 - left.unknown.scores[:, 0]
     apart = float(np.median(nearest)) if len(nearest) else 0.0
-    plain = SecondOpinion(table, model, Pooling(model.sharpness), own, folds, means, apart)
+    plain = SecondOpinion(engine, table, model, Pooling(model.sharpness), own, folds, means, apart)
     sample = balanced_sample(table.labels, rng)
     sample = sample[table.companions(sample) > 0]
     kernels, gaussians, classified = [], [], []
     for rows, outside in plain.blocks(sample, len(sample)):
         vectors = engine.fetch([table.ids[row] for row in rows]).vectors
         (votes, _), (found, _) = left_out_votes(engine, table, rows, vectors)
-        kernel, names, _ = plain.kernel(rows, vectors.shape[1], votes, found)
+        kernel, names, _ = plain.kernel(rows, vectors, votes, found)
         kernels.append(kernel)
         if outside is not None:
             gaussians.append(outside.gaussian.log_densities(rows, vectors, names))
@@ -293,6 +301,51 @@ def own_densities(engine: Engine, table: ItemTable, model: LabelModel) -> Float[
             total = np.logaddexp(total, torch.logsumexp(near, dim=1).numpy())
         mass[rows] = total - np.log(np.maximum(table.companions(rows), 1))
     return mass
+
+
+def all_densities(
+    engine: Engine,
+    table: ItemTable,
+    model: LabelModel,
+    rows: Int[np.ndarray, " s"],
+    vectors: Float[np.ndarray, "s z"],
+) -> Float[np.ndarray, "s l"]:
+    """Compute s of every label for labelled items, from all its items without the own group.
+
+    Returns:
+        Log densities; -inf for labels without an item left, or too far for the exponential.
+    """
+    labels, groups, kappa = table.labels, table.groups, table.kappa
+    total = np.full((len(rows), len(table.label_names)), -np.inf)
+    left = np.zeros(total.shape, dtype=np.int64)
+    for records in engine.scan(COLUMNS):
+        place = np.array([table.row_of[id_] for id_ in records.ids])
+        order = np.argsort(labels[place], kind="stable")
+        order = order[labels[place[order]] >= 0]
+        if not len(order):
+            continue
+        place, theirs = place[order], torch.from_numpy(records.vectors[order])
+        names, starts = np.unique(labels[place], return_index=True)
+        for start in range(0, len(rows), ROWS // 4):
+            part = slice(start, start + ROWS // 4)
+            own = rows[part]
+            out = own[:, None] == place
+            out |= (groups[own][:, None] == groups[place]) & (groups[place] >= 0)
+            scores = (torch.from_numpy(vectors[part]) @ theirs.T).numpy().astype(np.float64)
+            if model.weighting == "match":
+                gaps = np.maximum(1 - scores, 0)
+                others = np.broadcast_to(kappa[place], gaps.shape)
+                scores = match_scores(gaps, kappa[own], others, vectors.shape[1])
+            scores = np.where(out, -np.inf, scores / model.temperature)
+            peak = np.maximum(
+                scores.max(axis=1, keepdims=True), -1e300
+            )  # finite if all are left out
+            mass = np.add.reduceat(np.exp(scores - peak), starts, axis=1)
+            with np.errstate(divide="ignore"):
+                here = np.log(mass) + peak
+            total[part, names] = np.logaddexp(total[part, names], here)
+            left[part, names] += np.add.reduceat(~out, starts, axis=1, dtype=np.int64)
+    return total - np.log(np.maximum(left, 1))
 
 
 def _match_where(
