@@ -231,6 +231,14 @@ def label_posterior_oracle(scores, labels, *, temperature, sharpness, none_level
     return {label: (1 - none) * share for label, share in shares.items()}, none
 
 
+def logistic_regression(x, labels, precision):
+    """Multinomial logistic regression without an intercept, by scikit-learn: one row of weights a label."""
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=1 / precision, fit_intercept=False, tol=1e-8, max_iter=10_000)
+    return model.fit(x, labels).coef_
+
+
 def place_posterior_oracle(
     scores, places, radius, *, temperature, sharpness, none_level, none_slope
 ):

@@ -2,17 +2,23 @@
 
 import numpy as np
 import pytest
+from oracles import logistic_regression
 from scipy.special import logsumexp, softmax
 
+from surefind.decisions import label_errors
 from surefind.decisions.label_errors import (
     FOLDS,
     NOTHING,
     RIDGES,
+    VARIANCE,
+    WHITENING,
     Pooling,
     axes_within,
     deal,
+    fit_classifier,
     fit_pooling,
     inverse_variances,
+    log_softmax,
     odds_against,
     wrong_labels,
 )
@@ -38,7 +44,11 @@ def test_a_label_without_density_has_no_weight():
     np.testing.assert_allclose(
         Pooling(2.0, 0.5).log_weights(kernel, gaussian), [[0.5, NOTHING, NOTHING]]
     )
-    np.testing.assert_allclose(Pooling(2.0).log_weights(kernel, gaussian), [[2.0, NOTHING, 4.0]])
+    np.testing.assert_allclose(Pooling(2.0).log_weights(kernel), [[2.0, NOTHING, 4.0]])
+    np.testing.assert_allclose(
+        Pooling(2.0, 0.5, 3.0).log_weights(kernel, gaussian, np.array([[-1.0, -2.0, -4.0]])),
+        [[-2.5, NOTHING, NOTHING]],
+    )
 
 
 def simulated(n, labels, fraction, rng, gap=4.0):
@@ -95,15 +105,25 @@ def two_views(n, rng, labels=8):
 def test_pooling_takes_of_each_what_it_is_worth():
     kernel, gaussian, truth = two_views(4000, np.random.default_rng(4))
     useless = np.random.default_rng(5).normal(size=gaussian.shape)
-    found = fit_pooling(kernel, np.stack([useless, gaussian], axis=2), truth, 2.5, 8)
+    found = fit_pooling(kernel, np.stack([useless, gaussian], axis=2), None, truth, 2.5, 8)
     assert found.ridge == 1
     assert found.kernel == pytest.approx(1.0, rel=0.1)  # log density is gap x = 2 x
     assert found.gaussian == pytest.approx(0.02, rel=0.1)
     pooled = found.kernel * kernel + found.gaussian * gaussian
     losses = logsumexp(pooled, axis=1) - pooled[np.arange(4000), truth]
     assert found.nats == pytest.approx(losses.mean(), abs=1e-3)  # nothing is wrong here
-    alone = fit_pooling(kernel, np.zeros((*kernel.shape, 0)), truth, 1.5, 8)
+    alone = fit_pooling(kernel, np.zeros((*kernel.shape, 0)), None, truth, 1.5, 8)
     assert alone == Pooling(1.5)
+
+
+def test_a_third_view_is_worth_what_the_others_leave():
+    rng = np.random.default_rng(9)
+    kernel, gaussian, truth = two_views(4000, rng)
+    third = rng.normal(size=kernel.shape)
+    third[np.arange(4000), truth] += 2.0
+    found = fit_pooling(kernel, gaussian[:, :, None], 0.5 * third, truth, 2.5, 8)
+    worth = (found.kernel, found.gaussian, found.classifier)
+    assert worth == pytest.approx((1.0, 0.02, 4.0), rel=0.1)
 
 
 def test_wrong_labels_do_not_change_the_pooling_much():
@@ -111,7 +131,7 @@ def test_wrong_labels_do_not_change_the_pooling_much():
     kernel, gaussian, truth = two_views(4000, rng)
     wrong = np.where(rng.random(4000) < 0.1, rng.integers(8, size=4000), truth)
     clean, dirty = (
-        fit_pooling(kernel, gaussian[:, :, None], labels, 2.5, 8) for labels in (truth, wrong)
+        fit_pooling(kernel, gaussian[:, :, None], None, labels, 2.5, 8) for labels in (truth, wrong)
     )
     assert dirty.kernel == pytest.approx(clean.kernel, rel=0.15)
     assert dirty.gaussian == pytest.approx(clean.gaussian, rel=0.15)
@@ -119,7 +139,7 @@ def test_wrong_labels_do_not_change_the_pooling_much():
 
 def test_too_few_items_fit_nothing():
     kernel, gaussian, truth = two_views(19, np.random.default_rng(7))
-    assert fit_pooling(kernel, gaussian[:, :, None], truth, USUAL[1], 8) == Pooling()
+    assert fit_pooling(kernel, gaussian[:, :, None], None, truth, USUAL[1], 8) == Pooling()
 
 
 def test_the_spread_within_labels_comes_from_the_other_folds():
@@ -149,9 +169,35 @@ def test_shrinkage_keeps_the_mean_variance():
     np.testing.assert_allclose(variances[:, 0], (values + 2) / 2)
 
 
-def test_a_group_is_dealt_to_one_fold():
+def test_a_group_is_dealt_to_one_fold_and_a_label_to_all():
+    rng = np.random.default_rng(0)
     groups = np.repeat([0, 1, 2, -1], [10, 5, 1, 200])
-    folds = deal(groups, np.random.default_rng(0))
+    labels = np.where(groups >= 0, 7, rng.permutation(216) % 40)
+    folds = deal(labels, groups, rng)
     assert all(len({*folds[groups == g]}) == 1 for g in range(3))
-    assert {*folds[groups < 0]} == {*range(FOLDS)}
-    assert len(deal(np.full(3, -1), np.random.default_rng(0))) == 3
+    lone = groups < 0
+    for label in range(40):
+        sizes = np.bincount(folds[lone & (labels == label)], minlength=FOLDS)
+        if label != 7:  # the one that has groups too
+            assert sizes.max() - sizes.min() <= 1
+    assert len(deal(np.zeros(3, dtype=int), np.full(3, -1), rng)) == 3
+    assert len(deal(np.zeros(0, dtype=int), np.zeros(0, dtype=int), rng)) == 0
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_the_classifier_is_a_logistic_regression_of_whitened_vectors(monkeypatch, scale):
+    monkeypatch.setattr(label_errors, "STEPS", 500)
+    rng = np.random.default_rng(10)
+    labels = rng.integers(4, size=80)
+    labels[labels == 2] = 4  # no item has label 2
+    x = (rng.normal(size=(80, 6)) * [1, 2, 3, 1, 2, 3] + labels[:, None]) * scale
+    within = np.cov((x - np.stack([x[labels == own].mean(axis=0) for own in labels])).T)
+    weights, offsets = fit_classifier(x.astype(np.float32), labels, 5, *np.linalg.eigh(within))
+    shrunk = (within + WHITENING * np.trace(within) / 6 * np.eye(6)) / (1 + WHITENING)
+    values, axes = np.linalg.eigh(shrunk)
+    whiten = axes / np.sqrt(values) @ axes.T
+    z = (x - x.mean(axis=0)) @ whiten
+    wanted = z @ logistic_regression(z, labels, 6 / VARIANCE).T
+    found = log_softmax((x @ weights + offsets)[:, [0, 1, 3, 4]])
+    np.testing.assert_allclose(found, np.log(softmax(wanted, axis=1)), atol=0.02)
+    assert np.isneginf(offsets).tolist() == [False, False, True, False, False]

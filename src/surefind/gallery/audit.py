@@ -16,7 +16,7 @@ to bring a label together, a cosine of 0.98 says little. κ is far too low below
 Tukey's fence: of normal values 0.35 % are.
 
 Cost: every item is compared with every other. ``items`` judges fewer, drawn at random, and costs as much
-less.
+less; few items of many labels are judged without the classifier (`surefind.gallery.second_opinion`).
 
 Axes: ``n`` items, ``s`` those of a block, ``k`` neighbours.
 """
@@ -97,22 +97,23 @@ def audit_items(
     table = read_table(engine)
     novelty, prints = _read_novelty_and_prints(engine, table)
     table = replace(table, groups=with_copies(table.groups, prints))
-    judge = fit_second_opinion(engine, table, rng)
+    labelled = np.flatnonzero(table.labels >= 0)
+    asked = len(labelled) if items is None else min(items, len(labelled))
+    judge = fit_second_opinion(engine, table, rng, asked)
     if judge is None:
         raise DegenerateError(
             "no item of the gallery has a label, so there is nothing to audit; add labels with update."
         )
-    labelled = np.flatnonzero(table.labels >= 0)
     rows = labelled if items is None else np.sort(rng.permutation(labelled)[:items])
     bound = 1 - max(judge.apart / CLOSER, CLOSEST) if duplicate is None else duplicate
     pairs = _Pairs(table, rows, bound)
     gate = Gate() if calibration is None or calibration.gate is None else calibration.gate
     judged, opinions, found = [], [], []
-    for block, gaussian in judge.blocks(rows, BLOCK):
+    for block, outside in judge.blocks(rows, BLOCK):
         vectors = engine.fetch([table.ids[row] for row in block]).vectors
         votes, places = left_out_votes(engine, table, block, vectors, pairs.watch)
         judged.append(block)
-        opinions.append(judge.of(block, vectors, votes[0], places[0], gaussian))
+        opinions.append(judge.of(block, vectors, votes[0], places[0], outside))
         dim = vectors.shape[1]
         found.append(_impostors(table, block, dim, votes[1], places[1], model, calibration))
     rows, opinion = np.concatenate(judged), Opinions.concatenate(opinions)

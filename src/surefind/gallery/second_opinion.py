@@ -5,9 +5,15 @@ block at a time:
 
     own density     s_y over all items of the label y, however far: rows in the order of their labels, so
                     that one range of rows has all of it
-    other labels    s_l over the nearest items (`surefind.gallery.label_fit`)
+    other labels    those of the nearest items (`surefind.gallery.label_fit`) compete; s_l over all their
+                    items too: without far ones, the given label would be likelier for being given
     means           sums of the vectors of each label, and of each group and label, to be taken from them
     covariance      within labels, of at most `SPREAD` items, five times: from items of other folds each
+    classifier      of the same items, five times too
+
+**The classifier's cost** grows with labels × dimensions × items that it learns from. Where that is more
+than `WORK` for each item that is judged, there is none, and labels are judged by kernels and Gaussian
+alone: if all items are judged, beyond 1,000 labels of 512 dimensions.
 
 **Copies.** Vectors that are equal to the last bit are one witness: they are left out together, as those of
 a group are. An item that is stored twice under a wrong label is so not its own alibi. A copy that was
@@ -16,7 +22,8 @@ compressed or resized again is no copy here; give such items a group.
 **Alone.** If no other item has the label, nothing is known about it. The item's own probability is then
 that of none (`surefind.decisions.label_posterior`): that it belongs to no other label.
 
-Memory: a few numbers an item, one vector a label and one a group and label, and a block.
+Memory: a few numbers an item, one vector a label and one a group and label, the `SPREAD` items while the
+classifier is fitted, and a block.
 
 Axes: ``n`` items, ``s`` those of a block, ``k`` neighbours, ``z`` embedding, ``l`` labels, ``p`` pairs of a
 group and a label, ``r`` values of λ.
@@ -30,11 +37,14 @@ import torch
 from jaxtyping import Float, Int
 
 from surefind.decisions.label_errors import (
+    FOLDS,
     Pooling,
     axes_within,
     deal,
+    fit_classifier,
     fit_pooling,
     inverse_variances,
+    log_softmax,
     odds_against,
 )
 from surefind.decisions.label_posterior import LabelModel, Votes, label_densities, label_posterior
@@ -51,7 +61,10 @@ from surefind.gallery.label_fit import (
 from surefind.gallery.ranking import match_scores
 
 SPREAD = 20_000
-"""Items that the covariance is estimated from."""
+"""Items that covariance and classifier are estimated from."""
+
+WORK = 2**19
+"""Labels × dimensions × items that the classifier may learn from, for each item that is judged."""
 
 MEMBERS = 20
 """Items of a label that are drawn for it before a second turn."""
@@ -96,9 +109,10 @@ class SecondOpinion:
     """The model of a gallery's labels that items are judged by.
 
     Attributes:
+        engine: The gallery's records.
         table: What is known of the items; copies share a group.
         model: The kernels' T, and "none".
-        pooling: What kernels and Gaussian are worth.
+        pooling: What kernels, Gaussian and classifier are worth.
         own: s of each item's own label (n), -inf where no companion is left.
         folds: Of the items (n).
         means: Of the labels; None if no two items share one.
@@ -106,6 +120,7 @@ class SecondOpinion:
             one label.
     """
 
+    engine: Engine
     table: ItemTable
     model: LabelModel
     pooling: Pooling
@@ -116,13 +131,13 @@ class SecondOpinion:
 
     def blocks(
         self, rows: Int[np.ndarray, " s"], size: int
-    ) -> "Iterator[tuple[np.ndarray, Gaussian | None]]":
-        """Yield the items in blocks, each of one fold, with the Gaussian of that fold."""
+    ) -> "Iterator[tuple[np.ndarray, Fold | None]]":
+        """Yield the items in blocks, each of one fold, with what was estimated from the others."""
         for fold in np.unique(self.folds[rows]).tolist():
             some = rows[self.folds[rows] == fold]
-            gaussian = None if self.means is None else self.means.gaussian(fold)
+            outside = None if self.means is None else self.means.outside(fold)
             for start in range(0, len(some), size):
-                yield some[start : start + size], gaussian
+                yield some[start : start + size], outside
 
     def of(
         self,
@@ -130,7 +145,7 @@ class SecondOpinion:
         vectors: Float[np.ndarray, "s z"],
         votes: Votes,
         found: Int[np.ndarray, "s k"],
-        gaussian: "Gaussian | None",
+        outside: "Fold | None",
     ) -> Opinions:
         """Say what the rest says about a block of items.
 
@@ -139,18 +154,18 @@ class SecondOpinion:
             vectors: Theirs.
             votes: Their neighbours by cosine, as `left_out_votes` gives them.
             found: The neighbours' rows.
-            gaussian: Of their fold.
+            outside: What was estimated from the other folds.
 
         Returns:
             The opinions.
         """
-        kernel, names, ballots = self.kernel(rows, vectors.shape[1], votes, found)
+        kernel, names, ballots = self.kernel(rows, vectors, votes, found)
         own = np.full(len(rows), kernel.shape[1] - 1)
-        other = kernel
-        if gaussian is not None and self.pooling.gaussian:
-            ridge = self.pooling.ridge
-            other = gaussian.log_densities(rows, vectors, names, slice(ridge, ridge + 1))[:, :, 0]
-        weights = self.pooling.log_weights(kernel, other)
+        weights = self.pooling.log_weights(kernel)
+        if outside is not None and self.pooling.gaussian:
+            ridge = slice(self.pooling.ridge, self.pooling.ridge + 1)
+            g = outside.gaussian.log_densities(rows, vectors, names, ridge)[:, :, 0]
+            weights = self.pooling.log_weights(kernel, g, outside.classified(vectors, names))
         against = odds_against(weights, own)
         best = weights[:, :-1].argmax(axis=1)
         at = np.arange(len(rows))
@@ -178,7 +193,7 @@ class SecondOpinion:
     def kernel(
         self,
         rows: Int[np.ndarray, " s"],
-        dim: int,
+        vectors: Float[np.ndarray, "s z"],
         votes: Votes,
         found: Int[np.ndarray, "s k"],
     ) -> tuple[Float[np.ndarray, "s k+1"], Int[np.ndarray, "s k+1"], Votes]:
@@ -189,23 +204,29 @@ class SecondOpinion:
         """
         kappa, mine = self.table.kappa, self.table.labels[rows][:, None]
         if self.model.weighting == "match":
-            votes = votes_by_match(votes, kappa[rows], kappa[found], dim)
-        density, _ = label_densities(votes, self.model.temperature)
-        others = np.where((votes.labels >= 0) & (votes.labels != mine), density, -np.inf)
+            votes = votes_by_match(votes, kappa[rows], kappa[found], vectors.shape[1])
+        near, _ = label_densities(
+            votes, self.model.temperature
+        )  # -inf but for a label's first item
+        every = all_densities(self.engine, self.table, self.model, rows, vectors)
+        density = np.take_along_axis(every, np.maximum(votes.labels, 0), axis=1)
+        rival = np.isfinite(near) & (votes.labels >= 0) & (votes.labels != mine)
+        others = np.where(rival, density, -np.inf)
         names = np.where(np.isfinite(others), votes.labels, -1)
         kernel = np.concatenate([others, self.own[rows][:, None]], axis=1)
         return kernel, np.concatenate([names, mine], axis=1), votes
 
 
 def fit_second_opinion(
-    engine: Engine, table: ItemTable, rng: np.random.Generator
+    engine: Engine, table: ItemTable, rng: np.random.Generator, judged: int
 ) -> SecondOpinion | None:
-    """Fit kernels, Gaussian and their pooling to a gallery's own items.
+    """Fit kernels, Gaussian, classifier and their pooling to a gallery's own items.
 
     Args:
         engine: The gallery's records.
         table: What is known of them; copies share a group.
         rng: Draws samples and folds.
+        judged: How many items are to be judged, which the classifier's cost is measured by.
 
     Returns:
         The model; None if nothing has a label.
@@ -215,29 +236,34 @@ def fit_second_opinion(
         return None
     model = fit_left_out(left)
     own = own_densities(engine, table, model)
-    folds = deal(table.groups, rng)
-    means = _label_means(engine, table, folds, rng)
+    folds = deal(table.labels, table.groups, rng)
+    means = _label_means(engine, table, folds, rng, judged)
     nearest = 1 - left.unknown.scores[:, 0]
     apart = float(np.median(nearest)) if len(nearest) else 0.0
-    plain = SecondOpinion(table, model, Pooling(model.sharpness), own, folds, means, apart)
+    plain = SecondOpinion(engine, table, model, Pooling(model.sharpness), own, folds, means, apart)
     sample = balanced_sample(table.labels, rng)
     sample = sample[table.companions(sample) > 0]
-    kernels, gaussians = [], []
-    for rows, gaussian in plain.blocks(sample, len(sample)):
+    kernels, gaussians, classified = [], [], []
+    for rows, outside in plain.blocks(sample, len(sample)):
         vectors = engine.fetch([table.ids[row] for row in rows]).vectors
         (votes, _), (found, _) = left_out_votes(engine, table, rows, vectors)
-        kernel, names, _ = plain.kernel(rows, vectors.shape[1], votes, found)
-        nothing = np.zeros((*kernel.shape, 0))
+        kernel, names, _ = plain.kernel(rows, vectors, votes, found)
         kernels.append(kernel)
-        gaussians.append(
-            nothing if gaussian is None else gaussian.log_densities(rows, vectors, names)
-        )
-    if not kernels:
+        if outside is not None:
+            gaussians.append(outside.gaussian.log_densities(rows, vectors, names))
+            classified.append(outside.classified(vectors, names))
+    if not gaussians:
         return plain
     kernel = np.concatenate(kernels)
     truth = np.full(len(kernel), kernel.shape[1] - 1)
+    classifier = [q for q in classified if q is not None]
     pooling = fit_pooling(
-        kernel, np.concatenate(gaussians), truth, model.sharpness, len(table.label_names)
+        kernel,
+        np.concatenate(gaussians),
+        np.concatenate(classifier) if classifier else None,
+        truth,
+        model.sharpness,
+        len(table.label_names),
     )
     return replace(plain, pooling=pooling)
 
@@ -275,6 +301,51 @@ def own_densities(engine: Engine, table: ItemTable, model: LabelModel) -> Float[
             total = np.logaddexp(total, torch.logsumexp(near, dim=1).numpy())
         mass[rows] = total - np.log(np.maximum(table.companions(rows), 1))
     return mass
+
+
+def all_densities(
+    engine: Engine,
+    table: ItemTable,
+    model: LabelModel,
+    rows: Int[np.ndarray, " s"],
+    vectors: Float[np.ndarray, "s z"],
+) -> Float[np.ndarray, "s l"]:
+    """Compute s of every label for labelled items, from all its items without the own group.
+
+    Returns:
+        Log densities; -inf for labels without an item left, or too far for the exponential.
+    """
+    labels, groups, kappa = table.labels, table.groups, table.kappa
+    total = np.full((len(rows), len(table.label_names)), -np.inf)
+    left = np.zeros(total.shape, dtype=np.int64)
+    for records in engine.scan(COLUMNS):
+        place = np.array([table.row_of[id_] for id_ in records.ids])
+        order = np.argsort(labels[place], kind="stable")
+        order = order[labels[place[order]] >= 0]
+        if not len(order):
+            continue
+        place, theirs = place[order], torch.from_numpy(records.vectors[order])
+        names, starts = np.unique(labels[place], return_index=True)
+        for start in range(0, len(rows), ROWS // 4):
+            part = slice(start, start + ROWS // 4)
+            own = rows[part]
+            out = own[:, None] == place
+            out |= (groups[own][:, None] == groups[place]) & (groups[place] >= 0)
+            scores = (torch.from_numpy(vectors[part]) @ theirs.T).numpy().astype(np.float64)
+            if model.weighting == "match":
+                gaps = np.maximum(1 - scores, 0)
+                others = np.broadcast_to(kappa[place], gaps.shape)
+                scores = match_scores(gaps, kappa[own], others, vectors.shape[1])
+            scores = np.where(out, -np.inf, scores / model.temperature)
+            peak = np.maximum(
+                scores.max(axis=1, keepdims=True), -1e300
+            )  # finite if all are left out
+            mass = np.add.reduceat(np.exp(scores - peak), starts, axis=1)
+            with np.errstate(divide="ignore"):
+                here = np.log(mass) + peak
+            total[part, names] = np.logaddexp(total[part, names], here)
+            left[part, names] += np.add.reduceat(~out, starts, axis=1, dtype=np.int64)
+    return total - np.log(np.maximum(left, 1))
 
 
 def _match_where(
@@ -355,27 +426,58 @@ class Gaussian:
 
 
 @dataclass(frozen=True, eq=False)
+class Fold:
+    """What items of one fold are judged by, beside kernels: estimated from the other folds.
+
+    Attributes:
+        gaussian: The labels' density.
+        classifier: Weights (z, l) and offsets (l) of the logistic regression, or None.
+    """
+
+    gaussian: Gaussian
+    classifier: tuple[np.ndarray, np.ndarray] | None
+
+    def classified(
+        self, vectors: Float[np.ndarray, "s z"], names: Int[np.ndarray, "s c"]
+    ) -> Float[np.ndarray, "s c"] | None:
+        """Compute q of some labels, -1 for none; None if there is no classifier."""
+        if self.classifier is None:
+            return None
+        weights, offsets = self.classifier
+        found = np.empty(names.shape)
+        size = max(1, CELLS // len(offsets))
+        for start in range(0, len(names), size):
+            part = slice(start, start + size)
+            q = log_softmax(vectors[part] @ weights + offsets)
+            q[:, np.isneginf(offsets)] = -np.log(len(offsets))
+            found[part] = np.take_along_axis(q, np.maximum(names[part], 0), axis=1)
+        return np.where(names >= 0, found, -np.inf)
+
+
+@dataclass(frozen=True, eq=False)
 class LabelMeans:
-    """What a `Gaussian` is made of.
+    """What each `Fold` is made of.
 
     Attributes:
         table: What is known of the items.
         covariance: Within labels, for each fold: eigenvalues and eigenvectors.
+        classifiers: For each fold; none if they cost too much.
         sums: Of the vectors of each label (l, z).
         parts: Of those of each group and label (p, z).
     """
 
     table: ItemTable
     covariance: list[tuple[np.ndarray, np.ndarray]]
+    classifiers: list[tuple[np.ndarray, np.ndarray]]
     sums: np.ndarray
     parts: np.ndarray
 
-    def gaussian(self, fold: int) -> Gaussian:
+    def outside(self, fold: int) -> Fold:
         """Return what items of a fold are judged by."""
         values, axes = self.covariance[fold]
         turned = axes.astype(np.float32)
         labels = self.table.labels
-        return Gaussian(
+        gaussian = Gaussian(
             self.table,
             turned,
             inverse_variances(values),
@@ -383,12 +485,17 @@ class LabelMeans:
             self.parts @ turned,
             np.bincount(labels[labels >= 0]),
         )
+        return Fold(gaussian, self.classifiers[fold] if self.classifiers else None)
 
 
 def _label_means(
-    engine: Engine, table: ItemTable, folds: Int[np.ndarray, " n"], rng: np.random.Generator
+    engine: Engine,
+    table: ItemTable,
+    folds: Int[np.ndarray, " n"],
+    rng: np.random.Generator,
+    judged: int,
 ) -> LabelMeans | None:
-    """Estimate the covariance and sum up the labels; None if no two items share a label."""
+    """Estimate what depends on folds, and sum up the labels; None if no two items share a label."""
     rows = _many_of_each(table.labels, rng)
     if not len(rows):
         return None
@@ -396,7 +503,15 @@ def _label_means(
     covariance = axes_within(sampled, table.labels[rows], folds[rows])
     if covariance is None:
         return None
-    sums = np.zeros((int(table.labels.max()) + 1, sampled.shape[1]), dtype=np.float32)
+    count = len(table.label_names)
+    classifiers = []
+    if count * sampled.size <= WORK * min(judged, SPREAD):
+        outside = [folds[rows] != fold for fold in range(FOLDS)]
+        classifiers = [
+            fit_classifier(sampled[kept], table.labels[rows[kept]], count, *axes)
+            for kept, axes in zip(outside, covariance, strict=True)
+        ]
+    sums = np.zeros((count, sampled.shape[1]), dtype=np.float32)
     parts = np.zeros((len(table.together.keys), sampled.shape[1]), dtype=np.float32)
     for records in engine.scan(COLUMNS):
         place = np.array([table.row_of[id_] for id_ in records.ids])
@@ -404,7 +519,7 @@ def _label_means(
         pairs = table.together.place(table.groups[place], labels[:, None])[:, 0]
         _add_rows(sums, labels, records.vectors)
         _add_rows(parts, pairs, records.vectors)
-    return LabelMeans(table, covariance, sums, parts)
+    return LabelMeans(table, covariance, classifiers, sums, parts)
 
 
 def _many_of_each(labels: Int[np.ndarray, " n"], rng: np.random.Generator) -> np.ndarray:
