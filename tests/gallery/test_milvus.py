@@ -1,5 +1,6 @@
 """What is particular to Milvus: other processes, servers that go away, texts of limited length."""
 
+import copy
 import subprocess
 import sys
 
@@ -129,3 +130,23 @@ def test_more_than_a_batch(path):
         other = Gallery()
         other.add(x[2200:], ids=[f"{n}" for n in range(2200, 2300)])
         assert gallery.fingerprint == other.fingerprint
+
+
+def test_an_edited_calibration_is_refused(path):
+    rng = np.random.default_rng(0)
+    x = np.repeat(np.eye(4), 60, axis=0) + 0.1 * rng.normal(size=(240, 4))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    labels = np.repeat(list("abcd"), 60).tolist()
+    with Gallery("milvus", path) as gallery:
+        gallery.add(x[::2], labels=labels[::2])
+        gallery.calibrate(x[1::2], labels[1::2], contributions=False, max_wrong=0.2)
+    with Gallery.open(path) as gallery:
+        assert gallery.calibration is not None
+        edited = copy.deepcopy(gallery._engine.metadata)
+        edited["calibration"]["calibration"]["floor"] = 0.0
+        gallery._engine.set_metadata(edited)
+    with pytest.warns(RuntimeWarning, match="calibrate again"):
+        gallery = Gallery.open(path)
+    with gallery:
+        assert gallery.calibration is None
+        assert gallery.search(x[:3]).decision is None

@@ -75,3 +75,30 @@ PAYLOADS = {
     "emoji": {"\U0001f600": "\U0001f600"},
 }
 """They are taken; a path that leads nowhere is no picture."""
+
+BODIES = [
+    b"",
+    b"null",
+    b"[]",
+    b"{}",
+    b'"\\ud800"',
+    b"\xff\xfe",
+    b'{"\\ud800": 1}',
+    b'{"id": "\\ud800", "verdict": "accept"}',
+    b'{"id": "\\u0000", "verdict": "relabel", "label": "\\ud800"}',
+    b'{"with_reviews": true, "with_reviews": "\\udfff"}',
+    b'{"vectors": [[1, 0, 0]], "k": 1e400}',
+    b'{"vectors": [[1e308, 1e308, 1e308]]}',
+    b'{"vectors": [[5e-324, 0, 0]]}',
+    b'{"vectors": [[1, 0, 0]], "kappa": [1e308]}',
+    b'{"vectors": [[1, 0, 0]], "kappa": [0], "novelty": [5e-324]}',
+    b'{"vectors": [[NaN, 0, 0]]}',
+    b'{"vectors": [[' + b"9" * 5000 + b", 0, 0]]}",
+    b'{"label": ' + b"9" * 5000 + b"}",
+    b'{"payload": ' + b"[" * 60_000,
+    b'{"payload": ' + b'{"a":' * 100_000,
+    b'{"items": ' + b"[" * 100_000,
+    b'{"items": [' + b'{"vector": [1, 0, 0], "payload": {"path": "\\ud800"}},' * 2000,
+    b'{"label": "' + b"\\u0000" * 100_000 + b'"}',
+]
+"""Bodies for any address, none of which is a defect of the service's."""

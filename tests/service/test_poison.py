@@ -136,6 +136,25 @@ def test_an_upload_is_refused_by_the_same_rules(serve):
     assert len(client.app.state.service.gallery) == 0
 
 
+@pytest.mark.parametrize("body", poison.BODIES, ids=range(len(poison.BODIES)))
+def test_no_body_is_a_server_error(client, body):
+    for method, address in (
+        ("POST", "/v1/items"),
+        ("PUT", "/v1/items/a"),
+        ("POST", "/v1/items/image"),
+        ("POST", "/v1/search/vector"),
+        ("POST", "/v1/search/image"),
+        ("POST", "/v1/reviews"),
+        ("POST", "/v1/calibration"),
+    ):
+        for kind in ("application/json", "multipart/form-data; boundary=x"):
+            headers = {"content-type": kind}
+            answer = client.request(method, address, content=body, headers=headers)
+            assert answer.status_code < 500, (address, answer.text)
+    assert client.get("/v1/items").status_code == 200
+    assert search(client).status_code == 200
+
+
 def test_an_item_cannot_replace_a_reviewers_picture(client):
     state = client.app.state.service
     review = state.reviews.ask({"label": "x", "vector": NEAR, "kappa": None})
