@@ -304,3 +304,11 @@ def test_threads_may_share_a_gallery(gallery, draw):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(0, 40, 10)))
     assert set(gallery) == set(range(40))
+
+
+def test_labels_are_counted(gallery):
+    gallery.add(np.eye(DIM)[:4], ids=list("abcd"), labels=["x", 7, "7", None])
+    gallery.update(ids=["a"], labels=[7])
+    assert gallery.label_counts() == {7: 2, "7": 1}
+    gallery.delete(["c"])
+    assert gallery.label_counts() == {7: 2}

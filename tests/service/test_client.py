@@ -137,6 +137,17 @@ def test_every_operation_is_a_method_that_works(client, world, tmp_path):
     ]
     assert client.review_sample().usable == 2
     assert client.recalibrate().reviewed == 2
+    assert client.undo(waiting[1].id).id == waiting[1].id
+    assert client.decide(waiting[1].id, "reject", reviewer="Ann").reviewer == "Ann"
+    assert [d.by for d in client.history(limit=1).decided] == ["robot"]
+    assert client.decisions().total == 2
+
+    assert client.ready().ready in (True, False)  # a renewal may be under way
+    assert client.labels("1").matching >= 1
+    assert len(client.map().points) == 240
+    assert client.recalibrate(from_items=True, max_wrong=0.2, unknown_share=0.2).queries > 100
+    assert client.snapshot().items == 240
+    assert len(client.snapshots()) == 1
 
     paths = httpx.get(f"{address_of(client)}/v1/openapi.json").json()["paths"]
     operations = {(m.upper(), path) for path, methods in paths.items() for m in methods}

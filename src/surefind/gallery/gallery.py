@@ -213,13 +213,11 @@ class Gallery:
         with self._lock:
             return len(self._engine)
 
-    @property
-    def labels(self) -> dict[Label, int]:
-        """The labels in use, and how many items have each."""
+    def label_counts(self) -> dict[Label, int]:
+        """Return how many items have each label; those without one do not count."""
         with self._lock:
-            counts = dict(self._engine.label_counts())
-        counts.pop(None, None)
-        return counts
+            counts = self._engine.label_counts()
+            return {label: count for label, count in counts.items() if label is not None and count}
 
     def surest(self) -> list[Id]:
         """Return all ids, the highest κ first, and of equal ones by id, integers before strings."""

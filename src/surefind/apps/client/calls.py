@@ -54,6 +54,11 @@ def health() -> Call[wire.Health]:
     return Call("GET", "/healthz", _as(wire.Health))
 
 
+def ready() -> Call[wire.Ready]:
+    """Ask whether everything is there."""
+    return Call("GET", "/readyz", _as(wire.Ready), expected=(503,))
+
+
 def metrics() -> Call[str]:
     """Ask for the figures as Prometheus reads them."""
     return Call("GET", "/metrics", lambda _status, body: body.decode())
@@ -69,10 +74,33 @@ def calibration() -> Call[wire.CalibrationView]:
     return Call("GET", "/v1/calibration", _as(wire.CalibrationView))
 
 
-def recalibrate() -> Call[wire.Recalibrated]:
-    """Calibrate again with reviewed random checks."""
-    sent = {"json": {"with_reviews": True}}
+def recalibrate(*, from_items: bool, **target: float | None) -> Call[wire.Recalibrated]:
+    """Calibrate again with reviewed random checks, or from the gallery's own items."""
+    given = {name: value for name, value in target.items() if value is not None}
+    sent = {"json": {"from_items" if from_items else "with_reviews": True} | given}
     return Call("POST", "/v1/calibration", _as(wire.Recalibrated), sent, repeatable=False)
+
+
+def snapshot() -> Call[wire.SnapshotView]:
+    """Copy the gallery."""
+    return Call("POST", "/v1/snapshot", _as(wire.SnapshotView), repeatable=False)
+
+
+def snapshots() -> Call[list[wire.SnapshotView]]:
+    """List the copies."""
+    read = _as(wire.SnapshotList)
+    return Call("GET", "/v1/snapshots", lambda status, body: read(status, body).snapshots)
+
+
+def labels(contains: str, limit: int) -> Call[wire.LabelList]:
+    """List the labels in use."""
+    params = {"contains": contains, "limit": limit}
+    return Call("GET", "/v1/labels", _as(wire.LabelList), {"params": params})
+
+
+def gallery_map() -> Call[wire.MapView]:
+    """Ask for a sample of the gallery in two dimensions."""
+    return Call("GET", "/v1/map", _as(wire.MapView))
 
 
 def audit(most: int) -> Call[wire.AuditView]:
@@ -215,10 +243,26 @@ def review_sample() -> Call[wire.SampleView]:
     return Call("GET", "/v1/reviews/sample", _as(wire.SampleView))
 
 
-def decide(id_: str, verdict: str, label: Label) -> Call[wire.DecidedView]:
+def decide(id_: str, verdict: str, label: Label, reviewer: str | None) -> Call[wire.DecidedView]:
     """Say what a query is."""
-    sent = {"json": {"id": id_, "verdict": verdict, "label": label}}
+    sent = {"json": {"id": id_, "verdict": verdict, "label": label, "reviewer": reviewer}}
     return Call("POST", "/v1/reviews", _as(wire.DecidedView), sent, repeatable=False)
+
+
+def undo(id_: str) -> Call[wire.ReviewView]:
+    """Take a decision back."""
+    path = f"/v1/reviews/{quote(id_, safe='')}/decision"
+    return Call("DELETE", path, _as(wire.ReviewView), repeatable=False)
+
+
+def history(limit: int) -> Call[wire.History]:
+    """Ask for the latest decisions."""
+    return Call("GET", "/v1/reviews/history", _as(wire.History), {"params": {"limit": limit}})
+
+
+def decisions() -> Call[wire.History]:
+    """Ask for all decisions."""
+    return Call("GET", "/v1/reviews/export", _as(wire.History), {"params": {"format": "json"}})
 
 
 def _as(kind: type[M]) -> Callable[[int, bytes], M]:

@@ -84,8 +84,12 @@ class Client:
         self._http.close()
 
     def health(self) -> wire.Health:
-        """Return whether the service is up, and how many items it has."""
+        """Return that the service is up."""
         return self._do(calls.health())
+
+    def ready(self) -> wire.Ready:
+        """Return whether the service is ready, and what is missing if it is not."""
+        return self._do(calls.ready())
 
     def metrics(self) -> str:
         """Return the service's figures as Prometheus reads them."""
@@ -99,9 +103,51 @@ class Client:
         """Return what the decisions rest on."""
         return self._do(calls.calibration())
 
-    def recalibrate(self) -> wire.Recalibrated:
-        """Calibrate again with reviewed random checks."""
-        return self._do(calls.recalibrate())
+    def recalibrate(
+        self,
+        *,
+        from_items: bool = False,
+        max_wrong: float | None = None,
+        max_fpir: float | None = None,
+        confidence: float | None = None,
+        unknown_share: float | None = None,
+    ) -> wire.Recalibrated:
+        """Calibrate again while the service goes on.
+
+        Args:
+            from_items: Whether the gallery's own items play the queries, instead of reviewed random checks.
+            max_wrong: The highest fraction of wrong answers among matches; by default as before.
+            max_fpir: The highest share of unknown queries that may be a match.
+            confidence: With what probability both are kept.
+            unknown_share: With ``from_items``: the share of unknown queries to expect.
+
+        Returns:
+            What was found.
+        """
+        call = calls.recalibrate(
+            from_items=from_items,
+            max_wrong=max_wrong,
+            max_fpir=max_fpir,
+            confidence=confidence,
+            unknown_share=unknown_share,
+        )
+        return self._do(call)
+
+    def snapshot(self) -> wire.SnapshotView:
+        """Copy the gallery, on the machine of the service."""
+        return self._do(calls.snapshot())
+
+    def snapshots(self) -> list[wire.SnapshotView]:
+        """Return the copies, the oldest first."""
+        return self._do(calls.snapshots())
+
+    def labels(self, contains: str = "", *, limit: int = 100) -> wire.LabelList:
+        """Return the labels in use that have this text, those of the most items first."""
+        return self._do(calls.labels(contains, limit))
+
+    def map(self) -> wire.MapView:
+        """Return a random sample of the gallery in two dimensions."""
+        return self._do(calls.gallery_map())
 
     def audit(self, most: int = 20) -> wire.AuditView:
         """Return what is probably wrong with the items: ``most`` findings of each kind."""
@@ -289,9 +335,38 @@ class Client:
         """Return how many reviews a calibration may use, and how many it needs."""
         return self._do(calls.review_sample())
 
-    def decide(self, id_: str, verdict: wire.Verdict, label: Label = None) -> wire.DecidedView:
-        """Accept the answered label, reject it (not in the gallery), or relabel the query."""
-        return self._do(calls.decide(id_, verdict, label))
+    def decide(
+        self,
+        id_: str,
+        verdict: wire.Verdict,
+        label: Label = None,
+        *,
+        reviewer: str | None = None,
+    ) -> wire.DecidedView:
+        """Accept the answered label, reject it (not in the gallery), or relabel the query.
+
+        Args:
+            id_: Of the review.
+            verdict: What is said.
+            label: For "relabel", what it is.
+            reviewer: Who says so.
+
+        Returns:
+            The decision as it was kept.
+        """
+        return self._do(calls.decide(id_, verdict, label, reviewer))
+
+    def undo(self, id_: str) -> wire.ReviewView:
+        """Take a decision back: the query waits again, where it was."""
+        return self._do(calls.undo(id_))
+
+    def history(self, limit: int = 50) -> wire.History:
+        """Return the latest decisions, the newest first, with what was answered."""
+        return self._do(calls.history(limit))
+
+    def decisions(self) -> wire.History:
+        """Return all decisions, the newest first."""
+        return self._do(calls.decisions())
 
     def _do(self, call: Call[T]) -> T:
         tried = 0
@@ -354,6 +429,10 @@ class AsyncClient:
         """Do as `Client.health`."""
         return await self._do(calls.health())
 
+    async def ready(self) -> wire.Ready:
+        """Do as `Client.ready`."""
+        return await self._do(calls.ready())
+
     async def metrics(self) -> str:
         """Do as `Client.metrics`."""
         return await self._do(calls.metrics())
@@ -366,9 +445,40 @@ class AsyncClient:
         """Do as `Client.calibration`."""
         return await self._do(calls.calibration())
 
-    async def recalibrate(self) -> wire.Recalibrated:
+    async def recalibrate(
+        self,
+        *,
+        from_items: bool = False,
+        max_wrong: float | None = None,
+        max_fpir: float | None = None,
+        confidence: float | None = None,
+        unknown_share: float | None = None,
+    ) -> wire.Recalibrated:
         """Do as `Client.recalibrate`."""
-        return await self._do(calls.recalibrate())
+        call = calls.recalibrate(
+            from_items=from_items,
+            max_wrong=max_wrong,
+            max_fpir=max_fpir,
+            confidence=confidence,
+            unknown_share=unknown_share,
+        )
+        return await self._do(call)
+
+    async def snapshot(self) -> wire.SnapshotView:
+        """Do as `Client.snapshot`."""
+        return await self._do(calls.snapshot())
+
+    async def snapshots(self) -> list[wire.SnapshotView]:
+        """Do as `Client.snapshots`."""
+        return await self._do(calls.snapshots())
+
+    async def labels(self, contains: str = "", *, limit: int = 100) -> wire.LabelList:
+        """Do as `Client.labels`."""
+        return await self._do(calls.labels(contains, limit))
+
+    async def map(self) -> wire.MapView:
+        """Do as `Client.map`."""
+        return await self._do(calls.gallery_map())
 
     async def audit(self, most: int = 20) -> wire.AuditView:
         """Do as `Client.audit`."""
@@ -536,10 +646,27 @@ class AsyncClient:
         return await self._do(calls.review_sample())
 
     async def decide(
-        self, id_: str, verdict: wire.Verdict, label: Label = None
+        self,
+        id_: str,
+        verdict: wire.Verdict,
+        label: Label = None,
+        *,
+        reviewer: str | None = None,
     ) -> wire.DecidedView:
         """Do as `Client.decide`."""
-        return await self._do(calls.decide(id_, verdict, label))
+        return await self._do(calls.decide(id_, verdict, label, reviewer))
+
+    async def undo(self, id_: str) -> wire.ReviewView:
+        """Do as `Client.undo`."""
+        return await self._do(calls.undo(id_))
+
+    async def history(self, limit: int = 50) -> wire.History:
+        """Do as `Client.history`."""
+        return await self._do(calls.history(limit))
+
+    async def decisions(self) -> wire.History:
+        """Do as `Client.decisions`."""
+        return await self._do(calls.decisions())
 
     async def _do(self, call: Call[T]) -> T:
         tried = 0

@@ -189,8 +189,7 @@ class Answer(Answered):
     vector: list[float] | None = Field(description="Of an image; callers know their own vectors.")
     review: str | None = Field(description="Where it waits for a person, if it does.")
     dropped: bool = Field(
-        default=False,
-        description="Whether it should wait for a person, and cannot, because too many do.",
+        description="Whether it should wait for a person, and cannot: too many do, or the disk fails."
     )
 
 

@@ -58,7 +58,12 @@ class Renewer:
                 return
             if self._task is None:
                 self._task = self._thread.submit(self._work)
-            if self._graph is None or self._graph.done():
+        self.build()
+
+    def build(self) -> None:
+        """Build what is missing of the graph, if searches walk one; return at once."""
+        with self._lock:
+            if not self._closing.is_set() and (self._graph is None or self._graph.done()):
                 self._graph = self._builder.submit(self._build)
 
     def close(self) -> None:

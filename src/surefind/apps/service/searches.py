@@ -193,7 +193,7 @@ async def decide(body: Verdict, state: State, found: Allowed) -> wire.DecidedVie
             raise RefusedError(status, str(error)) from error
 
     unknown = relabelled and body.label is not None
-    if unknown and body.label not in await state.work(lambda: state.gallery.labels):
+    if unknown and body.label not in await state.work(state.gallery.label_counts):
         advice = "Reject the query, or add an item with the label."
         raise RefusedError(422, f"no item of the gallery has this label. {advice}")
     return wire.DecidedView.model_validate(await state.work(keep))
@@ -205,6 +205,7 @@ async def _answer(
     reply = await state.search(query)
     for answer, vector in zip(reply.answers, reply.vectors, strict=True):
         state.metrics.decision(answer["decision"], answer["gate"])
+        answer["dropped"] = False
         drawn = _drawn(state)
         sampled = keep is not False and drawn["sampled"]
         unsure = answer["decision"] == "review" and keep is True and found.leave == WRITE
@@ -226,6 +227,7 @@ async def _answer_filtered(
         lambda: search_filtered(state.gallery, has_picture, query, chosen, seconds)
     )
     for answer in reply.answers:
+        answer["dropped"] = False
         state.metrics.decision("filtered", answer["gate"])
     return _sent(reply, image)
 

@@ -140,10 +140,12 @@ class AppState:
         if self.settings.read_only:
             failed = self.metrics.following_failed
             self._follower = Follower(self.gallery, followed=self._followed, failed=failed)
+            self.renewer.build()
         else:
             self.renewer.changed()  # it may have been, while nothing served it
 
     def _followed(self) -> None:
+        self.renewer.build()
         self.thumbnails.look_again()
         self.metrics.followed(len(self.gallery))
 
