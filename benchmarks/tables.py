@@ -788,11 +788,11 @@ def beside_lines(cases: dict[str, Any]) -> list[str]:
     if not beside:
         return []
     return [
-        "Beside bare FAISS behind uvicorn (`benchmarks/bare_faiss.py`: no labels, decisions, limits or logs), "
-        "asked in turns in one run:",
+        "Beside bare FAISS behind uvicorn (`benchmarks/bare_faiss.py`: no labels, decisions, limits or "
+        "logs), asked in turns in one run:",
         "",
-        "| items | index | clients | requests/s | of bare FAISS | 99 % | server CPU per request | bare FAISS "
-        "| load average |",
+        "| items | index | clients | requests/s | of bare FAISS | 99 % | server CPU per request "
+        "| bare FAISS | load average |",
         "| --: | --- | --: | --: | --: | --: | --: | --: | --: |",
         *(
             f"| {case['items']:,} × {case['dimensions']} | {case['index']} | {clients} "
