@@ -230,7 +230,7 @@ def beside_faiss(place: Path, index: str) -> dict[str, Any]:
 
 
 def upkeep(place: Path) -> dict[str, Any]:
-    """Calibrate and copy 200,000 items while somebody searches; time searches and a listing."""
+    """Calibrate and copy 200,000 items while somebody searches; look how long searches and lists take."""
     index = "hnsw"
     if not (place / f"{index}.npy").exists():
         make_beside(place, index)

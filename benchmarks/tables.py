@@ -777,7 +777,54 @@ def service_lines() -> list[str]:
         f"{hostile['resident_mb_after']:.0f} MB after. {made_up['cases']:,} requests generated from the "
         f"OpenAPI description: {made_up['server_errors']} server errors.",
         "",
+        *beside_lines(cases),
+        *upkeep_lines(cases),
     ]
+
+
+def beside_lines(cases: dict[str, Any]) -> list[str]:
+    """Compare the service with bare FAISS behind the same server, where that was measured."""
+    beside = [case for name, case in cases.items() if name.startswith("beside bare FAISS")]
+    if not beside:
+        return []
+    return [
+        "Beside bare FAISS behind uvicorn (`benchmarks/bare_faiss.py`: no labels, decisions, limits or "
+        "logs), asked in turns in one run:",
+        "",
+        "| items | index | clients | requests/s | of bare FAISS | 99 % | server CPU per request "
+        "| bare FAISS | load average |",
+        "| --: | --- | --: | --: | --: | --: | --: | --: | --: |",
+        *(
+            f"| {case['items']:,} × {case['dimensions']} | {case['index']} | {clients} "
+            f"| {cell['surefind']['per_second']:.0f} | {cell['ratio']:.0%} "
+            f"| {cell['surefind']['p99_ms']:.0f} ms | {cell['surefind']['server_cpu_ms']:.2f} ms "
+            f"| {cell['faiss']['server_cpu_ms']:.2f} ms | {cell['load']:.1f} |"
+            for case in beside
+            for clients, cell in case["clients"].items()
+        ),
+        "",
+    ]
+
+
+def upkeep_lines(cases: dict[str, Any]) -> list[str]:
+    """Say how long searches waited for upkeep, and what large uploads took, where that was measured."""
+    lines = []
+    if found := cases.get("upkeep while serving"):
+        waits = ", ".join(
+            f"{name} ({found[name]['seconds']:.0f} s) {found[name]['longest_ms']:.0f} ms"
+            for name in ("snapshot", "calibration")
+        )
+        lines.append(
+            f"Upkeep of {found['items']:,} items while one client searches; the longest search took: alone "
+            f"{found['alone']['longest_ms']:.0f} ms, {waits}. A listing after a change: "
+            f"{found['listing_seconds']:.2f} s."
+        )
+    if found := cases.get("large uploads, 16 clients"):
+        lines.append(
+            f"{found['clients']} clients that upload images of 25 megapixels: memory "
+            f"{found['resident_mb']:.0f} MB before, {found['peak_mb']:.0f} MB at most."
+        )
+    return [line for text in lines for line in (text, "")]
 
 
 def row(name: str, case: dict[str, float]) -> str:

@@ -235,7 +235,8 @@ class FaissEngine:
     def copied(self) -> Callable[[], "FaissEngine"]:
         """Copy everything in a moment; return what makes an engine in memory of it, an exact one."""
         records, total, metadata = self._table.everything(), self._table.total, dict(self.metadata)
-        copies = Records(*(column[:].copy() for column in vars(records).values()))
+        columns: Iterator[Any] = iter(vars(records).values())
+        copies = Records(*(column.copy() for column in columns))
 
         def make() -> FaissEngine:
             engine = FaissEngine(self._index)
