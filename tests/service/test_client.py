@@ -64,7 +64,7 @@ class AsyncRecording(httpx.AsyncHTTPTransport):
 def client(request, world, tmp_path):
     """A client of a real server, whose ``seen`` are the requests it made."""
     secret = make_token(tmp_path / "tokens.toml", "robot", write=True)
-    options = {"tokens": tmp_path / "tokens.toml", "review_share": 1}
+    options = {"tokens": tmp_path / "tokens.toml", "review_share": 1, "seconds": 300}
     seen = []
     with live(copy(world, tmp_path), world.learner, **options) as address:
         if request.param == "sync":
