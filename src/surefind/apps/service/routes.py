@@ -37,7 +37,7 @@ class GuardedRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             found = await allowed(request) if asked & {allowed, may_write} else None
             if found is not None and may_write in asked:
-                await may_write(found)
+                await may_write(found, request)
             response: Response = await answer(request)
             return response
 

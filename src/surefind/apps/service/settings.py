@@ -199,10 +199,6 @@ Allowed = Annotated[Caller, Depends(allowed)]
 async def may_write(found: Allowed, request: Request) -> None:
     """Require leave to write."""
     if found.leave < WRITE:
-        read_only = request.app.state.service.settings.read_only
-        what = (
-            "this service only reads; ask the one that writes"
-            if read_only
-            else ("this token may read but not change anything")
-        )
-        raise RefusedError(403, f"{what}.")
+        if request.app.state.service.settings.read_only:
+            raise RefusedError(403, "this service only reads; ask the one that writes.")
+        raise RefusedError(403, "this token may read but not change anything.")
