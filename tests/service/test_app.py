@@ -43,7 +43,7 @@ def test_figures_count_requests_decisions_and_batches(client, world, ask):
 
 def test_figures_tell_queues_novelty_storage_and_process(client, world, ask):
     ask(client, png(world.known[0]))
-    body = {"vectors": [[0, 0, 1]], "novelty": [0.0]}
+    body = {"vectors": [[0, 0, 1]], "kappa": [20.0], "novelty": [0.0]}
     client.post("/v1/search/vector", json=body).raise_for_status()
     lines = client.get("/metrics").text.splitlines()
     figures = {

@@ -78,8 +78,8 @@ def test_a_slow_request_whose_client_stays_is_answered(world, tmp_path, monkeypa
 
     monkeypatch.setattr(Gallery, "search", slow)
     with live(copy(world, tmp_path), None) as address:
-        novelty = {"novelty": [0.5]}
-        answers = httpx.post(f"{address}/v1/search/vector", json=SEARCH | novelty, timeout=60)
+        known = {"kappa": [20.0], "novelty": [0.5]}
+        answers = httpx.post(f"{address}/v1/search/vector", json=SEARCH | known, timeout=60)
         assert answers.status_code == 200
 
 
@@ -87,7 +87,7 @@ def test_a_slow_request_whose_client_stays_is_answered(world, tmp_path, monkeypa
 def test_it_stops_soon_also_under_load_and_with_idle_connections(world, tmp_path):
     """Clients that search without a pause, one that sends half a body, and ones that keep silent."""
     arguments = [sys.executable, "-c", LAUNCH, str(copy(world, tmp_path)), "--port", "0"]
-    body = request("/v1/search/vector", SEARCH | {"novelty": [0.5]})
+    body = request("/v1/search/vector", SEARCH | {"kappa": [20.0], "novelty": [0.5]})
     with subprocess.Popen(
         [*arguments, "--rate", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:

@@ -11,7 +11,8 @@ from surefind.apps.service.settings import Settings
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
 
-BODY = {"vectors": [[0.0, 0.0, 1.0]], "novelty": [0.5], "k": 1, "keep": True}
+NORTH = {"vectors": [[0.0, 0.0, 1.0]], "kappa": [20.0], "novelty": [0.5]}
+BODY = NORTH | {"k": 1, "keep": True}
 
 
 @pytest.fixture

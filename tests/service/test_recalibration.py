@@ -67,7 +67,7 @@ def test_searches_and_changes_go_on_meanwhile_and_make_it_stale(serve, monkeypat
     thread.start()
     try:
         assert begun.wait(60)
-        search = {"vectors": [[0.0, 0.0, 1.0]], "novelty": [0.5]}
+        search = {"vectors": [[0.0, 0.0, 1.0]], "kappa": [20.0], "novelty": [0.5]}
         assert client.post("/v1/search/vector", json=search).status_code == 200
         assert client.post("/v1/items", json=NEW).status_code == 201
         assert client.get("/v1/items").json()["total"] == 241
