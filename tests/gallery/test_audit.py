@@ -88,6 +88,7 @@ def test_probabilities_are_those_of_the_definition(monkeypatch, grouped, kappa):
     monkeypatch.setattr(second_opinion, "ROWS", 7)
     monkeypatch.setattr(second_opinion, "WIDE", 5)
     monkeypatch.setattr(second_opinion, "CELLS", 200)
+    monkeypatch.setattr(second_opinion, "SUMS", 20)
     monkeypatch.setattr(label_errors, "STEPS", 500)
     x, who, rng = world(n=90, labels=6, dim=8, spread=0.5)
     who[[11, 12]] = 6  # in one group, if there are groups: others of their fold lack the label

@@ -73,6 +73,9 @@ ROWS = 1024
 """Items whose own label's density is computed at once, by `WIDE` others."""
 WIDE = 8192
 
+SUMS = 2**23
+"""Densities of items under all labels held at a time: 64 MB."""
+
 CELLS = 2**22
 """Differences of vectors held at a time: 16 MB."""
 
@@ -208,8 +211,12 @@ class SecondOpinion:
         near, _ = label_densities(
             votes, self.model.temperature
         )  # -inf but for a label's first item
-        every = all_densities(self.engine, self.table, self.model, rows, vectors)
-        density = np.take_along_axis(every, np.maximum(votes.labels, 0), axis=1)
+        density = np.empty(votes.labels.shape)
+        size = max(1, SUMS // len(self.table.label_names))
+        for start in range(0, len(rows), size):
+            part = slice(start, start + size)
+            every = all_densities(self.engine, self.table, self.model, rows[part], vectors[part])
+            density[part] = np.take_along_axis(every, np.maximum(votes.labels[part], 0), axis=1)
         rival = np.isfinite(near) & (votes.labels >= 0) & (votes.labels != mine)
         others = np.where(rival, density, -np.inf)
         names = np.where(np.isfinite(others), votes.labels, -1)
