@@ -88,6 +88,7 @@ def test_probabilities_are_those_of_the_definition(monkeypatch, grouped, kappa):
     monkeypatch.setattr(second_opinion, "ROWS", 7)
     monkeypatch.setattr(second_opinion, "WIDE", 5)
     monkeypatch.setattr(second_opinion, "CELLS", 200)
+    monkeypatch.setattr(second_opinion, "SUMS", 20)
     monkeypatch.setattr(label_errors, "STEPS", 500)
     x, who, rng = world(n=90, labels=6, dim=8, spread=0.5)
     who[[11, 12]] = 6  # in one group, if there are groups: others of their fold lack the label
@@ -160,7 +161,7 @@ def test_probabilities_are_those_of_the_definition(monkeypatch, grouped, kappa):
 @pytest.mark.parametrize("weighting", ["cosine", "match"])
 def test_densities_of_all_labels_are_over_all_items(monkeypatch, weighting):
     """Not over the nearest alone, or the own label, which is over all, would be favoured."""
-    monkeypatch.setattr(second_opinion, "ROWS", 28)
+    monkeypatch.setattr(second_opinion, "LINES", 7)
     monkeypatch.setattr(second_opinion, "COLUMNS", 11)
     x, who, rng = world(n=60, labels=5, dim=8, spread=0.5)
     labels = [None if i % 13 == 5 else int(label) for i, label in enumerate(who)]
@@ -176,7 +177,7 @@ def test_densities_of_all_labels_are_over_all_items(monkeypatch, weighting):
         scores = match_scores(np.maximum(1 - scores, 0), kappa, np.tile(kappa, (60, 1)), 8)
     rows = np.flatnonzero(table.labels >= 0)
     model = LabelModel(temperature=0.3, weighting=weighting)
-    found = second_opinion.all_densities(engine, table, model, rows, stored[rows])
+    found = second_opinion.label_masses(engine, table, model, rows, stored[rows])
     for at, row in enumerate(rows.tolist()):
         for code, name in enumerate(table.label_names):
             members = [
@@ -186,12 +187,10 @@ def test_densities_of_all_labels_are_over_all_items(monkeypatch, weighting):
                 and i != row
                 and (groups[i] is None or groups[i] != groups[row])
             ]
-            wanted = np.log(np.mean(np.exp(scores[row, members] / 0.3)))
+            wanted = np.log(np.sum(np.exp(scores[row, members] / 0.3)))
             assert found[at, code] == pytest.approx(wanted, rel=1e-4)
-    own = second_opinion.own_densities(engine, table, model)
-    np.testing.assert_allclose(
-        found[np.arange(len(rows)), table.labels[rows]], own[rows], rtol=1e-4
-    )
+    own = second_opinion.own_densities(engine, table, model)[rows] + np.log(table.companions(rows))
+    np.testing.assert_allclose(found[np.arange(len(rows)), table.labels[rows]], own, rtol=1e-4)
 
 
 def test_planted_errors_are_found_and_counted():
@@ -213,16 +212,16 @@ def test_planted_errors_are_found_and_counted():
     assert "gallery.update(ids=" in found.to_rows()[0]["mend"]
 
 
-@pytest.mark.parametrize("work", [0, second_opinion.WORK])
-def test_where_the_classifier_costs_too_much_there_is_none(monkeypatch, work):
-    monkeypatch.setattr(second_opinion, "WORK", work)
+@pytest.mark.parametrize(("weights", "judged"), [(25 * 32, 500), (25 * 32 - 1, 500), (2**19, 499)])
+def test_where_the_classifier_costs_too_much_there_is_none(monkeypatch, weights, judged):
+    monkeypatch.setattr(second_opinion, "WEIGHTS", weights)
     x, who, rng = world(n=500, labels=25, dim=32, spread=0.1)
     wrong, rows = planted(who, rng, 10)
     gallery = Gallery()
     gallery.add(x, labels=wrong)
     table = read_table(gallery._engine)
-    judge = fit_second_opinion(gallery._engine, table, np.random.default_rng(0), 500)
-    assert (judge.pooling.classifier > 0) == (work > 0)
+    judge = fit_second_opinion(gallery._engine, table, np.random.default_rng(0), judged)
+    assert (judge.pooling.classifier > 0) == (weights == 25 * 32)
     assert {s.id for s in gallery.audit().suspects} == rows
 
 

@@ -16,7 +16,7 @@ to bring a label together, a cosine of 0.98 says little. κ is far too low below
 Tukey's fence: of normal values 0.35 % are.
 
 Cost: every item is compared with every other. ``items`` judges fewer, drawn at random, and costs as much
-less; few items of many labels are judged without the classifier (`surefind.gallery.second_opinion`).
+less; a part of the items is judged without the classifier (`surefind.gallery.second_opinion`).
 
 Axes: ``n`` items, ``s`` those of a block, ``k`` neighbours.
 """

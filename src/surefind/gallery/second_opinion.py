@@ -11,9 +11,9 @@ block at a time:
     covariance      within labels, of at most `SPREAD` items, five times: from items of other folds each
     classifier      of the same items, five times too
 
-**The classifier's cost** grows with labels × dimensions × items that it learns from. Where that is more
-than `WORK` for each item that is judged, there is none, and labels are judged by kernels and Gaussian
-alone: if all items are judged, beyond 1,000 labels of 512 dimensions.
+**The classifier's cost** grows with labels × dimensions × items that it learns from. There is none with
+more than `WEIGHTS` labels × dimensions, nor where fewer items are judged than it would learn from; labels
+are then judged by kernels and Gaussian alone.
 
 **Copies.** Vectors that are equal to the last bit are one witness: they are left out together, as those of
 a group are. An item that is stored twice under a wrong label is so not its own alibi. A copy that was
@@ -63,8 +63,8 @@ from surefind.gallery.ranking import match_scores
 SPREAD = 20_000
 """Items that covariance and classifier are estimated from."""
 
-WORK = 2**19
-"""Labels × dimensions × items that the classifier may learn from, for each item that is judged."""
+WEIGHTS = 2**19
+"""Labels × dimensions that the classifier may have."""
 
 MEMBERS = 20
 """Items of a label that are drawn for it before a second turn."""
@@ -72,6 +72,9 @@ MEMBERS = 20
 ROWS = 1024
 """Items whose own label's density is computed at once, by `WIDE` others."""
 WIDE = 8192
+
+SUMS, LINES = 2**23, 256
+"""Densities of items under all labels held at a time: 64 MB; and items compared with others at once."""
 
 CELLS = 2**22
 """Differences of vectors held at a time: 16 MB."""
@@ -208,10 +211,14 @@ class SecondOpinion:
         near, _ = label_densities(
             votes, self.model.temperature
         )  # -inf but for a label's first item
-        every = all_densities(self.engine, self.table, self.model, rows, vectors)
-        density = np.take_along_axis(every, np.maximum(votes.labels, 0), axis=1)
+        density = np.empty(votes.labels.shape)
+        size = max(1, SUMS // len(self.table.label_names))
+        for start in range(0, len(rows), size):
+            part = slice(start, start + size)
+            every = label_masses(self.engine, self.table, self.model, rows[part], vectors[part])
+            density[part] = np.take_along_axis(every, np.maximum(votes.labels[part], 0), axis=1)
         rival = np.isfinite(near) & (votes.labels >= 0) & (votes.labels != mine)
-        others = np.where(rival, density, -np.inf)
+        others = np.where(rival, density - np.log(votes.sizes), -np.inf)
         names = np.where(np.isfinite(others), votes.labels, -1)
         kernel = np.concatenate([others, self.own[rows][:, None]], axis=1)
         return kernel, np.concatenate([names, mine], axis=1), votes
@@ -226,7 +233,7 @@ def fit_second_opinion(
         engine: The gallery's records.
         table: What is known of them; copies share a group.
         rng: Draws samples and folds.
-        judged: How many items are to be judged, which the classifier's cost is measured by.
+        judged: How many items are to be judged.
 
     Returns:
         The model; None if nothing has a label.
@@ -303,21 +310,20 @@ def own_densities(engine: Engine, table: ItemTable, model: LabelModel) -> Float[
     return mass
 
 
-def all_densities(
+def label_masses(
     engine: Engine,
     table: ItemTable,
     model: LabelModel,
     rows: Int[np.ndarray, " s"],
     vectors: Float[np.ndarray, "s z"],
 ) -> Float[np.ndarray, "s l"]:
-    """Compute s of every label for labelled items, from all its items without the own group.
+    """Compute log n_l + s_l of every label for some items, from all its items without the own group.
 
     Returns:
-        Log densities; -inf for labels without an item left, or too far for the exponential.
+        Log sums; -inf for labels without an item left, or too far for the exponential.
     """
     labels, groups, kappa = table.labels, table.groups, table.kappa
     total = np.full((len(rows), len(table.label_names)), -np.inf)
-    left = np.zeros(total.shape, dtype=np.int64)
     for records in engine.scan(COLUMNS):
         place = np.array([table.row_of[id_] for id_ in records.ids])
         order = np.argsort(labels[place], kind="stable")
@@ -326,26 +332,24 @@ def all_densities(
             continue
         place, theirs = place[order], torch.from_numpy(records.vectors[order])
         names, starts = np.unique(labels[place], return_index=True)
-        for start in range(0, len(rows), ROWS // 4):
-            part = slice(start, start + ROWS // 4)
+        for start in range(0, len(rows), LINES):
+            part = slice(start, start + LINES)
             own = rows[part]
             out = own[:, None] == place
             out |= (groups[own][:, None] == groups[place]) & (groups[place] >= 0)
-            scores = (torch.from_numpy(vectors[part]) @ theirs.T).numpy().astype(np.float64)
+            scores = torch.from_numpy(vectors[part]) @ theirs.T
             if model.weighting == "match":
-                gaps = np.maximum(1 - scores, 0)
+                gaps = (1 - scores).clamp(min=0).numpy()
                 others = np.broadcast_to(kappa[place], gaps.shape)
-                scores = match_scores(gaps, kappa[own], others, vectors.shape[1])
-            scores = np.where(out, -np.inf, scores / model.temperature)
-            peak = np.maximum(
-                scores.max(axis=1, keepdims=True), -1e300
-            )  # finite if all are left out
-            mass = np.add.reduceat(np.exp(scores - peak), starts, axis=1)
+                match = match_scores(gaps, kappa[own], others, vectors.shape[1])
+                scores = torch.from_numpy(match.astype(np.float32))
+            scores = (scores / model.temperature).masked_fill_(torch.from_numpy(out), -torch.inf)
+            peak = scores.amax(dim=1, keepdim=True).clamp(min=-1e30)  # finite if all are left out
+            mass = np.add.reduceat((scores - peak).double().exp_().numpy(), starts, axis=1)
             with np.errstate(divide="ignore"):
-                here = np.log(mass) + peak
+                here = np.log(mass) + peak.numpy()
             total[part, names] = np.logaddexp(total[part, names], here)
-            left[part, names] += np.add.reduceat(~out, starts, axis=1, dtype=np.int64)
-    return total - np.log(np.maximum(left, 1))
+    return total
 
 
 def _match_where(
@@ -505,7 +509,7 @@ def _label_means(
         return None
     count = len(table.label_names)
     classifiers = []
-    if count * sampled.size <= WORK * min(judged, SPREAD):
+    if judged >= len(rows) and count * sampled.shape[1] <= WEIGHTS:
         outside = [folds[rows] != fold for fold in range(FOLDS)]
         classifiers = [
             fit_classifier(sampled[kept], table.labels[rows[kept]], count, *axes)
