@@ -118,7 +118,14 @@ function keys() {
   return [key("1"), " to ", key("9"), " a label, ", key("0"), " none, ", key("l"), " another label, ", key("s"), " skip, ", key("u"), " undo, ", key("←"), " ", key("→"), " move."];
 }
 
-async function move(page, step) {
+// One step after the other: a step that must fetch more would lose those that are taken meanwhile.
+let moving = Promise.resolve();
+
+function move(page, step) {
+  moving = moving.then(() => go(page, step));
+}
+
+async function go(page, step) {
   if (at + step >= queue.length && queue.length < found.matching && reach < MOST) {
     reach += SIZE;
     await page.attempt(() => load(page));
