@@ -39,7 +39,7 @@ def test_extras_are_those_of_the_project():
     names = {
         extra: {re.match(r"[\w-]+", line)[0] for line in lines} - {"surefind"}
         for extra, lines in project.items()
-        if extra not in ("dev", "bench", "docs")
+        if extra not in ("dev", "bench", "docs", "databases")
     }
     own = {extra: brought for extra, brought in names.items() if brought}
     assert {extra: set(brought.split()) for extra, brought in doctor.EXTRAS.items()} == own

@@ -136,10 +136,10 @@ def test_a_calibrated_gallery_stops_what_is_unlike(gallery, people, tmp_path):
 def test_without_novelty_a_gated_gallery_refuses(gallery, people):
     queries, labels = people[1]
     gallery.calibrate(queries, labels, max_wrong=0.05, contributions=False)
-    for asked in (blind(people[2]), people[2].mean):
+    for asked, field in ((blind(people[2]), "novelty"), (people[2].mean, "embeddings")):
         with pytest.raises(InputError) as refused:
             gallery.search(asked)
-        assert refused.value.field == "novelty"
+        assert refused.value.field == field
         assert all(refused.value.hint_for(door) for door in ("library", "cli", "http"))
         assert gallery.search(asked, decide=False).decision is None
 

@@ -139,8 +139,8 @@ class Calibration:
 
     @property
     def knows_kappa(self) -> bool:
-        """Whether some calibration query had a κ, so that others must have one to be decided about."""
-        return self.log_kappa_quantiles[0] < math.log(KAPPA_RANGE[1]) - 1e-9
+        """Whether every calibration query had a κ, so that others must have one to be decided about."""
+        return self.log_kappa_quantiles[-1] < math.log(KAPPA_RANGE[1]) - 1e-9
 
     @property
     def summary(self) -> str:

@@ -328,9 +328,10 @@ class Decider:
             )
         found = _neighbours(self.metric, near, codes, rule.unit, most=rule.neighbours)
         sure = self._read_kappa(kappa, len(near))
-        knows = rule.calibration.knows_kappa
-        if (np.isinf(sure) if knows else np.isfinite(sure)).any():
-            what = "had a finite" if knows else "had no"
+        assert self._checked is not None
+        had = np.isfinite(self._checked.kappa)
+        if (had.all() and np.isinf(sure).any()) or (not had.any() and np.isfinite(sure).any()):
+            what = "had a" if had.all() else "had no"
             raise InputError(
                 f"the checked queries {what} kappa, so give it to fit and to decide, or to neither.",
                 field="kappa",

@@ -390,7 +390,7 @@ def _check_kappa(calibration: Calibration, kappa: Float[np.ndarray, " q"]) -> No
     An infinite κ means that nothing is known, and would count as surer than any query before.
 
     Raises:
-        InputError: If some query has an infinite κ, and some of the calibration had a finite one.
+        InputError: If some query has an infinite κ, and every one of the calibration had a finite one.
     """
     unknown = ~np.isfinite(kappa)
     if calibration.knows_kappa and unknown.any():

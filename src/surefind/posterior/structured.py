@@ -206,7 +206,9 @@ class DensePosterior(SpectralPosterior):
 def _eigenbasis(matrix: Float[Tensor, "k k"]) -> tuple[Float[Tensor, " k"], Float[Tensor, "k k"]]:
     """Diagonalise; signs are fixed, so that equal noise draws equal heads in any precision."""
     values, vectors = torch.linalg.eigh(matrix)
-    return values, vectors * vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()
+    signed = vectors * vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()
+    # Row by row, as a file holds it: products of another layout may differ in the last bit.
+    return values, signed.contiguous()
 
 
 def _check_part(name: str, value: Tensor, mean: Tensor, shape: tuple[int, ...]) -> None:

@@ -22,7 +22,8 @@ EXTRAS = {
     "backbones": "transformers",
     "data": "pillow pyarrow scikit-learn scipy",
     "onnx": "onnx",
-    "gallery": "faiss-cpu pydantic scipy",
+    "decisions": "pydantic scipy",
+    "gallery": "faiss-cpu",
     "milvus": "milvus-lite pymilvus",
     "report": "jinja2 matplotlib pydantic",
     "serve": "fastapi httptools prometheus-client python-multipart threadpoolctl uvicorn"
