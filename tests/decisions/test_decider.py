@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 import surefind as sf
 from surefind.decisions.decider import METRICS
@@ -101,7 +102,6 @@ def test_the_order_and_the_length_of_rows_do_not_matter(decider):
 
 
 def test_integers_and_tensors_are_labels_and_distances_too():
-    torch = pytest.importorskip("torch")
     cosines, labels, truth = world(300)
     numbers = np.vectorize(lambda name: int(name[1:]))(labels)
     real = np.array([-1 if name is None else int(name[1:]) for name in truth])
