@@ -44,6 +44,13 @@ def test_folders_per_class_have_labels_and_loose_images_none(pets):
     assert loose.read().shape[1] == 1
 
 
+def test_a_single_image_is_a_source(pets):
+    one = next(pets.glob("cat/*"))
+    found = read_source(str(one), None)
+    assert (len(found), found.labels, found.names) == (1, None, (one.name,))
+    assert part_names(str(one), None) == ("all",)
+
+
 def test_an_empty_folder_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(sf.InputError):

@@ -84,8 +84,8 @@ def _shown(path: Path) -> str:
 
 
 SOURCE_HELP = (
-    "A set's name, a folder of images, a CSV/Parquet list of images, or vectors (.npy, .npz, .parquet); "
-    "`:PART` at its end picks a part, as in `digits:test`."
+    "A set's name, an image, a folder of images, a CSV/Parquet list of images, or vectors (.npy, .npz, "
+    ".parquet); `:PART` at its end picks a part, as in `digits:test`."
 )
 run_argument = partial(Argument, autocompletion=complete_run)
 source_argument = partial(Argument, autocompletion=complete_source)

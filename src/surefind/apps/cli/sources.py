@@ -1,10 +1,10 @@
-"""What a command reads: a set by its name, a folder, a list of images, or vectors.
+"""What a command reads: a set by its name, a folder, an image, a list of images, or vectors.
 
 `NAME:PART` picks a part. Without it each command says which part it prefers; one that prefers none takes
 the only part there is. What `surefind embed` writes can be read again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -183,8 +183,7 @@ def check_fits(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> None:
 
 def _parts(where: str, data: Path | None, mode: str) -> "Splits":
     from surefind.data.catalogue import load, set_names
-    from surefind.data.folder import image_paths, load_folder
-    from surefind.data.images import ImageFiles
+    from surefind.data.folder import EXTENSIONS, image_paths, load_folder
     from surefind.data.splits import Splits
     from surefind.data.tables import load_manifest
 
@@ -195,9 +194,16 @@ def _parts(where: str, data: Path | None, mode: str) -> "Splits":
         nested = any(p.is_dir() and not p.name.startswith(".") for p in path.iterdir())
         if nested or not (images := image_paths(path)):
             return load_folder(path, mode=mode)
-        # Without class folders they are images without labels.
-        names = [p.name for p in images]
-        return Splits({"all": sf.Dataset(ImageFiles(images, mode), names=names, name=path.name)})
+        return Splits({"all": _unlabelled(images, mode, path.name)})
+    if path.suffix.lower() in EXTENSIONS:
+        return Splits({"all": _unlabelled([path], mode, path.name)})
     if holds_vectors(path):
         return Splits({"all": read_vectors(path)})
     return load_manifest(path, mode=mode)
+
+
+def _unlabelled(images: Sequence[Path], mode: str, name: str) -> "sf.Dataset":
+    """Return images that no class folder or list gives a label."""
+    from surefind.data.images import ImageFiles
+
+    return sf.Dataset(ImageFiles(images, mode), names=[p.name for p in images], name=name)
