@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.decisions.decider import METRICS
+from surefind.decisions.tables import METRICS
 
 ENROLLED, LABELS, K = 60, 80, 30
 
@@ -194,9 +194,9 @@ def test_a_changed_file_is_refused(decider, tmp_path, edit):
     text = file.read_text()
     whole = json.loads(text)
     if edit == "threshold":
-        whole["decider"]["rule"]["calibration"]["floor"] = 0.0
+        whole["rule"]["calibration"]["floor"] = 0.0
     if edit == "format":
-        whole["decider"]["format"] = 99
+        whole["format"] = 99
     file.write_text(text[: len(text) // 2] if edit == "cut" else json.dumps(whole))
     with pytest.raises(sf.InputError) as refused:
         sf.Decider.load(file)

@@ -143,7 +143,7 @@ def test_an_edited_calibration_is_refused(path):
     with Gallery.open(path) as gallery:
         assert gallery.calibration is not None
         edited = copy.deepcopy(gallery._engine.metadata)
-        edited["calibration"]["calibration"]["floor"] = 0.0
+        edited["calibration"]["decider"]["rule"]["calibration"]["floor"] = 0.0
         gallery._engine.set_metadata(edited)
     with pytest.warns(RuntimeWarning, match="calibrate again"):
         gallery = Gallery.open(path)

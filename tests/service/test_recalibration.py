@@ -5,7 +5,7 @@ import time
 
 from service.world import copy
 
-from surefind.gallery import renewal
+from surefind.decisions.decider import Decider
 from surefind.gallery.gallery import Gallery
 
 NEW = {"items": [{"id": "new", "vector": [0.0, 0.0, 1.0], "label": 0}]}
@@ -50,15 +50,14 @@ def test_it_equals_a_calibration_in_place(world, tmp_path):
 def test_searches_and_changes_go_on_meanwhile_and_make_it_stale(serve, monkeypatch):
     client = serve()
     state = client.app.state.service
-    begun, go, fit = threading.Event(), threading.Event(), renewal.fit_record
+    begun, go, fit = threading.Event(), threading.Event(), Decider.learned
 
     def slow(*args, **kwargs):
-        if kwargs.get("renewals", 0) == 0:
-            begun.set()
-            go.wait(60)
+        begun.set()
+        go.wait(60)
         return fit(*args, **kwargs)
 
-    monkeypatch.setattr(renewal, "fit_record", slow)
+    monkeypatch.setattr(Decider, "learned", slow)
     answers = []
     ask = {"from_items": True, "max_wrong": 0.3}
     thread = threading.Thread(

@@ -27,13 +27,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefind.decisions.calibration import Calibration, least_queries
+from surefind.decisions.decider import Target
 from surefind.decisions.drift import WatchReport
 from surefind.decisions.label_posterior import LabelModel
+from surefind.decisions.verdicts import judge
 from surefind.errors import DegenerateError, InputError, StorageError
 from surefind.gallery.answers import Answers, Item, answers_of
 from surefind.gallery.audit import audit_items
 from surefind.gallery.calibration_queries import CalibrationQueries
-from surefind.gallery.calibration_record import Target, answered, stale_error
+from surefind.gallery.calibration_record import check_kappa, stale_error
 from surefind.gallery.engine import Engine, Id, Label, Records
 from surefind.gallery.findings import Audit
 from surefind.gallery.items import (
@@ -45,7 +47,7 @@ from surefind.gallery.items import (
     read_vectors,
 )
 from surefind.gallery.label_fit import METADATA as LABELS
-from surefind.gallery.label_fit import VOTERS, LabelFit, fit_labels
+from surefind.gallery.label_fit import VOTERS, LabelFit, fit_labels, neighbours_of
 from surefind.gallery.neighbourhoods import Neighbourhoods
 from surefind.gallery.opening import make_engine, open_engine, save_engine
 from surefind.gallery.ranking import RANKS, find
@@ -180,7 +182,7 @@ class Gallery:
     @property
     def renewals(self) -> int:
         """How often the calibration was renewed since `calibrate`."""
-        return 0 if self._kept.record is None else self._kept.record.renewals
+        return 0 if self._kept.record is None else self._kept.record.decider.renewals
 
     @property
     def calibrated_at(self) -> datetime | None:
@@ -446,14 +448,16 @@ class Gallery:
                 if decide
                 else (None, False)
             )
-            model = self._label_fit().model if record is None else record.labels.model
-            calibration = None if record is None else record.calibration
+            model = self._label_fit().model if record is None else record.decider.label_model
             found = find(self._engine, queries, kappa, k, rank, voters=VOTERS)
-            known = answered(
-                self._engine, found, kappa, novelty, queries.shape[1], model, calibration, groups
-            )
+            near = neighbours_of(found, kappa, queries.shape[1], model, self._engine)
+            if record is None:
+                known = judge(near, kappa, model, None)
+            else:
+                check_kappa(record.calibration, kappa)
+                known = record.decider.judge(near, kappa, novelty=novelty, groups=groups)
             answers = answers_of(found, kappa, novelty, rank, stale=stale, **vars(known))
-            if watch and calibration is not None and not stale:
+            if watch and record is not None and not stale:
                 self._kept.watch.see(known, novelty)
         return answers
 
@@ -677,7 +681,7 @@ class Gallery:
 
     @property
     def _target(self) -> Target:
-        return Target() if self._kept.record is None else self._kept.record.target
+        return Target() if self._kept.record is None else self._kept.record.decider.target
 
     def _kept_with_reviews(self, reviews: ReviewSample, target: Target) -> CalibrationQueries:
         record, queries = self._kept.record, self._kept.queries
@@ -771,7 +775,7 @@ class Gallery:
             record = self._kept.record
             return audit_items(
                 self._engine,
-                self._label_fit().model if record is None else record.labels.model,
+                self._label_fit().model if record is None else record.decider.label_model,
                 calibration=None if record is None else record.calibration,
                 items=items,
                 duplicate=duplicate,

@@ -28,11 +28,12 @@ along.
 
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from surefind.decisions.calibration import Calibration
+from surefind.decisions.decider import Decider, Target
 from surefind.decisions.drift import Watch
 from surefind.errors import DegenerateError
 from surefind.gallery.calibration_queries import METADATA as QUERIES
@@ -41,10 +42,8 @@ from surefind.gallery.calibration_record import (
     METADATA,
     Asked,
     CalibrationRecord,
-    Target,
     are_enrolled,
     ask,
-    fit_record,
     stale_error,
     stored_record,
 )
@@ -135,15 +134,11 @@ class KeptCalibration:
         engine = self._engine
         labels = fit_labels(engine)
         asked = ask(engine, queries, hoods, labels.model)
-        record = fit_record(
-            queries,
-            asked,
-            model=model,
-            labels=labels,
-            target=target,
-            contributions=contributions,
+        decider = Decider(**asdict(target)).learned(
+            asked.answers, labels.model, contributions=contributions, notes=asked.notes
         )
-        watch = Watch.start(queries.novelty, record.held_out_probability(queries, asked))
+        record = CalibrationRecord.of(decider, asked, model=model, items=labels.items)
+        watch = Watch.start(queries.novelty, decider.held_out_probability(asked.answers))
         kept = {
             METADATA: record.to_json(),
             LABELS: labels.to_json(),
@@ -194,20 +189,18 @@ class KeptCalibration:
                 hoods, labels = self._taken_in(queries), self._posterior(record.labels)
                 asked = ask(self._engine, queries, hoods, labels.model)
                 if attempt == ATTEMPTS - 1:
-                    self._install(_again(record, queries, asked, labels), queries, asked)
+                    self._install(_again(record, asked, labels), asked)
                     break
-            renewed = _again(record, queries, asked, labels)
+            renewed = _again(record, asked, labels)
             with self._lock:
                 if self.record is record and not renewed.renewable(self._engine):
-                    self._install(renewed, queries, asked)
+                    self._install(renewed, asked)
                     break
         return None if self.record is None else self.record.calibration
 
-    def _install(
-        self, record: CalibrationRecord, queries: CalibrationQueries, asked: Asked
-    ) -> None:
-        engine = self._engine
-        watch = self.watch.renewed(queries.novelty, record.held_out_probability(queries, asked))
+    def _install(self, record: CalibrationRecord, asked: Asked) -> None:
+        engine, answers = self._engine, asked.answers
+        watch = self.watch.renewed(answers.novelty, record.decider.held_out_probability(answers))
         if not engine.read_only:
             kept = {METADATA: record.to_json(), WATCH: watch.to_json()}
             engine.set_metadata({**engine.metadata, **kept})
@@ -232,18 +225,9 @@ class KeptCalibration:
         return labels if 1 / DOUBLED <= ratio <= DOUBLED else fit_labels(self._engine)
 
 
-def _again(
-    record: CalibrationRecord, queries: CalibrationQueries, asked: Asked, labels: LabelFit
-) -> CalibrationRecord:
-    return fit_record(
-        queries,
-        asked,
-        model=record.model,
-        labels=labels,
-        target=record.target,
-        contributions=record.calibration.contributions,
-        renewals=record.renewals + 1,
-    )
+def _again(record: CalibrationRecord, asked: Asked, labels: LabelFit) -> CalibrationRecord:
+    decider = record.decider.renewed(asked.answers, labels.model, notes=asked.notes)
+    return CalibrationRecord.of(decider, asked, model=record.model, items=labels.items)
 
 
 def queries_of_items(
