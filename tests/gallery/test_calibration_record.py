@@ -334,6 +334,18 @@ def test_a_stored_decider_of_another_version_is_refused(gallery, people):
         assert refused.value.field == "stored"
 
 
+def test_queries_are_thinned_to_the_share_of_unknown_ones_that_is_expected(gallery, people):
+    queries, truth = both(people)
+    unknown = sum(label is None for label in truth)
+    made = gallery.calibrate(queries, truth, contributions=False, max_wrong=0.05, unknown_share=0.8)
+    assert made.unknown == unknown
+    assert made.unknown / made.queries == pytest.approx(0.8, abs=0.01)
+    for share in (1.0, -0.5):
+        with pytest.raises(InputError) as refused:
+            gallery.calibrate(queries, truth, unknown_share=share)
+        assert refused.value.field == "unknown_share"
+
+
 def edited(folder, change):
     """Edit what a gallery keeps as somebody would who knows the file: its own checksum fits."""
     connection = sqlite3.connect(folder / "gallery.sqlite")

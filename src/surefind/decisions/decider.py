@@ -33,10 +33,18 @@ from jaxtyping import Float, Int
 from surefind.arrays import as_scores
 from surefind.decisions.calibration import Calibration, calibrate, held_out_probability
 from surefind.decisions.gate import Gate, read_novelty
-from surefind.decisions.groups import draw_parts
-from surefind.decisions.label_posterior import LabelModel, Votes, fit_label_model
+from surefind.decisions.groups import draw_parts, draw_share
+from surefind.decisions.label_posterior import LabelModel, fit_label_model
 from surefind.decisions.seal import sealed, unsealed
-from surefind.decisions.tables import METRICS, UNKNOWN, Reading, plain_list, read_tables
+from surefind.decisions.tables import (
+    ITSELF,
+    METRICS,
+    UNKNOWN,
+    Reading,
+    plain_list,
+    read_names,
+    read_table,
+)
 from surefind.decisions.verdicts import (
     Checked,
     CheckedAnswers,
@@ -102,10 +110,12 @@ class Tables:
     Attributes:
         reading: Of the tables.
         checked: Their queries; what these found is not kept.
+        drawn: Which of those that were given these are; None for all.
     """
 
     reading: Reading
     checked: Checked
+    drawn: list[int] | None = None
 
 
 class Decider:
@@ -166,10 +176,11 @@ class Decider:
         labels: Any,
         truth: Any,
         *,
-        counts: Mapping[Any, int] | None = None,
+        counts: Mapping[Any, Any] | None = None,
         kappa: Any = None,
         novelty: Any = None,
         groups: Any = None,
+        unknown_share: float | None = None,
     ) -> "Decider":
         """Learn from checked queries when an answer may be called a match.
 
@@ -184,21 +195,28 @@ class Decider:
             kappa: Concentration of each query (q), if it is known.
             novelty: p-value of each query (q), if it is known.
             groups: A group for each query (q), for thresholds of their own.
+            unknown_share: The share of unknown queries to expect, if it is another one than among these:
+                queries are then left out at random until it is so.
 
         Returns:
             Itself.
         """
-        near, names = read_tables(distances, labels)
-        reading = Reading.of(self.metric, near, counts)
-        found = reading.neighbours_of(near, names)
+        table = read_table(distances, labels)
+        reading = Reading.of(self.metric, table, counts)
+        found = reading.neighbours_of(table)
         checked = _read_checked(truth, kappa, novelty, groups, found, reading)
+        if unknown_share is not None:
+            drawn = draw_share(~checked.enrolled, unknown_share, self.target.rng)
+            found, checked = found.some(drawn), checked.some(drawn)
+        notes = _notes(found, checked)
         model = _fit_labels(found, checked, _fitting_part(checked, self.target))
-        made = self.learned(answer_checked(found, checked, model), model)
-        self._rule, self._tables = made._rule, Tables(reading, checked)
+        made = self.learned(answer_checked(found, checked, model), model, notes=notes)
+        self._rule = made._rule
+        self._tables = Tables(reading, checked, None if unknown_share is None else drawn.tolist())
         return self
 
     def renew(
-        self, distances: Any, labels: Any, *, counts: Mapping[Any, int] | None = None
+        self, distances: Any, labels: Any, *, counts: Mapping[Any, Any] | None = None
     ) -> "Decider":
         """Make the same promise for the database as it is now.
 
@@ -213,23 +231,25 @@ class Decider:
         Raises:
             InputError: If these are not as many queries as were checked.
         """
-        before, checked = self._fitted.reading, self._fitted.checked
-        near, names = read_tables(distances, labels)
-        if len(near) != len(checked.truth):
+        kept = self._fitted
+        before, checked, drawn = kept.reading, kept.checked, kept.drawn
+        table = read_table(distances, labels)
+        if drawn is not None and len(table) > drawn[-1]:
+            table = table.some(np.array(drawn))
+        if len(table) != len(checked.truth):
             raise InputError(
-                f"{len(near)} queries were searched again, and {len(checked.truth)} were checked; search "
+                f"{len(table)} queries were searched again, and {len(checked.truth)} were checked; search "
                 "these, in the same order.",
                 field="distances",
             )
         if (counts is None) != (before.counts is None):
             raise InputError("give counts to fit and to renew, or to neither.", field="counts")
-        reading = replace(
-            before, neighbours=near.shape[1], counts=None if counts is None else dict(counts)
-        )
-        found = reading.neighbours_of(near, names)
-        checked = replace(checked, enrolled=_enrolled(checked.truth, found, reading))
-        made = self.renewed(answer_checked(found, checked, self.label_model))
-        self._rule, self._tables = made._rule, Tables(reading, checked)
+        reading = Reading.of(self.metric, table, counts, unit=before.unit)
+        found = reading.neighbours_of(table)
+        checked = replace(checked, enrolled=reading.enrolled(checked.truth, table.names))
+        answers = answer_checked(found, checked, self.label_model)
+        made = self.renewed(answers, notes=_notes(found, checked))
+        self._rule, self._tables = made._rule, Tables(reading, checked, drawn)
         return self
 
     def decide(
@@ -254,18 +274,14 @@ class Decider:
             One verdict a query.
 
         Raises:
-            InputError: If the neighbours are fewer than `fit` had, or what it had of queries is missing.
+            InputError: If the neighbours are fewer than `fit` had, their labels are of another kind, or
+                what it had of queries is missing.
         """
         reading, checked = self._fitted.reading, self._fitted.checked
-        near, names = read_tables(distances, labels)
-        if near.shape[1] < reading.neighbours:
-            raise InputError(
-                f"each query has {near.shape[1]} neighbours at most and {reading.neighbours} were learned "
-                f"from; search {reading.neighbours}, or fit with fewer.",
-                field="distances",
-            )
-        found = reading.neighbours_of(near, names)
-        sure = _read_kappa(kappa, len(near))
+        table = read_table(distances, labels)
+        reading.check(table)
+        found = reading.neighbours_of(table)
+        sure = _read_kappa(kappa, len(table))
         had = np.isfinite(checked.kappa)
         if (had.all() and np.isinf(sure).any()) or (not had.any() and np.isfinite(sure).any()):
             what = "had a" if had.all() else "had no"
@@ -459,30 +475,57 @@ class Decider:
 def _read_kappa(kappa: Any, length: int) -> Float[np.ndarray, " q"]:
     if kappa is None:
         return np.full(length, np.inf)
-    return as_scores("kappa", kappa, length=length)
+    values = as_scores("kappa", kappa, length=length)
+    if not (values >= 0).all():
+        raise InputError(f"kappa must not be below 0; got {values.min():g}.", field="kappa")
+    return values
 
 
 def _read_checked(
     truth: Any, kappa: Any, novelty: Any, groups: Any, found: Neighbours, reading: Reading
 ) -> Checked:
     length = len(found)
-    names = [None if name in UNKNOWN else name for name in plain_list(truth)]
+    named = read_names("truth", plain_list(truth))
+    names = [None if name in UNKNOWN else name for name in named]
     if len(names) != length:
         raise InputError(
             f"truth has {len(names)} labels for {length} queries; give one each.", field="truth"
         )
     return Checked(
         names,
-        _enrolled(names, found, reading),
+        reading.enrolled(names, list(found.names)),
         _read_kappa(kappa, length),
         None if novelty is None else read_novelty(novelty, length),
         None if groups is None else plain_list(groups),
     )
 
 
-def _enrolled(truth: Any, found: Neighbours, reading: Reading) -> np.ndarray:
-    there = reading.enrolled(list(found.names))
-    return np.array([name is not None and name in there for name in truth])
+def _notes(found: Neighbours, checked: Checked) -> tuple[str, ...]:
+    """Return what to keep in mind about checked queries, a sentence each; refuse the items themselves."""
+    length, notes = len(found), []
+    own = np.array([*checked.truth, None], dtype=object)[:-1, None]
+    names = np.array([*found.names, None], dtype=object)[found.votes.labels]
+    itself = ((found.gaps <= ITSELF) & np.asarray(names == own, dtype=bool)).any(axis=1)
+    met = int((itself & checked.enrolled).sum())
+    if 2 * met > length:
+        raise InputError(
+            f"{met:,} of the {length:,} checked queries have an item of their own label at distance 0: "
+            "they are items of the database, and to find oneself teaches nothing. Give queries that are "
+            "not in it, or leave each one's own item out of its neighbours.",
+            field="distances",
+        )
+    if met:
+        notes.append(
+            f"{met:,} of the queries have an item of their own label at distance 0. If they are items of "
+            "the database, leave these out of their neighbours: nothing follows from finding oneself."
+        )
+    rows = np.concatenate([found.gaps, found.votes.labels], axis=1)
+    if repeated := length - len(np.unique(rows, axis=0)):
+        notes.append(
+            f"{repeated:,} of the queries found just what another one found, so they may be the same; the "
+            "promise takes all of them for independent."
+        )
+    return tuple(notes)
 
 
 def _fitting_part(checked: Checked, target: Target) -> Int[np.ndarray, " s"]:
@@ -500,8 +543,7 @@ def _fit_labels(found: Neighbours, checked: Checked, rows: Int[np.ndarray, " s"]
     votes = found.votes
     number = {name: code for code, name in enumerate(found.names)}
     truth = np.array([number.get(checked.truth[row], -1) for row in rows], dtype=np.int64)
-    some = Votes(votes.scores[rows], votes.labels[rows], votes.sizes[rows], votes.unseen)
-    known = truth >= 0
+    some, known = votes.some(rows), truth >= 0
     return fit_label_model(some.some(known), truth[known], some.some(~known))
 
 
@@ -510,6 +552,7 @@ def _tables_to_json(tables: Tables) -> dict[str, Any]:
     counts = None if reading.counts is None else [*map(list, reading.counts.items())]
     return {
         "reading": asdict(reading) | {"counts": counts},
+        "drawn": tables.drawn,
         "checked": {
             "truth": checked.truth,
             "enrolled": checked.enrolled.tolist(),
@@ -524,7 +567,7 @@ def _tables_from_json(value: Mapping[str, Any]) -> Tables:
     reading, checked = value["reading"], value["checked"]
     counts = None if reading["counts"] is None else dict(reading["counts"])
     return Tables(
-        Reading(**reading | {"counts": counts}),
+        Reading(**reading | {"counts": counts, "kinds": tuple(reading["kinds"])}),
         Checked(
             checked["truth"],
             np.array(checked["enrolled"], dtype=bool),
@@ -532,4 +575,5 @@ def _tables_from_json(value: Mapping[str, Any]) -> Tables:
             None if checked["novelty"] is None else np.array(checked["novelty"]),
             checked["groups"],
         ),
+        value["drawn"],
     )

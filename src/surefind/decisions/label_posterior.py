@@ -135,8 +135,8 @@ class Votes:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def some(self, which: Bool[np.ndarray, " q"]) -> "Votes":
-        """Return the neighbours of some of the queries."""
+    def some(self, which: np.ndarray) -> "Votes":
+        """Return the neighbours of some of the queries, by a boolean each or by row numbers."""
         return Votes(self.scores[which], self.labels[which], self.sizes[which], self.unseen)
 
     @cached_property
@@ -361,12 +361,16 @@ def label_numbers(labels: np.ndarray) -> tuple[Int[np.ndarray, "..."], list[Any]
     Returns:
         The numbers, and the labels that these stand for.
     """
-    listed = labels.ravel().tolist()
+    numbers, names = listed_numbers(labels.ravel().tolist())
+    return numbers.reshape(labels.shape), names
+
+
+def listed_numbers(listed: list[Any]) -> tuple[Int[np.ndarray, " n"], list[Any]]:
+    """Number the labels of a list, as `label_numbers` does."""
     names = [name for name in dict.fromkeys(listed) if name is not None]
     code: dict[Any, int] = {name: number for number, name in enumerate(names)}
     code[None] = -1
-    numbers = np.fromiter(map(code.__getitem__, listed), np.int64, len(listed))
-    return numbers.reshape(labels.shape), names
+    return np.fromiter(map(code.__getitem__, listed), np.int64, len(listed)), names
 
 
 def sigmoid(logit: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:

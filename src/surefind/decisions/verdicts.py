@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.label_posterior import LabelModel, LabelPosterior, Votes, label_posterior
@@ -39,6 +39,10 @@ class Neighbours:
     def __len__(self) -> int:
         return len(self.votes)
 
+    def some(self, rows: Int[np.ndarray, " r"]) -> "Neighbours":
+        """Return the neighbours of some of the queries."""
+        return Neighbours(self.votes.some(rows), self.gaps[rows], self.names)
+
 
 @dataclass(frozen=True, eq=False)
 class Checked:
@@ -57,6 +61,16 @@ class Checked:
     kappa: np.ndarray
     novelty: np.ndarray | None
     groups: Sequence[Any] | None
+
+    def some(self, rows: Int[np.ndarray, " r"]) -> "Checked":
+        """Return some of them."""
+        return Checked(
+            [self.truth[row] for row in rows],
+            self.enrolled[rows],
+            self.kappa[rows],
+            None if self.novelty is None else self.novelty[rows],
+            None if self.groups is None else [self.groups[row] for row in rows],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,11 +154,15 @@ def judge(
         return known
     signals = signals_of(found, kappa, posterior)
 
-    def rivals(query: int) -> str:
+    def rivals(rows: Int[np.ndarray, " r"]) -> list[str]:
         # Among the labels: how many are enrolled is another question than which of them it is.
-        among = posterior.probability[query] / max(1 - float(posterior.none[query]), 1e-300)
-        listed = zip(among[:SHOWN].tolist(), called[query, :SHOWN], strict=True)
-        return ", ".join(f"{p:.2f} {name}" for p, name in listed if p)
+        some = np.maximum(1 - posterior.none[rows], 1e-300)[:, None]
+        among = (posterior.probability[rows, :SHOWN] / some).tolist()
+        listed = zip(among, called[rows, :SHOWN].tolist(), strict=True)
+        return [
+            ", ".join([f"{p:.2f} {name}" for p, name in zip(*row, strict=True) if p])
+            for row in listed
+        ]
 
     decided = calibration.decide(signals, groups, novelty=novelty, rivals=rivals)
     nameless = posterior.candidates[:, 0] < 0

@@ -29,6 +29,7 @@ import numpy as np
 from surefind.decisions.calibration import Calibration, least_queries
 from surefind.decisions.decider import Target
 from surefind.decisions.drift import WatchReport
+from surefind.decisions.groups import draw_share
 from surefind.decisions.label_posterior import LabelModel
 from surefind.decisions.verdicts import judge
 from surefind.errors import DegenerateError, InputError, StorageError
@@ -472,7 +473,7 @@ class Gallery:
         max_fpir: float | None = None,
         confidence: float | None = None,
         max_false_alarms: float | None = None,
-        unknown_share: float = 0.5,
+        unknown_share: float | None = None,
         groups: Any = None,
         contributions: bool = True,
         seed: int | None = None,
@@ -496,8 +497,9 @@ class Gallery:
             confidence: With what probability both are kept; by default 0.95.
             max_false_alarms: Highest fraction of inputs like those of the training that the gate stops as
                 unlike anything seen, below 0.1 and by default 0.01; ten times as many are a review at most.
-            unknown_share: Where items play the queries: the share of unknown ones to expect, from 0 to
-                below 1.
+            unknown_share: The share of unknown queries to expect, from 0 to below 1. Where items play the
+                queries, by default 0.5. Others are by default taken as they are; with it, some are left out
+                at random until it is so.
             groups: A group for each query, for thresholds of their own. Where items play the queries, a
                 dict from ids to groups that are left out together; they are kept, in place of those given
                 to `add`.
@@ -526,7 +528,8 @@ class Gallery:
                 queries = self._kept_with_reviews(reviews, target)
                 hoods = Neighbourhoods.search(self._engine, queries)
             elif embeddings is None:
-                queries, hoods = self._own_queries(unknown_share, target.seed, groups)
+                share = 0.5 if unknown_share is None else unknown_share
+                queries, hoods = self._own_queries(share, target.seed, groups)
             else:
                 vectors, kappa, novelty = self._read_queries(embeddings)
                 named = None if ids is None else read_ids(ids)
@@ -537,6 +540,10 @@ class Gallery:
                 if groups is not None:
                     check_count("groups", groups, len(vectors))
                 queries = CalibrationQueries.held_out(vectors, kappa, novelty, truth, named, groups)
+                if unknown_share is not None:
+                    counts = self._engine.label_counts()
+                    unknown = np.array([not counts.get(name, 0) for name in truth])
+                    queries = queries.some(draw_share(unknown, unknown_share, target.rng))
                 if reviews is not None:
                     queries = self._with_reviews(queries, reviews, least=0)
                 hoods = Neighbourhoods.search(self._engine, queries)

@@ -67,9 +67,12 @@ def calibrate(
         ),
     ] = None,
     unknown_share: Annotated[
-        float,
-        Option(help="Where items play the queries: the share of unknown ones to expect."),
-    ] = 0.5,
+        float | None,
+        Option(
+            help="Share of unknown queries to expect: some are left out at random until it is so. Where "
+            "items play the queries, 0.5 unless given.",
+        ),
+    ] = None,
     groups: options.Groups = None,
     figure: Annotated[
         Path | None, Option(help="SVG file to write: FNIR against FPIR, with bounds.")
@@ -116,12 +119,10 @@ def calibrate(
                 groups=groups,
                 on_bad=on_bad,
             )
-        expected = ""
+        expected, share = "", 0.5 if unknown_share is None else unknown_share
         if forecast is not None:
-            expected = opened.forecast(
-                forecast, max_wrong=max_wrong, unknown_share=unknown_share
-            ).summary
-        say(announced(gallery, asked.get("labels"), reviews, unknown_share))
+            expected = opened.forecast(forecast, max_wrong=max_wrong, unknown_share=share).summary
+        say(announced(gallery, asked.get("labels"), reviews, share))
         found = opened.calibrate(
             **asked,
             unknown_share=unknown_share,
