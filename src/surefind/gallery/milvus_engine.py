@@ -89,6 +89,8 @@ class MilvusEngine:
         if self._milvus.call("has_collection", collection):
             self._take_over()
         if self._milvus.call("has_collection", self._metadata_name):
+            # milvus-lite loads a collection when it is made, and not when its folder is opened again.
+            self._milvus.call("load_collection", self._metadata_name)
             self.metadata = self._read_metadata()
 
     @property
