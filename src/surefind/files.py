@@ -4,15 +4,14 @@ A file is written beside its place as ``.NAME.tmp`` and renamed over the old one
 old file or the new one, and a process killed at any moment leaves the old one (and perhaps the ``.tmp``,
 which the next write replaces). One process at a time may write a path.
 
-A file has the permissions that the umask gives a new one, whichever library wrote it; a private one has none
-for others.
+A file has the permissions that the umask gives a new one, whichever library wrote it; a private one has
+none for others.
 """
 
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-
 
 PRIVATE = 0o600
 

@@ -28,6 +28,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 from jaxtyping import Float
 
+from surefind.dependencies import install_command
 from surefind.errors import InputError, StorageError
 from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint, forget
 
@@ -296,7 +297,8 @@ class Milvus:
             self._pymilvus: Any = import_module("pymilvus")
         except ImportError as error:
             raise InputError(
-                f"Milvus needs pymilvus ({error}): pip install 'surefind[milvus]'.", field="engine"
+                f"Milvus needs pymilvus ({error}): {install_command('pymilvus', 'milvus-lite')}.",
+                field="engine",
             ) from error
         self.address = address
         self._timeout = timeout

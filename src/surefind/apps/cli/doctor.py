@@ -15,6 +15,7 @@ import surefind as sf
 from surefind.apps.cli.console import console, say
 from surefind.apps.cli.options import DataFolder, complete_set
 from surefind.apps.cli.preflight import size_text
+from surefind.dependencies import IMPORTED_AS, install_command
 
 CORE = ("torch", "numpy", "safetensors", "jaxtyping")
 EXTRAS = {
@@ -32,8 +33,6 @@ EXTRAS = {
 }
 """What each extra brings of its own. It stands here and is not read from the installed
 package, whose own list may be missing or older than the code; a test compares it with pyproject.toml."""
-IMPORTED_AS = {"faiss-cpu": "faiss", "pillow": "PIL", "scikit-learn": "sklearn"}
-"""The others are imported by their own name, with an underscore for a hyphen."""
 
 
 def doctor(data: DataFolder = None) -> None:
@@ -96,12 +95,18 @@ def memory() -> tuple[int | None, int | None]:
 def extras() -> list[str]:
     """List what each optional part of surefind lacks, because it cannot be imported, and the remedy."""
     lines = []
-    for extra, brought in EXTRAS.items():
-        modules = {name: IMPORTED_AS.get(name, name.replace("-", "_")) for name in brought.split()}
-        lacking = ", ".join(name for name, module in modules.items() if not _importable(module))
-        remedy = f"{lacking} missing: pip install 'surefind[{extra}]'"
-        lines.append(f"{extra}: {remedy if lacking else 'all there'}")
+    for extra in EXTRAS:
+        missing = lacking(extra)
+        remedy = f"{', '.join(missing)} missing: {install_command(*missing)}"
+        lines.append(f"{extra}: {remedy if missing else 'all there'}")
     return lines
+
+
+def lacking(*names: str) -> list[str]:
+    """Return the libraries of some extras that cannot be imported."""
+    brought = dict.fromkeys(library for extra in names for library in EXTRAS[extra].split())
+    modules = {name: IMPORTED_AS.get(name, name.replace("-", "_")) for name in brought}
+    return [name for name, module in modules.items() if not _importable(module)]
 
 
 def data_sets(folder: Path | None) -> list[str]:

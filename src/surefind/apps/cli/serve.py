@@ -21,9 +21,11 @@ from typer import Option
 
 import surefind as sf
 from surefind.apps.cli.console import say, spelled, warn
+from surefind.apps.cli.doctor import lacking
 from surefind.apps.cli.items import check_model
 from surefind.apps.cli.options import run_argument
 from surefind.apps.cli.run_folder import FINGERPRINT, MODEL, open_run
+from surefind.dependencies import install_command
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -106,7 +108,8 @@ def serve(
         from surefind.apps.service.settings import check_listening
         from surefind.apps.service.telemetry import write_to_stderr
     except ModuleNotFoundError as error:
-        raise InputError(f"serving needs more ({error}): pip install 'surefind[serve]'.") from error
+        needed = install_command(*lacking("serve", "cli", "data", "gallery", "decisions"))
+        raise InputError(f"serving needs more ({error}): {needed}.") from error
     place, run = gallery_and_run(target)
     named = {"host": host, "port": port, "images": images, "folder": folder, "tokens": tokens}
     found = configure(
