@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from surefind.arrays import VECTOR_KINDS
 from surefind.data.images import decode_image
 from surefind.data.tables import one_of, read_table, shortened
 from surefind.dependencies import require
@@ -162,7 +163,7 @@ def read_vector_file(path: str | Path) -> VectorFile:
             field="path",
             hint=f"Call them {one_of(VECTORS)}, and their labels {one_of(LABELS)}.",
         )
-    if columns[name].dtype.kind not in "fiub":
+    if columns[name].dtype.kind not in VECTOR_KINDS:
         raise InputError(f"{path}: {name!r} is no table of numbers.", field="path")
     beside = _named(columns, LABELS), _named(columns, IDS)
     return VectorFile(columns[name], *beside, columns.get("kappa"), columns.get("novelty"))

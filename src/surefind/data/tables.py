@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from surefind.data.dataset import Dataset
 from surefind.data.images import MAX_PIXELS, ImageFiles, check_exist
@@ -158,9 +159,16 @@ def _parquet_columns(path: Path) -> dict[str, list[str]]:
     except (arrow.ArrowException, OSError) as error:
         raise InputError(f"{path} is not a Parquet file: {error}. Write it again.") from error
     return {
-        name: ["" if cell is None else str(cell) for cell in table.column(name).to_pylist()]
+        name: [_cell_text(cell) for cell in table.column(name).to_pylist()]
         for name in table.column_names
     }
+
+
+def _cell_text(cell: Any) -> str:
+    """Write a cell; a whole float is the number that it stands for, and NaN is an empty cell."""
+    if isinstance(cell, float):
+        return "" if math.isnan(cell) else str(int(cell) if cell.is_integer() else cell)
+    return "" if cell is None else str(cell)
 
 
 def load_manifest(

@@ -122,7 +122,7 @@ def read_texts(path: Path, names: tuple[str, ...], count: int) -> list[str | Non
     """
     from surefind.data.formats import read_column
 
-    found = _texts(read_column(path, names))
+    found = _texts(names[0], read_column(path, names))
     if len(found) != count:
         raise InputError(
             f"{path} has {len(found)} rows and the source {count}; give one each.", field=names[0]
@@ -161,19 +161,22 @@ def _read_file(path: Path) -> Items:
             field="run",
         )
     rows = range(len(vectors))
-    ids = [f"{path.stem}/{i}" for i in rows] if found.ids is None else _texts(found.ids)
+    ids = [f"{path.stem}/{i}" for i in rows] if found.ids is None else _texts("ids", found.ids)
     unnamed = next((row for row, name in enumerate(ids) if name is None), None)
     if unnamed is not None:
         raise InputError(f"{path}: row {unnamed} has no id.", field="ids")
     if found.kappa is not None or found.novelty is not None:
         kappa = np.full(len(vectors), np.inf) if found.kappa is None else found.kappa
         vectors = sf.Embeddings(vectors, kappa.astype(np.float32), found.novelty)
-    labels = None if found.labels is None else _texts(found.labels)
+    labels = None if found.labels is None else _texts("labels", found.labels)
     return Items(vectors, [str(i) for i in ids], labels, named=found.ids is not None)
 
 
-def _texts(cells: "np.ndarray") -> list[str | None]:
-    return [_text(cell) for cell in cells.tolist()]
+def _texts(name: str, cells: "np.ndarray") -> list[str | None]:
+    """Write labels, ids or groups of a file as texts, read as `surefind.arrays` says."""
+    from surefind.arrays import label_values
+
+    return [_text(cell) for cell in label_values(name, cells)]
 
 
 def _text(value: Any) -> str | None:

@@ -24,6 +24,10 @@ def holds_vectors(path: Path) -> bool:
     return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
 
 
+NO_LABEL = -1
+"""The label of what has none in a file of numbers; in one of texts it is empty."""
+
+
 def read_vectors(path: Path, labels: Path | None = None) -> "sf.Dataset":
     """Read vectors as a data set.
 
@@ -32,16 +36,32 @@ def read_vectors(path: Path, labels: Path | None = None) -> "sf.Dataset":
         labels: A file with their labels, if these are not beside them.
 
     Raises:
-        InputError: If the file holds no vectors, or a label is missing.
+        InputError: If the file holds no vectors, or labels cannot be used.
     """
+    from surefind.arrays import label_values
     from surefind.data.formats import LABELS, read_column, read_vector_file
 
     found = read_vector_file(path)
-    known = found.labels if labels is None else read_column(labels, LABELS)
-    if labels is not None and known is not None and known.dtype.kind in "US" and not all(known):
-        empty = next(row for row, label in enumerate(known) if not label)
-        raise InputError(f"{labels}: the label of row {empty} is empty. Fill it.", field="labels")
+    column = found.labels if labels is None else read_column(labels, LABELS)
+    known = None if column is None else label_values("labels", column)
+    if known is not None:
+        missing: str | int = "" if any(isinstance(label, str) for label in known) else NO_LABEL
+        known = [missing if label is None else label for label in known]
     return sf.Dataset(found.vectors, known, names=found.ids, name=path.stem)
+
+
+def labelled(dataset: "sf.Dataset", *, announce: Callable[[str], None] = say) -> "sf.Dataset":
+    """Leave out the examples whose label says that they have none: empty, or -1."""
+    if dataset.labels is None:
+        return dataset
+    names = dataset.classes or ()
+    none = [code for code, name in enumerate(names) if name in ("", str(NO_LABEL))]
+    none = none if names else [NO_LABEL]
+    rows = [row for row, label in enumerate(dataset.labels.tolist()) if label not in none]
+    left = len(dataset) - len(rows)
+    if left:
+        announce(f"{left} examples have no label (empty, or -1), and are left out.")
+    return dataset[rows] if left else dataset
 
 
 NAMED = 10
