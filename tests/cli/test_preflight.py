@@ -2,6 +2,7 @@ import builtins
 import os
 import sys
 import time
+from collections import namedtuple
 
 import pytest
 import small_learners
@@ -69,7 +70,29 @@ def test_durations_are_said_as_people_do(seconds, text):
     assert duration_text(seconds) == text
 
 
-@pytest.mark.parametrize(("size", "text"), [(10, "1 MB"), (4.2e8, "420 MB"), (1.34e9, "1.3 GB")])
+def test_a_disk_that_is_almost_full_enough_says_how_much_is_missing(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")(10**9, 10**9 - 1_190_000, 1_190_000)
+    monkeypatch.setattr("surefind.apps.cli.preflight.shutil.disk_usage", lambda _: usage)
+    with pytest.raises(sf.InputError) as caught:
+        check_place(tmp_path, 1_204_000)
+    assert "needs about 1.2 MB, 14 kB more than the disk has left (1.2 MB)" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (10, "10 bytes"),
+        (999.4, "999 bytes"),
+        (1000, "1.0 kB"),
+        (9_949, "9.9 kB"),
+        (14_000, "14 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.0 MB"),
+        (4.2e8, "420 MB"),
+        (1.34e9, "1.3 GB"),
+        (2.5e15, "2,500 TB"),
+    ],
+)
 def test_sizes_are_said_as_people_do(size, text):
     assert size_text(size) == text
 

@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -178,3 +180,32 @@ def test_without_a_fitting_encoder_one_must_be_named():
         with pytest.raises(sf.InputError) as caught:
             chosen_encoder(kind, source, data, None, 0)
         assert caught.value.field == "encoder"
+
+
+def test_one_image_under_two_labels_is_named(pets, capsys):
+    """In a folder a copy, in a table a file that is listed twice; copies under one label are no matter."""
+    from surefind.data.folder import load_folder
+    from surefind.data.tables import load_manifest
+
+    shutil.copy(pets / "cat" / "0.png", pets / "cat" / "copy.png")
+    readable(load_folder(pets)["all"], "refuse")
+    assert capsys.readouterr().err == ""
+    shutil.copy(pets / "cat" / "1.png", pets / "dog" / "mine.png")
+    readable(load_folder(pets)["all"], "refuse")
+    said = capsys.readouterr().err
+    assert "1 images of pets are there under several labels" in said
+    assert "cat/1.png (cat) = dog/mine.png (dog)" in said
+    (pets / "list.csv").write_text("path,label\ncat/2.png,1\ndog/0.png,1\ncat/2.png,2\n")
+    readable(load_manifest(pets / "list.csv")["all"], "refuse")
+    assert "cat/2.png (1) = cat/2.png (2)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "index"])
+def test_train_and_index_warn_of_it(surefind, sure, broken, command):
+    (broken / "cat" / "broken.png").unlink()
+    shutil.copy(broken / "cat" / "1.png", broken / "dog" / "mine.png")
+    more = ("--epochs", 0) if command == "train" else ("--run", sure)
+    code, _, err = surefind(command, "pets", "--out", "made", *more)
+    assert code == 0, err
+    assert "cat/1.png (cat) = dog/mine.png (dog)" in err

@@ -1,4 +1,4 @@
-"""`surefind evaluate`: measure a run on unseen data; the results are stored with the run."""
+"""`surefind evaluate`: measure a run on unseen data; results are kept with the run."""
 
 import math
 import time
@@ -14,16 +14,17 @@ from surefind.apps.cli import options
 from surefind.apps.cli.console import console, say, spelled
 from surefind.apps.cli.plots import NO_FIGURES, can_draw, draw_curves, draw_uncertainty
 from surefind.apps.cli.preflight import Estimate, check_place, peak_memory
-from surefind.apps.cli.run_folder import RunFolder, open_run
+from surefind.apps.cli.run_folder import EVALUATIONS, METRICS, RunFolder, open_run
 from surefind.apps.cli.sources import read_for, split_part
 from surefind.errors import InputError
-from surefind.evaluation.vocabulary import METRICS, best_detectors
+from surefind.evaluation.vocabulary import METRICS as MEASURED
+from surefind.evaluation.vocabulary import best_detectors
 
 SPACE = 10_000_000
 """Bytes for numbers and pictures."""
 FIRST = 64
 """Inputs that the estimate is made from."""
-MEANINGS = {m.name: m.summary for m in METRICS}
+MEANINGS = {m.name: m.summary for m in MEASURED}
 """What each number means, in the order in which they are shown."""
 
 
@@ -104,7 +105,9 @@ def evaluate(
     if found.left_out:
         say(f"{found.left_out} queries have no other example of their class and are not counted.")
     figures = f"figures to {run / 'plots'}" if can_draw() else NO_FIGURES
-    say(f"Wrote numbers to {run / 'metrics.json'}; {figures}.")
+    kept = len(folder.earlier_evaluations)
+    more = f" The {kept} before are in {run / EVALUATIONS}." if kept else ""
+    say(f"Wrote numbers to {run / METRICS}; {figures}.{more}")
 
 
 def own_test(run: RunFolder) -> str:
@@ -156,7 +159,8 @@ def keep_evaluation(run: RunFolder, found: "sf.Evaluation", settings: dict[str, 
         "left_out": found.left_out,
         "curves": found.curves,
     }
-    run.write_json("metrics.json", settings | measured)
+    run.set_evaluation_aside()
+    run.write_json(METRICS, settings | measured)
     if can_draw():
         draw_curves(found.curves, run.path / "plots")
         draw_uncertainty(found.uncertainty, run.path / "plots")

@@ -168,8 +168,13 @@ def duration_text(seconds: int | float) -> str:
 
 
 def size_text(size: int | float) -> str:
-    """Format a number of bytes for people."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"
+    """Format a number of bytes for people, to two digits or more: 812 bytes, 1.3 MB, 420 MB, 1.3 GB."""
+    units = ["bytes", "kB", "MB", "GB", "TB"]
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    exact = units[0] == "bytes" or size >= 9.95
+    return f"{round(size):,} {units[0]}" if exact else f"{size:.1f} {units[0]}"
 
 
 def check_place(folder: Path, needed: int, *, field: str = "out") -> None:
@@ -186,8 +191,8 @@ def check_place(folder: Path, needed: int, *, field: str = "out") -> None:
     free = shutil.disk_usage(there).free
     if free < needed:
         raise InputError(
-            f"{folder} needs about {size_text(needed)} and the disk has {size_text(free)} left. Free some "
-            "space, or write elsewhere.",
+            f"{folder} needs about {size_text(needed)}, {size_text(needed - free)} more than the disk has "
+            f"left ({size_text(free)}). Free some space, or write elsewhere.",
             field=field,
         )
 

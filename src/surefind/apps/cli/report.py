@@ -12,7 +12,7 @@ from surefind.apps.cli.bench import WORK
 from surefind.apps.cli.console import say, spelled, warn
 from surefind.apps.cli.evaluate import MEANINGS
 from surefind.apps.cli.options import is_run, run_argument
-from surefind.apps.cli.run_folder import RunFolder, open_run
+from surefind.apps.cli.run_folder import METRICS, RunFolder, open_run
 from surefind.errors import InputError
 from surefind.evaluation.vocabulary import best_detectors
 from surefind.files import write_atomically
@@ -117,7 +117,7 @@ def run_page(run: RunFolder) -> str:
     Returns:
         HTML.
     """
-    measured = run.read_json("metrics.json")
+    measured = run.read_json(METRICS)
     parts = []
     if not run.trained:
         parts.append(f"<p>{html.escape(run.unfinished)}</p>")
@@ -129,6 +129,9 @@ def run_page(run: RunFolder) -> str:
     figures = sorted((run.path / "plots").glob("*.svg"))
     if figures:
         parts += ["<h2>Figures</h2>", *map(_figure, figures)]
+    earlier = [run.read_json(file) for file in run.earlier_evaluations]
+    if earlier:
+        parts += ["<h2>Earlier evaluations</h2>", *map(_numbers, earlier)]
     history = run.read_json("history.json") or {}
     stages = {
         stage: f"{len(e)} epochs, {sum(x['seconds'] for x in e):.0f} s, loss {e[-1]['loss']:.4f}"

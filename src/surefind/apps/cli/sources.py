@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import surefind as sf
-from surefind.apps.cli.console import say
+from surefind.apps.cli.console import say, warn
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -116,7 +116,10 @@ def readable(
         InputError: If images cannot be read and are not to be left out, or none is left.
     """
     good, report = dataset.verify(on_bad=on_bad)
-    if report is None or not report.bad:
+    if report is None:
+        return good
+    warn_of_contradictions(good)
+    if not report.bad:
         return good
     announce(f"Left out {len(report.bad)} images that cannot be read:")
     for name, reason in report.bad[:NAMED]:
@@ -124,6 +127,31 @@ def readable(
     if not len(good):
         raise InputError(f"no image of {dataset.name} can be read; give others.", field="source")
     return good
+
+
+def warn_of_contradictions(dataset: "sf.Dataset") -> None:
+    """Warn of an image that is there under several labels: its file is listed twice, or is a copy."""
+    from surefind.data.images import equal_files
+
+    if dataset.labels is None:
+        return
+    labels = dataset.labels.tolist()
+    names = dataset.names or dataset.inputs.paths
+    called = dataset.classes or {label: label for label in labels}
+    found = [
+        rows for rows in equal_files(dataset.inputs.paths) if len({labels[r] for r in rows}) > 1
+    ]
+    if not found:
+        return
+    shown = [
+        " = ".join(f"{names[r]} ({called[labels[r]]})" for r in rows[:NAMED])
+        for rows in found[:NAMED]
+    ]
+    more = [f"… and {len(found) - NAMED} more"] if len(found) > NAMED else []
+    warn(
+        f"{len(found)} images of {dataset.name} are there under several labels, of which one at most is "
+        "right. Delete the others, and start again:\n  " + "\n  ".join([*shown, *more])
+    )
 
 
 def read_for(
