@@ -11,7 +11,7 @@ from typer import Option
 
 import surefind as sf
 from surefind.apps.cli import options
-from surefind.apps.cli.console import console, say, spelled
+from surefind.apps.cli.console import say, show_table, spelled, working
 from surefind.apps.cli.plots import NO_FIGURES, can_draw, draw_curves, draw_uncertainty
 from surefind.apps.cli.preflight import Estimate, check_place, peak_memory
 from surefind.apps.cli.run_folder import EVALUATIONS, METRICS, RunFolder, open_run
@@ -55,7 +55,7 @@ def evaluate(
     seed: Annotated[int, Option(help="Decides samples and intervals.")] = 0,
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
-) -> None:
+) -> Any:
     """Measure a run on unseen data: retrieval, and how good its uncertainty is.
 
     Example: `surefind evaluate runs/digits --ood digits:ood`
@@ -77,14 +77,15 @@ def evaluate(
     parts = [d for d in (unfamiliar, searched) if d is not None]
     estimate = evaluation_estimate(learner, test, parts, samples)
     say(f"Evaluating on {len(test)} examples of {test.name} takes {estimate}.")
-    found = sf.evaluate(
-        learner,
-        test,
-        unfamiliar,
-        gallery=searched,
-        generator=seeded(seed, "evaluation"),
-        ece_samples=samples,
-    )
+    with working("evaluating"):
+        found = sf.evaluate(
+            learner,
+            test,
+            unfamiliar,
+            gallery=searched,
+            generator=seeded(seed, "evaluation"),
+            ece_samples=samples,
+        )
     settings = {
         "test": source,
         "ood": ood,
@@ -94,7 +95,7 @@ def evaluate(
         "examples": {"test": len(test), "ood": 0 if unfamiliar is None else len(unfamiliar)},
     }
     keep_evaluation(folder, found, settings)
-    console.print(evaluation_table(found))
+    show_table(evaluation_table(found))
     for sentence in best_detectors(found.values, found.intervals):
         say(sentence)
     if "ausc" not in found.values:
@@ -108,6 +109,8 @@ def evaluate(
     kept = len(folder.earlier_evaluations)
     more = f" The {kept} before are in {run / EVALUATIONS}." if kept else ""
     say(f"Wrote numbers to {run / METRICS}; {figures}.{more}")
+    measured = {"values": found.values, "intervals": found.intervals, "left_out": found.left_out}
+    return {"run": run, "file": run / METRICS, **settings, **measured}
 
 
 def own_test(run: RunFolder) -> str:

@@ -85,7 +85,7 @@ def fit(
     seed: options.Seed = 0,
     data: options.DataFolder = None,
     resume: options.Resume = False,
-) -> None:
+) -> Any:
     """Give a trained model, or vectors you have, an uncertainty (post-hoc LAM).
 
     Example: `surefind fit runs/digits --out runs/digits-posthoc`
@@ -154,7 +154,7 @@ def fit(
     say(
         f"Fitting a posterior of {learner.encoder.embedding_dim} outputs to {len(dataset)} examples."
     )
-    fit_and_save(learner, dataset, out, settings | found, held_out=known, resume=resume)
+    return fit_and_save(learner, dataset, out, settings | found, held_out=known, resume=resume)
 
 
 def point_estimate(learner: "sf.MetricLearner") -> "sf.Encoder":

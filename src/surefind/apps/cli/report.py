@@ -50,7 +50,7 @@ def report(
     work: Annotated[
         Path, Option(help="Where `surefind bench` stored its artifacts, if it did.")
     ] = WORK,
-) -> None:
+) -> Any:
     """Write a page to look at: of a benchmark's results, or of one run.
 
     Example: `surefind report runs/digits`
@@ -62,6 +62,7 @@ def report(
             field="folder",
         )
     page = out or folder / "report.html"
+    tables: Path | None = None
     if page.suffix != ".html":
         raise InputError(f"--out must end in .html; got {page}.", field="out")
     if is_run(folder):
@@ -91,6 +92,7 @@ def report(
         write_report(results, page, tables, artifacts=artifacts, published=PAPER)
         say(f"The tables as Markdown: {tables.resolve()}")
     say(f"The report: {page.resolve()}")
+    return {"page": page.resolve(), "tables": None if tables is None else tables.resolve()}
 
 
 def missing_results(results: "Results") -> list[str]:

@@ -93,7 +93,7 @@ def serve(
         bool,
         Option("--check", help="Only check whether everything is ready, and show the settings."),
     ] = False,
-) -> None:
+) -> Any:
     """Serve a gallery over HTTP, with a page to search, browse and review.
 
     A setting is an option, a variable (`SUREFIND_RATE`, `SUREFIND_WRITE_TOKEN`), a line of the file, or the
@@ -135,7 +135,17 @@ def serve(
         if check:
             show(replace(found, settings=settings))
             say("Everything is ready; leave out --check to serve it.")
-            return
+            lines = replace(found, settings=settings).lines()
+            return {
+                "gallery": place,
+                "items": len(gallery),
+                "calibrated": gallery.calibration is not None,
+                "embeds": learner is not None,
+                "settings": {
+                    name: {"value": value, "from": source} for name, value, source in lines
+                },
+                "tokens": len(settings.keyring),
+            }
         listening = listen(settings.host, settings.port)
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         say(f"Open http://{shown}:{listening.getsockname()[1]}/ in a browser. Ctrl-C stops.")
@@ -143,6 +153,7 @@ def serve(
         app = create_app(gallery, learner, settings=settings)
         run_until_stopped(guarded_config(app, settings), listening)
     say("Stopped; everything that was acknowledged is kept.")
+    return {"gallery": place, "stopped": True}
 
 
 def show(found: "Configured") -> None:
