@@ -144,6 +144,10 @@ def label_values(name: str, values: Any) -> list[str | int | None]:
     """
     array = values if isinstance(values, list) else as_array(values)
     if not isinstance(array, list):
+        if array.ndim != 1:
+            raise InputError(
+                f"{name} must have one entry per example; got shape {array.shape}.", field=name
+            )
         if array.dtype.kind in "iuU":
             plain: list[str | int | None] = array.tolist()
             return plain

@@ -1,4 +1,5 @@
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 import surefind as sf
 from surefind.apps.cli.items import read_items
 from surefind.apps.cli.sources import (
+    labelled,
     part_names,
     read_source,
     read_vectors,
@@ -106,11 +108,24 @@ def test_broken_vectors_are_refused(tmp_path):
 def test_labels_in_another_file_must_be_there(tmp_path):
     np.save("vectors.npy", np.ones((2, 3)))
     np.savez("other.npz", x=np.zeros(2), z=np.zeros(2))
-    (tmp_path / "labels.csv").write_text('label\nx\n""\n')
-    for name, field in (("other.npz", "path"), ("labels.csv", "labels")):
-        with pytest.raises(sf.InputError) as caught:
-            read_vectors(tmp_path / "vectors.npy", tmp_path / name)
-        assert caught.value.field == field
+    with pytest.raises(sf.InputError) as caught:
+        read_vectors(tmp_path / "vectors.npy", tmp_path / "other.npz")
+    assert caught.value.field == "path"
+
+
+@pytest.mark.parametrize(
+    "labels", [["x", "", "y"], [3, -1, 4], [3.0, np.nan, 4.0]], ids=["empty", "-1", "NaN"]
+)
+def test_examples_without_a_label_are_left_out_of_a_fit(labels):
+    np.savez("a.npz", features=np.eye(3), labels=labels)
+    heard = []
+    found = labelled(read_vectors(Path("a.npz")), announce=heard.append)
+    assert found.names is None
+    np.testing.assert_array_equal(found.inputs, np.eye(3)[[0, 2]])
+    assert heard == ["1 examples have no label (empty, or -1), and are left out."]
+    whole = labelled(found, announce=heard.append)
+    assert whole is found
+    assert len(heard) == 1
 
 
 def test_what_can_be_read_is_kept(broken):
