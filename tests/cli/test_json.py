@@ -58,9 +58,8 @@ def commands(group=None, name=""):
 
 def test_every_command_has_the_option_and_is_tried_here():
     found = dict(commands())
-    assert {
-        name for name, c in found.items() if "--json" in sum((p.opts for p in c.params), [])
-    } == {*found}
+    without = [n for n, c in found.items() if not any("--json" in p.opts for p in c.params)]
+    assert not without
     assert set(found) == set(COMMANDS)
 
 
