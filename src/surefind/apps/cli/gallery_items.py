@@ -91,7 +91,7 @@ def delete_items(
 ) -> Any:
     """Delete items from a gallery, by their ids or all of a label; all of them, or none if an id is wrong.
 
-    Example: `surefind items delete gallery train/9 train/12`
+    Example: `surefind items delete gallery digits:train/9 digits:train/12`
     """
     with sf.Gallery.open(gallery) as opened:
         chosen = select(opened, ids, label)
@@ -120,7 +120,7 @@ def relabel_items(
 ) -> Any:
     """Give items of a gallery another label: some ids, all of a label (which renames it), or from a table.
 
-    Example: `surefind items relabel gallery train/10 --to 4`
+    Example: `surefind items relabel gallery digits:train/10 --to 4`
     """
     with sf.Gallery.open(gallery) as opened:
         if (table is None) == (to is None):
