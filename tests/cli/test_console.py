@@ -181,7 +181,7 @@ def test_a_log_gets_a_line_at_the_end_of_a_stage(screen):
 
 def test_a_log_of_something_long_gets_lines_within_it(screen, monkeypatch):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
-    monkeypatch.setattr(progress.threading.Event, "wait", lambda *_: True)
+    monkeypatch.setattr(progress, "BEAT_SECONDS", 60.0)
     paper = screen(terminal=False)
     with progress.stage_progress() as report:
         for at in steps():
@@ -202,7 +202,7 @@ def test_a_log_gets_counts_now_and_then(screen, monkeypatch):
         done(5)
     assert paper.getvalue() == ""
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
-    monkeypatch.setattr(progress.threading.Event, "wait", lambda *_: True)
+    monkeypatch.setattr(progress, "BEAT_SECONDS", 60.0)
     with progress.count_progress("embedding", 10) as done:
         done(5)
     assert paper.getvalue() == "  embedding: 5 of 10\n"
@@ -210,6 +210,7 @@ def test_a_log_gets_counts_now_and_then(screen, monkeypatch):
 
 def test_a_log_of_something_silent_says_that_it_goes_on(screen, monkeypatch):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "BEAT_SECONDS", 0.01)
     paper = screen(terminal=False)
     with progress.working("calibrating"):
         end = time.monotonic() + 10

@@ -61,10 +61,11 @@ AsJson = Annotated[
 ]
 
 
-def _show_version(asked: bool) -> None:
+def _show_version(asked: bool) -> bool:
     if asked:
         put(f"surefind {sf.__version__}\n")
         raise typer.Exit
+    return asked
 
 
 @app.callback()

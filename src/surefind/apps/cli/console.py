@@ -151,8 +151,8 @@ def spelled(command: str, *arguments: object, **options: object) -> str:
     return shlex.join(words)
 
 
-LINE_SECONDS = 10.0
-"""How often a log gets a line."""
+LINE_SECONDS, BEAT_SECONDS = 10.0, 1.0
+"""How often a log gets a line, and how often somebody looks whether it is time for one."""
 
 
 @contextmanager
@@ -213,7 +213,7 @@ def _heartbeat(what: str) -> "Iterator[Callable[..., None]]":
                     to_stderr(sentence)
 
     def beat() -> None:
-        while not ended.wait(LINE_SECONDS / 2):
+        while not ended.wait(BEAT_SECONDS):
             say_at(f"  {what}: {time.monotonic() - begun:.0f} s so far")
 
     thread = threading.Thread(target=beat, daemon=True)
