@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import surefind as sf
+from surefind.apps.cli import index
 from surefind.gallery.gallery import Gallery
 
 pytestmark = pytest.mark.slow
@@ -271,6 +272,14 @@ def test_another_source_starts_from_the_beginning(surefind, monkeypatch):
     code, _, err = surefind("index", "a.npz", "--out", "g")
     assert code == 1
     assert "2 of 5 items are in g. Continue with: surefind index a.npz --out g" in err
+    with Gallery.open("g") as gallery:
+        gallery.delete(["b"])
+        assert index.done_before(gallery, json.loads(gallery.about["indexing"])["key"]) == 2
+    calls[:] = [1, 1]
+    code, out, err = surefind("index", "a.npz", "--out", "g")
+    assert code == 0, err
+    assert "Continuing" not in out  # or else it would stay deleted
+    assert len(content()) == 5
     np.savez("a.npz", features=unit(5, 1), ids=list("abcde"))
     code, out, err = surefind("index", "a.npz", "--out", "g")
     assert code == 0, err

@@ -95,11 +95,12 @@ def index(
         own = None if items.labels is None else labels_like(gallery, items.labels)
         payload = remember(gallery, run, items.files)
         key = source_key(items, ids, own, together, open_run(run).fingerprint if run else None)
+        there, later = set(gallery), isinstance(items.embeddings, EmbeddedLater)
         begun = done_before(gallery, key)
+        begun = begun if there.issuperset(ids[:begun]) else 0  # some were deleted since
         if begun:
             say(f"Continuing: {begun:,} of {len(ids):,} items were indexed before it was cut off.")
         columns = {"labels": own, "payload": payload, "groups": together}
-        there, later = set(gallery), isinstance(items.embeddings, EmbeddedLater)
         updated = sum(i in there for i in ids[begun:])
         try:
             with count_progress("indexing", len(ids)) as done:
