@@ -13,6 +13,7 @@ bar would leave control characters behind, so there a line is printed at the end
 `LINE_SECONDS` within one and where nothing can be counted.
 """
 
+import functools
 import json
 import math
 import os
@@ -103,19 +104,24 @@ def put_json(result: Any) -> None:
 
 def json_text(value: Any) -> str:
     """Write a value as JSON: paths as texts, what is no finite number as null."""
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False) + "\n"
+    write = functools.partial(json.dumps, ensure_ascii=False, allow_nan=False, default=_plain)
+    try:
+        return write(value) + "\n"
+    except ValueError:  # an infinity or a NaN, which are rare, and looking for them is slow
+        return write(_finite(value)) + "\n"
 
 
 def _plain(value: Any) -> Any:
+    """Return what JSON does not know as something that it does: a path, or a number of NumPy."""
+    return str(value) if isinstance(value, Path) else _finite(value.item())
+
+
+def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if hasattr(value, "item"):  # a number of NumPy
-        return _plain(value.item())
-    return str(value) if isinstance(value, Path) else value
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def put(text: str) -> None:
