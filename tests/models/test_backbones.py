@@ -355,5 +355,5 @@ def test_only_plain_files_are_fetched(monkeypatch, folders, images):
 
 def test_without_the_library_it_says_what_to_install(monkeypatch, folders):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(sf.InputError, match=r"pip install 'surefind\[backbones\]'"):
+    with pytest.raises(sf.InputError, match=r"pip install transformers"):
         load_backbone(folders / "resnet")

@@ -28,6 +28,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 from jaxtyping import Float
 
+from surefind.dependencies import install_command
 from surefind.errors import InputError, StorageError
 from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint, forget
 
@@ -89,6 +90,8 @@ class MilvusEngine:
         if self._milvus.call("has_collection", collection):
             self._take_over()
         if self._milvus.call("has_collection", self._metadata_name):
+            # milvus-lite loads a collection when it is made, and not when its folder is opened again.
+            self._milvus.call("load_collection", self._metadata_name)
             self.metadata = self._read_metadata()
 
     @property
@@ -294,7 +297,8 @@ class Milvus:
             self._pymilvus: Any = import_module("pymilvus")
         except ImportError as error:
             raise InputError(
-                f"Milvus needs pymilvus ({error}): pip install 'surefind[milvus]'.", field="engine"
+                f"Milvus needs pymilvus ({error}): {install_command('pymilvus', 'milvus-lite')}.",
+                field="engine",
             ) from error
         self.address = address
         self._timeout = timeout

@@ -17,12 +17,12 @@ Axes: ``n`` images, ``h`` and ``w`` pixels, ``t`` tokens, ``d`` features.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from surefind.dependencies import require
 from surefind.errors import Hint, InputError
 from surefind.models.initialization import initialize, untouched_rng
 from surefind.models.pooling import GeM
@@ -191,10 +191,4 @@ def chosen_pooling(kind: str, pooling: str) -> str:
 
 def library() -> Any:
     """Import `transformers`, which is optional."""
-    try:
-        return import_module("transformers")
-    except ImportError as error:
-        raise InputError(
-            f"pretrained backbones need transformers ({error}). "
-            "Install it: pip install 'surefind[backbones]'."
-        ) from error
+    return require("transformers", "read pretrained backbones", extra="backbones")
