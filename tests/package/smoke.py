@@ -66,7 +66,7 @@ def serve() -> None:
     surefind("index", "items-embedded.npz", "--out", "gallery")
     surefind("calibrate", "gallery", "asked-embedded.npz", "--max-wrong", "0.1")
     surefind("search", "gallery", "asked-embedded.npz", "--out", "answers.json")
-    answers = json.loads(Path("answers.json").read_text())["answers"]
+    answers = json.loads(Path("answers.json").read_text())
     decisions = {answer["decision"] for answer in answers}
     assert len(answers) == len(order[1200:])
     assert "match" in decisions
