@@ -1,13 +1,16 @@
 # make demo: see what it is for. make check: format, lint, types and the quick tests, for the working day.
 # make test: everything a change must pass.
 # make e2e: the service's page in a real Chromium. make docs: the site, in build/site.
+# make package: wheel and sdist, used in an environment of their own.
 # make databases: decisions on what real vector databases return; it installs them.
 # make bench: the measurements that need no data folder and have no result yet in benchmarks/results.
 PYTHON ?= python3
 BIN := .venv/bin
+DIST := build/package
+INSTALL := $(DIST)/env/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surefind needs Python 3.11 or newer; this is %d.%d. Name another one: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 
-.PHONY: demo check test lint e2e databases docs format bench clean
+.PHONY: demo check test lint e2e package databases docs format bench clean
 
 demo: .venv/demo
 	$(BIN)/surefind demo --out build/demo
@@ -21,6 +24,19 @@ test: lint
 e2e: .venv/ready
 	command -v chromium >/dev/null || (apt-get update && apt-get install -y chromium)
 	$(BIN)/pytest -q -m e2e tests/e2e
+
+# The wheel is built from the sdist. Its environment has what the wheel asks for and nothing else.
+package: .venv/ready
+	rm -rf $(DIST)
+	$(BIN)/python -m build --outdir $(DIST) .
+	$(BIN)/twine check --strict $(DIST)/*
+	$(BIN)/python tests/package/contents.py $(DIST)
+	$(BIN)/python -m venv $(DIST)/env
+	$(INSTALL) $$(echo $(DIST)/*.whl)
+	$(DIST)/env/bin/python tests/package/smoke.py core
+	$(INSTALL) "$$(echo $(DIST)/*.whl)[client,serve]"
+	$(DIST)/env/bin/python tests/package/smoke.py serve
+	$(BIN)/python tests/package/typing_completeness.py $(DIST)/env/bin
 
 databases: .venv/ready
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[databases]'

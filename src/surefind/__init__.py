@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from surefind.posterior.tuning import pair_loss, tune_on_pairs
     from surefind.posterior.vmf import vmf_concentration, vmf_log_normalizer, vmf_match_score
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Answers": "gallery.answers",

@@ -44,7 +44,7 @@ class SurefindError(Exception):
         super().__init__(message)
         self.message = message
         self.field = field
-        self.hint = Hint(hint, hint, hint) if isinstance(hint, str) else hint or Hint()
+        self.hint: Hint = Hint(hint, hint, hint) if isinstance(hint, str) else hint or Hint()
 
     def __str__(self) -> str:
         return self.text_for("library")

@@ -1,28 +1,15 @@
 """Commands as a user gives them, in a folder of their own; one small run that many tests look at."""
 
 import shutil
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from io import StringIO
 
 import numpy as np
 import pytest
+from command_line import command
 from PIL import Image
 
-from surefind.apps.cli import main
 from surefind.apps.cli.app import refusal_text
 from surefind.evaluation.bench.protocols import PROTOCOLS
-
-
-def command(*arguments):
-    """Run a command in this process; return its exit code and what it wrote, in single spaces."""
-    out, err = StringIO(), StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["surefind", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-    return end.value.code or 0, " ".join(out.getvalue().split()), " ".join(err.getvalue().split())
 
 
 @pytest.fixture

@@ -190,7 +190,7 @@ class MetricLearner:
         }
         where = None if folder is None else Path(folder)
         run = TrainingSession(config, objective, margin, where, report, settings)
-        self.input_spec_ = InputSpec.of(dataset.inputs, self.preprocessing)
+        self.input_spec_: InputSpec = InputSpec.of(dataset.inputs, self.preprocessing)
         if self.freezing is not None:
             return self._fit_frozen(dataset, held_out, run)
         self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)

@@ -285,6 +285,13 @@ class Table:
         total: The sum of their hashes.
     """
 
+    ids: list[Id]
+    labels: list[Label]
+    payload: list[str | None]
+    groups: list[Label]
+    row_of: dict[Id, int]
+    total: int
+
     def __init__(self, records: Records | None = None, total: int = 0) -> None:
         if records is None:
             none = np.empty(0)

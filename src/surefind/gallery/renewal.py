@@ -73,7 +73,7 @@ class KeptCalibration:
     def __init__(self, engine: Engine, lock: threading.RLock) -> None:
         self._engine, self._lock = engine, lock
         self.record: CalibrationRecord | None = stored_record(engine.metadata)
-        self.watch = KeptWatch(engine)
+        self.watch: KeptWatch = KeptWatch(engine)
         self._queries: CalibrationQueries | None = None
         self._hoods: Neighbourhoods | None = None
         self._changed: set[Id] = set()

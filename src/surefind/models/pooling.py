@@ -36,9 +36,9 @@ class GeM(nn.Module):
         super().__init__()
         check_positive("p", p)
         check_positive("eps", eps)
-        self.start = float(p)
+        self.start: float = float(p)
         self.eps = eps
-        self.p = nn.Parameter(torch.tensor(self.start, dtype=torch.float32))
+        self.p: nn.Parameter = nn.Parameter(torch.tensor(self.start, dtype=torch.float32))
 
     def reset_parameters(self) -> None:
         """Set the exponent back to where it started."""

@@ -142,7 +142,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._guard = guard
         self._refused = False
         self._received = self._body = self._header = 0
-        self.address = ""
+        self.address: str = ""
 
     def connection_made(self, transport: Any) -> None:
         """Take a place, if there is one."""

@@ -82,7 +82,7 @@ WATCHED = (
 class Message(BaseModel):
     """What a caller sends holds nothing unknown: a misspelt name is refused, not ignored."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     long_list: ClassVar[str | None] = None
     """The field that may be so long that it is read piece by piece (`surefind.apps.service.bodies`)."""
 
@@ -90,7 +90,7 @@ class Message(BaseModel):
 class VectorSearch(Message):
     """Queries that are embedded already."""
 
-    long_list = "vectors"
+    long_list: ClassVar[str | None] = "vectors"
     vectors: Annotated[list[Vector], Field(min_length=1, max_length=65536)]
     kappa: Annotated[list[Kappa] | None, Field(description="One per vector.")] = None
     novelty: Annotated[
@@ -216,7 +216,7 @@ class NewItem(Message):
 class NewItems(Message):
     """Items to add: all of them, or none."""
 
-    long_list = "items"
+    long_list: ClassVar[str | None] = "items"
     items: Annotated[list[NewItem], Field(min_length=1, max_length=1000)]
 
 

@@ -58,6 +58,9 @@ class Catalogue:
         surest: Ids, the highest κ first.
     """
 
+    content: str
+    surest: list[Id]
+
     def __init__(self, gallery: Gallery) -> None:
         self._gallery, self.content = gallery, gallery.fingerprint
         self.surest = gallery.surest()
@@ -91,6 +94,17 @@ class AppState:
         learner: Embeds images, or None: then only vectors can be searched.
         settings: Places, tokens and limits.
     """
+
+    gallery: Gallery
+    settings: Settings
+    reviews: Reviews
+    repeats: Repeats
+    draws: np.random.Generator
+    thumbnails: Thumbnails
+    review_thumbnails: Thumbnails
+    metrics: Metrics
+    renewer: Renewer
+    readiness: Readiness
 
     def __init__(self, gallery: Gallery, learner: Learner | None, settings: Settings) -> None:
         self.gallery, self.settings = gallery, settings

@@ -39,7 +39,7 @@ class VarianceNet(nn.Module):
         super().__init__()
         hidden = max(outputs, 128)
         with untouched_rng():
-            self.layers = nn.Sequential(
+            self.layers: nn.Sequential = nn.Sequential(
                 nn.Linear(features, hidden),
                 nn.BatchNorm1d(hidden),
                 nn.ReLU(),
@@ -47,8 +47,8 @@ class VarianceNet(nn.Module):
                 nn.BatchNorm1d(outputs, affine=False),
             )
         initialize(self.layers, generator)
-        self.scale = nn.Parameter(torch.tensor(1e-4))
-        self.shift = nn.Parameter(torch.tensor(shift))
+        self.scale: nn.Parameter = nn.Parameter(torch.tensor(1e-4))
+        self.shift: nn.Parameter = nn.Parameter(torch.tensor(shift))
 
     @classmethod
     def for_encoder(

@@ -62,8 +62,8 @@ class MatchScale(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.slope = nn.Parameter(torch.tensor(4.0))
-        self.offset = nn.Parameter(torch.tensor(4.0))
+        self.slope: nn.Parameter = nn.Parameter(torch.tensor(4.0))
+        self.offset: nn.Parameter = nn.Parameter(torch.tensor(4.0))
 
     def forward(self, distance: Tensor) -> Tensor:
         """Compute the logits of a match."""

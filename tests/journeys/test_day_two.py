@@ -1,0 +1,122 @@
+"""The day after: new labels, mended ones, another process, a copy, and queries that have changed."""
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from newcomer import digits, truth, vectors, wrong_matches
+
+import surefind as sf
+
+pytestmark = pytest.mark.slow
+
+MAX_WRONG = 0.1
+
+
+@pytest.fixture(scope="module")
+def head():
+    return sf.LaplaceHead().fit(vectors(digits().learn), digits().learn.labels)
+
+
+@pytest.fixture(scope="module")
+def first_day(head, tmp_path_factory):
+    """A calibrated gallery in a folder, as the first day left it; not to be changed."""
+    folder = tmp_path_factory.mktemp("first-day") / "gallery"
+    enrol, held_out = digits().enrol, digits().held_out
+    gallery = sf.Gallery(path=folder)
+    gallery.add(head.embed(vectors(enrol)), ids=[f"d{i}" for i in range(300)], labels=enrol.labels)
+    gallery.calibrate(head.embed(vectors(held_out)), truth(held_out), max_wrong=MAX_WRONG)
+    gallery.close()
+    return folder
+
+
+@pytest.fixture
+def gallery(first_day, tmp_path):
+    """Open a copy of it."""
+    gallery = sf.Gallery.open(shutil.copytree(first_day, tmp_path / "gallery"))
+    yield gallery
+    gallery.close()
+
+
+def asked(head):
+    return head.embed(vectors(digits().asked))
+
+
+def test_a_digit_enrolled_on_day_two_is_found_and_the_promise_renewed(head, gallery):
+    held_out = digits().held_out
+    nines = np.flatnonzero(held_out.labels == 9)
+    before = gallery.search(asked(head))
+    gallery.add(head.embed(vectors(held_out)[nines]), labels=held_out.labels[nines])
+    assert gallery.stale
+    after = gallery.search(asked(head))
+    assert not after.stale
+    nine = digits().asked.labels == 9
+    assert (before.label[nine] != 9).all()
+    assert (after.label[nine] == 9).mean() > 0.8
+    right = np.where(nine, 9, truth(digits().asked))
+    assert wrong_matches(after.decision, after.label, right) <= MAX_WRONG
+
+
+def test_a_label_that_is_taken_away_is_not_answered_any_more(head, gallery):
+    zeros = [i for i, label in enumerate(digits().enrol.labels) if label == 0]
+    gallery.delete([f"d{i}" for i in zeros])
+    answers = gallery.search(asked(head))
+    assert 0 not in answers.label
+    right = np.where(digits().asked.labels == 0, -1, truth(digits().asked))
+    assert wrong_matches(answers.decision, answers.label, right) <= MAX_WRONG
+
+
+def test_wrong_labels_are_found_and_mended(head, gallery):
+    true = {f"d{i}": int(label) for i, label in enumerate(digits().enrol.labels)}
+    swapped = {id_: (true[id_] + 3) % 8 for id_ in ("d7", "d70", "d170")}
+    gallery.update(ids=list(swapped), labels=list(swapped.values()))
+    suspects = {s.id: s.suggested for s in gallery.audit().suspects if s.wrong > 0.5}
+    assert swapped.keys() <= suspects.keys()
+    assert {id_: suspects[id_] for id_ in swapped} == {id_: true[id_] for id_ in swapped}
+    gallery.update(ids=list(swapped), labels=[true[id_] for id_ in swapped])
+    assert gallery.get("d70").label == true["d70"]
+
+
+SECOND = """
+import sys, numpy as np, surefind as sf
+gallery = sf.Gallery.open(sys.argv[1], mode="r")
+print(len(gallery), gallery.calibration is not None)
+try:
+    sf.Gallery.open(sys.argv[1])
+except sf.StorageError as error:
+    print("refused:", error)
+"""
+
+
+def test_another_process_reads_and_only_one_writes(gallery, tmp_path):
+    code = [sys.executable, "-c", SECOND, str(tmp_path / "gallery")]
+    done = subprocess.run(code, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "300 True"
+    assert second.startswith("refused:")
+
+
+def test_a_copy_of_a_good_day_answers_as_then(head, gallery, tmp_path):
+    before = gallery.search(asked(head), watch=False)
+    gallery.snapshot(tmp_path / "copy")
+    gallery.delete([f"d{i}" for i in range(250)])
+    kept = sf.Gallery.open(tmp_path / "copy")
+    after = kept.search(asked(head), watch=False)
+    np.testing.assert_array_equal(after.label, before.label)
+    np.testing.assert_array_equal(after.decision, before.decision)
+    kept.close()
+    with pytest.raises(sf.InputError):
+        gallery.delete(["d0"])  # is gone already
+
+
+def test_queries_that_have_changed_raise_an_alarm(head, gallery):
+    usual = asked(head)
+    gallery.search(usual)
+    assert not gallery.watch().alarm
+    inverted = head.embed(255 - vectors(digits().asked))
+    for _ in range(3):
+        gallery.search(inverted)
+    assert gallery.watch().alarm
+    assert gallery.watch().sentence

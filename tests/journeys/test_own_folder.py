@@ -1,0 +1,49 @@
+"""A folder of photographs, by the command line alone."""
+
+import json
+
+import pytest
+from newcomer import KNOWN, digits, wrong_matches
+from PIL import Image
+
+pytestmark = pytest.mark.slow
+
+MAX_WRONG = 0.15
+TRAINING = ("--epochs", 3, "--encoder", "cifar10", "--batch-size", 64)
+
+
+@pytest.fixture
+def folders(home):
+    """A folder for each part, in it one for each label, as people keep photographs."""
+    for name, part in vars(digits()).items():
+        for i, (image, label) in enumerate(zip(part.images, part.labels, strict=True)):
+            folder = home / name / (f"digit-{label}" if label < KNOWN else "nobody")
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(folder / f"{i}.png")
+    return home
+
+
+def test_from_photographs_to_decisions(does, refuses, folders):
+    broken = folders / "learn" / "digit-0" / "broken.png"
+    broken.write_bytes(b"not a picture")
+    assert "broken.png" in refuses("train", "learn", "--out", "run", *TRAINING)
+    does("train", "learn", "--out", "run", *TRAINING, "--on-bad", "skip")
+    does("index", "enrol", "--run", "run", "--out", "gallery")
+
+    # Before it is calibrated a gallery finds neighbours and decides nothing.
+    does("search", "gallery", "asked", "--run", "run", "--out", "undecided.json")
+    undecided = json.loads((folders / "undecided.json").read_text())
+    assert {answer["decision"] for answer in undecided} <= {None, "review"}
+
+    does("calibrate", "gallery", "held_out", "--run", "run", "--max-wrong", MAX_WRONG)
+    does("search", "gallery", "asked", "--run", "run", "--out", "answers.json")
+    answers = json.loads((folders / "answers.json").read_text())
+    assert len(answers) == len(undecided) == len(digits().asked.labels)
+    right = [answer["query"].split("/")[0] for answer in answers]
+    found = [answer["label"] for answer in answers]
+    assert wrong_matches([a["decision"] for a in answers], found, right) <= MAX_WRONG
+
+    # What is no photograph at all, and no folder of any.
+    assert "broken.png" in refuses("search", "gallery", broken, "--run", "run")
+    (folders / "empty").mkdir()
+    assert "empty" in refuses("search", "gallery", "empty", "--run", "run")

@@ -1,0 +1,87 @@
+"""Use the installed package as somebody would who knows nothing of the repository.
+
+    ENV/bin/python tests/package/smoke.py core      # after: pip install surefind
+    ENV/bin/python tests/package/smoke.py serve     # after: pip install 'surefind[client,serve]'
+
+Imports nothing but the package and what it brought: a dependency that was forgotten fails here.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+
+
+def surefind(*arguments: str, code: int = 0) -> str:
+    """Run the command line in this folder, and return what it wrote."""
+    done = subprocess.run(
+        [BIN / "surefind", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def core() -> None:
+    """Every public name is there; what needs more says which extra brings it."""
+    import torch
+
+    import surefind as sf
+
+    for name in sf.__all__:
+        getattr(sf, name)
+    weights = torch.eye(3, 4)
+    posterior = sf.HeadPosterior(weights, torch.full((3, 4), 100.0))
+    assert (posterior.predict(torch.ones(2, 4)).kappa > 0).all()
+    assert "pip install 'surefind[cli]'" in surefind("--help", code=1)
+    try:
+        sf.Gallery().add(sf.Embeddings(weights[:, :3]))
+    except sf.SurefindError as error:
+        assert "surefind[gallery]" in str(error), error
+    else:
+        raise AssertionError("a gallery needs FAISS, which is not among the core's dependencies")
+
+
+def serve() -> None:
+    """From the digits to decisions, by the command line; then a service's settings and a client."""
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    import surefind as sf
+
+    assert version("surefind") in surefind("--version")
+    digits = load_digits()
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(digits.target))
+    for name, rows in {"fit": order[:800], "items": order[800:1200], "asked": order[1200:]}.items():
+        vectors = digits.data[rows].astype(np.float32)
+        np.savez(f"{name}.npz", vectors=vectors, labels=digits.target[rows])
+    surefind("fit", "fit.npz", "--out", "run")
+    for name in ("items", "asked"):
+        surefind("embed", "run", f"{name}.npz", "--out", f"{name}-embedded.npz")
+    surefind("index", "items-embedded.npz", "--out", "gallery")
+    surefind("calibrate", "gallery", "asked-embedded.npz", "--max-wrong", "0.1")
+    surefind("search", "gallery", "asked-embedded.npz", "--out", "answers.json")
+    answers = json.loads(Path("answers.json").read_text())
+    decisions = {answer["decision"] for answer in answers}
+    assert len(answers) == len(order[1200:])
+    assert "match" in decisions
+    assert decisions <= {"match", "review", "no_match"}
+    assert "max_bytes" in surefind("serve", "gallery", "--check")
+    assert sf.Client("http://127.0.0.1:1")
+    assert "no such" in surefind("search", "nowhere", "asked.npz", code=1).lower()
+
+
+if __name__ == "__main__":
+    import surefind as installed
+
+    assert Path(installed.__file__).is_relative_to(sys.prefix), installed.__file__
+    assert (Path(installed.__file__).parent / "py.typed").is_file()
+    with tempfile.TemporaryDirectory() as empty:
+        os.chdir(empty)
+        {"core": core, "serve": serve}[sys.argv[1]]()
+    print(f"surefind {installed.__version__} works as installed ({sys.argv[1]}).")
