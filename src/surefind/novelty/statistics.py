@@ -81,9 +81,10 @@ class StageWatch:
             for hook in hooks:
                 hook.remove()
 
-    def take(self, n: int) -> list[Tensor]:
+    def take(self, n: int | torch.SymInt) -> list[Tensor]:
         """Return the statistics (n, m) of each stage for the batch of n that has just passed."""
-        found = [value for value in self._found if value is not None and len(value) == n]
+        # By shape, not by len: in a graph that is being traced, the size of a batch is a symbol.
+        found = [value for value in self._found if value is not None and value.shape[0] == n]
         if len(found) < len(self._found):
             raise InputError(
                 "a stage of the network did not run, or gave no output with one row per input; name "
