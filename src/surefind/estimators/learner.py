@@ -44,14 +44,14 @@ from surefind.learning.methods.contract import Embedder, Method, unprefixed
 from surefind.learning.methods.deterministic import Deterministic
 from surefind.learning.novelty_pass import Novelty, NoveltyGuard, fit_frozen_novelty, fit_novelty
 from surefind.learning.session import Report, TrainingSession
-from surefind.learning.train import Epoch, Optimizer, Progress, TrainConfig, relation_of
+from surefind.learning.train import Epoch, Optimizer, Progress, TrainConfig
 from surefind.models.architecture import build, describe
 from surefind.models.checkpoint import load_state, load_tensors, save_tensors
 from surefind.models.encoder import Encoder
 from surefind.models.splitting import EXAMPLES, Split, joined, run_module, split_module
 from surefind.novelty.statistics import StageWatch
 from surefind.pairs.objectives import MARGIN, Contrastive, ContrastiveLoss, Objective
-from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS
+from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, as_relation
 from surefind.validation import check_choice, check_int, check_positive
 
 FORMAT = 4
@@ -199,19 +199,33 @@ class MetricLearner:
             "radii": list(self.radii),
             "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
         }
-        method = _method(self.method)
-        if self.epochs or not isinstance(method, Deterministic):
-            check_informative(relation_of(dataset, config), field="dataset")
-        self._resolve_encoder(dataset)
+        self.check(dataset)
         where = None if folder is None else Path(folder)
         run = TrainingSession(config, objective, margin, where, report, settings)
         self.input_spec_ = InputSpec.of(dataset.inputs, self.preprocessing)
         if self.freezing is not None:
             return self._fit_frozen(dataset, held_out, run)
-        self.embedder_: Embedder = method.fit(self.encoder, dataset, run)
+        self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
         self.fit_novelty(dataset, held_out=held_out, folder=folder, report=report)
         return self
+
+    def check(self, dataset: Any) -> None:
+        """Refuse data that nothing could be learnt from, before anything long; `fit` does so first.
+
+        Args:
+            dataset: As for `fit`.
+
+        Raises:
+            InputError: If the network does not take the data, or novelty names stages that it has not; as a
+                `DegenerateError`, if no two examples are the same, or none are different.
+        """
+        dataset = as_dataset("dataset", dataset)
+        if self.epochs or not isinstance(_method(self.method), Deterministic):
+            near, far = self.radii
+            relation = dataset.relation(positive_radius=near, negative_radius=far)
+            check_informative(as_relation(relation), field="dataset")
+        self._resolve_encoder(dataset)
 
     def features(
         self,
