@@ -7,6 +7,7 @@ import tomllib
 import numpy as np
 import pytest
 import small_learners
+from PIL import Image
 
 import surefind as sf
 from surefind.apps.cli import console as progress
@@ -123,6 +124,19 @@ def test_bad_images_are_named_before_training(refused, broken, tmp_path):
     assert error.field == "on_bad"
     assert "broken.png" in error.message
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("per_class", [{"cat": 6}, {"cat": 1, "dog": 1}], ids=str)
+def test_data_that_teach_nothing_are_refused_before_a_run_is_made(refused, tmp_path, per_class):
+    for name, count in per_class.items():
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for i in range(count):
+            picture = Image.fromarray(np.full((16, 16, 3), 20 * i, np.uint8))
+            picture.save(tmp_path / "pets" / name / f"{i}.png")
+    for method in ("deterministic", "laplace-online"):
+        options = ("--encoder", "small", "--method", method, "--out", "run", "--epochs", 1)
+        assert isinstance(refused("train", "pets", *options), sf.DegenerateError)
+        assert not (tmp_path / "run").exists()
 
 
 def test_bad_images_can_be_left_out(surefind, broken):

@@ -25,6 +25,9 @@ from surefind.data.preprocessing import Preprocessing
 from surefind.errors import InputError
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, Positions
 
+SMALL_SIDE = 8
+"""Maps smaller than this on a side may be of any network; images are larger."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -170,8 +173,21 @@ def _check_inputs(inputs: Any) -> None:
             "inputs must be features (n, d) of numbers, uint8 images (n, h, w) or (n, c, h, w), or float "
             f"images (n, c, h, w); got {kind} of shape {tuple(inputs.shape)}."
         )
+    _check_channels(kind, tuple(inputs.shape))
     if floating:
         _check_rows_finite("inputs", inputs)
+
+
+def _check_channels(kind: str, shape: tuple[int, ...]) -> None:
+    """Refuse images whose channels come last, as those of Pillow, OpenCV and TensorFlow do."""
+    usual = (1, 3, 4) if kind == "uint8" else (3,)
+    if len(shape) == 4 and min(shape[1:3]) >= SMALL_SIDE and shape[3] in usual:
+        raise InputError(
+            f"inputs {shape} look like images with their channels last, (n, h, w, c); (n, c, h, w) is "
+            "expected.",
+            field="inputs",
+            hint="Turn them: array.transpose(0, 3, 1, 2), or tensor.permute(0, 3, 1, 2).",
+        )
 
 
 def _check_rows_finite(what: str, values: Tensor | np.ndarray) -> None:

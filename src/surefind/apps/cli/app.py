@@ -36,6 +36,7 @@ from surefind.apps.cli.demo import demo
 from surefind.apps.cli.doctor import check_set, doctor, list_sets
 from surefind.apps.cli.embed import embed
 from surefind.apps.cli.evaluate import evaluate
+from surefind.apps.cli.export import export
 from surefind.apps.cli.fit import fit
 from surefind.apps.cli.gallery_items import delete_items, list_items, relabel_items
 from surefind.apps.cli.index import index
@@ -124,7 +125,7 @@ def option_names(group: typer.Typer, command: str) -> dict[str, str]:
 
 
 COMMANDS: tuple[Callable[..., Any], ...] = (train, fit, embed, evaluate, index, calibrate, search)
-COMMANDS += (audit, serve, token, report, bench, demo, doctor)
+COMMANDS += (audit, export, serve, token, report, bench, demo, doctor)
 for each in COMMANDS:
     register(app, each)
 app.add_typer(items_app, name="items")

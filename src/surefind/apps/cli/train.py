@@ -292,6 +292,7 @@ def fit_and_save(
         CommandInterruptedError: If the user interrupted it; there is a checkpoint.
         NumericalError: If the training diverged.
     """
+    learner.check(dataset)
     weights = sum(p.numel() * p.element_size() for p in learner.encoder.parameters())
     if speaks:
         check_place(out, COPIES * weights)
