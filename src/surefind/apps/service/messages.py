@@ -523,7 +523,7 @@ class Verdicts(Message):
 class LabelCount(BaseModel):
     """A label in use."""
 
-    label: ItemLabel = Field(description='A number or a text: 7 and "7" are two labels.')
+    label: KeptLabel = Field(description='A number or a text: 7 and "7" are two labels.')
     kind: Kind
     items: int
 
@@ -539,8 +539,8 @@ class LabelList(BaseModel):
 class MapPoint(BaseModel):
     """An item on the map."""
 
-    id: ItemId
-    label: ItemLabel
+    id: KeptId
+    label: KeptLabel
     kappa: float | None
     image: bool
     x: float
