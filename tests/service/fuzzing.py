@@ -15,6 +15,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from PIL import Image
 from schemathesis.checks import not_a_server_error
 
+SECONDS = 120
+"""For an answer; the machine may be busy."""
 STEPS = 12
 """Requests of a walk along the links."""
 
@@ -49,7 +51,7 @@ def follow_links(address: str, cases: int) -> tuple[Counter, Counter]:
 
     class Walk(schema.as_state_machine()):
         def get_call_kwargs(self, case):
-            return {"base_url": address}
+            return {"base_url": address, "timeout": SECONDS}
 
         def before_call(self, case):
             make_usable(case.body, dim)
@@ -156,7 +158,7 @@ def _send_cases(operation, address, count, turn, statuses):
     )
     @given(case=operation.as_strategy())
     def send(case):
-        answer = case.call(base_url=address)
+        answer = case.call(base_url=address, timeout=SECONDS)
         statuses[answer.status_code] += 1
         case.validate_response(answer, checks=[not_a_server_error])
 

@@ -164,7 +164,8 @@ class Answered(BaseModel):
         description="About the label; null without a calibration, and in a filtered search."
     )
     probability: float | None = Field(
-        description="That the label is right, as calibrated; null where the decision is."
+        description="That the label is right, as calibrated; null where the decision is. It means nothing "
+        'where the gate is "unlike": only queries that pass were tested.'
     )
     kappa: float | None = Field(description="How sure the embedding of the query is.")
     surer_than: float | None = Field(description="Share of calibration queries that are less sure.")
