@@ -1,10 +1,11 @@
-"""What the service must stand: an hour of mixed load with kills, and ten thousand made-up requests.
+"""What the service must stand: an hour of mixed load with kills, ten thousand made-up requests, upkeep.
 
 Run ``python benchmarks/soak.py``; results are kept in results/soak.json, while it runs too.
 
     --minutes 60        how long the mixed load lasts
     --requests 10000    how many requests are made up
-    --only TEXT         "mixed" or "made-up" alone
+    --items 50000       how many are served while waits during upkeep are measured
+    --only TEXT         "mixed", "made-up" or "waits" alone
     --folder FOLDER     where the gallery is: a file system of at most 256 MB is filled up
                         (``mount -t tmpfs -o size=64m none FOLDER``), on a larger one the limit of file
                         sizes plays a full disk
@@ -22,14 +23,17 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 from measure import environment
 from PIL import Image
-from service import resident, server
+from service import BESIDE_DIM, cpu_seconds, resident, server, vectors
 
 import surefind as sf
 from surefind.data.small_images import load_digits
@@ -123,11 +127,81 @@ def made_up(place: Path, requests: int) -> dict[str, Any]:
     }
 
 
+def waits(place: Path, items: int) -> dict[str, Any]:
+    """Search without a pause while the service builds a graph, renews, copies and calibrates itself."""
+    rng = np.random.default_rng(SEED)
+    mean, labels = vectors(items, rng, BESIDE_DIM, items // 20)
+    asked, truth = vectors(1_000, rng, BESIDE_DIM, items // 20)
+    with Gallery(path=place / "gallery", index="exact") as gallery:
+        gallery.add(sf.Embeddings(mean, np.full(items, 400.0)), ids=range(items), labels=labels)
+        known = set(labels.tolist())
+        gallery.calibrate(
+            sf.Embeddings(asked, np.full(len(asked), 400.0)),
+            [int(t) if int(t) in known else None for t in truth],
+            max_wrong=0.05,
+            contributions=False,
+        )
+    bodies = [{"vectors": [v.tolist()], "kappa": [400.0], "watch": False} for v in asked[:100]]
+    found: dict[str, Any] = {"items": items, "dimensions": BESIDE_DIM}
+    with (
+        server(place / "gallery", "--index", "hnsw") as (address, process),
+        httpx.Client(base_url=address, timeout=900) as client,
+        httpx.Client(base_url=address, timeout=900) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+
+        def search_during(upkeep: Callable[[], None]) -> dict[str, float]:
+            times, spent, job = [], cpu_seconds(process.pid), pool.submit(upkeep)
+            begun = time.perf_counter()
+            while not job.done() or len(times) < 100:
+                start = time.perf_counter()
+                body = bodies[len(times) % len(bodies)]
+                client.post("/v1/search/vector", json=body).raise_for_status()
+                times.append(time.perf_counter() - start)
+            job.result()
+            milliseconds = 1e3 * np.array(times)
+            return {
+                "seconds": round(time.perf_counter() - begun, 2),
+                "server_cpu_seconds": round(cpu_seconds(process.pid) - spent, 2),
+                "searches": len(times),
+                "p50_ms": round(float(np.quantile(milliseconds, 0.5)), 2),
+                "p99_ms": round(float(np.quantile(milliseconds, 0.99)), 2),
+                "longest_ms": round(float(milliseconds.max()), 2),
+            }
+
+        def graph_built() -> None:
+            while any(x.startswith("graph") for x in other.get("/readyz").json()["reasons"]):
+                time.sleep(0.1)
+
+        def renewed() -> None:
+            new = {"id": "new", "vector": mean[0].tolist(), "kappa": 400.0, "label": 0}
+            other.post("/v1/items", json={"items": [new]}).raise_for_status()
+            while other.get("/v1/calibration").json()["stale"]:
+                time.sleep(0.1)
+            other.delete("/v1/items/new").raise_for_status()
+
+        def post(path: str, body: dict[str, Any] | None = None) -> None:
+            other.post(path, json=body).raise_for_status()
+
+        target = {"from_items": True, "max_wrong": 0.05}
+        for name, upkeep in (
+            ("while a graph is built (exact)", graph_built),
+            ("alone", lambda: time.sleep(5)),
+            ("while it is renewed", renewed),
+            ("while a snapshot is made", lambda: post("/v1/snapshot")),
+            ("while it is calibrated", lambda: post("/v1/calibration", target)),
+            ("alone again", lambda: time.sleep(5)),
+        ):
+            found[name] = search_during(upkeep)
+    return found
+
+
 def main(argv: list[str]) -> None:
     sys.path.insert(0, str(TESTS))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--items", type=int, default=50_000)
     parser.add_argument("--only", default="")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--rate", type=float, default=20)
@@ -142,15 +216,17 @@ def main(argv: list[str]) -> None:
         RESULTS.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
         print(name, json.dumps(found, ensure_ascii=False), flush=True)
 
-    for name in ("mixed load", "made-up requests"):
+    for name in ("mixed load", "made-up requests", "waits during upkeep"):
         if chosen.only not in name:
             continue
         place = Path(tempfile.mkdtemp(prefix="surefind-soak-", dir=chosen.folder))
         try:
             if name == "mixed load":
                 found = mixed_load(place, chosen, lambda found: keep("mixed load", found))
-            else:
+            elif name == "made-up requests":
                 found = made_up(place, chosen.requests)
+            else:
+                found = waits(place, chosen.items)
             keep(name, found)
         finally:
             shutil.rmtree(place)
