@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from io import BytesIO
 from pathlib import Path
