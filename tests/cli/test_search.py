@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import surefind as sf
+from surefind.apps.cli.search import answer_table
 from surefind.gallery.gallery import Gallery
 
 
@@ -183,6 +184,19 @@ def gated(surefind):
     asked, _ = embedded(30, 5)
     np.savez("asked.npz", mean=asked.mean, kappa=asked.kappa, novelty=asked.novelty)
     return "g"
+
+
+def test_the_table_names_no_label_of_a_query_that_is_unlike_anything_seen(gated):
+    with np.load("asked.npz") as asked, Gallery.open(gated, mode="r") as opened:
+        answers = opened.search(sf.Embeddings(asked["mean"], asked["kappa"], asked["novelty"]))
+    table = answer_table([f"q{i}" for i in range(30)], answers)
+    stopped = [gate == "unlike" for gate in answers.gate[:20]]
+    assert {*stopped} == {True, False}
+    columns = {str(column.header): [*map(str, column.cells)] for column in table.columns}
+    assert [cell == "–" for cell in columns["label"]] == stopped
+    assert [cell == "–" for cell in columns["none"]] == stopped
+    assert all(cell == "–" for cell, at in zip(columns["runner-up"], stopped, strict=True) if at)
+    assert "means nothing" in table.caption
 
 
 def test_files_have_gate_novelty_kappa_staleness_and_payload(surefind, gated):

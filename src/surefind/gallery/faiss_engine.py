@@ -233,13 +233,15 @@ class FaissEngine:
         self._save_graph()
 
     def copied(self) -> Callable[[], "FaissEngine"]:
-        """Copy everything in a moment; return what makes an engine in memory of it, an exact one."""
+        """Copy everything in a moment; return what makes an engine of it that searches as this one now."""
         records, total, metadata = self._table.everything(), self._table.total, dict(self.metadata)
         columns: Iterator[Any] = iter(vars(records).values())
         copies = Records(*(column.copy() for column in columns))
+        walked = self._graph.copied() if self._uses_graph else Graph()
 
         def make() -> FaissEngine:
             engine = FaissEngine(self._index)
+            engine._graph = walked
             engine._table, engine.metadata = Table(copies, total), metadata
             engine._in_background = True
             return engine

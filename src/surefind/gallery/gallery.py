@@ -564,9 +564,11 @@ class Gallery:
     ) -> Calibration:
         """Calibrate as `calibrate` does without queries, while searches and changes go on.
 
-        A copy of the gallery in memory is calibrated, which is searched exactly; other calls wait while it
-        is copied, and while the calibration is put in its place. What was changed meanwhile makes it stale,
-        as any change does. A gallery in Milvus cannot be copied, and is calibrated in place.
+        A copy of the gallery in memory is calibrated. Queries search it as the gallery is searched now, by
+        a copy of its graph if it has one, for the promise is about the neighbours that searches find; items
+        that play the queries find theirs exactly, as with `calibrate`. Other calls wait while it is copied,
+        and while the calibration is put in its place. What was changed meanwhile makes it stale, as any
+        change does. A gallery in Milvus cannot be copied, and is calibrated in place.
 
         Args:
             reviews: As for `calibrate`.

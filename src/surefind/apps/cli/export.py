@@ -59,7 +59,7 @@ def export(
     )
     say(f"It takes {made.expects}")
     say(f"Wrote {', '.join(made.outputs)} as one graph to {onnx}.")
-    return {"file": onnx, **asdict(made)}
+    return asdict(made)
 
 
 def compared_inputs(

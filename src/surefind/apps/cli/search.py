@@ -5,7 +5,9 @@
     Parquet    a row for each query, as `surefind.Answers.to_arrow`
 
 ``probability`` is the calibrated one, that the label is right. ``label_probability``, ``none``, the
-runner-up's and the candidates' are those of the neighbourhood alone, which no calibration has tested.
+runner-up's and the candidates' are those of the neighbourhood alone, which no calibration has tested. Where
+``gate`` is "unlike", none of these means anything: they were tested, if at all, on queries that pass. The
+table has a dash in their place; files have them, for whoever wants to look into it.
 Without a calibration there is no decision: null in JSON and Parquet, empty in CSV. So is a gate or a
 novelty that is not known, and κ = ∞ except in Parquet, which has infinity. In CSV reasons are separated by
 semicolons, and candidates and payload are JSON.
@@ -197,8 +199,11 @@ def answer_table(ids: Sequence[str], answers: "sf.Answers") -> Table:
     table = Table("query", "label", *why, "runner-up", "none", *measured, "nearest")
     own = "of the label as calibrated, others" if decided else "all"
     table.caption = f"In brackets after a label its probability: {own} by the neighbourhood alone"
+    if answers.gate is not None and "unlike" in answers.gate[:SHOWN]:
+        table.caption += ". A dash: unlike anything seen, so whatever is nearest means nothing"
     for row in plain_answers(ids[:SHOWN], answers):
-        (label, chance), second = _first_two(row)
+        unlike = row["gate"] == "unlike"
+        (label, chance), second = [(None, None)] * 2 if unlike else _first_two(row)
         cells = [
             Text(row["query"]),
             Text(_labelled(label, row["probability"] if decided else chance)),
@@ -206,7 +211,7 @@ def answer_table(ids: Sequence[str], answers: "sf.Answers") -> Table:
         if decided:
             verdict = row["decision"]
             cells += [Text(verdict, style=STYLES[verdict]), Text(", ".join(row["reasons"]))]
-        cells += [Text(_labelled(*second)), Text(f"{row['none']:.2f}")]
+        cells += [Text(_labelled(*second)), Text("–" if unlike else f"{row['none']:.2f}")]
         if measured:
             sure = "∞" if row["kappa"] is None else f"{row['kappa']:.3g}"
             cells += [Text(sure), Text(p_text(row["novelty"]))]

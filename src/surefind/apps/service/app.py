@@ -21,6 +21,7 @@ from surefind.apps.service import (
     auditing,
     items,
     labels,
+    links,
     problems,
     projection,
     recalibration,
@@ -93,6 +94,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     reviewing = (recalibration.router, verdicts.router, searches.reviews, snapshots.router)
     for router in (searches.router, *looking, *reviewing, about):
         app.include_router(router)
+    links.install(app)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_middleware(EncodedIds)
     app.add_middleware(Limits, settings=settings)
