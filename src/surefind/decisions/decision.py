@@ -26,6 +26,7 @@ Axes: ``q`` queries, ``s`` signals.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -63,6 +64,11 @@ class ReasonLimits:
     low_consensus: float
     low_evidence: float
     typical_parts: tuple[float | None, ...]
+
+    @cached_property
+    def typical(self) -> Float[np.ndarray, " s"]:
+        """`typical_parts`, -inf for a signal that does not count, which is never to blame."""
+        return np.array([-np.inf if part is None else part for part in self.typical_parts])
 
 
 def measure_limits(
@@ -182,28 +188,27 @@ def _reasons(
     reachable: Bool[np.ndarray, " q"],
 ) -> list[tuple[str, ...]]:
     """Return no reason for a match, at least one for every other answer."""
-    if (decision == "match").all():
+    matched = decision == "match"
+    if matched.all():
         return [()] * len(decision)
     unclear = signals.log_kappa < limits.low_log_kappa
     competing = signals.consensus <= COMPETING
     split = (signals.consensus < limits.low_consensus) & competing
-    absent = (signals.evidence < limits.low_evidence) & ~unclear & ~split
-    found = np.stack([unclear, split, absent], axis=1)
-    # A signal that does not count is never to blame.
-    typical = np.array([-np.inf if part is None else part for part in limits.typical_parts])
-    worst = (typical - parts).argmax(axis=1)
+    absent = (signals.evidence < limits.low_evidence) & ~(unclear | split)
     names = (UNCLEAR, SPLIT, NOT_ENROLLED)
+    # Whole columns leave NumPy at once: taking single values out of arrays costs more than all else here.
+    holds = zip(unclear.tolist(), split.tolist(), absent.tolist(), strict=True)
     answers: list[tuple[str, ...]] = []
-    for i, answer in enumerate(decision):
+    for i, (answer, found) in enumerate(zip(decision.tolist(), holds, strict=True)):
         if answer == "match":
             answers.append(())
-        elif found[i].any():
-            answers.append(
-                tuple(name for name, holds in zip(names, found[i], strict=True) if holds)
-            )
+        elif any(found):
+            answers.append(tuple(name for name, own in zip(names, found, strict=True) if own))
         elif answer == "no_match":
             answers.append((NOT_ENROLLED,))
+        elif not reachable[i]:
+            answers.append((TARGET_NOT_REACHED,))
         else:
-            reason = OF_SIGNAL[worst[i]] if reachable[i] else TARGET_NOT_REACHED
+            reason = OF_SIGNAL[(limits.typical - parts[i]).argmax()]
             answers.append((NOT_ENROLLED if reason == SPLIT and not competing[i] else reason,))
     return answers

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.label_posterior import LabelModel, LabelPosterior, Votes, label_posterior
-from surefind.decisions.signals import KAPPA_RANGE, Signals, neighbour_signals
+from surefind.decisions.signals import Signals, measured_signals
 
 SHOWN = 2
 """Labels that a split names."""
@@ -98,9 +98,10 @@ def candidate_labels(posterior: LabelPosterior, votes: Votes, names: Sequence[An
     """Return the candidates' labels as objects (q, c); None where there are fewer."""
     called = np.empty(len(names) + 1, dtype=object)
     called[:-1] = names
-    there = posterior.candidates >= 0
-    numbers = np.take_along_axis(votes.labels, np.maximum(posterior.candidates, 0), axis=1)
-    return np.asarray(called[np.where(there, numbers, -1)])
+    columns = posterior.candidates
+    there = columns >= 0
+    numbers = votes.labels[np.arange(len(columns))[:, None], columns]
+    return called[numbers if there.all() else np.where(there, numbers, -1)]
 
 
 def signals_of(
@@ -110,5 +111,7 @@ def signals_of(
     posterior: LabelPosterior,
 ) -> Signals:
     """Compute each query's signals: distances are those of the unit vectors."""
-    distances = np.where(np.isfinite(votes.scores), np.sqrt(2 * gaps), np.inf)
-    return neighbour_signals(np.maximum(kappa, KAPPA_RANGE[0]), distances, votes.labels, posterior)
+    distances = np.sqrt(2 * gaps)
+    if not votes.complete:
+        distances = np.where(votes.there, distances, np.inf)
+    return measured_signals(kappa, distances, votes.labels, posterior)

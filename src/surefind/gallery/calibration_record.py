@@ -37,10 +37,10 @@ from surefind.decisions.signals import Signals
 from surefind.decisions.verdicts import Verdicts, candidate_labels, judge, signals_of
 from surefind.errors import Hint, InputError, StaleError
 from surefind.gallery.calibration_queries import CalibrationQueries, given
-from surefind.gallery.engine import Engine, Id, Label, Metadata
+from surefind.gallery.engine import Engine, Id, Label, Metadata, objects
 from surefind.gallery.label_fit import VOTERS, LabelFit, votes_of
 from surefind.gallery.neighbourhoods import Neighbourhoods
-from surefind.gallery.ranking import Found, objects
+from surefind.gallery.ranking import Found
 from surefind.gallery.seal import sealed, unsealed
 
 METADATA = "calibration"

@@ -94,6 +94,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     for router in (searches.router, *looking, *reviewing, about):
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    app.add_middleware(searches.VectorDoor)
     app.add_middleware(EncodedIds)
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Attendance)
