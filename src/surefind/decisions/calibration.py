@@ -173,9 +173,10 @@ class Calibration:
             One decision a query.
         """
         threshold = np.full(len(signals), as_number(self.threshold))
-        names = group_names(groups, len(signals))
-        for group in self.groups:
-            threshold[names == group.name] = as_number(group.threshold)
+        if groups is not None:
+            names = group_names(groups, len(signals))
+            for group in self.groups:
+                threshold[names == group.name] = as_number(group.threshold)
         return decide(
             self.model,
             self.limits,

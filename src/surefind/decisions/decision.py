@@ -26,6 +26,7 @@ Axes: ``q`` queries, ``s`` signals.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -75,6 +76,11 @@ class ReasonLimits:
     low_consensus: float
     low_evidence: float
     typical_parts: tuple[float | None, ...]
+
+    @cached_property
+    def typical(self) -> Float[np.ndarray, " s"]:
+        """`typical_parts`, -inf for a signal that does not count, which is never to blame."""
+        return np.array([-np.inf if part is None else part for part in self.typical_parts])
 
 
 def measure_limits(
@@ -203,9 +209,7 @@ def _reasons(
     competing = signals.consensus <= COMPETING
     split = (signals.consensus < limits.low_consensus) & competing
     absent = (signals.evidence < limits.low_evidence) & ~unclear & ~split
-    # A signal that does not count is never to blame.
-    typical = np.array([-np.inf if part is None else part for part in limits.typical_parts])
-    blamed = BLAMED[(typical - parts).argmax(axis=1)]
+    blamed = BLAMED[(limits.typical - parts).argmax(axis=1)]
     blamed = np.where((blamed == IS_SPLIT) & ~competing, IS_ABSENT, blamed)
     alone = np.where(decision == "no_match", IS_ABSENT, np.where(reachable, blamed, NO_TARGET))
     found = IS_UNCLEAR * unclear + IS_SPLIT * split + IS_ABSENT * absent

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.label_posterior import LabelModel, LabelPosterior, Votes, label_posterior
-from surefind.decisions.signals import KAPPA_RANGE, Signals, neighbour_signals
+from surefind.decisions.signals import Signals, measured_signals
 
 SHOWN = 2
 """Labels that a split names."""
@@ -189,15 +189,17 @@ def candidate_labels(posterior: LabelPosterior, found: Neighbours) -> np.ndarray
     """Return the candidates' labels as objects (q, c); None where there are fewer."""
     called = np.empty(len(found.names) + 1, dtype=object)
     called[:-1] = found.names
-    there = posterior.candidates >= 0
-    numbers = np.take_along_axis(found.votes.labels, np.maximum(posterior.candidates, 0), axis=1)
-    return np.asarray(called[np.where(there, numbers, -1)])
+    columns = posterior.candidates
+    there = columns >= 0
+    numbers = found.votes.labels[np.arange(len(columns))[:, None], columns]
+    return np.asarray(called[numbers if there.all() else np.where(there, numbers, -1)])
 
 
 def signals_of(
     found: Neighbours, kappa: Float[np.ndarray, " q"], posterior: LabelPosterior
 ) -> Signals:
     """Compute each query's signals: distances are those of the unit vectors."""
-    votes = found.votes
-    distances = np.where(np.isfinite(votes.scores), np.sqrt(2 * found.gaps), np.inf)
-    return neighbour_signals(np.maximum(kappa, KAPPA_RANGE[0]), distances, votes.labels, posterior)
+    votes, distances = found.votes, np.sqrt(2 * found.gaps)
+    if not votes.complete:
+        distances = np.where(votes.there, distances, np.inf)
+    return measured_signals(kappa, distances, votes.labels, posterior)

@@ -39,10 +39,9 @@ from surefind.decisions.seal import sealed, unsealed
 from surefind.decisions.verdicts import Checked, CheckedAnswers, answer_checked
 from surefind.errors import Hint, InputError, StaleError
 from surefind.gallery.calibration_queries import CalibrationQueries, given
-from surefind.gallery.engine import Engine, Id, Label, Metadata
+from surefind.gallery.engine import Engine, Id, Label, Metadata, objects
 from surefind.gallery.label_fit import VOTERS, LabelFit, neighbours_of
 from surefind.gallery.neighbourhoods import Neighbourhoods
-from surefind.gallery.ranking import objects
 
 METADATA = "calibration"
 """Where a gallery's metadata hold the record."""

@@ -34,8 +34,8 @@ from surefind.decisions.label_posterior import (
 )
 from surefind.decisions.probability import BEYOND_CHANCE
 from surefind.decisions.verdicts import Neighbours
-from surefind.gallery.engine import Engine, Label, Metadata
-from surefind.gallery.ranking import Found, match_scores, objects
+from surefind.gallery.engine import Engine, Label, Metadata, objects
+from surefind.gallery.ranking import Found, match_scores
 from surefind.retrieval.search import top_of_rows
 
 METADATA = "labels"
@@ -285,9 +285,9 @@ def read_table(engine: Engine) -> ItemTable:
     groups: list[Label] = []
     kappa = []
     for records in engine.scan(COLUMNS):
-        ids += records.ids
-        labels += records.labels
-        groups += records.groups
+        ids.extend(records.ids)
+        labels.extend(records.labels)
+        groups.extend(records.groups)
         kappa.append(np.array(records.kappa))
     row_of = {id_: row for row, id_ in enumerate(ids)}
     (codes, names), (sessions, called) = (

@@ -30,7 +30,15 @@ from jaxtyping import Float
 
 from surefind.dependencies import install_command
 from surefind.errors import InputError, StorageError
-from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint, forget
+from surefind.gallery.engine import (
+    Id,
+    Label,
+    Metadata,
+    ObjectColumn,
+    Records,
+    as_fingerprint,
+    forget,
+)
 
 BATCH = 1000
 """Rows per request: with 1,024 dimensions about 4 MB."""
@@ -264,7 +272,7 @@ class MilvusEngine:
             self._total = self._counts = None
             raise
 
-    def _rows(self, ids: Sequence[Id], columns: list[str]) -> list[Row]:
+    def _rows(self, ids: ObjectColumn, columns: list[str]) -> list[Row]:
         if self.dim is None:
             return []
         return self._milvus.rows(self._name, [_key(i) for i in ids], columns)
@@ -272,10 +280,10 @@ class MilvusEngine:
     def _walk(self, columns: list[str], size: int) -> Iterator[list[Row]]:
         return iter(()) if self.dim is None else self._milvus.walk(self._name, columns, size)
 
-    def _labels_of(self, ids: Sequence[Id]) -> list[Label]:
+    def _labels_of(self, ids: ObjectColumn) -> list[Label]:
         return [json.loads(row["label"]) for row in self._rows(ids, ["key", "label"])]
 
-    def _hash_sum(self, ids: Sequence[Id]) -> int:
+    def _hash_sum(self, ids: ObjectColumn) -> int:
         return sum(_to_records(self._rows(ids, COLUMNS)).hashes())
 
 

@@ -213,7 +213,7 @@ def _with_outputs(learner: "sf.MetricLearner", n: int) -> int | None:
     if peak is None:
         return None
     outputs, inputs = learner.encoder.head_weights().shape
-    return peak + 4 * n * (inputs + HELD * outputs)
+    return int(peak + 4 * n * (inputs + HELD * outputs))
 
 
 def peak_memory() -> int | None:

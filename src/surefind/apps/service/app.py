@@ -96,6 +96,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
         app.include_router(router)
     links.install(app)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    app.add_middleware(searches.VectorDoor)
     app.add_middleware(EncodedIds)
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Attendance)
