@@ -9,6 +9,7 @@ import pytest
 from surefind.decisions.decider import Decider
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError, StaleError
+from surefind.gallery import renewal
 from surefind.gallery.calibration_queries import CalibrationQueries, copies_below
 from surefind.gallery.calibration_record import ask
 from surefind.gallery.gallery import Gallery
@@ -219,6 +220,56 @@ def test_searches_go_on_during_a_renewal_and_never_mix(people):
     assert any(not stale for stale, _ in seen)
     fresh = [found for stale, found in seen if not stale]
     assert len(set(fresh)) <= 13
+
+
+def searched_sizes(monkeypatch, seen=lambda: None):
+    """Note how many calibration queries search at a time, and call something after each."""
+    sizes, search = [], Neighbourhoods.search
+
+    def noted(engine, queries):
+        found = search(engine, queries)
+        sizes.append(len(queries))
+        seen()
+        return found
+
+    monkeypatch.setattr(Neighbourhoods, "search", noted)
+    return sizes
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_where_all_queries_search_again_they_take_turns(people, own, monkeypatch):
+    """With a graph nothing is followed: each turn is short, and the sum of them a calibration."""
+    gallery = calibrated(people, index="hnsw", each=6)
+    if own:
+        gallery.calibrate(unknown_share=0.4, max_wrong=0.2, contributions=False)
+    gallery.add(people.faces([41]), labels=["p41"], ids=["guest"])
+    monkeypatch.setattr(renewal, "TURN_OF_ITEMS", 50)
+    with monkeypatch.context() as patch:
+        sizes = searched_sizes(patch)
+        made = gallery.renew()
+    assert max(sizes) == (50 if own else renewal.TURN)
+    assert sum(sizes) == len(gallery._kept.queries)
+    assert made == as_if_anew(gallery)
+
+
+def test_a_renewal_that_is_always_overtaken_is_made_on_a_copy(people, monkeypatch):
+    gallery = calibrated(people, index="hnsw", on_stale="mark")
+    held = []
+
+    def overtake():
+        held.append(gallery._lock._is_owned())
+        if len(gallery) < 200:
+            gallery.add(people.faces([len(gallery) % 60]), labels=["more"])
+
+    sizes = searched_sizes(monkeypatch, overtake)
+    gallery.add(people.faces([41]), labels=["p41"])
+    gallery.renew()
+    assert (sizes[-1], held[-1]) == (900, False)
+    assert gallery.renewals == 1
+    assert gallery.stale
+    monkeypatch.undo()
+    gallery.renew()
+    assert not gallery.stale
 
 
 def test_the_gallery_calibrates_itself():

@@ -160,6 +160,13 @@ class Neighbourhoods:
         known = ~queries.stranger
         return copies_below(gaps[known], same[known])
 
+    @classmethod
+    def joined(cls, parts: "Sequence[Neighbourhoods]") -> "Neighbourhoods":
+        """Return those of several parts of the queries, one after the other."""
+        width = max(part.gaps.shape[1] for part in parts)
+        wide = [vars(_padded(part, width)) for part in parts]
+        return cls(**{name: np.concatenate([one[name] for one in wide]) for name in wide[0]})
+
     def some(self, rows: np.ndarray) -> "Neighbourhoods":
         """Return those of some queries, by row numbers."""
         return Neighbourhoods(**{name: values[rows] for name, values in vars(self).items()})
