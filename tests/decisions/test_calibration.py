@@ -214,7 +214,8 @@ def test_reasons_are_what_a_person_would_say(calibration):
 def test_neighbours_of_one_mind_are_no_split(calibration):
     calm = replace(calibration, limits=replace(calibration.limits, low_consensus=6.0))
     found = calm.decide(
-        one(distance=0.9, density=0.95, consensus=5.0, evidence=-3.5), rivals=lambda rows: ["1.00 a"]
+        one(distance=0.9, density=0.95, consensus=5.0, evidence=-3.5),
+        rivals=lambda rows: ["1.00 a"],
     )
     assert found.decision[0] != "match"
     assert found.reasons[0] == (NOT_ENROLLED,)

@@ -74,6 +74,29 @@ def test_the_graph_gives_what_the_learner_gives(name, tmp_path):
             assert np.abs(found[2] - wanted.novelty.numpy()).max() <= step
 
 
+class Own(torch.nn.Module):
+    """A network of one's own, which is left half-way for its features."""
+
+    def __init__(self):
+        super().__init__()
+        self.trunk = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten()
+        )
+        self.projection = torch.nn.Linear(144, 3)
+
+    def forward(self, images):
+        return torch.nn.functional.normalize(self.projection(self.trunk(images)), dim=1)
+
+
+@pytest.mark.slow
+def test_a_module_that_was_split_is_exported(tmp_path):
+    model = sf.MetricLearner(Own(), method="laplace-posthoc", epochs=0).fit(digits()[0])
+    assert model.novelty_.stages
+    made = sf.export_onnx(model, tmp_path / "m.onnx", inputs=digits()[1][:50])
+    assert made.kappa_error <= 1e-5
+    assert made.outputs == ("direction", "kappa", "novelty")
+
+
 @pytest.mark.slow
 def test_the_file_says_what_it_takes_and_how_it_was_checked(tmp_path):
     sf.export_onnx(fitted("deterministic"), tmp_path / "m.onnx")

@@ -59,6 +59,8 @@ FILE = "model.safetensors"
 FEATURES = "features"
 """Folder of features in that of the checkpoints."""
 DEFAULT_NOVELTY = Novelty()
+COUNTED_POSITIONS = 10_000
+"""Examples with positions whose pairs are counted before a training, which takes about a second."""
 SETTINGS = ("epochs", "seed", "batch_size", "margin")
 """Arguments that are saved with the model beside encoder, method and preprocessing."""
 
@@ -221,7 +223,9 @@ class MetricLearner:
                 `DegenerateError`, if no two examples are the same, or none are different.
         """
         dataset = as_dataset("dataset", dataset)
-        if self.epochs or not isinstance(_method(self.method), Deterministic):
+        learns = self.epochs or not isinstance(_method(self.method), Deterministic)
+        # Pairs of positions are counted one by one: of many, the pass over all pairs will tell.
+        if learns and (dataset.labels is not None or len(dataset) <= COUNTED_POSITIONS):
             near, far = self.radii
             relation = dataset.relation(positive_radius=near, negative_radius=far)
             check_informative(as_relation(relation), field="dataset")

@@ -22,6 +22,7 @@ directions and, relatively, in κ; and in novelty up to p-values of scores that 
 Axes: ``n`` inputs, ``d`` features, ``z`` embedding.
 """
 
+import copy
 import json
 import logging
 import warnings
@@ -52,6 +53,7 @@ from surefind.learning.methods.gaussian import GaussianEmbedder
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
 from surefind.models.encoder import on_sphere
+from surefind.models.splitting import UpTo
 from surefind.models.vectors import UnitRows
 from surefind.novelty.model import upper_rates
 from surefind.novelty.statistics import StageWatch, stage_statistics
@@ -171,8 +173,12 @@ class ExportGraph(nn.Module):
         upper = embedder if frozen is None else frozen.upper
         self._rule = _rule(upper)
         network = upper.network
-        self.below = nn.Identity() if frozen is None else frozen.cut.below
-        self.backbone, self.head = network.backbone, network.head
+        # Copies, which a tracer may follow: the learner stays as it is.
+        self.below = nn.Identity() if frozen is None else copy.deepcopy(frozen.cut.below)
+        self.backbone, self.head = copy.deepcopy(network.backbone), network.head
+        for part in (*self.below.modules(), *self.backbone.modules()):
+            if isinstance(part, UpTo):
+                part.traceable()
         if isinstance(upper, GaussianEmbedder):
             self.variance = upper.variance
         self._frozen = frozen is not None

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from surefind.errors import InputError
 from surefind.models.encoder import Encoder, empty_head, on_sphere
+from surefind.models.texts import is_text_model
 
 EXAMPLES = 16
 """Inputs that a split is checked on."""
@@ -72,10 +73,18 @@ class _ReachedError(Exception):
 
 
 class _Exit(nn.Module):
-    """Stands where the last layer was."""
+    """Stands where the last layer was: leaves the module with the features, or keeps them and goes on."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.outputs, self.leaves = outputs, True
+        self.kept: Tensor | None = None
 
     def forward(self, features: Tensor) -> Tensor:
-        raise _ReachedError(features)
+        if self.leaves:
+            raise _ReachedError(features)
+        self.kept = features
+        return 0 * features[:, :1].expand(-1, self.outputs)
 
 
 class UpTo(nn.Module):
@@ -83,15 +92,22 @@ class UpTo(nn.Module):
 
     Args:
         module: Changed in place: the layer is taken out.
-        layer: The name of the layer.
+        layer: The name of the layer, a linear one.
     """
 
     def __init__(self, module: nn.Module, layer: str) -> None:
         super().__init__()
-        module.set_submodule(layer, _Exit())
+        taken = module.get_submodule(layer)
+        assert isinstance(taken, nn.Linear)
+        self._exit = (_Exit(taken.out_features),)  # in a tuple: it is a part of the module below
+        module.set_submodule(layer, self._exit[0])
         self.module = module
         self.layer = layer
         self.training = module.training
+
+    def traceable(self) -> None:
+        """Go on behind the layer from now on, for a tracer that no exception may pass; one thread only."""
+        self._exit[0].leaves = False
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute the features (n, d) before the layer."""
@@ -99,11 +115,15 @@ class UpTo(nn.Module):
             self.module(inputs)
         except _ReachedError as end:
             return end.features
-        raise InputError(
-            f"the module did not come to its layer {self.layer!r} with these inputs, as it did "
-            "with others.",
-            field="encoder",
-        )
+        kept = self._exit[0].kept
+        if kept is None:
+            raise InputError(
+                f"the module did not come to its layer {self.layer!r} with these inputs, as it did "
+                "with others.",
+                field="encoder",
+            )
+        self._exit[0].kept = None
+        return kept
 
 
 def split_module(module: nn.Module, inputs: Tensor) -> tuple[Encoder, Split]:
@@ -120,6 +140,14 @@ def split_module(module: nn.Module, inputs: Tensor) -> tuple[Encoder, Split]:
     Raises:
         InputError: If the module does not take the inputs, or ends in something else.
     """
+    if is_text_model(module):
+        raise InputError(
+            f"{type(module).__name__} takes texts, which become rows of token numbers first.",
+            field="encoder",
+            hint="Make a tower of it, surefind.models.texts.TextTower(model), put a head on that, "
+            "surefind.models.backbones.with_linear_head(tower, generator=generator), and give "
+            "surefind.Dataset(tower.tokens(texts), labels).",
+        )
     copied = copy.deepcopy(module).eval()
     outputs, calls = _watched(copied, inputs)
     linear = [call for call in calls if isinstance(call.module, nn.Linear)]

@@ -229,6 +229,12 @@ def is_sentence_model(model: Any) -> bool:
     return any(kind.__name__ == "SentenceTransformer" for kind in type(model).__mro__)
 
 
+def is_text_model(model: Any) -> bool:
+    """Return whether a `TextTower` can be made of something."""
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    return is_sentence_model(model) or kind in FAMILIES
+
+
 def _most_tokens(model: Any) -> int:
     """Return how many tokens a text may have."""
     if is_sentence_model(model):
