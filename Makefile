@@ -62,6 +62,7 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/service.py
 	$(BIN)/python benchmarks/vectors.py
 	$(BIN)/python benchmarks/decisions.py --only 'promise, simulated'
+	$(BIN)/python benchmarks/decider.py
 	$(BIN)/python benchmarks/drift.py
 	$(BIN)/python benchmarks/living.py --only 'growth, simulated'
 	$(BIN)/python benchmarks/tables.py

