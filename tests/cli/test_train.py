@@ -239,7 +239,7 @@ def test_views_are_computed_into_a_cache_that_may_be_moved(surefind, frozen, tmp
     assert code == 0, err
     assert "features: 96 of 96" in err
     (tmp_path / "cache").rename(tmp_path / "moved")
-    code, out, err = surefind(*train, "--epochs", 2, "--cache", "moved", "--resume")
+    code, _, err = surefind(*train, "--epochs", 2, "--cache", "moved", "--resume")
     assert code == 0, err
     assert "features: 96" not in err
     assert not (tmp_path / "cache").exists()
