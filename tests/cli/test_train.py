@@ -235,7 +235,7 @@ def test_a_frozen_backbone_is_trained_resumed_fitted_and_used(surefind, frozen, 
 
 def test_views_are_computed_into_a_cache_that_may_be_moved(surefind, frozen, tmp_path):
     train = (*frozen, "--views", 2, "--head", "whitened", "--embedding-dim", 4, "--out", "run")
-    code, out, err = surefind(*train, "--epochs", 1, "--cache", "cache")
+    code, _, err = surefind(*train, "--epochs", 1, "--cache", "cache")
     assert code == 0, err
     assert "features: 96 of 96" in err
     (tmp_path / "cache").rename(tmp_path / "moved")
