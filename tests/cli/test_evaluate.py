@@ -138,10 +138,10 @@ def test_a_second_evaluation_keeps_the_first(surefind, run):
     before = (run / "metrics.json").read_bytes()
     drawn = {p.name for p in (run / "plots").iterdir()} - {"loss.svg"}
     for _ in range(2):
-        code, out, err = surefind("evaluate", "plain", "digits:ood", "--samples", 0)
+        code, out, err = surefind("evaluate", "plain", "digits:train", "--samples", 0)
         assert code == 0, err
     assert "The 2 before are in plain/evaluations." in out
-    assert json.loads((run / "metrics.json").read_text())["test"] == "digits:ood"
+    assert json.loads((run / "metrics.json").read_text())["test"] == "digits:train"
     *_, oldest = sorted((run / "evaluations").iterdir(), reverse=True)
     assert (oldest / "metrics.json").read_bytes() == before
     assert {p.name for p in (oldest / "plots").iterdir()} == drawn

@@ -98,7 +98,7 @@ def write_inputs():
     np.save("good.npy", unit(3))
     np.save("none.npy", np.zeros((0, 4), dtype=np.float32))
     np.save("images.npy", np.zeros((3, 8, 8), dtype=np.uint8))
-    np.savez("two.npz", x=np.zeros(2), y=np.zeros(2))
+    np.savez("two.npz", x=np.zeros(2), z=np.zeros(2))
     np.savez("texts.npz", features=np.array(["a", "b"]))
     np.savez("unnamed.npz", features=unit(2), ids=["a", ""])
     pq.write_table(pa.table({"features": [[1.0, 0.0], [1.0]]}), "ragged.parquet")

@@ -220,7 +220,8 @@ def test_one_image_under_two_labels_is_named(pets, capsys):
 def test_train_and_index_warn_of_it(surefind, sure, broken, command):
     (broken / "cat" / "broken.png").unlink()
     shutil.copy(broken / "cat" / "1.png", broken / "dog" / "mine.png")
-    more = ("--epochs", 0) if command == "train" else ("--run", sure)
+    plain = ("--method", "deterministic", "--epochs", 0)
+    more = plain if command == "train" else ("--run", sure)
     code, _, err = surefind(command, "pets", "--out", "made", *more)
     assert code == 0, err
     assert "cat/1.png (cat) = dog/mine.png (dog)" in err

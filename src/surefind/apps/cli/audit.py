@@ -114,8 +114,7 @@ def show(found: "Audit", most: int) -> None:
     for kind in TABLES:
         own = [row for row in rows if row["kind"] == kind]
         if own:
-            say(TABLES[kind][0], style="bold")
-            show_table(finding_table(kind, own))
+            show_table(finding_table(kind, own), TABLES[kind][0])
     say(found.summary)
 
 

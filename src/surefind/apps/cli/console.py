@@ -91,10 +91,13 @@ def json_only(asked: bool) -> Iterator[None]:
         _asked_for_json, console.stderr = before
 
 
-def show_table(table: "Table") -> None:
-    """Print a table for people; with ``--json`` its numbers are in the document."""
-    if not _asked_for_json:
-        console.print(table)
+def show_table(table: "Table", title: str = "") -> None:
+    """Print a table for people, under a title; with ``--json`` its numbers are in the document."""
+    if _asked_for_json:
+        return
+    if title:
+        say(title, style="bold")
+    console.print(table)
 
 
 def put_json(result: Any) -> None:
