@@ -50,6 +50,8 @@ NEGLIGIBLE = -39.0
 """Logarithm of what the integrand may still be where the direct grid ends."""
 ENDS = (60.0, 400.0, 1e6, 1e15, 1e33)
 """Where a direct grid may end; algebraic tails of the widest inputs need the last ones."""
+LEAST_NODES, PART = 16, 1 << 14
+"""Nodes of a part, at least, and numbers of an input that it holds, where nodes come in parts."""
 CHUNK = 1 << 18
 """Numbers in a temporary: 2 MB in float64, which stays in cache."""
 
@@ -99,7 +101,8 @@ def resultant(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n z"]) -> Res
 def resultant_on_one_grid(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n z"]) -> Resultant:
     """Compute the same without a branch, for graphs that cannot have one: directly, to the farthest end.
 
-    It takes z × 320 logarithms an input, however narrow it is.
+    It takes z × 320 logarithms an input, however narrow it is; nodes come in parts, so that many dimensions
+    do not take all memory.
 
     Args:
         mean: Means.
@@ -108,7 +111,14 @@ def resultant_on_one_grid(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n
     Returns:
         The same as `resultant`, in float64.
     """
-    return _resultant(mean, variance, lambda rho, beta: _direct_excess(rho, beta, ENDS[-1]))
+
+    def excess(rho: Tensor, beta: Tensor) -> Tensor:
+        s, weight = _grid(ENDS[-1], rho)
+        size = max(LEAST_NODES, PART // rho.shape[1])
+        parts = zip(s.split(size), weight.split(size), strict=True)  # type: ignore[no-untyped-call]
+        return torch.stack([_direct_excess_at(rho, beta, *part) for part in parts]).sum(0)
+
+    return _resultant(mean, variance, excess)
 
 
 def _resultant(
@@ -271,9 +281,13 @@ class _Direct(NamedTuple):
     change: Float[Tensor, "n y"]
 
 
-def _direct(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"], end: float) -> _Direct:
+def _direct(
+    rho: Float[Tensor, "n z"],
+    beta: Float[Tensor, "n z"],
+    s: Float[Tensor, " y"],
+    weight: Float[Tensor, " y"],
+) -> _Direct:
     """Evaluate everything at all nodes, with one logarithm for each node and dimension."""
-    s, weight = _grid(end, rho)
     epsilon = (2 * rho.T)[:, :, None] * s
     inverse = 1 / (1 + epsilon)
     log1p = epsilon.log1p()
@@ -301,17 +315,27 @@ def _direct_excess(
     rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"], end: float
 ) -> Float[Tensor, "n z"]:
     """Compute a_k = (1/√π) ∫ s^{-½} (Φ/(1+ε_k) - e^{-s}) ds."""
-    at = _direct(rho, beta, end)
+    return _direct_excess_at(rho, beta, *_grid(end, rho))
+
+
+def _direct_excess_at(
+    rho: Float[Tensor, "n z"],
+    beta: Float[Tensor, "n z"],
+    s: Float[Tensor, " y"],
+    weight: Float[Tensor, " y"],
+) -> Float[Tensor, "n z"]:
+    """Compute what some nodes of a grid add to it."""
+    at = _direct(rho, beta, s, weight)
     # The bracket is (Φ - e^{-s} - ε_k e^{-s}) / (1+ε_k), whose terms are both small.
     bracket = at.change - at.epsilon * (-at.s).exp()
-    weight = at.weight / (math.pi * at.s).sqrt()
-    return ((bracket * at.inverse) @ weight).T
+    weighted = at.weight / (math.pi * at.s).sqrt()
+    return ((bracket * at.inverse) @ weighted).T
 
 
 def _direct_second(
     rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"], end: float
 ) -> Float[Tensor, "n z"]:
     """Compute E[u_k²] = ∫ (ρ_k/(1+ε_k) + β_k/(1+ε_k)²) Φ ds."""
-    at = _direct(rho, beta, end)
+    at = _direct(rho, beta, *_grid(end, rho))
     factor = (rho.T[:, :, None] + beta.T[:, :, None] * at.inverse) * at.inverse
     return ((factor * at.phi) @ at.weight).T

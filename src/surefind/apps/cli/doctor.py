@@ -21,7 +21,7 @@ EXTRAS = {
     "cli": "pydantic rich tomli-w typer",
     "backbones": "transformers",
     "data": "pillow pyarrow scikit-learn scipy",
-    "onnx": "onnx",
+    "onnx": "onnx onnxruntime onnxscript",
     "decisions": "pydantic scipy",
     "gallery": "faiss-cpu",
     "milvus": "milvus-lite pymilvus",
