@@ -190,7 +190,8 @@ def grown(items: Columns, queries: Columns, seed: int) -> Any:
         engine = gallery._engine
         if labels is None or len(gallery) > 2 * labels.items:
             labels = fit_labels(engine)
-        found = ask(engine, asked, Neighbourhoods.search(engine, asked), labels.model)
+        hoods = Neighbourhoods.search(engine, asked)
+        found = ask(engine, asked, hoods, labels.model).answers
         yield found.signals, found.right, found.enrolled, size
 
 

@@ -22,11 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from io import BytesIO
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import httpx
@@ -229,60 +227,6 @@ def beside_faiss(place: Path, index: str) -> dict[str, Any]:
     return {"items": BESIDE[index], "dimensions": BESIDE_DIM, "index": index, "clients": cells}
 
 
-def upkeep(place: Path) -> dict[str, Any]:
-    """Calibrate and copy 200,000 items while somebody searches; look how long searches and lists take."""
-    index = "hnsw"
-    if not (place / f"{index}.npy").exists():
-        make_beside(place, index)
-    asked, _ = vectors(100, np.random.default_rng(SEED + 9), BESIDE_DIM, BESIDE[index] // 20)
-    bodies = [{"vectors": [v.tolist()], "kappa": [400.0], "watch": False} for v in asked]
-    found: dict[str, Any] = {"items": BESIDE[index], "index": index}
-    with (
-        server(place / f"beside-{index}") as (address, process),
-        httpx.Client(base_url=address, timeout=900) as client,
-        httpx.Client(base_url=address, timeout=900) as other,
-        ThreadPoolExecutor(1) as pool,
-    ):
-
-        def searches(until: Callable[[], bool]) -> list[float]:
-            times = []
-            while not until():
-                begun = time.perf_counter()
-                body = bodies[len(times) % len(bodies)]
-                client.post("/v1/search/vector", json=body).raise_for_status()
-                times.append(time.perf_counter() - begun)
-            return times
-
-        end = time.perf_counter() + 5
-        found["alone"] = longest(searches(lambda: time.perf_counter() > end))
-        for name, path, body in (
-            ("snapshot", "/v1/snapshot", None),
-            ("calibration", "/v1/calibration", {"from_items": True, "max_wrong": 0.05}),
-        ):
-            begun = time.perf_counter()
-            job = pool.submit(other.post, path, json=body)
-            found[name] = longest(searches(job.done))
-            found[name] |= {"seconds": time.perf_counter() - begun}
-            job.result().raise_for_status()
-        new = {"items": [{"id": "new", "vector": asked[0].tolist(), "kappa": 1.0}]}
-        client.post("/v1/items", json=new).raise_for_status()
-        begun = time.perf_counter()
-        page = client.get("/v1/items", params={"order": "least-sure"}).raise_for_status().json()
-        found["listing_seconds"] = time.perf_counter() - begun
-        assert page["items"][0]["id"] == "new"
-        client.delete("/v1/items/new").raise_for_status()
-        found["resident_mb"] = resident(process.pid)
-    return found
-
-
-def longest(times: list[float]) -> dict[str, float]:
-    return {
-        "searches": len(times),
-        "longest_ms": 1e3 * max(times),
-        "median_ms": 1e3 * median(times),
-    }
-
-
 def image_search(place: Path, clients: int) -> dict[str, Any]:
     rng = np.random.default_rng(SEED + 3)
     bodies = [multipart(jpeg(rng)) for _ in range(32)]
@@ -465,7 +409,6 @@ def main(argv: list[str]) -> None:
     cases: dict[str, Callable[[], dict[str, Any]]] = {
         "beside bare FAISS, exact": lambda: beside_faiss(place, "exact"),
         "beside bare FAISS, graph": lambda: beside_faiss(place, "hnsw"),
-        "upkeep while serving": lambda: upkeep(place),
         "vector search, graph, 64 clients": lambda: vector_search(place, "hnsw", 64),
         "vector search, exact, 64 clients": lambda: vector_search(place, "exact", 64),
         "vector search, exact, 64 clients, 400 a second": lambda: vector_search(
@@ -482,7 +425,7 @@ def main(argv: list[str]) -> None:
     kept = table.get("cases", {})
     try:
         left = [name for name in cases if (name not in kept if only is None else only in name)]
-        if any("bare FAISS" not in name and "upkeep" not in name for name in left):
+        if any("bare FAISS" not in name for name in left):
             make_world(place)
             make_small(place)
         for name in left:

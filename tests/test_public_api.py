@@ -44,7 +44,7 @@ MORE = {
     *("KroneckerPosterior", "DensePosterior", "tune_prior_precision", "tune_on_pairs", "pair_loss"),
     *("SurefindError", "InputError", "DegenerateError", "NumericalError", "methods"),
     *("Answers", "Audit", "StaleError", "StorageError", "Evaluation", "evaluate", "read_reviews"),
-    "RefusedError",
+    *("RefusedError", "export_onnx"),
 }
 WITH_EXTRAS = {"AsyncClient", "Client", "LaplaceHead"}
 """Public too, and left out of ``from surefind import *``, which needs the core alone."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from surefind.estimators.laplace_head import LaplaceHead  # noqa: F401
     from surefind.estimators.learner import MetricLearner, load
+    from surefind.estimators.onnx_export import export_onnx
     from surefind.evaluation.evaluate import Evaluation, evaluate
     from surefind.gallery.answers import Answers
     from surefind.gallery.findings import Audit
@@ -92,6 +93,7 @@ _HOME = {
     "dataset_kronecker_curvature": "curvature.dataset",
     "dense_curvature": "curvature.structured",
     "evaluate": "evaluation.evaluate",
+    "export_onnx": "estimators.onnx_export",
     "head_curvature": "curvature.head",
     "kronecker_curvature": "curvature.structured",
     "load": "estimators.learner",
@@ -145,6 +147,7 @@ __all__ = [
     "dataset_kronecker_curvature",
     "dense_curvature",
     "evaluate",
+    "export_onnx",
     "head_curvature",
     "kronecker_curvature",
     "load",

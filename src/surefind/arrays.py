@@ -3,14 +3,27 @@
 Scores keep their order when they become float64, whatever they came as. NaN is refused everywhere:
 it has no place in a ranking. Infinity is a score like any other (a direction that is unknown has
 infinite uncertainty), and is refused only where a mean is taken.
+
+**Labels** are the same at every door, `fit`, galleries and files alike (`label_values`): texts, and whole
+numbers, also those that came as floats (pandas makes floats of integers with a gap) or as booleans. What is
+missing, None or NaN, is no label. A fraction is none either: as a class, a measured quantity would make
+almost every pair negative.
+
+**Vectors** are tables of real numbers (`VECTOR_KINDS`); integers, as of quantised vectors, are taken for
+what they are, and booleans are refused.
 """
 
+import math
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from surefind.errors import DegenerateError, InputError
+
+VECTOR_KINDS = "fiu"
+"""NumPy's kinds of numbers that vectors may have."""
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -114,6 +127,94 @@ def as_labels(name: str, value: Any, *, axes: int = 1) -> np.ndarray:
     if not array.size:
         raise DegenerateError(f"{name} is empty: give at least one label.", field=name)
     return array
+
+
+def label_values(name: str, values: Any) -> list[str | int | None]:
+    """Read labels as every door does.
+
+    Args:
+        name: What to call them in the message.
+        values: An array, a tensor or a list, of one axis.
+
+    Returns:
+        A text, an integer, or None where there is none.
+
+    Raises:
+        InputError: If one is a fraction, infinite, or neither a text nor a number.
+    """
+    array = values if isinstance(values, list) else as_array(values)
+    if not isinstance(array, list):
+        if array.ndim != 1:
+            raise InputError(
+                f"{name} must have one entry per example; got shape {array.shape}.", field=name
+            )
+        if array.dtype.kind in "iuU":
+            plain: list[str | int | None] = array.tolist()
+            return plain
+        array = array.tolist()
+    return [_label(name, row, value) for row, value in enumerate(array)]
+
+
+def _label(name: str, row: int, value: Any) -> str | int | None:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{name} must be text; that of row {row} is not UTF-8: {value!r}.", field=name
+            ) from error
+    if isinstance(value, Integral | np.bool_):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        if math.isnan(number):
+            return None
+        if number.is_integer():
+            return int(number)
+        raise InputError(
+            f"{name} must be texts or whole numbers; row {row} has {number:g}.",
+            field=name,
+            hint="A measured quantity is no label: give classes.",
+        )
+    if value is None or str(value) == "<NA>":  # of pandas, which need not be there
+        return None
+    raise InputError(
+        f"{name} must be texts, whole numbers or None; row {row} has {value!r}.", field=name
+    )
+
+
+def complete_labels(name: str, values: Any) -> np.ndarray:
+    """Read labels where every example must have one, all of them texts or all of them integers.
+
+    Args:
+        name: What to call them in the message.
+        values: An array, a tensor or a list, of one axis.
+
+    Returns:
+        An array of strings or of int64.
+
+    Raises:
+        InputError: If one is missing, or some are texts and some are numbers.
+    """
+    labels = label_values(name, values)
+    if None in labels:
+        raise InputError(
+            f"{name} must have one for each example; row {labels.index(None)} has none.",
+            field=name,
+            hint="Leave those examples out.",
+        )
+    texts = sum(isinstance(label, str) for label in labels)
+    if texts and texts < len(labels):
+        raise InputError(
+            f"{name} must be all texts or all whole numbers; {texts} of {len(labels)} are texts.",
+            field=name,
+        )
+    try:
+        return np.array(labels, dtype=np.str_ if texts else np.int64)
+    except OverflowError as error:
+        raise InputError(f"{name} must be integers of at most 64 bits.", field=name) from error
 
 
 def label_codes(

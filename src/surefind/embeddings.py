@@ -185,12 +185,15 @@ def novelty_from_json(novelty: float | None) -> float:
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Return a tensor as it is, or an array as a tensor: its own memory, a copy if that is read-only."""
+    """Return a tensor as it is, or an array as a tensor: its own memory, or a copy where it must be."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray):
-        # PyTorch warns of memory that it must not write to, such as a file mapped read-only.
-        return torch.from_numpy(value if value.flags.writeable else value.copy())
+        # PyTorch warns of memory that it must not write to, such as a file mapped read-only, and refuses
+        # what runs backwards, such as images turned by [::-1].
+        if not value.flags.writeable or any(stride < 0 for stride in value.strides):
+            value = value.copy()
+        return torch.from_numpy(value)
     raise InputError(f"{name} must be a tensor or a NumPy array; got {type(value).__name__}.")
 
 

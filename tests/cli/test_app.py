@@ -111,7 +111,7 @@ def test_without_its_extra_the_command_line_says_what_to_install(library):
     )
     assert found.returncode == 1
     assert found.stderr.startswith(f"The command line needs {library}")
-    assert "pip install 'surefind[cli]'" in found.stderr
+    assert "pip install pydantic rich tomli-w typer" in found.stderr
     assert "Traceback" not in found.stderr
 
 
@@ -150,7 +150,8 @@ def test_an_option_at_fault_is_named_as_it_is_typed():
     assert options["batch_size"] == "--batch-size"
     assert "source" not in options  # an argument
     assert option_names(app, "search")["k"] == "-k"
-    assert option_names(data_app, "check") == {"data": "--data", "decode": "--decode"}
+    options = {"data": "--data", "decode": "--decode", "as_json": "--json"}
+    assert option_names(data_app, "check") == options
 
 
 @pytest.mark.parametrize(

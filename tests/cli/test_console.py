@@ -1,11 +1,14 @@
 """Hints printed as "Next" work when they are copied; progress is shown to people and to logs."""
 
+import math
 import re
 import shlex
 import shutil
 import sys
+import time
 from contextlib import redirect_stdout
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,8 +152,7 @@ def screen(monkeypatch):
     def make(*, terminal):
         paper = StringIO()
         console = Console(file=paper, force_terminal=terminal, width=100)
-        monkeypatch.setattr(progress, "console", console)
-        monkeypatch.setattr(progress, "say", console.print)
+        monkeypatch.setattr(progress, "errors", console)
         return paper
 
     return make
@@ -178,7 +180,8 @@ def test_a_log_gets_a_line_at_the_end_of_a_stage(screen):
 
 
 def test_a_log_of_something_long_gets_lines_within_it(screen, monkeypatch):
-    monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "BEAT_SECONDS", 60.0)
     paper = screen(terminal=False)
     with progress.stage_progress() as report:
         for at in steps():
@@ -186,10 +189,47 @@ def test_a_log_of_something_long_gets_lines_within_it(screen, monkeypatch):
     assert len(paper.getvalue().splitlines()) == 6
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_counting_shows_on_a_terminal_only(screen, terminal):
-    paper = screen(terminal=terminal)
+def test_counting_shows_on_a_terminal_at_once(screen):
+    paper = screen(terminal=True)
     with progress.count_progress("embedding", 10) as done:
         done(10)
-    assert ("10 of 10" in paper.getvalue()) == terminal
-    assert bool(paper.getvalue()) == terminal
+    assert "10 of 10" in paper.getvalue()
+
+
+def test_a_log_gets_counts_now_and_then(screen, monkeypatch):
+    paper = screen(terminal=False)
+    with progress.count_progress("embedding", 10) as done:
+        done(5)
+    assert paper.getvalue() == ""
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "BEAT_SECONDS", 60.0)
+    with progress.count_progress("embedding", 10) as done:
+        done(5)
+    assert paper.getvalue() == "  embedding: 5 of 10\n"
+
+
+def test_a_log_of_something_silent_says_that_it_goes_on(screen, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "BEAT_SECONDS", 0.01)
+    paper = screen(terminal=False)
+    with progress.working("calibrating"):
+        end = time.monotonic() + 10
+        while not paper.getvalue() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert re.match(r"  calibrating: \d+ s so far\n", paper.getvalue())
+    with progress.working("quick"):
+        pass
+    assert "quick" not in paper.getvalue()
+
+
+def test_a_terminal_gets_a_spinner(screen):
+    paper = screen(terminal=True)
+    with progress.working("calibrating"):
+        pass
+    assert "calibrating" in paper.getvalue()
+
+
+def test_json_holds_paths_and_no_infinity():
+    value = {"a": Path("x") / "y", "b": [math.inf, math.nan, 1.5], 3: np.float32(2), "d": ("ü",)}
+    text = '{"a": "x/y", "b": [null, null, 1.5], "3": 2.0, "d": ["ü"]}\n'
+    assert progress.json_text(value) == text

@@ -1,15 +1,18 @@
 import importlib.metadata
 import os
 import re
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 import surefind as sf
 from surefind.apps.cli import doctor
 from surefind.data import catalogue
+from surefind.dependencies import distribution, require
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -30,7 +33,7 @@ def test_a_missing_extra_is_named_with_its_remedy(surefind, monkeypatch):
     there = doctor._importable
     monkeypatch.setattr(doctor, "_importable", lambda n: n != "pyarrow" and there(n))
     _, out, _ = surefind("doctor")
-    assert "data: pyarrow missing: pip install 'surefind[data]'" in out
+    assert "data: pyarrow missing: pip install pyarrow" in out
 
 
 def test_extras_are_those_of_the_project():
@@ -92,3 +95,22 @@ def test_a_set_that_is_not_as_published_fails(surefind, monkeypatch):
 def test_the_folder_of_data_can_be_set_once(refused, monkeypatch, tmp_path):
     monkeypatch.setenv("SUREFIND_DATA", str(tmp_path))
     assert str(tmp_path) in refused("data", "check", "mnist").message
+
+
+def test_messages_name_libraries_that_a_registry_has(monkeypatch):
+    """Whether surefind came from a clone or a wheel, what a message says to type works."""
+    sources = (PROJECT.parent / "src").rglob("*.py")
+    assert not [file for file in sources if "pip install 'surefind" in file.read_text()]
+    command = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]["cli"]
+    names = [re.match(r"[\w-]+", line)[0] for line in command]
+    text = (PROJECT.parent / "src" / "surefind" / "apps" / "cli" / "__init__.py").read_text()
+    assert ", ".join(f'"{name}"' for name in names) in text
+    monkeypatch.setattr(doctor, "_importable", lambda name: name not in ("uvicorn", "sklearn"))
+    assert doctor.lacking("serve", "data") == ["uvicorn", "scikit-learn"]
+
+
+def test_a_library_is_named_as_the_registry_has_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL.gone", None)
+    with pytest.raises(sf.InputError, match="pip install pillow"):
+        require("PIL.gone", "read images")
+    assert distribution("milvus_lite.server") == "milvus-lite"

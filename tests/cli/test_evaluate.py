@@ -6,6 +6,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import surefind as sf
+from surefind.apps.cli.run_folder import RunFolder
 from surefind.evaluation.evaluate import evaluate
 from surefind.learning.seeds import seeded
 
@@ -129,3 +130,25 @@ def test_too_little_to_measure_is_refused(refused, run):
     assert error.field == "test"
     assert "20 in a class are enough" in error.hint_for("cli")
     assert not (run / "metrics.json").exists()
+
+
+def test_a_second_evaluation_keeps_the_first(surefind, run):
+    first = surefind("evaluate", "plain", "--samples", 0)
+    assert first[0] == 0, first[2]
+    before = (run / "metrics.json").read_bytes()
+    drawn = {p.name for p in (run / "plots").iterdir()} - {"loss.svg"}
+    for _ in range(2):
+        code, out, err = surefind("evaluate", "plain", "digits:ood", "--samples", 0)
+        assert code == 0, err
+    assert "The 2 before are in plain/evaluations." in out
+    assert json.loads((run / "metrics.json").read_text())["test"] == "digits:ood"
+    *_, oldest = sorted((run / "evaluations").iterdir(), reverse=True)
+    assert (oldest / "metrics.json").read_bytes() == before
+    assert {p.name for p in (oldest / "plots").iterdir()} == drawn
+    assert "| evaluations |" in (run / "README.md").read_text()
+    assert surefind("report", "plain")[0] == 0
+    page = (run / "report.html").read_text()
+    assert "Earlier evaluations" in page
+    assert "On digits:test" in page
+    RunFolder(run, {}).forget_evaluation()
+    assert not (run / "evaluations").exists()

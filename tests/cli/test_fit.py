@@ -168,7 +168,7 @@ def test_a_layer_on_vectors_can_be_learnt(surefind, flowers, tmp_path):
         (("digits",), "digits holds images"),
         (("nowhere",), "neither a known set"),
         (("both.npz", "--prior-precision", -1), "--prior-precision must be"),
-        (("vectors.npy", "--labels", "vectors.npy"), "labels must have one entry per example"),
+        (("vectors.npy", "--labels", "vectors.npy"), "--labels must have one entry per example"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(surefind, flowers, tmp_path, arguments, message):

@@ -1,9 +1,13 @@
 import json
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import surefind as sf
+from surefind.apps.cli import index
 from surefind.gallery.gallery import Gallery
 
 pytestmark = pytest.mark.slow
@@ -183,3 +187,102 @@ def test_groups_are_kept_with_the_items(surefind, refused):
     assert {i: item.group for i, item in content().items()} == groups
     np.save("short.npy", np.array(["x"]))
     assert refused("index", "a.npz", "--out", "h", "--groups", "short.npy").field == "groups"
+
+
+KILLED = """
+import os, signal, sys
+from surefind.apps.cli import index, main
+from surefind.gallery.gallery import Gallery
+
+index.BLOCK, index.FIRST, index.EMBEDDED = 4, 4, 4
+calls, add = [], Gallery.add
+
+def killed(self, *arguments, **options):
+    calls.append(add(self, *arguments, **options))
+    if len(calls) == int(os.environ["AFTER"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return calls[-1]
+
+Gallery.add = killed
+sys.argv = ["surefind", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize("source", ["vectors", "images"])
+def test_killed_half_way_it_continues(surefind, sure, broken, monkeypatch, source):
+    """Killed after its second block was written, before that was noted: the first is not done again."""
+    np.savez("a.npz", features=unit(11), ids=[f"i{n}" for n in range(11)], labels=[1, 2] * 5 + [3])
+    (broken / "cat" / "broken.png").unlink()
+    (broken / "cat" / "0.png").unlink()
+    own = ("a.npz",) if source == "vectors" else ("pets", "--run", str(sure))
+    line = ("index", *own, "--out", "g")
+    monkeypatch.setenv("AFTER", "2")
+    run = subprocess.run([sys.executable, "-c", KILLED, *line], capture_output=True, check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert len(content()) == 8
+    for name in ("BLOCK", "FIRST", "EMBEDDED"):
+        monkeypatch.setattr(f"surefind.apps.cli.index.{name}", 4)
+    embedded = []
+    embed = sf.MetricLearner.embed
+    monkeypatch.setattr(
+        sf.MetricLearner, "embed", lambda s, x, **o: (embedded.append(len(x)), embed(s, x, **o))[1]
+    )
+    code, out, err = surefind(*line)
+    assert code == 0, err
+    assert "Continuing: 4 of 11 items were indexed before it was cut off." in out
+    assert "Added 3 items and updated 4; g holds 11" in out
+    assert embedded == ([] if source == "vectors" else [1, 4, 3])  # the first shows the dimension
+    whole = content()
+    assert surefind(*own_line(line, "h"))[0] == 0
+    assert {i: item.label for i, item in content("h").items()} == {
+        i: item.label for i, item in whole.items()
+    }
+    with Gallery.open("g", mode="r") as one, Gallery.open("h", mode="r") as other:
+        assert one.fingerprint == other.fingerprint
+        assert "indexing" not in one.about
+    code, out, _ = surefind(*line, "--json")
+    assert json.loads(out) | {"renewed": False} == {
+        "gallery": "g",
+        "added": 0,
+        "updated": 11,
+        "continued": 0,
+        "items": 11,
+        "dim": json.loads(out)["dim"],
+        "renewed": False,
+    }
+
+
+def own_line(line, gallery):
+    return (*line[:-1], gallery)
+
+
+def test_another_source_starts_from_the_beginning(surefind, monkeypatch):
+    monkeypatch.setattr("surefind.apps.cli.index.BLOCK", 2)
+    np.savez("a.npz", features=unit(5), ids=list("abcde"))
+    add, calls = Gallery.add, []
+
+    def interrupted(self, *arguments, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return add(self, *arguments, **options)
+
+    monkeypatch.setattr(Gallery, "add", interrupted)
+    code, _, err = surefind("index", "a.npz", "--out", "g")
+    assert code == 1
+    assert "2 of 5 items are in g. Continue with: surefind index a.npz --out g" in err
+    with Gallery.open("g") as gallery:
+        gallery.delete(["b"])
+        assert index.done_before(gallery, json.loads(gallery.about["indexing"])["key"]) == 2
+    calls[:] = [1, 1]
+    code, out, err = surefind("index", "a.npz", "--out", "g")
+    assert code == 0, err
+    assert "Continuing" not in out  # or else it would stay deleted
+    assert len(content()) == 5
+    np.savez("a.npz", features=unit(5, 1), ids=list("abcde"))
+    code, out, err = surefind("index", "a.npz", "--out", "g")
+    assert code == 0, err
+    assert "Continuing" not in out
+    np.testing.assert_allclose(content()["a"].vector, unit(5, 1)[0], atol=1e-6)
+    assert len(content()) == 5

@@ -67,9 +67,9 @@ def test_bad_images_are_refused(sure, broken):
     assert caught.value.field == "on_bad"
 
 
-def test_bad_images_can_be_left_out(sure, broken):
-    heard = []
-    items = read_items("pets", sure, None, on_bad="skip", announce=heard.append)
+def test_bad_images_can_be_left_out(sure, broken, capsys):
+    items = read_items("pets", sure, None, on_bad="skip")
+    heard = capsys.readouterr().out.splitlines()
     assert heard[0] == "Left out 1 images that cannot be read:"
     assert heard[1].startswith("  pets/cat/broken.png: ")
     assert "cat/broken.png" not in items.ids
@@ -77,6 +77,8 @@ def test_bad_images_can_be_left_out(sure, broken):
     clean = read_items("pets", sure, None)
     assert (items.ids, items.labels, items.files) == (clean.ids, clean.labels, clean.files)
     torch.testing.assert_close(items.embeddings.mean, clean.embeddings.mean)
+    later = read_items("pets", sure, None, later=True)
+    torch.testing.assert_close(later.embeddings[3:5].mean, clean.embeddings.mean[3:5])
 
 
 def test_a_column_beside_images_has_a_row_for_those_left_out_too(sure, broken, tmp_path):

@@ -2,6 +2,7 @@ import builtins
 import os
 import sys
 import time
+from collections import namedtuple
 
 import pytest
 import small_learners
@@ -18,6 +19,7 @@ from surefind.apps.cli.preflight import (
     posterior_estimate,
     size_text,
     training_estimate,
+    tuning_seconds,
 )
 from surefind.files import write_atomically
 
@@ -69,7 +71,29 @@ def test_durations_are_said_as_people_do(seconds, text):
     assert duration_text(seconds) == text
 
 
-@pytest.mark.parametrize(("size", "text"), [(10, "1 MB"), (4.2e8, "420 MB"), (1.34e9, "1.3 GB")])
+def test_a_disk_that_is_almost_full_enough_says_how_much_is_missing(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")(10**9, 10**9 - 1_190_000, 1_190_000)
+    monkeypatch.setattr("surefind.apps.cli.preflight.shutil.disk_usage", lambda _: usage)
+    with pytest.raises(sf.InputError) as caught:
+        check_place(tmp_path, 1_204_000)
+    assert "needs about 1.2 MB, 14 kB more than the disk has left (1.2 MB)" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (10, "10 bytes"),
+        (999.4, "999 bytes"),
+        (1000, "1.0 kB"),
+        (9_949, "9.9 kB"),
+        (14_000, "14 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.0 MB"),
+        (4.2e8, "420 MB"),
+        (1.34e9, "1.3 GB"),
+        (2.5e15, "2,500 TB"),
+    ],
+)
 def test_sizes_are_said_as_people_do(size, text):
     assert size_text(size) == text
 
@@ -150,11 +174,53 @@ def test_a_fit_without_steps_is_extrapolated_with_its_square(monkeypatch):
     data = sf.Dataset(torch.rand(8192, 2))
     clock = iter([0.0, 0.1, 10.0, 16.0, 20.0, 34.0])
     monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("surefind.apps.cli.preflight.tuning_seconds", lambda *_: 7.0)
     sizes = []
     monkeypatch.setattr(sf.MetricLearner, "fit", lambda self, part: sizes.append(len(part)))
-    found = posterior_estimate(small_learners.learner(epochs=0), data)
+    found = posterior_estimate(small_learners.learner(epochs=0, novelty=None), data)
     assert sizes == [512, 512, 1024]
-    assert found.seconds == pytest.approx(5 * 16 + 1 * 16**2)
+    assert found.seconds == pytest.approx(5 * 16 + 1 * 16**2 + 7)
+
+
+def test_novelty_grows_no_further_than_its_sample(monkeypatch):
+    """Fits take 0 s; parts of 512 and 1024 take 1 and 2 s, and 2048 of 8192 are looked at."""
+    data = sf.Dataset(torch.rand(8192, 2))
+    clock = iter([0.0, 0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 2.0])
+    monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("surefind.apps.cli.preflight.tuning_seconds", lambda *_: 0.0)
+    for name in ("fit", "fit_novelty"):
+        monkeypatch.setattr(sf.MetricLearner, name, lambda self, part: None)
+    learner = small_learners.learner(epochs=0, novelty=sf.Novelty(sample=2048))
+    assert posterior_estimate(learner, data).seconds == pytest.approx(4.0)
+
+
+def test_an_estimate_without_steps_is_not_the_whole_fit(monkeypatch):
+    """It was: the trial had no step to stop at, and every fit was made twice."""
+    monkeypatch.setattr(sf.MetricLearner, "fit", lambda *_, **__: pytest.fail("fitted"))
+    learner = small_learners.learner("laplace-posthoc", epochs=0)
+    assert training_estimate(learner, small_learners.digits()[0]) is None
+
+
+def test_tuning_is_timed_by_one_candidate(monkeypatch):
+    """14 candidates, of which one took 2 s; what is given is not tuned."""
+    tried = []
+
+    def one(posterior, sample, generator, spreads):
+        tried.append((len(sample.features), len(spreads)))
+
+    monkeypatch.setattr("surefind.posterior.tuning.calibrate_scale", one)
+    labels = torch.arange(2048) % 3
+    data = sf.Dataset(torch.eye(3)[labels] + 0.3 * torch.randn(2048, 3), labels)
+    network = sf.Encoder(torch.nn.Identity(), torch.nn.Linear(3, 3))
+    how = {"epochs": 0, "novelty": None}
+    given = sf.methods.LaplacePosthoc(scale=1.0, prior_precision=1.0)
+    fitted = sf.MetricLearner(network, method=given, **how).fit(data)
+    ticks = iter([10.0, 12.0])
+    monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: next(ticks))
+    learner = sf.MetricLearner(network, method=sf.methods.LaplacePosthoc(), **how)
+    assert tuning_seconds(learner, fitted, data, torch.arange(2048)) == 14 * 2
+    assert tried == [(1000, 1)]
+    assert tuning_seconds(fitted, fitted, data, torch.arange(2048)) == 0
 
 
 def test_a_real_fit_without_steps_is_left_unfitted():

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import surefind as sf
+from surefind.apps.cli.search import answer_table
 from surefind.gallery.gallery import Gallery
 
 
@@ -185,6 +186,19 @@ def gated(surefind):
     return "g"
 
 
+def test_the_table_names_no_label_of_a_query_that_is_unlike_anything_seen(gated):
+    with np.load("asked.npz") as asked, Gallery.open(gated, mode="r") as opened:
+        answers = opened.search(sf.Embeddings(asked["mean"], asked["kappa"], asked["novelty"]))
+    table = answer_table([f"q{i}" for i in range(30)], answers)
+    stopped = [gate == "unlike" for gate in answers.gate[:20]]
+    assert {*stopped} == {True, False}
+    columns = {str(column.header): [*map(str, column.cells)] for column in table.columns}
+    assert [cell == "–" for cell in columns["label"]] == stopped
+    assert [cell == "–" for cell in columns["none"]] == stopped
+    assert all(cell == "–" for cell, at in zip(columns["runner-up"], stopped, strict=True) if at)
+    assert "means nothing" in table.caption
+
+
 def test_files_have_gate_novelty_kappa_staleness_and_payload(surefind, gated):
     with Gallery.open(gated) as opened:
         opened.delete([0])
@@ -215,7 +229,7 @@ def test_files_have_gate_novelty_kappa_staleness_and_payload(surefind, gated):
 
 def test_without_pyarrow_a_parquet_file_is_refused_before_anything_is_read(refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert "surefind[data]" in str(refused("search", "gone", "gone", "--out", "a.parquet"))
+    assert "pip install pyarrow" in str(refused("search", "gone", "gone", "--out", "a.parquet"))
 
 
 @pytest.mark.slow
@@ -316,3 +330,29 @@ def test_wrong_usage_has_its_own_code(surefind, options):
 def test_another_run_is_refused(surefind, refused, sure, trained):
     surefind("index", "digits:train", "--run", sure, "--out", "g")
     assert refused("search", "g", "digits:test", "--run", trained).field == "run"
+
+
+def test_plain_vectors_get_no_decision_where_the_calibration_had_kappa(surefind, refused, tmp_path):
+    """They would count as surer than any; at every door they are refused, and found without decisions."""
+    x, labels = faces(60, 5)
+    kappa = np.full(60, 50.0, dtype=np.float32)
+    with Gallery(path="sure") as gallery:
+        gallery.add(sf.Embeddings(x, kappa), labels=list(labels))
+        gallery.calibrate(sf.Embeddings(x, kappa), list(labels), contributions=False)
+        with pytest.raises(sf.InputError, match="have none"):
+            gallery.search(x)
+    np.save("plain.npy", x)
+    assert "kappa" in str(refused("search", "sure", "plain.npy"))
+    code, out, err = surefind("search", "sure", "plain.npy", "--stale", "ignore", "--json")
+    assert code == 0, err
+    assert {answer["decision"] for answer in json.loads(out)} == {None}
+
+
+def test_kappa_of_the_query_is_in_every_answer(surefind, gallery):
+    np.savez("asked.npz", mean=faces(3, 5)[0], kappa=np.array([5.0, 6.0, np.inf]))
+    for suffix in ("csv", "json", "parquet"):
+        assert surefind("search", gallery, "asked.npz", "-k", 1, "--out", f"a.{suffix}")[0] == 0
+    with open("a.csv", newline="") as file:
+        assert [row["kappa"] for row in csv.DictReader(file)] == ["5.0", "6.0", ""]
+    assert [row["kappa"] for row in json.loads(Path("a.json").read_text())] == [5.0, 6.0, None]
+    assert pq.read_table("a.parquet")["kappa"].to_pylist() == [5.0, 6.0, np.inf]

@@ -1,3 +1,6 @@
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -6,6 +9,7 @@ import pytest
 import surefind as sf
 from surefind.apps.cli.items import read_items
 from surefind.apps.cli.sources import (
+    labelled,
     part_names,
     read_source,
     read_vectors,
@@ -104,11 +108,24 @@ def test_broken_vectors_are_refused(tmp_path):
 def test_labels_in_another_file_must_be_there(tmp_path):
     np.save("vectors.npy", np.ones((2, 3)))
     np.savez("other.npz", x=np.zeros(2), z=np.zeros(2))
-    (tmp_path / "labels.csv").write_text('label\nx\n""\n')
-    for name, field in (("other.npz", "path"), ("labels.csv", "labels")):
-        with pytest.raises(sf.InputError) as caught:
-            read_vectors(tmp_path / "vectors.npy", tmp_path / name)
-        assert caught.value.field == field
+    with pytest.raises(sf.InputError) as caught:
+        read_vectors(tmp_path / "vectors.npy", tmp_path / "other.npz")
+    assert caught.value.field == "path"
+
+
+@pytest.mark.parametrize(
+    "labels", [["x", "", "y"], [3, -1, 4], [3.0, np.nan, 4.0]], ids=["empty", "-1", "NaN"]
+)
+def test_examples_without_a_label_are_left_out_of_a_fit(labels):
+    np.savez("a.npz", features=np.eye(3), labels=labels)
+    heard = []
+    found = labelled(read_vectors(Path("a.npz")), announce=heard.append)
+    assert found.names is None
+    np.testing.assert_array_equal(found.inputs, np.eye(3)[[0, 2]])
+    assert heard == ["1 examples have no label (empty, or -1), and are left out."]
+    whole = labelled(found, announce=heard.append)
+    assert whole is found
+    assert len(heard) == 1
 
 
 def test_what_can_be_read_is_kept(broken):
@@ -178,3 +195,32 @@ def test_without_a_fitting_encoder_one_must_be_named():
         with pytest.raises(sf.InputError) as caught:
             chosen_encoder(kind, source, data, None, 0)
         assert caught.value.field == "encoder"
+
+
+def test_one_image_under_two_labels_is_named(pets, capsys):
+    """In a folder a copy, in a table a file that is listed twice; copies under one label are no matter."""
+    from surefind.data.folder import load_folder
+    from surefind.data.tables import load_manifest
+
+    shutil.copy(pets / "cat" / "0.png", pets / "cat" / "copy.png")
+    readable(load_folder(pets)["all"], "refuse")
+    assert capsys.readouterr().err == ""
+    shutil.copy(pets / "cat" / "1.png", pets / "dog" / "mine.png")
+    readable(load_folder(pets)["all"], "refuse")
+    said = capsys.readouterr().err
+    assert "1 images of pets are there under several labels" in said
+    assert "cat/1.png (cat) = dog/mine.png (dog)" in said
+    (pets / "list.csv").write_text("path,label\ncat/2.png,1\ndog/0.png,1\ncat/2.png,2\n")
+    readable(load_manifest(pets / "list.csv")["all"], "refuse")
+    assert "cat/2.png (1) = cat/2.png (2)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "index"])
+def test_train_and_index_warn_of_it(surefind, sure, broken, command):
+    (broken / "cat" / "broken.png").unlink()
+    shutil.copy(broken / "cat" / "1.png", broken / "dog" / "mine.png")
+    more = ("--epochs", 0) if command == "train" else ("--run", sure)
+    code, _, err = surefind(command, "pets", "--out", "made", *more)
+    assert code == 0, err
+    assert "cat/1.png (cat) = dog/mine.png (dog)" in err

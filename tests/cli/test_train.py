@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import small_learners
 from command_line import two_processes
+from PIL import Image
 
 import surefind as sf
 from surefind.apps.cli import console as progress
@@ -108,12 +109,12 @@ def test_a_run_has_everything_in_it_and_explains_it(trained):
 
 
 def test_an_estimate_comes_first_and_a_log_gets_no_control_characters(surefind):
-    _, out, _ = surefind(*TRAIN, "--epochs", 1)
-    line = "encoder: epoch 1 of 1, step 19 of 19, loss"
-    assert 0 < out.index("The training steps take about") < out.index(line) < out.index("Saved")
+    _, out, err = surefind(*TRAIN, "--epochs", 1)
+    assert "encoder: epoch 1 of 1, step 19 of 19, loss" in err
+    assert 0 < out.index("The training steps take about") < out.index("Saved")
     assert "reading, saving and what the method does after them come on top" in out
-    assert "\x1b" not in out
-    assert "\r" not in out
+    assert "\x1b" not in out + err
+    assert "\r" not in out + err
 
 
 def test_bad_images_are_named_before_training(refused, broken, tmp_path):
@@ -122,6 +123,19 @@ def test_bad_images_are_named_before_training(refused, broken, tmp_path):
     assert error.field == "on_bad"
     assert "broken.png" in error.message
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("per_class", [{"cat": 6}, {"cat": 1, "dog": 1}], ids=str)
+def test_data_that_teach_nothing_are_refused_before_a_run_is_made(refused, tmp_path, per_class):
+    for name, count in per_class.items():
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for i in range(count):
+            picture = Image.fromarray(np.full((16, 16, 3), 20 * i, np.uint8))
+            picture.save(tmp_path / "pets" / name / f"{i}.png")
+    for method in ("deterministic", "laplace-online"):
+        options = ("--encoder", "small", "--method", method, "--out", "run", "--epochs", 1)
+        assert isinstance(refused("train", "pets", *options), sf.DegenerateError)
+        assert not (tmp_path / "run").exists()
 
 
 def test_bad_images_can_be_left_out(surefind, broken):
@@ -167,8 +181,8 @@ def test_ctrl_c_keeps_the_last_step_and_shows_how_to_resume(surefind, tmp_path, 
     """Interrupt in the middle by a real signal, follow the hint, and end like an undisturbed run."""
     plain = progress._in_lines
 
-    def pressing():
-        report = plain()
+    def pressing(say_at):
+        report = plain(say_at)
 
         def watched(stage, at):
             report(stage, at)

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.data.formats import read_arrays
+from surefind.data.formats import LABELS, VECTORS, read_arrays, read_column, read_vector_file
+from surefind.data.tables import load_manifest
 
 
 def test_both_kinds_of_file_are_read(tmp_path):
@@ -33,9 +34,58 @@ def test_what_numpy_did_not_save_is_told_so(tmp_path, content):
         read_arrays(tmp_path / "a.npy")
 
 
-def test_python_objects_and_missing_files_are_refused(tmp_path):
-    np.save(tmp_path / "a.npy", np.array([{}], dtype=object))
-    with pytest.raises(sf.InputError, match=r"a\.npy is damaged or half copied .*allow_pickle"):
-        read_arrays(tmp_path / "a.npy")
+@pytest.mark.parametrize("save", [np.save, lambda path, x: np.savez(path, labels=x)])
+def test_python_objects_are_called_what_they_are(tmp_path, save):
+    """Texts of pandas are objects: the file is whole, and its owner is told how to save them."""
+    path = tmp_path / ("a.npy" if save is np.save else "a.npz")
+    save(path, np.array(["cat", "dog"], dtype=object))
+    with pytest.raises(sf.InputError, match="holds Python objects") as caught:
+        read_arrays(path)
+    assert caught.value.field == "path"
+    assert "astype(str)" in caught.value.hint_for("cli")
+    assert "damaged" not in str(caught.value)
+
+
+def test_missing_files_are_refused(tmp_path):
     with pytest.raises(sf.InputError, match=r"gone\.npy does not exist"):
         read_arrays(tmp_path / "gone.npy")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_the_names_that_are_accepted_are_those_that_the_message_names(tmp_path, suffix):
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    def write(columns):
+        path = tmp_path / f"a{suffix}"
+        if suffix == ".npz":
+            np.savez(path, **columns)
+        else:
+            parquet.write_table(arrow.table({k: list(v) for k, v in columns.items()}), path)
+        return path
+
+    two, more = np.eye(2, dtype=np.float32), np.arange(2)
+    for vectors in VECTORS:
+        for labels in LABELS:
+            found = read_vector_file(write({"other": more, vectors: two, labels: more, "b": more}))
+            np.testing.assert_array_equal(found.vectors, two)
+            assert found.labels.tolist() == [0, 1]
+    with pytest.raises(sf.InputError) as caught:
+        read_vector_file(write({"one": two, "two": two}))
+    assert caught.value.field == "path"
+    hint = caught.value.hint_for("cli")
+    assert all(repr(name) in hint for name in (*VECTORS, *LABELS))
+    with pytest.raises(sf.InputError) as caught:
+        read_column(write({"one": more, "two": more}), LABELS)
+    assert all(repr(name) in caught.value.message for name in LABELS)
+
+
+def test_a_table_of_vectors_is_refused_in_a_sentence(tmp_path):
+    names = ["label", *(f"f{i}" for i in range(1280))]
+    (tmp_path / "a.csv").write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
+    with pytest.raises(sf.InputError) as caught:
+        load_manifest(tmp_path / "a.csv")
+    assert caught.value.field == "path"
+    assert "1,273 more" in caught.value.message
+    assert "numpy.savez" in caught.value.hint_for("cli")
+    assert len(str(caught.value)) < 400

@@ -8,6 +8,7 @@ from surefind.data.images import (
     ImageFiles,
     check_exist,
     decode_image,
+    equal_files,
     full_frame,
     verify_images,
 )
@@ -208,3 +209,13 @@ def test_missing_files_are_named(tmp_path, save_image):
 
 def test_the_whole_frame_leaves_an_image_alone():
     assert full_frame(5, 7) == Frame((0.0, 0.0, 1.0, 1.0), (5, 7))
+
+
+def test_equal_files_are_found_by_content_and_by_name(tmp_path):
+    files = {"a": b"xx", "b": b"yy", "c": b"xx", "d": b"x", "e": b"yy", "f": b"xx"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    paths = [tmp_path / name for name in files]
+    assert equal_files(paths) == [[0, 2, 5], [1, 4]]
+    assert equal_files([paths[3], paths[3]]) == [[0, 1]]
+    assert equal_files([]) == []

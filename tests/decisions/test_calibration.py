@@ -214,7 +214,8 @@ def test_reasons_are_what_a_person_would_say(calibration):
 def test_neighbours_of_one_mind_are_no_split(calibration):
     calm = replace(calibration, limits=replace(calibration.limits, low_consensus=6.0))
     found = calm.decide(
-        one(distance=0.9, density=0.95, consensus=5.0, evidence=-3.5), rivals=["1.00 a"].__getitem__
+        one(distance=0.9, density=0.95, consensus=5.0, evidence=-3.5),
+        rivals=lambda rows: ["1.00 a"],
     )
     assert found.decision[0] != "match"
     assert found.reasons[0] == (NOT_ENROLLED,)
@@ -222,7 +223,7 @@ def test_neighbours_of_one_mind_are_no_split(calibration):
 
 def test_a_split_says_what_competes(calibration):
     two = one(margin=0.001, consensus=0.1)[[0, 0]]
-    first, second = calibration.decide(two, rivals=["0.55 a, 0.41 b", ""].__getitem__).reasons
+    first, second = calibration.decide(two, rivals=lambda rows: ["0.55 a, 0.41 b", ""]).reasons
     assert first == (f"{SPLIT}: 0.55 a, 0.41 b",)
     assert second == (SPLIT,)
 

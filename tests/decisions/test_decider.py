@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 import surefind as sf
-from surefind.decisions.decider import METRICS
+from surefind.decisions.tables import METRICS
 
 ENROLLED, LABELS, K = 60, 80, 30
 
@@ -194,9 +195,9 @@ def test_a_changed_file_is_refused(decider, tmp_path, edit):
     text = file.read_text()
     whole = json.loads(text)
     if edit == "threshold":
-        whole["decider"]["rule"]["calibration"]["floor"] = 0.0
+        whole["rule"]["calibration"]["floor"] = 0.0
     if edit == "format":
-        whole["decider"]["format"] = 99
+        whole["format"] = 99
     file.write_text(text[: len(text) // 2] if edit == "cut" else json.dumps(whole))
     with pytest.raises(sf.InputError) as refused:
         sf.Decider.load(file)
@@ -219,6 +220,15 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
         ([[0.5] * K], [["p1"] * (K - 1)], {}, "labels"),
         ([[0.5] * K], [[-1] * K], {}, "labels"),
         ([[0.5] * K], [["p1"] * K], {"kappa": [3.0]}, "kappa"),
+        ([[0.5] * K], [["p1"] * K], {"kappa": [-3.0]}, "kappa"),
+        ([[0.5] * K], [[1] * K], {}, "labels"),  # strings were learned from
+        ([[0.5] * K], [[2.5] * K], {}, "labels"),
+        ([[0.5] * K], [[float("nan")] * K], {}, "labels"),  # what pandas has where there is none
+        ([[0.5] * K], [[True] * K], {}, "labels"),
+        ([[0.5] * K, [0.5] * 3], [["p1"] * K, ["p1"] * 3], {}, "distances"),  # one has too few
+        ([[0.5] * (K - 1) + [np.nan]], [["p1"] * K], {}, "distances"),  # a label without a number
+        ([np.linspace(0.1, 0.9, K)], [["p1"] * K], {}, "distances"),  # distances, called cosines
+        (np.empty((0, K)), np.empty((0, K), dtype=object), {}, "distances"),
     ],
 )
 def test_what_cannot_be_decided_is_refused(decider, distances, labels, options, field):
@@ -253,3 +263,128 @@ def test_deciding_needs_no_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "squared-euclidean", "distance"])
+def test_negative_numbers_are_no_distances(metric):
+    with pytest.raises(sf.InputError) as refused:
+        sf.Decider(metric).fit([[-0.9, -0.5]] * 40, [["a", "b"]] * 40, ["a"] * 40)
+    assert refused.value.field == "distances"
+
+
+SIMILARITIES = ("cosine", "elasticsearch")
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("distance", [x for x in METRICS if x not in (*SIMILARITIES, "distance")])
+def test_similarities_called_distances_are_refused_and_the_other_way_round(similarity, distance):
+    cosines, labels, truth = world(30)
+    for metric, real in ((similarity, distance), (distance, similarity)):
+        with pytest.raises(sf.InputError) as refused:
+            sf.Decider(metric, max_wrong=0.05).fit(returned(real, cosines), labels, truth)
+        assert refused.value.field == "distances"
+
+
+def test_another_scale_of_the_same_kind_keeps_its_promise():
+    """Elasticsearch's scores called cosines: nothing can tell, and near is near."""
+    cosines, labels, truth = world(900)
+    made = sf.Decider("cosine", max_wrong=0.05).fit(
+        returned("elasticsearch", cosines), labels, truth
+    )
+    later, names, real = world(600, 1)
+    found = made.decide(returned("elasticsearch", later), names)
+    match = found.decision == "match"
+    assert match.mean() > 0.3
+    assert (found.label[match] != np.array(real, dtype=object)[match]).mean() < 0.05
+
+
+@pytest.mark.parametrize("truth", [[3] * 40, [2.5] * 40, [float("nan")] * 40, ["c"] * 40])
+def test_truth_that_the_database_cannot_have_is_refused(truth):
+    with pytest.raises(sf.InputError) as refused:
+        sf.Decider().fit([[0.9, 0.5]] * 40, [["a", "b"]] * 40, truth)
+    assert refused.value.field == "truth"
+
+
+@pytest.mark.parametrize("counts", [{"a": 3}, {"a": 3, "b": -1}, {"a": 3, "b": 0.5}, {1: 3, 2: 3}])
+def test_counts_that_do_not_fit_are_refused(counts):
+    with pytest.raises(sf.InputError) as refused:
+        sf.Decider().fit([[0.9, 0.5]] * 40, [["a", "b"]] * 40, ["a"] * 40, counts=counts)
+    assert refused.value.field == "counts"
+
+
+def test_counts_belong_to_a_renewal_as_to_the_fit():
+    near = [[0.9, 0.5]] * 40, [["a", "b"]] * 40
+    made = sf.Decider(max_wrong=0.2).fit(*near, ["a"] * 40, counts={"a": 3, "b": 3, "c": 0})
+    with pytest.raises(sf.InputError) as refused:
+        made.renew(*near)
+    assert refused.value.field == "counts"
+
+
+def test_items_as_their_own_queries_are_refused_and_a_few_are_told():
+    cosines, labels, truth = world(300)
+    own = np.array([name or "p0" for name in truth], dtype=object)
+    found = np.concatenate([np.ones((300, 1)), cosines], axis=1)
+    names = np.concatenate([own[:, None], labels], axis=1)
+    with pytest.raises(sf.InputError) as refused:
+        sf.Decider(max_wrong=0.05).fit(found, names, truth)
+    assert refused.value.field == "distances"
+    found[20:, 0] = found[20:, 1]
+    names[20:, 0] = names[20:, 1]
+    summary = sf.Decider(max_wrong=0.1).fit(found, names, truth).calibration.summary
+    assert "at distance 0" in summary
+    assert "at distance 0" not in sf.Decider(max_wrong=0.1).fit(*world(300)).calibration.summary
+
+
+def test_queries_that_are_given_twice_are_told(decider):
+    cosines, labels, truth = world(300)
+    twice = [np.concatenate([x, x]) for x in (cosines, labels)]
+    assert "300 of the queries found just what another one found" in (
+        sf.Decider(max_wrong=0.1).fit(*twice, truth * 2).calibration.summary
+    )
+    assert "found just what" not in decider.calibration.summary
+
+
+def test_a_label_that_was_never_seen_can_be_the_answer(decider):
+    """The rule is about votes, not about names: who was enrolled since is found too."""
+    cosines, labels, _ = world(50, 1)
+    renamed = np.where(labels == "p7", "newcomer", labels)
+    expected, found = decider.decide(cosines, labels), decider.decide(cosines, renamed)
+    assert (found.decision == expected.decision).all()
+    assert set(found.label) == {"newcomer" if x == "p7" else x for x in expected.label}
+
+
+def test_numbers_of_other_libraries_can_be_saved(tmp_path):
+    near = [[np.float32(0.9), np.float32(0.5)]] * 40, [[np.int64(1), np.int64(2)]] * 40
+    made = sf.Decider(max_wrong=0.2).fit(*near, [np.int64(1)] * 40, counts={1: np.int64(3), 2: 4})
+    made.save(tmp_path / "d.json")
+    found = sf.Decider.load(tmp_path / "d.json").decide(*near)
+    assert [type(label) for label in found.label[:1]] == [int]
+
+
+def test_a_promise_is_made_for_the_share_of_strangers_that_is_expected(tmp_path):
+    cosines, labels, truth = world(1200)
+    made = sf.Decider(max_wrong=0.1).fit(cosines, labels, truth, unknown_share=0.6)
+    found, all_unknown = made.calibration, truth.count(None)
+    assert found.unknown == all_unknown
+    assert found.unknown / found.queries == pytest.approx(0.6, abs=0.002)
+    fewer = sf.Decider(max_wrong=0.1).fit(cosines, labels, truth, unknown_share=0.0)
+    assert (fewer.calibration.unknown, fewer.calibration.queries) == (0, 1200 - all_unknown)
+    made.save(tmp_path / "d.json")
+    again = sf.Decider.load(tmp_path / "d.json").renew(
+        cosines, labels
+    )  # all that were given to fit
+    assert replace(again.calibration, contributions=None) == found
+    with pytest.raises(sf.InputError) as refused:
+        made.renew(cosines[:100], labels[:100])
+    assert refused.value.field == "distances"
+
+
+@pytest.mark.parametrize(("share", "rows"), [(1.0, 300), (-0.1, 300), (0.5, 40)])
+def test_a_share_of_strangers_that_cannot_be_had_is_refused(share, rows):
+    cosines, labels, truth = world(300)
+    known = [row for row, name in enumerate(truth) if rows == 300 or name is not None]
+    with pytest.raises(sf.InputError) as refused:
+        sf.Decider(max_wrong=0.1).fit(
+            cosines[known], labels[known], [truth[row] for row in known], unknown_share=share
+        )
+    assert refused.value.field == "unknown_share"

@@ -506,9 +506,9 @@ def test_what_cannot_be_labels_is_refused():
         resolve([0, 1, 1])
     with pytest.raises(sf.InputError, match=r"positions \(n, 2\); got \(4, 3\)"):
         resolve(np.zeros((4, 3)))
-    with pytest.raises(sf.InputError, match="fractions, NaN or infinity"):
+    with pytest.raises(sf.InputError, match=r"whole numbers; row 0 has 0\.5"):
         resolve([0.5, 1.0, 1.0, 2.0])
-    with pytest.raises(sf.InputError, match="fractions, NaN or infinity"):
+    with pytest.raises(sf.InputError, match="row 0 has none"):
         resolve([np.nan, 1.0, 1.0, 2.0])
 
 

@@ -201,8 +201,8 @@ def test_ids_of_queries_may_repeat(calibrated):
 @pytest.mark.parametrize(
     ("library", "method", "install"),
     [
-        ("pyarrow", "to_arrow", "pip install 'surefind[data]'"),
-        ("pyarrow", "to_pandas", "pip install 'surefind[data]'"),
+        ("pyarrow", "to_arrow", "pip install pyarrow"),
+        ("pyarrow", "to_pandas", "pip install pyarrow"),
         ("pandas", "to_pandas", "pip install pandas."),
     ],
 )

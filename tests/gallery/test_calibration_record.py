@@ -8,9 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from surefind.decisions.decider import Decider
 from surefind.decisions.label_posterior import LabelModel
+from surefind.decisions.seal import sealed
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError, StaleError
+from surefind.gallery.calibration_record import CalibrationRecord
 from surefind.gallery.faiss_engine import FaissEngine
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.label_fit import LabelFit
@@ -299,13 +302,48 @@ def test_items_without_a_label_are_never_a_match(gallery, people):
         record.calibration.risk_curve,
         thresholds=(0.0,) * len(record.calibration.risk_curve.thresholds),
     )
-    gallery._kept.record = replace(
-        record, calibration=replace(record.calibration, risk_curve=curve)
+    decider = record.decider
+    decider._rule = replace(
+        decider._rule, calibration=replace(record.calibration, risk_curve=curve)
     )
     answers = gallery.search(stranger)
     assert answers.label[0] is None
     assert (answers.decision[0], answers.probability[0]) == ("no_match", 0)
     assert answers.reasons[0]
+
+
+def test_a_gallery_decides_by_a_decider_that_finds_no_neighbours_itself(gallery, people):
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    decider = gallery._kept.record.decider
+    assert isinstance(decider, Decider)
+    assert decider.calibration is gallery.calibration
+    again = Decider.from_json(json.loads(json.dumps(decider.to_json())))
+    assert (again.calibration, again.label_model) == (decider.calibration, decider.label_model)
+    for ask in (decider.decide, decider.renew):
+        with pytest.raises(InputError, match="not fitted to tables"):
+            ask([[0.5]], [["a"]])
+
+
+def test_a_stored_decider_of_another_version_is_refused(gallery, people):
+    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
+    stored = gallery._kept.record.to_json()
+    plain = {name: part for name, part in stored.items() if name != "checksum"}
+    for edit in ({"decider": {}}, {"decider": plain["decider"] | {"format": 1}}, {"settings": 3}):
+        with pytest.raises(InputError) as refused:
+            CalibrationRecord.from_json(sealed(plain | edit))
+        assert refused.value.field == "stored"
+
+
+def test_queries_are_thinned_to_the_share_of_unknown_ones_that_is_expected(gallery, people):
+    queries, truth = both(people)
+    unknown = sum(label is None for label in truth)
+    made = gallery.calibrate(queries, truth, contributions=False, max_wrong=0.05, unknown_share=0.8)
+    assert made.unknown == unknown
+    assert made.unknown / made.queries == pytest.approx(0.8, abs=0.01)
+    for share in (1.0, -0.5):
+        with pytest.raises(InputError) as refused:
+            gallery.calibrate(queries, truth, unknown_share=share)
+        assert refused.value.field == "unknown_share"
 
 
 def edited(folder, change):
@@ -334,7 +372,7 @@ def test_an_edited_threshold_is_refused(gallery, people, tmp_path):
         assert same.search(later).decision is not None
 
     def lower(record):
-        curve = record["calibration"]["risk_curve"]
+        curve = record["decider"]["rule"]["calibration"]["risk_curve"]
         curve["thresholds"] = [x / 5 for x in curve["thresholds"]]
 
     edited(tmp_path / "gallery", ("metadata calibration", lower))

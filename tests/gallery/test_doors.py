@@ -187,10 +187,10 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     monkeypatch.setattr(opening, "import_module", absent)
-    with pytest.raises(InputError, match=r"surefind\[gallery\]"):
+    with pytest.raises(InputError, match="pip install faiss-cpu"):
         Gallery()
     monkeypatch.setattr(milvus_engine, "import_module", absent)
-    with pytest.raises(InputError, match=r"surefind\[milvus\]"):
+    with pytest.raises(InputError, match="pip install pymilvus milvus-lite"):
         Gallery("milvus", tmp_path / "x.db")
 
 

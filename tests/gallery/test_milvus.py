@@ -143,10 +143,32 @@ def test_an_edited_calibration_is_refused(path):
     with Gallery.open(path) as gallery:
         assert gallery.calibration is not None
         edited = copy.deepcopy(gallery._engine.metadata)
-        edited["calibration"]["calibration"]["floor"] = 0.0
+        edited["calibration"]["decider"]["rule"]["calibration"]["floor"] = 0.0
         gallery._engine.set_metadata(edited)
     with pytest.warns(RuntimeWarning, match="calibrate again"):
         gallery = Gallery.open(path)
     with gallery:
         assert gallery.calibration is None
         assert gallery.search(x[:3]).decision is None
+
+
+def test_a_gallery_with_metadata_is_opened_by_another_process(path):
+    """milvus-lite forgets with the process which collections were loaded."""
+    script = (
+        "import sys\n"
+        "import numpy as np\n"
+        "from surefind.gallery.gallery import Gallery\n"
+        "if sys.argv[2] == 'make':\n"
+        "    with Gallery('milvus', sys.argv[1], model='net') as made:\n"
+        "        made.add(np.eye(4), labels=list('abcd'))\n"
+        "        made.describe(run='runs/net')\n"
+        "else:\n"
+        "    with Gallery.open(sys.argv[1]) as found:\n"
+        "        print(found.model, found.about, found.search(np.eye(4), k=1).label.tolist())\n"
+    )
+    for step in ("make", "open"):
+        run = subprocess.run(
+            [sys.executable, "-c", script, path, step], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "net {'run': 'runs/net'} ['a', 'b', 'c', 'd']"

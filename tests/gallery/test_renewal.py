@@ -1,14 +1,17 @@
 """Calibrations that stay true while items come and go, and calibrations by the gallery's own items."""
 
 import threading
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
+from surefind.decisions.decider import Decider
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError, StaleError
+from surefind.gallery import renewal
 from surefind.gallery.calibration_queries import CalibrationQueries, copies_below
-from surefind.gallery.calibration_record import ask, fit_record
+from surefind.gallery.calibration_record import ask
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.label_fit import LabelFit
 from surefind.gallery.neighbourhoods import KEPT, Neighbourhoods
@@ -67,7 +70,7 @@ def test_labels_that_are_not_enrolled_are_unknown_and_change_sides(people):
     gallery.search(people.faces([5]))
     gone = sum(label in ("p0", "p1") for label in gallery._kept.queries.labels)
     assert gallery.calibration.unknown == after.unknown + gone
-    assert gallery._kept.record.renewals == 2
+    assert gallery._kept.record.decider.renewals == 2
 
 
 def copied(gallery):
@@ -92,15 +95,8 @@ def as_if_anew(gallery):
         Neighbourhoods.search(engine, kept.queries),
         kept.record.labels.model,
     )
-    made = fit_record(
-        kept.queries,
-        asked,
-        model=None,
-        labels=kept.record.labels,
-        target=kept.record.target,
-        contributions=None,
-    )
-    return made.calibration
+    made = Decider(**asdict(kept.record.decider.target))
+    return made.learned(asked.answers, kept.record.labels.model, notes=asked.notes).calibration
 
 
 def disturb(gallery, people, rng, step):
@@ -124,7 +120,7 @@ def test_a_renewal_is_a_calibration_of_the_gallery_as_it_is(people, own):
         renewed = gallery.renew()
         assert renewed == as_if_anew(gallery)
         assert gallery.renew() is renewed
-    assert gallery._kept.record.renewals == 4
+    assert gallery._kept.record.decider.renewals == 4
 
 
 def test_neighbourhoods_follow_every_change(people):
@@ -176,18 +172,18 @@ def test_decisions_go_on_after_changes(people, index, tmp_path):
     gallery.close()
     with Gallery.open(tmp_path / "g") as again:
         assert again.calibration == renewed
-        assert again._kept.record.renewals == 1
+        assert again._kept.record.decider.renewals == 1
         again.delete("guest")
         again.search(people.faces([0]))
-        assert again._kept.record.renewals == 2
+        assert again._kept.record.decider.renewals == 2
     with Gallery.open(tmp_path / "g") as again:
         again.add(people.faces([41]), labels=["p41"])
     with Gallery.open(tmp_path / "g", mode="r") as reader:
         assert not reader.search(people.faces([0])).stale
-        assert reader._kept.record.renewals == 3
+        assert reader._kept.record.decider.renewals == 3
     with Gallery.open(tmp_path / "g", mode="r", on_stale="mark") as reader:
         assert reader.search(people.faces([0])).stale
-        assert reader._kept.record.renewals == 2
+        assert reader._kept.record.decider.renewals == 2
 
 
 def test_another_model_cannot_be_made_good(people):
@@ -226,6 +222,56 @@ def test_searches_go_on_during_a_renewal_and_never_mix(people):
     assert len(set(fresh)) <= 13
 
 
+def searched_sizes(monkeypatch, seen=lambda: None):
+    """Note how many calibration queries search at a time, and call something after each."""
+    sizes, search = [], Neighbourhoods.search
+
+    def noted(engine, queries):
+        found = search(engine, queries)
+        sizes.append(len(queries))
+        seen()
+        return found
+
+    monkeypatch.setattr(Neighbourhoods, "search", noted)
+    return sizes
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_where_all_queries_search_again_they_take_turns(people, own, monkeypatch):
+    """With a graph nothing is followed: each turn is short, and the sum of them a calibration."""
+    gallery = calibrated(people, index="hnsw", each=6)
+    if own:
+        gallery.calibrate(unknown_share=0.4, max_wrong=0.2, contributions=False)
+    gallery.add(people.faces([41]), labels=["p41"], ids=["guest"])
+    monkeypatch.setattr(renewal, "TURN_OF_ITEMS", 50)
+    with monkeypatch.context() as patch:
+        sizes = searched_sizes(patch)
+        made = gallery.renew()
+    assert max(sizes) == (50 if own else renewal.TURN)
+    assert sum(sizes) == len(gallery._kept.queries)
+    assert made == as_if_anew(gallery)
+
+
+def test_a_renewal_that_is_always_overtaken_is_made_on_a_copy(people, monkeypatch):
+    gallery = calibrated(people, index="hnsw", on_stale="mark")
+    held = []
+
+    def overtake():
+        held.append(gallery._lock._is_owned())
+        if len(gallery) < 200:
+            gallery.add(people.faces([len(gallery) % 60]), labels=["more"])
+
+    sizes = searched_sizes(monkeypatch, overtake)
+    gallery.add(people.faces([41]), labels=["p41"])
+    gallery.renew()
+    assert (sizes[-1], held[-1]) == (900, False)
+    assert gallery.renewals == 1
+    assert gallery.stale
+    monkeypatch.undo()
+    gallery.renew()
+    assert not gallery.stale
+
+
 def test_the_gallery_calibrates_itself():
     people, gallery = People(spread=0.12), Gallery()
     who = np.repeat(np.arange(40), 20)
@@ -252,7 +298,7 @@ def test_an_item_that_plays_a_query_never_answers_itself(people):
     gallery.calibrate(unknown_share=0.5, max_wrong=0.2, contributions=False)
     kept = gallery._kept
     engine, queries, model = gallery._engine, kept.queries, kept.record.labels
-    asked = ask(engine, queries, Neighbourhoods.search(engine, queries), model.model)
+    asked = ask(engine, queries, Neighbourhoods.search(engine, queries), model.model).answers
     items = {item.id: item for block in gallery.records() for item in block}
     for row, (id_, label, strict) in enumerate(
         zip(queries.ids, queries.labels, queries.stranger, strict=True)

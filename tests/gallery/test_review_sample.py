@@ -7,8 +7,8 @@ from decisions.worlds import faces
 import surefind as sf
 from surefind.decisions import Signals, calibrate
 from surefind.decisions.calibration import least_queries
+from surefind.decisions.decider import Target
 from surefind.errors import DegenerateError, InputError, StaleError
-from surefind.gallery.calibration_record import Target
 from surefind.gallery.review_sample import Draw, ReviewCounts, ReviewSample, usable_rows
 
 RUNS = 40
@@ -95,15 +95,15 @@ TARGET = {"max_wrong": 0.2, "confidence": 0.9, "contributions": False}
 
 def test_the_default_target_is_that_of_the_record(gallery):
     gallery.calibrate(*queries(100, 2), contributions=False)
-    assert gallery._kept.record.target == Target()
+    assert gallery._kept.record.decider.target == Target()
 
 
 def test_reviews_join_the_kept_queries_and_the_target_stays(gallery):
     gallery.calibrate(*queries(300, 2), max_fpir=0.3, seed=3, **TARGET)
-    before = gallery._kept.record.target
+    before = gallery._kept.record.decider.target
     found = gallery.calibrate(reviews=sample(100), contributions=False)
     assert found.queries == 400
-    assert gallery._kept.record.target == before
+    assert gallery._kept.record.decider.target == before
     assert "100 of the queries are a random share of live ones" in found.summary
     assert "the other 300 were held out" in found.summary
     x, labels = queries(300, 2)

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -411,3 +412,20 @@ def test_memory_moves_into_a_folder_and_stays_there(path):
         assert set(again) == {2, 3}
         assert again.model == "m"
         assert str(path) in repr(again)
+
+
+def test_a_gallery_whose_only_record_is_cut_off_is_not_called_empty(tmp_path):
+    """Wherever its database or its log ends: it is damaged, or it is whole."""
+    with Gallery(path=tmp_path / "open") as gallery:
+        gallery.add(np.eye(4)[:1], ids=["only"])
+        shutil.copytree(tmp_path / "open", tmp_path / "live")  # as a copy of a folder in use
+    file, log = store.FILE, f"{store.FILE}-wal"
+    for source, name in (("open", file), ("live", file), ("live", log)):
+        size = (tmp_path / source / name).stat().st_size
+        for keep in (0, 1, 100, size // 4, size // 2, size - 4096, size - 1):
+            copy = tmp_path / "copy"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(tmp_path / source, copy)
+            os.truncate(copy / name, keep)
+            with suppress(StorageError), Gallery.open(copy, mode="r") as found:
+                assert list(found) == ["only"]

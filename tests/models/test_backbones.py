@@ -34,6 +34,7 @@ TINY = {
         {**DINO, "num_register_tokens": 3},
         {"cls": 16, "mean": 16, "gem": 16},
     ),
+    "vit": ("ViTModel", VIT, {"cls": 16, "mean": 16, "gem": 16}),
     "clip_vision_model": (
         "CLIPVisionModelWithProjection",
         CLIP,
@@ -114,6 +115,8 @@ def test_poolings_equal_their_definitions(folders, images):
                 expected["pooler"] = model.vision_model(pixel_values=images).pooler_output
             elif kind == "siglip_vision_model":
                 expected = {"pooler": answer.pooler_output, "mean": last.mean(dim=1)}
+            elif kind == "vit":
+                expected = {"cls": last[:, 0], "mean": last[:, 1:].mean(dim=1)}
             elif kind.startswith("dinov2"):
                 skip = 4 if "registers" in kind else 1
                 expected = {"cls": answer.pooler_output, "mean": last[:, skip:].mean(dim=1)}
@@ -247,8 +250,8 @@ def test_resnet50_refuses_other_networks(folders, generator):
         ({"config.json": "{", "model.safetensors": ""}, "cannot be read"),
         ({"config.json": '{"model_type": "nil"}', "model.safetensors": ""}, "cannot be read"),
         (
-            {"config.json": '{"model_type": "bert"}', "model.safetensors": ""},
-            "no tower for model_type 'bert'; there are resnet, convnext",
+            {"config.json": '{"model_type": "gpt2"}', "model.safetensors": ""},
+            "no tower for model_type 'gpt2'; there are resnet, convnext",
         ),
     ],
 )
@@ -355,5 +358,5 @@ def test_only_plain_files_are_fetched(monkeypatch, folders, images):
 
 def test_without_the_library_it_says_what_to_install(monkeypatch, folders):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(sf.InputError, match=r"pip install 'surefind\[backbones\]'"):
+    with pytest.raises(sf.InputError, match=r"pip install transformers"):
         load_backbone(folders / "resnet")

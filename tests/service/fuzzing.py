@@ -1,18 +1,32 @@
-"""Requests made up from a service's own description, sent to it; what it may not do is fail."""
+"""Requests made up from a service's own description, sent to it; what it may not do is fail.
 
+Each function counts the answers by status, and raises an AssertionError for one that is a defect (`check`).
+"""
+
+import itertools
+import json
+import zlib
 from collections import Counter
+from contextlib import suppress
+from io import BytesIO
 
+import httpx
+import numpy as np
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as hypothesis_settings
-from schemathesis.checks import not_a_server_error
+from hypothesis.errors import FlakyStrategyDefinition
+from hypothesis.stateful import run_state_machine_as_test
+from PIL import Image
+
+SECONDS = 120
+"""For an answer; the machine may be busy."""
+STEPS = 12
+"""Requests of a walk along the links."""
 
 
 def fuzz(address: str, cases: int) -> Counter:
-    """Send at least so many cases, about the same to every operation; count the answers by status.
-
-    Raises whatever schemathesis raises for an answer of 500 or above.
-    """
+    """Send at least so many cases, about the same to every operation; count the answers by status."""
     schema = schemathesis.openapi.from_url(f"{address}/v1/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
     statuses: Counter = Counter()
@@ -22,6 +36,118 @@ def fuzz(address: str, cases: int) -> Counter:
         for operation in operations:
             _send_cases(operation, address, -(-cases // len(operations)), turn, statuses)
         turn += 1
+    return statuses
+
+
+def follow_links(address: str, cases: int) -> tuple[Counter, Counter]:
+    """Walk along the description's links; count the answers by status, and those with success by request.
+
+    Vectors and images are made usable, which made-up ones never are; otherwise there was nothing to follow.
+    """
+    schema = schemathesis.openapi.from_url(f"{address}/v1/openapi.json")
+    dim = httpx.get(f"{address}/v1/gallery").json()["dim"]
+    statuses: Counter = Counter()
+    followed: Counter = Counter()
+
+    class Walk(schema.as_state_machine()):
+        def get_call_kwargs(self, case):
+            return {"base_url": address, "timeout": SECONDS}
+
+        def before_call(self, case):
+            make_usable(case.body, dim)
+
+        def validate_response(self, response, case, **_):
+            statuses[response.status_code] += 1
+            name = f"{case.operation.method.upper()} {case.operation.path}"
+            followed[name] += response.status_code < 300
+            check(case.as_curl_command(), response)
+
+    turn = 0
+    while (left := cases - sum(statuses.values())) > 0:
+        # A walk that is taken again finds another gallery, which hypothesis objects to.
+        with suppress(FlakyStrategyDefinition):
+            run_state_machine_as_test(
+                seed(turn)(Walk),
+                settings=hypothesis_settings(
+                    max_examples=min(-(-left // STEPS), 100),
+                    stateful_step_count=STEPS,
+                    deadline=None,
+                    database=None,
+                    phases=[Phase.generate],
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+        turn += 1
+    return statuses, followed
+
+
+def check(request, answer) -> None:
+    """Require an answer that is no defect; one that took too long, on a busy machine, is none."""
+    assert answer.status_code < 500 or answer.status_code == 504, (request, answer.text)
+
+
+def make_usable(body, dim):
+    """Put vectors of the gallery's dimension, and images, in the place of those that were made up."""
+    if not isinstance(body, dict):
+        return
+
+    def unit(x):
+        # What was made up decides the direction, so that they differ.
+        drawn = np.random.default_rng(zlib.crc32(repr(x).encode())).normal(size=dim)
+        return (drawn / np.linalg.norm(drawn)).tolist()
+
+    for holder in (body, *(one for one in body.get("items") or () if isinstance(one, dict))):
+        if holder.get("vector"):
+            holder["vector"] = unit(holder["vector"])
+    if isinstance(body.get("vectors"), list):
+        body["vectors"] = [unit(x) for x in body["vectors"]]
+        body |= {"kappa": [9.0] * len(body["vectors"]), "novelty": None}
+    if "file" in body:
+        out = BytesIO()
+        Image.new("L", (8, 8), zlib.crc32(repr(body["file"]).encode()) % 256).save(out, "PNG")
+        body["file"] = out.getvalue()
+
+
+def send_poison(address: str, cases: int) -> Counter:
+    """Send items that break services, and bodies that are no request, to every operation with a body."""
+    import poison
+
+    statuses: Counter = Counter()
+    schema = httpx.get(f"{address}/v1/openapi.json").json()
+    places = [
+        (method, path.replace("{id}", "poison"))
+        for path, methods in schema["paths"].items()
+        for method, about in methods.items()
+        if "requestBody" in about
+    ]
+    dim = httpx.get(f"{address}/v1/gallery").json()["dim"]
+    vector = [1.0] + [0.0] * (dim - 1)
+    items = [
+        {"id": "poison", "label": "poison"} | one
+        for one in (
+            *poison.REFUSED.values(),
+            *({"id": id_} for id_ in poison.IDS.values()),
+            *({"payload": payload} for payload in poison.PAYLOADS.values()),
+        )
+    ]
+    bodies = [json.dumps({"items": [{"vector": vector} | one]}).encode() for one in items]
+    bodies += [json.dumps(one).encode() for one in items] + poison.BODIES
+    search = {"vectors": [vector], "k": 100}
+    kinds = ("application/json", "multipart/form-data; boundary=x")
+    with httpx.Client(base_url=address, timeout=60) as client:
+        for body, kind, (method, path) in itertools.product(bodies, kinds, places):
+            if sum(statuses.values()) >= cases:
+                break
+            answers = [
+                client.request(method, path, content=body, headers={"content-type": kind}),
+            ]
+            if answers[0].status_code < 300:  # whoever comes near it must be answered
+                answers += [client.post("/v1/search/vector", json=search)]
+                answers += [client.get("/v1/items", params={"limit": 1000, "vectors": True})]
+                client.delete("/v1/items/poison")
+            for answer in answers:
+                statuses[answer.status_code] += 1
+                check((method, path, body[:200]), answer)
     return statuses
 
 
@@ -36,8 +162,8 @@ def _send_cases(operation, address, count, turn, statuses):
     )
     @given(case=operation.as_strategy())
     def send(case):
-        answer = case.call(base_url=address)
+        answer = case.call(base_url=address, timeout=SECONDS)
         statuses[answer.status_code] += 1
-        case.validate_response(answer, checks=[not_a_server_error])
+        check(case.as_curl_command(), answer)
 
     send()

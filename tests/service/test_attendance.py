@@ -83,6 +83,35 @@ def test_a_slow_request_whose_client_stays_is_answered(world, tmp_path, monkeypa
         assert answers.status_code == 200
 
 
+def test_who_waits_when_the_service_is_stopped_is_told_so(world, tmp_path, monkeypatch):
+    """A change takes longer than the grace of a service that is stopped: nobody calls that a defect."""
+    begun, answered = threading.Event(), []
+    add = Gallery.add
+
+    def slow(self, *args, **kwargs):
+        begun.set()
+        time.sleep(2.5)
+        return add(self, *args, **kwargs)
+
+    monkeypatch.setattr(Gallery, "add", slow)
+    monkeypatch.setattr("surefind.apps.service.connections.GRACE", 1)
+    place = copy(world, tmp_path)
+
+    def ask(address):
+        body = {"items": [{"id": "slow", "vector": [0.0, 0.0, 1.0]}]}
+        answered.append(httpx.post(f"{address}/v1/items", json=body, timeout=60))
+
+    with live(place, None) as address:
+        client = threading.Thread(target=ask, args=(address,))
+        client.start()
+        assert begun.wait(60)
+    client.join()
+    assert answered[0].status_code == 504
+    assert "stopped" in answered[0].json()["error"]
+    with Gallery.open(place, mode="r", on_stale="mark") as after:
+        assert "slow" in after
+
+
 @pytest.mark.slow
 def test_it_stops_soon_also_under_load_and_with_idle_connections(world, tmp_path):
     """Clients that search without a pause, one that sends half a body, and ones that keep silent."""

@@ -3,10 +3,14 @@
 import threading
 import time
 
+import numpy as np
 from service.world import copy
 
-from surefind.gallery import renewal
+from surefind.decisions.decider import Decider
+from surefind.embeddings import Embeddings
 from surefind.gallery.gallery import Gallery
+from surefind.gallery.graph import Graph
+from surefind.gallery.review_sample import ReviewCounts, ReviewSample
 
 NEW = {"items": [{"id": "new", "vector": [0.0, 0.0, 1.0], "label": 0}]}
 
@@ -47,18 +51,57 @@ def test_it_equals_a_calibration_in_place(world, tmp_path):
         assert again.calibration.to_json() == made.to_json()
 
 
+def test_it_is_made_with_the_neighbours_that_searches_find(monkeypatch):
+    """A graph that misses the two nearest items is calibrated as it is, not as it should be."""
+    x = np.random.default_rng(0).normal(size=(8, 16))[np.arange(1000) % 8]
+    x = x + np.random.default_rng(1).normal(size=(1000, 16))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    labels = [int(i % 8) for i in range(1000)]
+    search = Graph.search
+
+    def blind(self, vectors, queries, count):
+        most = min(count + 2, len(vectors))
+        return search(self, vectors, queries, most)[:, most - count :]
+
+    monkeypatch.setattr(Graph, "search", blind)
+    counts = ReviewCounts(200, 0, 0, 0, 0)
+    asked = Embeddings(x[800:], np.full(200, np.inf))
+    reviews = ReviewSample(asked, labels[800:], None, counts)
+    found = {}
+    for name, index in (("place", "hnsw"), ("beside", "hnsw"), ("exact", "exact")):
+        gallery = Gallery(index=index)
+        gallery.add(x[:400], ids=range(400), labels=labels[:400])
+        gallery.build_graph()
+        gallery.calibrate(x[400:800], labels[400:800], max_wrong=0.3, contributions=False)
+        make = gallery.calibrate_beside if name == "beside" else gallery.calibrate
+        found[name] = make(reviews=reviews).to_json()
+    assert found["beside"] == found["place"]
+    assert found["beside"] != found["exact"]
+
+
+def test_a_copied_graph_is_not_the_one_that_goes_on():
+    x = np.eye(30)[:, :20] + 0.01
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    x = x.astype(np.float32)
+    graph = Graph.build(x[:20])
+    copied = graph.copied()
+    graph.changed(np.arange(10))
+    graph.search(x, x[:1], 3)
+    assert copied.missing(20) == 0
+    assert copied.search(x[:20], x[:5], 1)[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
 def test_searches_and_changes_go_on_meanwhile_and_make_it_stale(serve, monkeypatch):
     client = serve()
     state = client.app.state.service
-    begun, go, fit = threading.Event(), threading.Event(), renewal.fit_record
+    begun, go, fit = threading.Event(), threading.Event(), Decider.learned
 
     def slow(*args, **kwargs):
-        if kwargs.get("renewals", 0) == 0:
-            begun.set()
-            go.wait(60)
+        begun.set()
+        go.wait(60)
         return fit(*args, **kwargs)
 
-    monkeypatch.setattr(renewal, "fit_record", slow)
+    monkeypatch.setattr(Decider, "learned", slow)
     answers = []
     ask = {"from_items": True, "max_wrong": 0.3}
     thread = threading.Thread(

@@ -168,3 +168,12 @@ def wait_for(address):
         except httpx.TransportError:
             time.sleep(0.05)
     raise TimeoutError(address)
+
+
+def test_what_is_not_needed_to_listen_is_not_imported():
+    """Each of them takes a second or so, which a service that is started again has not."""
+    imports = "import sys; from surefind.apps.service.app import create_app; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", imports], capture_output=True, text=True, check=True
+    )
+    assert not {"sklearn", "scipy", "pandas", "matplotlib"} & {*run.stdout.split()}

@@ -178,11 +178,12 @@ def dataset_output_hessians(
     return output_hessians(outputs[span], sums[:, -1], means, distance)
 
 
-def check_informative(relation: Relation) -> None:
+def check_informative(relation: Relation, *, field: str | None = None) -> None:
     """Refuse pairs that no posterior can be learnt from.
 
     Args:
         relation: The relation over a whole data set.
+        field: The argument that it comes from, for the error.
 
     Raises:
         DegenerateError: If there is no positive or no negative pair.
@@ -190,11 +191,13 @@ def check_informative(relation: Relation) -> None:
     if relation.n_positive == 0:
         raise DegenerateError(
             "no two examples are the same, so there is nothing to learn what 'same' means from. "
-            "Give at least one class with two examples."
+            "Give at least one class with two examples.",
+            field=field,
         )
     if relation.n_negative == 0:
         raise DegenerateError(
-            "no two examples are different: there is only one class. Give at least two."
+            "no two examples are different: there is only one class. Give at least two.",
+            field=field,
         )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefind.arrays import VECTOR_KINDS, complete_labels
 from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles, ImageReport, row_numbers, verify_images
 from surefind.data.inputs import BLOCK_ROWS, AugmentSeed, InputSpec, read_inputs
@@ -24,16 +25,20 @@ from surefind.data.preprocessing import Preprocessing
 from surefind.errors import InputError
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, Positions
 
+SMALL_SIDE = 8
+"""Maps smaller than this on a side may be of any network; images are larger."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """``n`` examples with labels or positions.
 
     Attributes:
-        inputs: uint8 images (n, h, w) or (n, c, h, w), float features (n, d), float images
+        inputs: uint8 images (n, h, w) or (n, c, h, w), features (n, d) of any real numbers, float images
             (n, c, h, w), as a tensor or an array; `ImageFiles`; or `FeatureViews`, which a frozen network
             has computed.
-        labels: A class per example: integers, or strings, which become integers with `classes`.
+        labels: A class per example (`surefind.arrays`): integers, or strings, which become integers with
+            `classes`.
             Kept as an int64 tensor (n), or None.
         positions: Metric coordinates (n, 2), kept as a float64 tensor, or None.
         names: A name per example, or None.
@@ -161,13 +166,28 @@ def _check_inputs(inputs: Any) -> None:
         )
     kind = str(inputs.dtype).removeprefix("torch.")
     floating = kind in ("float16", "bfloat16", "float32", "float64")
-    if not (kind == "uint8" and inputs.ndim in (3, 4)) and not (floating and inputs.ndim in (2, 4)):
+    images = inputs.ndim in (3, 4) if kind == "uint8" else floating and inputs.ndim == 4
+    features = inputs.ndim == 2 and (floating or np.dtype(kind).kind in VECTOR_KINDS)
+    if not images and not features:
         raise InputError(
-            "inputs must be uint8 images (n, h, w) or (n, c, h, w), or float features (n, d) or "
+            "inputs must be features (n, d) of numbers, uint8 images (n, h, w) or (n, c, h, w), or float "
             f"images (n, c, h, w); got {kind} of shape {tuple(inputs.shape)}."
         )
+    _check_channels(kind, tuple(inputs.shape))
     if floating:
         _check_rows_finite("inputs", inputs)
+
+
+def _check_channels(kind: str, shape: tuple[int, ...]) -> None:
+    """Refuse images whose channels come last, as those of Pillow, OpenCV and TensorFlow do."""
+    usual = (1, 3, 4) if kind == "uint8" else (3,)
+    if len(shape) == 4 and min(shape[1:3]) >= SMALL_SIDE and shape[3] in usual:
+        raise InputError(
+            f"inputs {shape} look like images with their channels last, (n, h, w, c); (n, c, h, w) is "
+            "expected.",
+            field="inputs",
+            hint="Turn them: array.transpose(0, 3, 1, 2), or tensor.permute(0, 3, 1, 2).",
+        )
 
 
 def _check_rows_finite(what: str, values: Tensor | np.ndarray) -> None:
@@ -188,15 +208,14 @@ def _coded(labels: Any, n: int, classes: Sequence[str] | None) -> tuple[Tensor, 
         raise InputError(
             f"labels must have one entry per example, shape ({n},); got {values.shape}."
         )
-    if values.dtype.kind in "USO" and all(isinstance(v, str | bytes) for v in values.tolist()):
-        values = values.astype(str)
+    if values.dtype.kind not in "iu":
+        values = complete_labels("labels", values)
+    if values.dtype.kind == "U" and n:
         known = tuple(np.unique(values).tolist()) if classes is None else tuple(classes)
         code = {c: i for i, c in enumerate(known)}
         if unknown := sorted(set(values.tolist()) - code.keys()):
             raise InputError(f"labels hold {unknown[0]!r}, which classes does not list.")
         return torch.tensor([code[v] for v in values.tolist()], dtype=torch.int64), known
-    if values.dtype.kind not in "iu" and n > 0:
-        raise InputError(f"labels must be integers or strings; got {values.dtype}.")
     coded = torch.tensor(values.astype(np.int64))
     if classes is not None and n and not 0 <= int(coded.min()) <= int(coded.max()) < len(classes):
         raise InputError(

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from surefind.arrays import VECTOR_KINDS
 from surefind.data.images import decode_image
-from surefind.data.tables import read_table
+from surefind.data.tables import one_of, read_table, shortened
 from surefind.dependencies import require
 from surefind.errors import InputError
 
@@ -45,6 +46,13 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     except InputError:
         raise
     except Exception as error:  # the readers of zip and header raise whatever they trip over
+        if "allow_pickle" in str(error):
+            raise InputError(
+                f"{path} holds Python objects (NumPy's dtype object, as pandas gives texts), which are "
+                "not unpickled, because that could run anything.",
+                field="path",
+                hint="Save them as texts or numbers: labels.astype(str), or labels.astype(int).",
+            ) from error
         raise InputError(f"{path} is damaged or half copied ({error}). Copy it again.") from error
 
 
@@ -97,8 +105,18 @@ def read_sheet(path: str | Path, *, tile: int = 32) -> np.ndarray:
     return np.ascontiguousarray(tiles.transpose(0, 2, 4, 1, 3)).reshape(-1, 3, tile, tile)
 
 
-VECTORS = ("features", "mean", "embeddings", "embedding", "inputs", "array")
-LABELS, IDS = ("labels", "label"), ("ids", "id", "name")
+VECTORS = (
+    "features",
+    "vectors",
+    "vector",
+    "mean",
+    "embeddings",
+    "embedding",
+    "inputs",
+    "X",
+    "array",
+)
+LABELS, IDS = ("labels", "label", "y"), ("ids", "id", "name")
 BESIDE = {*LABELS, *IDS, "kappa", "uncertainty", "novelty"}
 """What columns may be called: of vectors, the first of these that is there; of what stands beside them."""
 
@@ -141,11 +159,11 @@ def read_vector_file(path: str | Path) -> VectorFile:
     name = next((n for n in VECTORS if n in columns), unknown[0] if len(unknown) == 1 else None)
     if name is None:
         raise InputError(
-            f"{path} holds {', '.join(map(repr, columns))} and none is called 'features'.",
+            f"{path} holds {shortened(columns)}, and it is not clear which of them are the vectors.",
             field="path",
-            hint="Name the vectors so, and their labels 'labels'.",
+            hint=f"Call them {one_of(VECTORS)}, and their labels {one_of(LABELS)}.",
         )
-    if columns[name].dtype.kind not in "fiub":
+    if columns[name].dtype.kind not in VECTOR_KINDS:
         raise InputError(f"{path}: {name!r} is no table of numbers.", field="path")
     beside = _named(columns, LABELS), _named(columns, IDS)
     return VectorFile(columns[name], *beside, columns.get("kappa"), columns.get("novelty"))
@@ -169,8 +187,9 @@ def read_column(path: str | Path, names: tuple[str, ...]) -> np.ndarray:
     found = _named(columns, (*names, "array"))
     if found is None:
         raise InputError(
-            f"{path} holds {', '.join(map(repr, columns))}; name the column {names[-1]!r}.",
+            f"{path} holds {shortened(columns)}, and none of them is called {one_of(names)}.",
             field="path",
+            hint="Name it so.",
         )
     return np.asarray(found)
 

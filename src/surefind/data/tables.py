@@ -18,14 +18,35 @@ first, as numbers.
 
 import csv
 import math
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from surefind.data.dataset import Dataset
 from surefind.data.images import MAX_PIXELS, ImageFiles, check_exist
 from surefind.data.splits import Splits
 from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
+
+NAMED = 8
+"""Columns that a message names; of more, it says how many."""
+WIDE = 16
+"""Columns of a table beyond which it is probably one of vectors."""
+
+
+def shortened(names: Collection[str]) -> str:
+    """Write names for a message: the first few, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - NAMED:,} more" if len(listed) > NAMED else ""
+    return ", ".join(map(repr, listed[:NAMED])) + more
+
+
+def one_of(names: Sequence[str]) -> str:
+    """Write the names that something may have, for a message."""
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +70,21 @@ class Table:
     def __getitem__(self, name: str) -> list[str]:
         if name not in self.columns:
             raise InputError(
-                f"{self.path} has no column {name!r}; it has {', '.join(map(repr, self.columns))}."
+                f"{self.path} has no column {name!r}; it has {shortened(self.columns)}.",
+                field="path",
+                hint=self.hint,
             )
         return self.columns[name]
+
+    @property
+    def hint(self) -> str:
+        """What to do about a missing column: vectors are not read from text."""
+        if len(self.columns) <= WIDE:
+            return ""
+        return (
+            f"{len(self.columns):,} columns look like vectors, which are read from .npy, .npz or .parquet: "
+            "numpy.savez('vectors.npz', features=…, labels=…), or one column of lists."
+        )
 
     def filled(self, name: str) -> list[str]:
         """Return a column in which no cell may be empty."""
@@ -107,7 +140,8 @@ def _csv_columns(path: Path) -> dict[str, list[str]]:
         raise InputError(f"{path} is empty; its first line must name the columns.")
     header = [name.strip() for name in header]
     if len(set(header)) < len(header):
-        raise InputError(f"{path} names a column twice: {', '.join(header)}.")
+        twice = [name for name, times in Counter(header).items() if times > 1]
+        raise InputError(f"{path} names a column twice: {shortened(twice)}.")
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(
@@ -125,9 +159,16 @@ def _parquet_columns(path: Path) -> dict[str, list[str]]:
     except (arrow.ArrowException, OSError) as error:
         raise InputError(f"{path} is not a Parquet file: {error}. Write it again.") from error
     return {
-        name: ["" if cell is None else str(cell) for cell in table.column(name).to_pylist()]
+        name: [_cell_text(cell) for cell in table.column(name).to_pylist()]
         for name in table.column_names
     }
+
+
+def _cell_text(cell: Any) -> str:
+    """Write a cell; a whole float is the number that it stands for, and NaN is an empty cell."""
+    if isinstance(cell, float):
+        return "" if math.isnan(cell) else str(int(cell) if cell.is_integer() else cell)
+    return "" if cell is None else str(cell)
 
 
 def load_manifest(
@@ -156,8 +197,10 @@ def load_manifest(
     placed = "easting" in table and "northing" in table
     if "label" not in table and not placed:
         raise InputError(
-            f"{path} needs a column 'label', or 'easting' and 'northing'; "
-            f"it has {', '.join(map(repr, table.columns))}."
+            f"{path} needs a column 'label', or 'easting' and 'northing'; it has "
+            f"{shortened(table.columns)}.",
+            field="path",
+            hint=table.hint,
         )
     check_exist(files, path)
     labels = table.filled("label") if "label" in table else None

@@ -158,7 +158,7 @@ class Calibration:
         groups: Sequence[Any] | None = None,
         *,
         novelty: Any = None,
-        rivals: Callable[[int], str] | None = None,
+        rivals: Callable[[np.ndarray], list[str]] | None = None,
     ) -> Decisions:
         """Answer match, review or no match, with reasons.
 
@@ -167,15 +167,16 @@ class Calibration:
             groups: The group of each query; None, and a group that was not calibrated, use the common
                 threshold.
             novelty: p-value of each query; without a gate it has no effect, with one it must be there.
-            rivals: Says which labels compete for a query, in words, for the reasons.
+            rivals: Says which labels compete for queries, in words, given their rows; for the reasons.
 
         Returns:
             One decision a query.
         """
         threshold = np.full(len(signals), as_number(self.threshold))
-        names = group_names(groups, len(signals))
-        for group in self.groups:
-            threshold[names == group.name] = as_number(group.threshold)
+        if groups is not None:
+            names = group_names(groups, len(signals))
+            for group in self.groups:
+                threshold[names == group.name] = as_number(group.threshold)
         return decide(
             self.model,
             self.limits,

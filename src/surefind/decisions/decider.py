@@ -1,164 +1,128 @@
-"""Decisions on neighbours that any search returned: no gallery, no network.
+"""The object that decides: a posterior over labels and a promise, learned, renewed, saved and applied.
 
-A database has answered *checked* queries, whose true label is known, with their nearest items.
-`Decider.fit` learns from them what a gallery learns: how votes become a posterior over labels
-(`surefind.decisions.label_posterior`), and from which probability on its answer is a match
-(`surefind.decisions.calibration`). `Decider.decide` then judges what the database returns for others.
+*Checked* queries, whose true label is known, were answered by their nearest items, wherever these were
+found. A decider learns from them when an answer may be called a match, and then judges other queries by
+their neighbours (`surefind.decisions.verdicts`). It knows nothing of where neighbours come from:
 
-**Scores.** Whatever a database calls near becomes g = 1 - cosine of unit vectors:
-
-    metric               what it returned                          g
-    cosine               the cosine                                1 - s
-    cosine-distance      1 - cosine                                d
-    negative-cosine      minus the inner product of unit vectors   1 + d
-    euclidean            distance of unit vectors                  d²/2
-    squared-euclidean    its square                                d/2
-    elasticsearch        (1 + cosine) / 2                          2 - 2 s
-    distance             any other distance                        (d/u)²/2
-
-The first six lead to the same decisions. u, the unit of any other distance, is the median over the checked
-queries of the distance of the last neighbour.
+    a gallery       searches its own items, and holds a decider (`surefind.gallery.calibration_record`)
+    any database    returned tables of distances and labels: `Decider.fit`, `Decider.decide`
+                    (`surefind.decisions.tables`)
 
 **Split.** The third of the checked queries that the calibration fits its probability to also fits the
-posterior over labels; nothing is fitted to the others, which test the thresholds. So the promise is the
-calibration's: at most ``max_wrong`` of the matches are wrong, for queries like the checked ones, in the
-database as it was searched. What was fitted needs the whole neighbourhood: search as many neighbours later
-as in `fit`.
+posterior over labels in `Decider.fit`; nothing is fitted to the others, which test the thresholds. So the
+promise is the calibration's: at most ``max_wrong`` of the matches are wrong, for queries like the checked
+ones, in the database as it was searched. What was fitted needs the whole neighbourhood: search as many
+neighbours later as in `fit`. (A gallery fits the posterior to its own items instead.)
 
-**Sizes.** n_l, how many items a label has in the database, keeps labels with many items from outvoting
-others. Without ``counts`` all labels are taken to have the same number.
-
-**Renewal.** When items have come or gone, search the checked queries again and give `Decider.renew` what
-was found: queries whose label was enrolled or removed change sides, and the same promise is tested on the
-same split. A decider cannot see the database, so nobody is told when it is time.
+**Renewal.** When items have come or gone, the checked queries are searched again: those whose label was
+enrolled or removed change sides, and the same promise is tested on the same split. A gallery notices by
+itself; nobody tells a decider of another database when it is time for `Decider.renew`.
 
 Axes: ``q`` queries, ``k`` neighbours.
 """
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from surefind.arrays import as_array, as_scores
-from surefind.decisions.calibration import Calibration, calibrate
+from surefind.arrays import as_scores
+from surefind.decisions.calibration import Calibration, calibrate, held_out_probability
 from surefind.decisions.gate import Gate, read_novelty
-from surefind.decisions.groups import draw_parts
-from surefind.decisions.label_posterior import (
-    LabelModel,
-    Votes,
-    fit_label_model,
-    label_numbers,
-    label_posterior,
+from surefind.decisions.groups import draw_parts, draw_share
+from surefind.decisions.label_posterior import LabelModel, fit_label_model
+from surefind.decisions.seal import sealed, unsealed
+from surefind.decisions.tables import (
+    ITSELF,
+    METRICS,
+    UNKNOWN,
+    Reading,
+    plain_list,
+    read_names,
+    read_table,
 )
-from surefind.decisions.verdicts import Verdicts, candidate_labels, judge, signals_of
+from surefind.decisions.verdicts import (
+    Checked,
+    CheckedAnswers,
+    Neighbours,
+    Verdicts,
+    answer_checked,
+    judge,
+)
 from surefind.dependencies import require
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import InputError
 from surefind.files import write_atomically
 
-FORMAT = 1
-TOLERANCE = 1e-3
-"""How far below 0 or above 2 rounding may put 1 - cosine."""
-
-METRICS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "cosine": lambda s: 1 - s,
-    "cosine-distance": lambda d: d,
-    "negative-cosine": lambda d: 1 + d,
-    "euclidean": lambda d: np.square(d) / 2,
-    "squared-euclidean": lambda d: d / 2,
-    "elasticsearch": lambda s: 2 - 2 * s,
-    "distance": lambda d: np.square(d) / 2,
-}
-"""1 - cosine from what a database returned."""
-UNKNOWN = (None, -1)
-"""True labels of queries that nothing in the database belongs to."""
+FORMAT = 2
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbours:
-    """What a database returned, in one form.
+@dataclass(frozen=True)
+class Target:
+    """What a decider promises, and how it learns; a renewal repeats it.
 
     Attributes:
-        gaps: 1 - cosine, rising (q, k); infinite where there are fewer.
-        codes: Numbers of the labels (q, k), -1 for none.
-        names: The labels that these number.
+        max_wrong: Highest fraction of wrong answers among matches.
+        max_fpir: Highest share of unknown queries that may be a match, or None.
+        confidence: With what probability both are kept.
+        max_false_alarms: α of the gate.
+        seed: Splits the queries.
     """
 
-    gaps: np.ndarray
-    codes: np.ndarray
-    names: list[Any]
+    max_wrong: float = 0.01
+    max_fpir: float | None = None
+    confidence: float = 0.95
+    max_false_alarms: float = 0.01
+    seed: int = 0
 
-    def votes(self, counts: Mapping[Any, int] | None) -> Votes:
-        """Let the neighbours vote.
+    def changed(self, **parts: float | int | None) -> "Target":
+        """Return it with other parts; None leaves one as it is."""
+        return replace(self, **{name: x for name, x in parts.items() if x is not None})  # type: ignore[arg-type]
 
-        Args:
-            counts: How many items each label has; None if nobody knows.
-
-        Returns:
-            The votes by cosine.
-        """
-        sizes = np.ones(len(self.names) + 1, dtype=np.int64)
-        if counts is not None:
-            sizes[:-1] = [max(counts.get(name, 1), 1) for name in self.names]
-        # Nobody knows how many more there are; that there are more matters, not how many.
-        unseen = 1 if counts is None else max(sum(counts.values()) - self.gaps.shape[1], 0)
-        return Votes(1 - self.gaps, self.codes, sizes[self.codes], unseen)
-
-
-@dataclass(frozen=True, eq=False)
-class Checked:
-    """What is kept of the checked queries, for renewals.
-
-    Attributes:
-        truth: Their labels; None if nothing in the database belongs to them.
-        kappa: Their concentrations (q).
-        novelty: Their p-values (q), or None.
-        groups: Their groups, or None.
-    """
-
-    truth: list[Any]
-    kappa: np.ndarray
-    novelty: np.ndarray | None
-    groups: list[Any] | None
-
-    def passing(self, gate: Gate) -> Bool[np.ndarray, " q"]:
-        """Return which queries a gate lets through."""
-        if self.novelty is None:
-            return np.ones(len(self.truth), dtype=bool)
-        return np.asarray(gate.outcome(self.novelty) == "pass")
+    @property
+    def rng(self) -> np.random.Generator:
+        """What splits the queries, the same each time."""
+        return np.random.default_rng(self.seed)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What was fitted.
+    """What was learned.
 
     Attributes:
         labels: How votes become probabilities of labels.
         calibration: From which probability on an answer is a match.
-        neighbours: How many each query had.
-        unit: u, of any other distance; 1 where the metric has its own.
-        counts: How many items each label had; None if nobody knew.
-        renewals: How often it was renewed since `Decider.fit`.
+        renewals: How often it was renewed since it was learned.
     """
 
     labels: LabelModel
     calibration: Calibration
-    neighbours: int
-    unit: float
-    counts: Mapping[Any, int] | None
-    renewals: int
+    renewals: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """What is kept where neighbours come as tables: how they are read, and the checked queries.
+
+    Attributes:
+        reading: Of the tables.
+        checked: Their queries; what these found is not kept.
+        drawn: Which of those that were given these are; None for all.
+    """
+
+    reading: Reading
+    checked: Checked
+    drawn: list[int] | None = None
 
 
 class Decider:
     """Match, review or no match, for neighbours from any database.
 
     Args:
-        metric: What its numbers are, one of `METRICS`.
+        metric: What its numbers are, one of `surefind.decisions.tables.METRICS`.
         max_wrong: The highest fraction of wrong answers among matches.
         max_fpir: The highest share of unknown queries that may be a match, promised as well; None for no
             promise about them.
@@ -183,32 +147,28 @@ class Decider:
                 f"metric must be one of {', '.join(METRICS)}; got {metric!r}.", field="metric"
             )
         self.metric = metric
-        self.max_wrong = max_wrong
-        self.max_fpir = max_fpir
-        self.confidence = confidence
-        self.max_false_alarms = max_false_alarms
-        self.seed = seed
+        self.target = Target(max_wrong, max_fpir, confidence, max_false_alarms, seed)
         self._rule: Rule | None = None
-        self._checked: Checked | None = None
+        self._tables: Tables | None = None
 
     def __repr__(self) -> str:
         fitted = "not fitted" if self._rule is None else f"{self.calibration.queries:,} queries"
-        return f"Decider({self.metric!r}, max_wrong={self.max_wrong:g}; {fitted})"
+        return f"Decider({self.metric!r}, max_wrong={self.target.max_wrong:g}; {fitted})"
 
     @property
     def calibration(self) -> Calibration:
         """What was found; its ``summary`` is in sentences."""
-        return self._fitted.calibration
+        return self._learned.calibration
 
     @property
     def label_model(self) -> LabelModel:
         """How neighbours' votes become probabilities of labels."""
-        return self._fitted.labels
+        return self._learned.labels
 
     @property
     def renewals(self) -> int:
-        """How often it was renewed since `fit`."""
-        return self._fitted.renewals
+        """How often it was renewed since it was fitted."""
+        return self._learned.renewals
 
     def fit(
         self,
@@ -216,10 +176,11 @@ class Decider:
         labels: Any,
         truth: Any,
         *,
-        counts: Mapping[Any, int] | None = None,
+        counts: Mapping[Any, Any] | None = None,
         kappa: Any = None,
         novelty: Any = None,
         groups: Any = None,
+        unknown_share: float | None = None,
     ) -> "Decider":
         """Learn from checked queries when an answer may be called a match.
 
@@ -234,30 +195,28 @@ class Decider:
             kappa: Concentration of each query (q), if it is known.
             novelty: p-value of each query (q), if it is known.
             groups: A group for each query (q), for thresholds of their own.
+            unknown_share: The share of unknown queries to expect, if it is another one than among these:
+                queries are then left out at random until it is so.
 
         Returns:
             Itself.
-
-        Raises:
-            DegenerateError: If nothing was found, or there are too few queries.
         """
-        require("scipy", "fit a decider", extra="decisions")
-        near, codes = _read(distances, labels)
-        unit = 1.0
-        if self.metric == "distance":
-            last = np.where(np.isfinite(near), near, -np.inf).max(axis=1)
-            unit = float(np.median(last[np.isfinite(last)])) or 1.0
-        checked = self._read_checked(truth, kappa, novelty, groups, len(near))
-        known = None if counts is None else dict(counts)
-        found = _neighbours(self.metric, near, codes, unit)
-        (rows, _), _ = draw_parts(checked.passing(self._gate), self._rng)
-        model = _fit_labels(found, checked, known, rows)
-        self._checked = checked
-        self._rule = self._calibrated(found, checked, model, unit, known, renewals=0)
+        table = read_table(distances, labels)
+        reading = Reading.of(self.metric, table, counts)
+        found = reading.neighbours_of(table)
+        checked = _read_checked(truth, kappa, novelty, groups, found, reading)
+        if unknown_share is not None:
+            drawn = draw_share(~checked.enrolled, unknown_share, self.target.rng)
+            found, checked = found.some(drawn), checked.some(drawn)
+        notes = _notes(found, checked)
+        model = _fit_labels(found, checked, _fitting_part(checked, self.target))
+        made = self.learned(answer_checked(found, checked, model), model, notes=notes)
+        self._rule = made._rule
+        self._tables = Tables(reading, checked, None if unknown_share is None else drawn.tolist())
         return self
 
     def renew(
-        self, distances: Any, labels: Any, *, counts: Mapping[Any, int] | None = None
+        self, distances: Any, labels: Any, *, counts: Mapping[Any, Any] | None = None
     ) -> "Decider":
         """Make the same promise for the database as it is now.
 
@@ -272,26 +231,25 @@ class Decider:
         Raises:
             InputError: If these are not as many queries as were checked.
         """
-        rule, checked = self._fitted, self._checked
-        assert checked is not None
-        near, codes = _read(distances, labels)
-        if len(near) != len(checked.truth):
+        kept = self._fitted
+        before, checked, drawn = kept.reading, kept.checked, kept.drawn
+        table = read_table(distances, labels)
+        if drawn is not None and len(table) > drawn[-1]:
+            table = table.some(np.array(drawn))
+        if len(table) != len(checked.truth):
             raise InputError(
-                f"{len(near)} queries were searched again, and {len(checked.truth)} were checked; search "
+                f"{len(table)} queries were searched again, and {len(checked.truth)} were checked; search "
                 "these, in the same order.",
                 field="distances",
             )
-        if (counts is None) != (rule.counts is None):
+        if (counts is None) != (before.counts is None):
             raise InputError("give counts to fit and to renew, or to neither.", field="counts")
-        found = _neighbours(self.metric, near, codes, rule.unit)
-        self._rule = self._calibrated(
-            found,
-            checked,
-            rule.labels,
-            rule.unit,
-            None if counts is None else dict(counts),
-            renewals=rule.renewals + 1,
-        )
+        reading = Reading.of(self.metric, table, counts, unit=before.unit)
+        found = reading.neighbours_of(table)
+        checked = replace(checked, enrolled=reading.enrolled(checked.truth, table.names))
+        answers = answer_checked(found, checked, self.label_model)
+        made = self.renewed(answers, notes=_notes(found, checked))
+        self._rule, self._tables = made._rule, Tables(reading, checked, drawn)
         return self
 
     def decide(
@@ -316,59 +274,143 @@ class Decider:
             One verdict a query.
 
         Raises:
-            InputError: If the neighbours are fewer than `fit` had, or what it had of queries is missing.
+            InputError: If the neighbours are fewer than `fit` had, their labels are of another kind, or
+                what it had of queries is missing.
         """
-        rule = self._fitted
-        near, codes = _read(distances, labels)
-        if near.shape[1] < rule.neighbours:
-            raise InputError(
-                f"each query has {near.shape[1]} neighbours at most and {rule.neighbours} were learned "
-                f"from; search {rule.neighbours}, or fit with fewer.",
-                field="distances",
-            )
-        found = _neighbours(self.metric, near, codes, rule.unit, most=rule.neighbours)
-        sure = self._read_kappa(kappa, len(near))
-        assert self._checked is not None
-        had = np.isfinite(self._checked.kappa)
+        reading, checked = self._fitted.reading, self._fitted.checked
+        table = read_table(distances, labels)
+        reading.check(table)
+        found = reading.neighbours_of(table)
+        sure = _read_kappa(kappa, len(table))
+        had = np.isfinite(checked.kappa)
         if (had.all() and np.isinf(sure).any()) or (not had.any() and np.isfinite(sure).any()):
             what = "had a" if had.all() else "had no"
             raise InputError(
                 f"the checked queries {what} kappa, so give it to fit and to decide, or to neither.",
                 field="kappa",
             )
-        return judge(
-            found.votes(rule.counts),
-            found.gaps,
-            found.names,
-            sure,
-            rule.labels,
-            rule.calibration,
-            novelty=novelty,
-            groups=groups,
+        return self.judge(found, sure, novelty=novelty, groups=groups)
+
+    def learned(
+        self,
+        answers: CheckedAnswers,
+        labels: LabelModel,
+        *,
+        contributions: bool = False,
+        notes: tuple[str, ...] = (),
+    ) -> "Decider":
+        """Return a decider with the same target that has learned from how checked queries were answered.
+
+        Args:
+            answers: Of the checked queries.
+            labels: The posterior over labels that they are by.
+            contributions: Whether to measure what each signal adds, which takes most of the time.
+            notes: What to keep in mind about the queries, a sentence each.
+
+        Returns:
+            The other one; this one stays as it is.
+        """
+        require("scipy", "fit a decider", extra="decisions")
+        made = self._calibrated(answers, contributions=contributions)
+        return self._with(Rule(labels, replace(made, notes=(*made.notes, *notes))))
+
+    def renewed(
+        self,
+        answers: CheckedAnswers,
+        labels: LabelModel | None = None,
+        *,
+        notes: tuple[str, ...] = (),
+    ) -> "Decider":
+        """Return a decider that makes the same promise by how the checked queries are answered now.
+
+        Args:
+            answers: Of the same queries in the same order.
+            labels: The posterior over labels that they are by, if it is another one.
+            notes: As for `learned`.
+
+        Returns:
+            The other one; this one stays as it is. What each signal adds is not measured again.
+        """
+        before = self._learned
+        made = self._calibrated(answers, contributions=False)
+        made = replace(
+            made, contributions=before.calibration.contributions, notes=(*made.notes, *notes)
         )
+        return self._with(Rule(labels or before.labels, made, before.renewals + 1))
+
+    def judge(
+        self,
+        found: Neighbours,
+        kappa: Float[np.ndarray, " q"],
+        *,
+        novelty: Any = None,
+        groups: Any = None,
+    ) -> Verdicts:
+        """Say which label each query has and decide, whoever found its neighbours.
+
+        Args:
+            found: Their neighbours.
+            kappa: The queries' concentrations, infinite where none is known.
+            novelty: p-value of each query; needed if the calibration has a gate.
+            groups: The group of each query, if the calibration had groups.
+
+        Returns:
+            One verdict a query.
+        """
+        rule = self._learned
+        return judge(found, kappa, rule.labels, rule.calibration, novelty=novelty, groups=groups)
+
+    def held_out_probability(self, answers: CheckedAnswers) -> Float[np.ndarray, " q"]:
+        """Return the probability of the checked queries that tested it, NaN for the others (q)."""
+        return held_out_probability(
+            self.calibration, answers.signals, novelty=answers.novelty, rng=self.target.rng
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as what JSON can hold; `from_json` restores it exactly."""
+        rule = self._learned
+        return {
+            "format": FORMAT,
+            "metric": self.metric,
+            "target": asdict(self.target),
+            "rule": asdict(rule) | {"calibration": rule.calibration.to_json()},
+            "tables": None if self._tables is None else _tables_to_json(self._tables),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Decider":
+        """Return what `to_json` wrote.
+
+        Args:
+            value: Plain JSON values.
+
+        Returns:
+            An equal decider.
+
+        Raises:
+            InputError: If it is of another version, or a part is missing or of another type.
+        """
+        try:
+            if value["format"] != FORMAT:
+                raise InputError(f"it is of format {value['format']} and not {FORMAT}.")
+            made = cls(value["metric"], **value["target"])
+            rule, tables = value["rule"], value["tables"]
+            parts = {
+                "labels": LabelModel(**rule["labels"]),
+                "calibration": Calibration.from_json(rule["calibration"]),
+            }
+            made._rule = Rule(**rule | parts)
+            made._tables = None if tables is None else _tables_from_json(tables)
+        except (ValueError, KeyError, TypeError) as error:  # an InputError is a ValueError
+            raise InputError(
+                f"a stored decider is damaged or of another version: {error}", field="stored"
+            ) from error
+        return made
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file that `load` reads; the checked queries' neighbours are not in it."""
-        rule, checked = self._fitted, self._checked
-        assert checked is not None
-        plain = {
-            "format": FORMAT,
-            "options": self._options(),
-            "rule": asdict(rule)
-            | {
-                "calibration": rule.calibration.to_json(),
-                "counts": None if rule.counts is None else [*rule.counts.items()],
-            },
-            "checked": {
-                "truth": checked.truth,
-                "kappa": [None if np.isinf(x) else x for x in checked.kappa.tolist()],
-                "novelty": None if checked.novelty is None else checked.novelty.tolist(),
-                "groups": checked.groups,
-            },
-        }
-        text = json.dumps(plain, sort_keys=True, allow_nan=False)
-        whole = {"decider": plain, "sha256": _checksum(text)}
-        write_atomically(path, json.dumps(whole, allow_nan=False) + "\n")
+        text = json.dumps(sealed(self.to_json()), allow_nan=False)
+        write_atomically(path, text + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> "Decider":
@@ -384,37 +426,17 @@ class Decider:
             InputError: If it is no such file, or was changed.
         """
         try:
-            whole = json.loads(Path(path).read_text(encoding="utf-8"))
-            plain = whole["decider"]
-            text = json.dumps(plain, sort_keys=True, allow_nan=False)
-            if plain["format"] != FORMAT or whole["sha256"] != _checksum(text):
-                raise InputError("it was changed, or is of another version.")
-            rule, checked = plain["rule"], plain["checked"]
-            decider = cls(**plain["options"])
-            decider._rule = Rule(
-                **rule
-                | {
-                    "labels": LabelModel(**rule["labels"]),
-                    "calibration": Calibration.from_json(rule["calibration"]),
-                    "counts": None if rule["counts"] is None else dict(rule["counts"]),
-                }
-            )
-            decider._checked = Checked(
-                checked["truth"],
-                np.array([np.inf if x is None else x for x in checked["kappa"]]),
-                None if checked["novelty"] is None else np.array(checked["novelty"]),
-                checked["groups"],
-            )
+            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+            return cls.from_json(unsealed(stored, "it"))
         except FileNotFoundError as error:
             raise InputError(f"there is no {path}.", field="path") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:  # an InputError is a ValueError
+        except (OSError, ValueError, AttributeError) as error:  # an InputError is a ValueError
             raise InputError(
                 f"{path} is no decider that can be used: {error} Fit it again.", field="path"
             ) from error
-        return decider
 
     @property
-    def _fitted(self) -> Rule:
+    def _learned(self) -> Rule:
         if self._rule is None:
             raise InputError(
                 "this decider knows nothing yet; call fit with checked queries, or Decider.load."
@@ -422,157 +444,136 @@ class Decider:
         return self._rule
 
     @property
-    def _gate(self) -> Gate:
-        return Gate(float(self.max_false_alarms))
-
-    @property
-    def _rng(self) -> np.random.Generator:
-        return np.random.default_rng(self.seed)
-
-    def _options(self) -> dict[str, Any]:
-        names = ("metric", "max_wrong", "max_fpir", "confidence", "max_false_alarms", "seed")
-        return {name: getattr(self, name) for name in names}
-
-    def _read_kappa(self, kappa: Any, length: int) -> Float[np.ndarray, " q"]:
-        if kappa is None:
-            return np.full(length, np.inf)
-        return as_scores("kappa", kappa, length=length)
-
-    def _read_checked(
-        self, truth: Any, kappa: Any, novelty: Any, groups: Any, length: int
-    ) -> Checked:
-        names = [None if name in UNKNOWN else name for name in _plain(truth)]
-        if len(names) != length:
+    def _fitted(self) -> Tables:
+        if self._tables is None:
             raise InputError(
-                f"truth has {len(names)} labels for {length} queries; give one each.", field="truth"
+                "this decider was not fitted to tables of distances and labels; call fit with those of "
+                "checked queries, or Decider.load."
             )
-        return Checked(
-            names,
-            self._read_kappa(kappa, length),
-            None if novelty is None else read_novelty(novelty, length),
-            None if groups is None else _plain(groups),
+        return self._tables
+
+    def _with(self, rule: Rule) -> "Decider":
+        made = Decider(self.metric, **asdict(self.target))
+        made._rule = rule
+        return made
+
+    def _calibrated(self, answers: CheckedAnswers, *, contributions: bool) -> Calibration:
+        how = asdict(self.target)
+        del how["seed"]
+        return calibrate(
+            answers.signals,
+            answers.right,
+            enrolled=answers.enrolled,
+            novelty=answers.novelty,
+            groups=answers.groups,
+            contributions=contributions,
+            rng=self.target.rng,
+            **how,
         )
 
-    def _calibrated(
-        self,
-        found: Neighbours,
-        checked: Checked,
-        model: LabelModel,
-        unit: float,
-        counts: Mapping[Any, int] | None,
-        *,
-        renewals: int,
-    ) -> Rule:
-        votes = found.votes(counts)
-        posterior = label_posterior(votes, model)
-        answer = candidate_labels(posterior, votes, found.names)[:, 0]
-        truth = np.empty(len(answer), dtype=object)
-        truth[:] = checked.truth
-        there = set(found.names) if counts is None else {name for name, n in counts.items() if n}
-        enrolled = np.array([name is not None and name in there for name in checked.truth])
-        calibration = calibrate(
-            signals_of(votes, found.gaps, checked.kappa, posterior),
-            enrolled & np.asarray(answer == truth, dtype=bool),
-            enrolled=enrolled,
-            novelty=checked.novelty,
-            groups=checked.groups,
-            max_wrong=self.max_wrong,
-            max_fpir=self.max_fpir,
-            confidence=self.confidence,
-            max_false_alarms=self.max_false_alarms,
-            contributions=False,
-            rng=self._rng,
+
+def _read_kappa(kappa: Any, length: int) -> Float[np.ndarray, " q"]:
+    if kappa is None:
+        return np.full(length, np.inf)
+    values = as_scores("kappa", kappa, length=length)
+    if not (values >= 0).all():
+        raise InputError(f"kappa must not be below 0; got {values.min():g}.", field="kappa")
+    return values
+
+
+def _read_checked(
+    truth: Any, kappa: Any, novelty: Any, groups: Any, found: Neighbours, reading: Reading
+) -> Checked:
+    length = len(found)
+    named = read_names("truth", plain_list(truth))
+    names = [None if name in UNKNOWN else name for name in named]
+    if len(names) != length:
+        raise InputError(
+            f"truth has {len(names)} labels for {length} queries; give one each.", field="truth"
         )
-        return Rule(model, calibration, found.gaps.shape[1], unit, counts, renewals)
+    return Checked(
+        names,
+        reading.enrolled(names, list(found.names)),
+        _read_kappa(kappa, length),
+        None if novelty is None else read_novelty(novelty, length),
+        None if groups is None else plain_list(groups),
+    )
 
 
-def _fit_labels(
-    found: Neighbours,
-    checked: Checked,
-    counts: Mapping[Any, int] | None,
-    rows: Int[np.ndarray, " s"],
-) -> LabelModel:
+def _notes(found: Neighbours, checked: Checked) -> tuple[str, ...]:
+    """Return what to keep in mind about checked queries, a sentence each; refuse the items themselves."""
+    length, notes = len(found), []
+    own = np.array([*checked.truth, None], dtype=object)[:-1, None]
+    names = np.array([*found.names, None], dtype=object)[found.votes.labels]
+    itself = ((found.gaps <= ITSELF) & np.asarray(names == own, dtype=bool)).any(axis=1)
+    met = int((itself & checked.enrolled).sum())
+    if 2 * met > length:
+        raise InputError(
+            f"{met:,} of the {length:,} checked queries have an item of their own label at distance 0: "
+            "they are items of the database, and to find oneself teaches nothing. Give queries that are "
+            "not in it, or leave each one's own item out of its neighbours.",
+            field="distances",
+        )
+    if met:
+        notes.append(
+            f"{met:,} of the queries have an item of their own label at distance 0. If they are items of "
+            "the database, leave these out of their neighbours: nothing follows from finding oneself."
+        )
+    rows = np.concatenate([found.gaps, found.votes.labels], axis=1)
+    if repeated := length - len(np.unique(rows, axis=0)):
+        notes.append(
+            f"{repeated:,} of the queries found just what another one found, so they may be the same; the "
+            "promise takes all of them for independent."
+        )
+    return tuple(notes)
+
+
+def _fitting_part(checked: Checked, target: Target) -> Int[np.ndarray, " s"]:
+    """Return the rows that the calibration will fit its probability to."""
+    through = np.ones(len(checked.truth), dtype=bool)
+    if checked.novelty is not None:
+        gate = Gate(float(target.max_false_alarms))
+        through = np.asarray(gate.outcome(checked.novelty) == "pass")
+    (rows, _), _ = draw_parts(through, target.rng)
+    return rows
+
+
+def _fit_labels(found: Neighbours, checked: Checked, rows: Int[np.ndarray, " s"]) -> LabelModel:
     """Fit the posterior over labels to some of the queries."""
-    votes = found.votes(counts)
+    votes = found.votes
     number = {name: code for code, name in enumerate(found.names)}
     truth = np.array([number.get(checked.truth[row], -1) for row in rows], dtype=np.int64)
-    some = Votes(votes.scores[rows], votes.labels[rows], votes.sizes[rows], votes.unseen)
-    known = truth >= 0
+    some, known = votes.some(rows), truth >= 0
     return fit_label_model(some.some(known), truth[known], some.some(~known))
 
 
-def _neighbours(
-    metric: str,
-    near: Float[np.ndarray, "q k"],
-    labels: np.ndarray,
-    unit: float,
-    *,
-    most: int | None = None,
-) -> Neighbours:
-    """Turn what a database returned into gaps that rise."""
-    there = np.isfinite(near)
-    with np.errstate(invalid="ignore"):
-        gaps = np.where(there, METRICS[metric](np.where(there, near, 0.0) / unit), np.inf)
-    low, high = -TOLERANCE, np.inf if metric == "distance" else 2 + TOLERANCE
-    odd = there & ((gaps < low) | (gaps > high))
-    if odd.any():
-        raise InputError(
-            f"{near[odd][0]:g} is no {metric} of unit vectors. Name the metric that the database "
-            "returned, or take 'distance' for the distances of vectors of any length.",
-            field="distances",
-        )
-    order = np.argsort(gaps, axis=1, kind="stable")[:, :most]
-    codes, names = label_numbers(np.take_along_axis(labels, order, axis=1))
-    return Neighbours(np.maximum(np.take_along_axis(gaps, order, axis=1), 0.0), codes, names)
+def _tables_to_json(tables: Tables) -> dict[str, Any]:
+    reading, checked = tables.reading, tables.checked
+    counts = None if reading.counts is None else [*map(list, reading.counts.items())]
+    return {
+        "reading": asdict(reading) | {"counts": counts},
+        "drawn": tables.drawn,
+        "checked": {
+            "truth": checked.truth,
+            "enrolled": checked.enrolled.tolist(),
+            "kappa": [None if np.isinf(x) else x for x in checked.kappa.tolist()],
+            "novelty": None if checked.novelty is None else checked.novelty.tolist(),
+            "groups": checked.groups,
+        },
+    }
 
 
-def _read(distances: Any, labels: Any) -> tuple[Float[np.ndarray, "q k"], np.ndarray]:
-    """Read what was found as two tables; where there is no number, or it is infinite, is nothing."""
-    near, names = _table(distances, "distances", np.nan), _table(labels, "labels", None)
-    if near.shape != names.shape:
-        raise InputError(
-            f"there are distances of {near.shape} neighbours and labels of {names.shape}; give as many.",
-            field="labels",
-        )
-    try:
-        numbers = near.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError("distances must be numbers.", field="distances") from error
-    there = np.isfinite(numbers)
-    if not numbers.size or not there.any(axis=1).all():
-        raise DegenerateError(
-            "a query has no neighbour; leave it out, nothing can be said about it.",
-            field="distances",
-        )
-    if (there & np.asarray(names == UNKNOWN[1], dtype=bool)).any():
-        raise InputError(
-            f"an item must not have the label {UNKNOWN[1]}, which stands for a query that nothing belongs "
-            "to; use None for an item without a label.",
-            field="labels",
-        )
-    return np.where(there, numbers, np.inf), names
-
-
-def _table(rows: Any, name: str, nothing: Any) -> np.ndarray:
-    """Read rows, which may have different lengths, as one table (q, k)."""
-    if not isinstance(rows, (list, tuple)):
-        array = as_array(rows)
-        if array.ndim != 2:
-            raise InputError(
-                f"{name} must be (queries, neighbours); got shape {array.shape}.", field=name
-            )
-        return array if array.dtype.kind in "iuf" else array.astype(object)
-    lists = [_plain(row) for row in rows]
-    table = np.full((len(lists), max(map(len, lists), default=0)), nothing, dtype=object)
-    for i, row in enumerate(lists):
-        table[i, : len(row)] = row
-    return table
-
-
-def _plain(values: Any) -> list[Any]:
-    """Return a column as a list of Python's own values."""
-    return list(values) if isinstance(values, (list, tuple)) else as_array(values).tolist()
-
-
-def _checksum(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _tables_from_json(value: Mapping[str, Any]) -> Tables:
+    reading, checked = value["reading"], value["checked"]
+    counts = None if reading["counts"] is None else dict(reading["counts"])
+    return Tables(
+        Reading(**reading | {"counts": counts, "kinds": tuple(reading["kinds"])}),
+        Checked(
+            checked["truth"],
+            np.array(checked["enrolled"], dtype=bool),
+            np.array([np.inf if x is None else x for x in checked["kappa"]]),
+            None if checked["novelty"] is None else np.array(checked["novelty"]),
+            checked["groups"],
+        ),
+        value["drawn"],
+    )

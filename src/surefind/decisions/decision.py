@@ -26,6 +26,7 @@ Axes: ``q`` queries, ``s`` signals.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -46,6 +47,18 @@ COMPETING = float(np.log(0.95 / 0.05))
 OF_SIGNAL = (SPLIT, NOT_ENROLLED, UNCLEAR, NOT_ENROLLED, SPLIT, NOT_ENROLLED)
 """The reason that belongs to each signal, in the order of ``Signals.names``."""
 
+IS_UNCLEAR, IS_SPLIT, IS_ABSENT, NO_TARGET = 1, 2, 4, 8
+"""Reasons as numbers that add up."""
+NUMBERED = {
+    UNCLEAR: IS_UNCLEAR,
+    SPLIT: IS_SPLIT,
+    NOT_ENROLLED: IS_ABSENT,
+    TARGET_NOT_REACHED: NO_TARGET,
+}
+BLAMED = np.array([NUMBERED[reason] for reason in OF_SIGNAL])
+TOLD = [tuple(name for name, bit in NUMBERED.items() if bit & number) for number in range(16)]
+"""The reasons that each sum stands for."""
+
 
 @dataclass(frozen=True)
 class ReasonLimits:
@@ -63,6 +76,11 @@ class ReasonLimits:
     low_consensus: float
     low_evidence: float
     typical_parts: tuple[float | None, ...]
+
+    @cached_property
+    def typical(self) -> Float[np.ndarray, " s"]:
+        """`typical_parts`, -inf for a signal that does not count, which is never to blame."""
+        return np.array([-np.inf if part is None else part for part in self.typical_parts])
 
 
 def measure_limits(
@@ -134,7 +152,7 @@ def decide(
     floor: float,
     gate: Gate | None = None,
     novelty: Float[np.ndarray, " q"] | None = None,
-    rivals: Callable[[int], str] | None = None,
+    rivals: Callable[[np.ndarray], list[str]] | None = None,
 ) -> Decisions:
     """Decide each query.
 
@@ -146,7 +164,7 @@ def decide(
         floor: Below it there is no match.
         gate: What may be a match at all; None for everything.
         novelty: p-value of each query, for the gate.
-        rivals: Says what competes for a query, in words; asked where that is a reason.
+        rivals: Says what competes for queries, in words, given their rows; asked where that is a reason.
 
     Returns:
         One decision a query.
@@ -160,10 +178,12 @@ def decide(
     )
     reasons = _reasons(limits, signals, parts, decision, np.isfinite(threshold))
     if rivals is not None:
-        reasons = [
-            tuple(_named(rivals(query)) if reason == SPLIT else reason for reason in found)
-            for query, found in enumerate(reasons)
-        ]
+        rows = [query for query, found in enumerate(reasons) if SPLIT in found]
+        named = rivals(np.array(rows)) if rows else []
+        for query, text in zip(rows, named, strict=True):
+            reasons[query] = tuple(
+                _named(text) if reason == SPLIT else reason for reason in reasons[query]
+            )
     if gate is None or novelty is None:
         return Decisions(probability, decision, reasons)
     decision, reasons = gate.decide(novelty, decision, reasons)
@@ -182,28 +202,16 @@ def _reasons(
     reachable: Bool[np.ndarray, " q"],
 ) -> list[tuple[str, ...]]:
     """Return no reason for a match, at least one for every other answer."""
-    if (decision == "match").all():
+    match = decision == "match"
+    if match.all():
         return [()] * len(decision)
     unclear = signals.log_kappa < limits.low_log_kappa
     competing = signals.consensus <= COMPETING
     split = (signals.consensus < limits.low_consensus) & competing
     absent = (signals.evidence < limits.low_evidence) & ~unclear & ~split
-    found = np.stack([unclear, split, absent], axis=1)
-    # A signal that does not count is never to blame.
-    typical = np.array([-np.inf if part is None else part for part in limits.typical_parts])
-    worst = (typical - parts).argmax(axis=1)
-    names = (UNCLEAR, SPLIT, NOT_ENROLLED)
-    answers: list[tuple[str, ...]] = []
-    for i, answer in enumerate(decision):
-        if answer == "match":
-            answers.append(())
-        elif found[i].any():
-            answers.append(
-                tuple(name for name, holds in zip(names, found[i], strict=True) if holds)
-            )
-        elif answer == "no_match":
-            answers.append((NOT_ENROLLED,))
-        else:
-            reason = OF_SIGNAL[worst[i]] if reachable[i] else TARGET_NOT_REACHED
-            answers.append((NOT_ENROLLED if reason == SPLIT and not competing[i] else reason,))
-    return answers
+    blamed = BLAMED[(limits.typical - parts).argmax(axis=1)]
+    blamed = np.where((blamed == IS_SPLIT) & ~competing, IS_ABSENT, blamed)
+    alone = np.where(decision == "no_match", IS_ABSENT, np.where(reachable, blamed, NO_TARGET))
+    found = IS_UNCLEAR * unclear + IS_SPLIT * split + IS_ABSENT * absent
+    found = np.where(match, 0, np.where(found > 0, found, alone))
+    return [TOLD[number] for number in found.tolist()]

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from surefind.decisions.probability import FOLDS, MatchProbability, choose_strength, fit_probability
 from surefind.decisions.risk import (
@@ -36,7 +36,7 @@ from surefind.decisions.risk import (
     walk_thresholds,
 )
 from surefind.decisions.signals import Signals
-from surefind.errors import InputError
+from surefind.errors import DegenerateError, InputError
 
 FIT_FRACTION = 1 / 3
 """A small fit ranks nearly as well as a large one, while each tested query tightens the bound: with a half
@@ -111,6 +111,47 @@ def fit_split(
     model = fit_probability(signals[some], right[some], strength=strength)
     chance = np.where(through, model(signals), -np.inf)
     return Split(model, strength, fit, held, through, chance, unseen, right, enrolled)
+
+
+def draw_share(
+    unknown: Bool[np.ndarray, " q"], share: float, rng: np.random.Generator
+) -> Int[np.ndarray, " r"]:
+    """Draw as many queries as can be had of which a given share is unknown.
+
+    Dropping queries at random, with probabilities that depend on whether they are unknown and on nothing
+    else, leaves independent draws from the mixture that is expected: what is then promised is promised for
+    that mixture, exactly, if the unknown queries to come are like these.
+
+    Args:
+        unknown: Which queries are.
+        share: The share to expect, from 0 to below 1.
+        rng: Draws them.
+
+    Returns:
+        Their rows, rising.
+
+    Raises:
+        InputError: If the share is none.
+        DegenerateError: If there are no queries of one kind that is expected.
+    """
+    if not 0 <= share < 1:
+        raise InputError(
+            f"unknown_share must lie from 0 to below 1; got {share!r}.", field="unknown_share"
+        )
+    strange, known = np.flatnonzero(unknown), np.flatnonzero(~unknown)
+    if (share and not len(strange)) or not len(known):
+        raise DegenerateError(
+            f"a share of {share:.0%} unknown queries cannot be drawn from {len(strange)} unknown and "
+            f"{len(known)} enrolled ones.",
+            field="unknown_share",
+            hint="Give queries of both kinds.",
+        )
+    total = min(len(known) / (1 - share), len(strange) / share if share else np.inf)
+    drawn = (
+        rng.permutation(rows)[: round(part * total)]
+        for rows, part in ((strange, share), (known, 1 - share))
+    )
+    return np.sort(np.concatenate([*drawn]))
 
 
 def draw_parts(

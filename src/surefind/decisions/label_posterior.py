@@ -88,6 +88,8 @@ CAP = 50.0
 TAIL_SHARE = 0.05
 QUERIES = 128
 """Queries whose neighbours' positions are compared at once."""
+NUMBERS = 2**20
+"""Labels of all queries that are told apart by their numbers; more are numbered anew."""
 WEIGHTINGS = ("cosine", "match")
 
 
@@ -135,24 +137,40 @@ class Votes:
     def __len__(self) -> int:
         return len(self.scores)
 
-    def some(self, which: Bool[np.ndarray, " q"]) -> "Votes":
-        """Return the neighbours of some of the queries."""
+    def some(self, which: np.ndarray) -> "Votes":
+        """Return the neighbours of some of the queries, by a boolean each or by row numbers."""
         return Votes(self.scores[which], self.labels[which], self.sizes[which], self.unseen)
+
+    @cached_property
+    def there(self) -> Bool[np.ndarray, "q k"]:
+        """Which neighbours there are."""
+        return np.asarray(np.isfinite(self.scores))
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether no query has fewer neighbours than others."""
+        return bool(self.there.all())
 
     @cached_property
     def segments(self) -> tuple[Int[np.ndarray, "q k"], Bool[np.ndarray, "q k"]]:
         """Numbers of the labels, distinct between rows, and each label's neighbour of highest score."""
         q, k = self.scores.shape
         # An item without a label is a label of its own, below all others.
-        own = np.where(self.labels < 0, -1 - np.arange(k), self.labels)
-        order, rows = np.lexsort((-self.scores, own), axis=1), np.arange(q)[:, None]
-        ordered = own[rows, order]
-        starts = np.ones((q, k), dtype=bool)
-        starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-        numbers = np.cumsum(starts.ravel()).reshape(q, k) - 1
-        segment, first = np.empty((q, k), dtype=np.int64), np.empty((q, k), dtype=bool)
-        segment[rows, order], first[rows, order] = numbers, starts
-        return segment, first & np.isfinite(self.scores)
+        own = self.labels + k
+        if (self.labels < 0).any():
+            own = np.where(self.labels < 0, np.arange(k), own)
+        width = k + 1 + int(self.labels.max(initial=0))
+        numbers = (own + np.arange(0, q * width, width)[:, None]).ravel()
+        if q * width > NUMBERS:
+            numbers = np.unique(numbers, return_inverse=True)[1]
+        order = (-self.scores).argsort(axis=1, kind="stable")
+        falling = (order + np.arange(0, q * k, k)[:, None]).ravel()[::-1]
+        # A label's number is the place of its best neighbour: of several that are written, the last stays.
+        best = np.empty(int(numbers.max(initial=0)) + 1, dtype=np.int64)
+        best[numbers[falling]] = falling
+        segment = best[numbers].reshape(q, k)
+        first = segment == np.arange(q * k).reshape(q, k)
+        return segment, first if self.complete else first & self.there
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +182,6 @@ class LabelPosterior:
             probable label first; -1 where there are fewer labels. The first column is the answer's.
         probability: P(l | q) of these labels (q, c); 0 where there is none.
         none: P(none | q) (q).
-        rest: Of all other labels, and of items without one (q).
         consensus: Log-odds of the answer against all rivals, none apart (q).
         evidence: Log-odds of the answer against all else, none among it (q).
     """
@@ -172,13 +189,18 @@ class LabelPosterior:
     candidates: np.ndarray
     probability: np.ndarray
     none: np.ndarray
-    rest: np.ndarray
     consensus: np.ndarray
     evidence: np.ndarray
+    _enrolled: np.ndarray = field(repr=False)
     _tail: Callable[[], np.ndarray] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.none)
+
+    @cached_property
+    def rest(self) -> Float[np.ndarray, " q"]:
+        """P of all other labels, and of items without one (q)."""
+        return np.asarray(np.maximum(self._enrolled - self.probability.sum(axis=1), 0))
 
     @cached_property
     def tail(self) -> Float[np.ndarray, " q"]:
@@ -188,8 +210,8 @@ class LabelPosterior:
 
 def label_posterior(votes: Votes, model: LabelModel) -> LabelPosterior:
     """Compute the probabilities of the labels among each query's neighbours, and of none."""
-    density, spare = label_densities(votes, model.temperature)
-    return _posterior(votes, density, spare, model)
+    density = label_densities(votes, model.temperature)
+    return _posterior(votes, density, lambda: _spare(votes), model)
 
 
 def position_posterior(
@@ -222,7 +244,7 @@ def position_posterior(
         live = left.any(1)
         chosen[rows[live], best[live]] = density[rows[live], best[live]]
         left &= ~agree[rows, best]
-    return _posterior(votes, chosen, np.maximum(votes.sizes - seen, 0.0), model)
+    return _posterior(votes, chosen, lambda: np.maximum(votes.sizes - seen, 0.0), model)
 
 
 def place_shares(
@@ -293,21 +315,20 @@ def place_losses(
     return np.asarray(np.minimum(nats, MOST_SURPRISE))
 
 
-def label_densities(
-    votes: Votes, temperature: float
-) -> tuple[Float[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
-    """Return s_l in the column of each label's best neighbour, and its unseen items.
-
-    Returns:
-        s_l, -inf in every other column; and n_l less the items seen, 0 there.
-    """
+def label_densities(votes: Votes, temperature: float) -> Float[np.ndarray, "q k"]:
+    """Return s_l in the column of each label's best neighbour, -inf in every other column."""
     segment, first = votes.segments
     weight, top = _weights(votes.scores, temperature)
     mass = np.bincount(segment.ravel(), weights=weight.ravel())[segment]
-    seen = np.bincount(segment.ravel(), weights=np.isfinite(votes.scores).ravel())[segment]
     with np.errstate(divide="ignore"):
-        density = np.where(first, np.log(mass / votes.sizes) + top, -np.inf)
-    return density, np.where(first, np.maximum(votes.sizes - seen, 0.0), 0.0)
+        return np.where(first, np.log(mass / votes.sizes) + top, -np.inf)
+
+
+def _spare(votes: Votes) -> Float[np.ndarray, "q k"]:
+    """Return n_l less the items seen in the column of each label's best neighbour, 0 elsewhere."""
+    segment, first = votes.segments
+    seen = np.bincount(segment.ravel(), weights=votes.there.ravel())[segment]
+    return np.where(first, np.maximum(votes.sizes - seen, 0.0), 0.0)
 
 
 def fit_label_model(
@@ -336,7 +357,7 @@ def fit_label_model(
     else:
         (temperature, sharpness), nats = (USUAL[0] * scale, USUAL[1]), None
     inside, outside = (
-        np.where(votes.labels >= 0, label_densities(votes, temperature)[0], -np.inf).max(1)
+        np.where(votes.labels >= 0, label_densities(votes, temperature), -np.inf).max(1)
         for votes in (enrolled, unknown)
     )
     level, slope = _fit_none(inside[np.isfinite(inside)], outside[np.isfinite(outside)])
@@ -361,12 +382,16 @@ def label_numbers(labels: np.ndarray) -> tuple[Int[np.ndarray, "..."], list[Any]
     Returns:
         The numbers, and the labels that these stand for.
     """
-    listed = labels.ravel().tolist()
+    numbers, names = listed_numbers(labels.ravel().tolist())
+    return numbers.reshape(labels.shape), names
+
+
+def listed_numbers(listed: list[Any]) -> tuple[Int[np.ndarray, " n"], list[Any]]:
+    """Number the labels of a list, as `label_numbers` does."""
     names = [name for name in dict.fromkeys(listed) if name is not None]
     code: dict[Any, int] = {name: number for number, name in enumerate(names)}
     code[None] = -1
-    numbers = np.fromiter(map(code.__getitem__, listed), np.int64, len(listed))
-    return numbers.reshape(labels.shape), names
+    return np.fromiter(map(code.__getitem__, listed), np.int64, len(listed)), names
 
 
 def sigmoid(logit: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
@@ -379,59 +404,63 @@ def _weights(
 ) -> tuple[Float[np.ndarray, "q k"], Float[np.ndarray, "q 1"]]:
     """Return exp(m/T - top) and the top of each row."""
     scaled = scores / temperature
-    top = scaled.max(axis=1, keepdims=True)
-    top = np.where(np.isfinite(top), top, 0.0)
+    top = _or_zero(scaled.max(axis=1, keepdims=True))
     return np.exp(scaled - top), top
+
+
+def _or_zero(values: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
+    """Return values with 0 where they are infinite, which they seldom are."""
+    finite = np.isfinite(values)
+    return values if finite.all() else np.where(finite, values, 0.0)
 
 
 def _posterior(
     votes: Votes,
     density: Float[np.ndarray, "q k"],
-    spare: Float[np.ndarray, "q k"],
+    spare: Callable[[], Float[np.ndarray, "q k"]],
     model: LabelModel,
 ) -> LabelPosterior:
     q, k = density.shape
-    rows, count = np.arange(q)[:, None], min(CANDIDATES, k)
-    answerable = np.where(votes.labels >= 0, density, -np.inf)
-    order = np.argsort(-answerable, axis=1, kind="stable")[:, :count]
-    likely = answerable[rows, order]
-    found = np.isfinite(likely)
-    best = np.where(found[:, 0], likely[:, 0], -np.inf)
-    top = density.max(axis=1, keepdims=True)
-    safe_top = np.where(np.isfinite(top), top, 0.0)
-    shares = np.exp(model.sharpness * (density - safe_top))
+    starts = np.arange(0, q * k, k)[:, None]
+    labelled = votes.labels >= 0
+    answerable = density if labelled.all() else np.where(labelled, density, -np.inf)
+    order = (-answerable).argsort(axis=1, kind="stable")[:, :CANDIDATES]
+    places = order + starts
+    likely = answerable.take(places)
+    found, best = np.isfinite(likely), likely[:, 0]
+    shares = np.exp(model.sharpness * (density - _or_zero(density.max(axis=1, keepdims=True))))
     total = shares.sum(axis=1)
     safe_total = np.maximum(total, 1e-300)
-    enrolled = sigmoid(model.none_slope * (best - model.none_level))
-    given = np.where(found, shares[rows, order], 0.0)
+    leaning = np.tanh(model.none_slope * (best - model.none_level) / 2)
+    enrolled, none = (1 + leaning) / 2, (1 - leaning) / 2  # the sigmoid of both signs
+    given = np.where(found, shares.take(places), 0.0)
     probability = enrolled[:, None] * given / safe_total[:, None]
-    none = sigmoid(model.none_slope * (model.none_level - best))
     own = probability[:, 0]
     others = none + enrolled * (total - given[:, 0]) / safe_total
-    answer = _Answer(order[:, 0], found[:, 0], density[rows[:, 0], order[:, 0]])
+    answer = _Answer(places[:, 0], found[:, 0], density.take(places[:, 0]))
     return LabelPosterior(
         candidates=np.where(found, order, -1),
         probability=probability,
         none=none,
-        rest=np.maximum(enrolled - probability.sum(axis=1), 0),
         consensus=_consensus(votes, density, model, answer),
         evidence=_capped(np.log(np.maximum(own, 1e-300) / np.maximum(others, 1e-300))),
+        _enrolled=enrolled,
         _tail=partial(_tail, votes, density, spare, model, answer),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """The column of each query's answer, whether there is one, and its log density."""
+    """The place of each query's answer in a matrix (q, k), whether there is one, and its log density."""
 
-    column: np.ndarray
+    place: np.ndarray
     found: np.ndarray
     density: np.ndarray
 
     @cached_property
     def own(self) -> np.ndarray:
         """The log density, 0 without an answer (q)."""
-        return np.where(self.found, self.density, 0.0)
+        return self.density if self.found.all() else np.where(self.found, self.density, 0.0)
 
 
 def _capped(odds: Float[np.ndarray, " q"]) -> Float[np.ndarray, " q"]:
@@ -440,12 +469,12 @@ def _capped(odds: Float[np.ndarray, " q"]) -> Float[np.ndarray, " q"]:
 
 def _safe_exp(logarithm: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
     # Seen from the answer's density, nothing overflows that could matter.
-    return np.asarray(np.exp(np.minimum(np.maximum(logarithm, -700), 700)))
+    return np.asarray(np.exp(np.minimum(logarithm, 700)))
 
 
 def _rivals(density: Float[np.ndarray, "q k"], answer: _Answer) -> Float[np.ndarray, "q k"]:
     rivals = density.copy()
-    rivals[np.arange(len(density)), answer.column] = -np.inf
+    rivals.ravel()[answer.place] = -np.inf
     return rivals
 
 
@@ -453,15 +482,16 @@ def _odds(
     rivals: Float[np.ndarray, "q k"], own: Float[np.ndarray, " q"], model: LabelModel
 ) -> Float[np.ndarray, " q"]:
     """Return the odds of all rivals against the answer."""
-    odds = _safe_exp(model.sharpness * (rivals - own[:, None]))
-    return np.asarray(np.where(np.isfinite(rivals), odds, 0.0).sum(axis=1))
+    return np.asarray(_safe_exp(model.sharpness * (rivals - own[:, None])).sum(axis=1))
 
 
 def _beyond(votes: Votes, model: LabelModel) -> Float[np.ndarray, " q"]:
     """Return m_K / T, the most that an unseen item can have; -inf if there is none."""
     if not votes.unseen:
         return np.full(len(votes), -np.inf)
-    last = np.where(np.isfinite(votes.scores), votes.scores, np.inf).min(axis=1)
+    if votes.complete:
+        return np.asarray(votes.scores.min(axis=1) / model.temperature)
+    last = np.where(votes.there, votes.scores, np.inf).min(axis=1)
     return np.asarray(np.where(np.isfinite(last), last, -np.inf) / model.temperature)
 
 
@@ -473,26 +503,27 @@ def _consensus(
     if votes.unseen:
         # One unseen item as near as the last neighbour, of a label as large as the answer's: where there is
         # no rival, the answer is no certainty.
-        size = np.log(votes.sizes[np.arange(len(density)), answer.column])
+        size = np.log(votes.sizes.take(answer.place))
         odds = odds + _safe_exp(model.sharpness * (_beyond(votes, model) - size - answer.own))
-    return np.where(answer.found, _capped(-np.log(np.maximum(odds, 1e-300))), -CAP)
+    against = _capped(-np.log(np.maximum(odds, 1e-300)))
+    return against if answer.found.all() else np.where(answer.found, against, -CAP)
 
 
 def _tail(
     votes: Votes,
     density: Float[np.ndarray, "q k"],
-    spare: Float[np.ndarray, "q k"],
+    spare: Callable[[], Float[np.ndarray, "q k"]],
     model: LabelModel,
     answer: _Answer,
 ) -> Float[np.ndarray, " q"]:
     """Return how far unseen items could move the answer."""
-    rows, own, beyond = np.arange(len(density)), answer.own, _beyond(votes, model)
+    own, beyond = answer.own, _beyond(votes, model)
     rivals = _rivals(density, answer)
     one_more = _safe_exp(model.sharpness * (beyond - own)) * bool(votes.unseen)
     with np.errstate(divide="ignore"):
-        raised = np.logaddexp(density, np.log(spare / votes.sizes) + beyond[:, None])
+        raised = np.logaddexp(density, np.log(spare() / votes.sizes) + beyond[:, None])
     raised = np.where(np.isfinite(density), raised, -np.inf)
-    best = np.where(answer.found, raised[rows, answer.column], 0.0)
+    best = np.where(answer.found, raised.take(answer.place), 0.0)
     # Highest: all unseen items are the answer's; lowest: all are its rivals', or new labels.
     others = np.where(np.isfinite(rivals), raised, -np.inf)
     worst = _odds(others, own, model) + votes.unseen * one_more
@@ -508,7 +539,7 @@ def _fit_sharpness(
     """Return c of least log loss at a temperature, and that loss."""
     from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
 
-    density, _ = label_densities(votes, temperature)
+    density = label_densities(votes, temperature)
 
     def loss(log_sharpness: float) -> float:
         nats = _losses(votes, truth, density, float(np.exp(log_sharpness))).mean()
@@ -525,7 +556,7 @@ def label_losses(
     votes: Votes, truth: Int[np.ndarray, " n"], model: LabelModel
 ) -> Float[np.ndarray, " n"]:
     """Return -log P(true label | q, not none), at most `MOST_SURPRISE` each."""
-    density, _ = label_densities(votes, model.temperature)
+    density = label_densities(votes, model.temperature)
     return _losses(votes, truth, density, model.sharpness)
 
 

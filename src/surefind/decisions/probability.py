@@ -187,11 +187,12 @@ class MatchProbability:
 
     def parts(self, signals: Signals) -> Float[np.ndarray, "q s"]:
         """Return what each signal adds to the log-odds."""
-        columns = signals.oriented().T
-        scores = [scale(column) for column, scale in zip(columns, self.scales, strict=True)]
+        scores = signals.rows()
+        for column, scale in zip(scores, self.scales, strict=True):
+            column[:] = scale(column)
         # Sums in a fixed order: a query's value must not depend on its batch, because it may lie exactly on
         # a threshold.
-        return np.ascontiguousarray(_in_order(self._weights * _shapes(np.stack(scores))).T)
+        return np.ascontiguousarray(_in_order(self._weights * _shapes(scores)).T)
 
     def probability(self, parts: Float[np.ndarray, "q s"]) -> Float[np.ndarray, " q"]:
         """Return the probability that each answer is right, by what each signal adds."""
@@ -315,7 +316,7 @@ def _shapes(score: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "..."]:
     """Return the functions that weights multiply, first the score itself, then a ramp between all edges."""
     shapes = np.empty((len(EDGES), *score.shape))
     shapes[0] = score
-    low, width = (x.reshape(-1, *[1] * score.ndim) for x in RAMPS)
+    low, width = (x.reshape(-1, *(1,) * score.ndim) for x in RAMPS)
     ramps = np.divide(score - low, width, out=shapes[1:])
     np.minimum(np.maximum(ramps, 0, out=ramps), 1, out=ramps)
     return shapes

@@ -84,13 +84,14 @@ class Signals:
     def _right(self) -> bool:
         """Return whether all are as they should be; where not, each is looked at, to say which is not."""
         columns = [getattr(self, name) for name in self.names]
-        alike = {(type(x), x.dtype, x.shape) for x in columns if isinstance(x, np.ndarray)}
-        usual = len(alike) == 1 and all(isinstance(x, np.ndarray) for x in columns)
-        return usual and (
-            columns[0].dtype == np.float64
-            and columns[0].ndim == 1
-            and columns[0].size > 0
-            and bool(np.isfinite(columns).all())
+        if not all(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in columns):
+            return False
+        shape = columns[0].shape
+        return (
+            len(shape) == 1
+            and shape[0] > 0
+            and all(x.shape == shape for x in columns)
+            and bool(np.isfinite(np.concatenate(columns)).all())
         )
 
     def __len__(self) -> int:
@@ -106,6 +107,11 @@ class Signals:
     def oriented(self) -> Float[np.ndarray, "q s"]:
         """Return the signals as columns, signed so that larger is better."""
         return np.asarray(self.matrix() * SIGNS)
+
+    def rows(self) -> Float[np.ndarray, "s q"]:
+        """Return the same as rows, which are quicker to go through."""
+        columns = [getattr(self, name) for name in self.names]
+        return np.asarray(np.concatenate(columns).reshape(len(columns), -1) * SIGNS[:, None])
 
 
 SIGNS = np.array(Signals.signs)
@@ -139,29 +145,46 @@ def neighbour_signals(
             f"distances and labels must both be (q, k) with one row for each of the "
             f"{len(concentration)} queries; got {near.shape} and {names.shape}."
         )
-    if not near.shape[1] or not np.isfinite(near[:, 0]).all():
-        raise InputError(
-            "a query has no neighbour: search a gallery that holds at least one item.",
-            field="distances",
-        )
     # Also false for NaN, which is neither above nor below anything. ∞ - ∞ is never formed.
     if not ((near >= 0).all() and (near[:, 1:] >= near[:, :-1]).all()):
         raise InputError(
             "distances must be numbers from 0 up, the nearest first in each row.", field="distances"
         )
-    there = np.isfinite(near)
-    answered = posterior.candidates[:, :1] >= 0
-    column = np.maximum(posterior.candidates[:, :1], 0)
-    rows = np.arange(len(near))[:, None]
-    own = np.where(answered[:, 0], near[rows, column][:, 0], near[:, 0])
-    other = np.asarray(names != names[rows, column], dtype=bool) & there
-    rival = np.where(other, near, np.inf).min(axis=1)
-    dense, (low, high) = there[:, :DENSE], KAPPA_RANGE
+    return measured_signals(concentration, near, names, posterior)
+
+
+def measured_signals(
+    kappa: Float[np.ndarray, " q"],
+    distances: Float[np.ndarray, "q k"],
+    labels: np.ndarray,
+    posterior: LabelPosterior,
+) -> Signals:
+    """Compute the signals as `neighbour_signals` does, from what is known to be in order."""
+    there, (low, high) = np.isfinite(distances), KAPPA_RANGE
+    complete = bool(there.all())
+    if not distances.shape[1] or not (complete or there[:, 0].all()):
+        raise InputError(
+            "a query has no neighbour: search a gallery that holds at least one item.",
+            field="distances",
+        )
+    columns = posterior.candidates[:, 0]
+    answered = columns >= 0
+    places = np.arange(0, distances.size, distances.shape[1]) + np.maximum(columns, 0)
+    own = distances.take(places)
+    other = labels != labels.take(places)[:, None]
+    near, dense = distances[:, :DENSE], there[:, :DENSE]
+    if not complete:
+        other &= there
+        near = np.where(dense, near, 0)
+    margin = np.minimum(np.where(other, distances, np.inf).min(axis=1) - own, MARGIN_CAP)
+    if not answered.all():
+        own = np.where(answered, own, distances[:, 0])
+        margin = np.where(answered, margin, 0.0)
     return Signals(
         consensus=posterior.consensus,
         evidence=posterior.evidence,
-        log_kappa=np.log(np.minimum(np.maximum(concentration, low), high)),
+        log_kappa=np.log(np.minimum(np.maximum(kappa, low), high)),
         distance=own,
-        margin=np.where(answered[:, 0], np.minimum(rival - own, MARGIN_CAP), 0.0),
-        density=np.where(dense, near[:, :DENSE], 0).sum(axis=1) / dense.sum(axis=1),
+        margin=margin,
+        density=near.sum(axis=1) / dense.sum(axis=1),
     )

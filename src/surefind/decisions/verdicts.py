@@ -1,6 +1,6 @@
 """What is said about queries from their neighbours: labels, probabilities and, calibrated, decisions.
 
-The one way from neighbours to a verdict, for a gallery as for `surefind.Decider`:
+The one way from neighbours to a verdict, wherever they were found:
 
     votes → posterior over labels → signals → probability that the answer is right → decision and reasons
 
@@ -12,14 +12,89 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.label_posterior import LabelModel, LabelPosterior, Votes, label_posterior
-from surefind.decisions.signals import KAPPA_RANGE, Signals, neighbour_signals
+from surefind.decisions.signals import Signals, measured_signals
 
 SHOWN = 2
 """Labels that a split names."""
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """The neighbours of some queries, wherever they were found.
+
+    Attributes:
+        votes: Their scores and labels.
+        gaps: 1 - cosine of these, rising (q, k); infinite where there is none.
+        names: The labels that the votes number.
+    """
+
+    votes: Votes
+    gaps: np.ndarray
+    names: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.votes)
+
+    def some(self, rows: Int[np.ndarray, " r"]) -> "Neighbours":
+        """Return the neighbours of some of the queries."""
+        return Neighbours(self.votes.some(rows), self.gaps[rows], self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """Queries whose true label is known, as far as judging them goes.
+
+    Attributes:
+        truth: Their labels (q), None where no label is right.
+        enrolled: Which of these a neighbour could have (q).
+        kappa: Their concentrations (q), infinite where none is known.
+        novelty: Their p-values (q), or None.
+        groups: Their groups, or None.
+    """
+
+    truth: Sequence[Any]
+    enrolled: np.ndarray
+    kappa: np.ndarray
+    novelty: np.ndarray | None
+    groups: Sequence[Any] | None
+
+    def some(self, rows: Int[np.ndarray, " r"]) -> "Checked":
+        """Return some of them."""
+        return Checked(
+            [self.truth[row] for row in rows],
+            self.enrolled[rows],
+            self.kappa[rows],
+            None if self.novelty is None else self.novelty[rows],
+            None if self.groups is None else [self.groups[row] for row in rows],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedAnswers:
+    """How checked queries were answered: all that a promise is made of.
+
+    Attributes:
+        signals: Theirs.
+        answer: The most probable label of each (q).
+        right: Whether it is the query's (q).
+        enrolled: Whether the query's label could be found at all (q).
+        novelty: Their p-values (q), or None.
+        groups: Their groups, or None.
+    """
+
+    signals: Signals
+    answer: np.ndarray
+    right: np.ndarray
+    enrolled: np.ndarray
+    novelty: np.ndarray | None
+    groups: Sequence[Any] | None
+
+    def __len__(self) -> int:
+        return len(self.signals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +126,7 @@ class Verdicts:
 
 
 def judge(
-    votes: Votes,
-    gaps: Float[np.ndarray, "q k"],
-    names: Sequence[Any],
+    found: Neighbours,
     kappa: Float[np.ndarray, " q"],
     model: LabelModel,
     calibration: Calibration | None,
@@ -64,9 +137,7 @@ def judge(
     """Say which labels queries have and, with a calibration, decide about them.
 
     Args:
-        votes: Their neighbours.
-        gaps: 1 - cosine of these, rising; infinite where there is none.
-        names: The labels that the votes number.
+        found: Their neighbours.
         kappa: The queries' concentrations, infinite where none is known.
         model: The posterior over labels.
         calibration: When an answer is a match; None to decide nothing.
@@ -76,39 +147,59 @@ def judge(
     Returns:
         One verdict a query.
     """
-    posterior = label_posterior(votes, model)
-    called = candidate_labels(posterior, votes, names)
+    posterior = label_posterior(found.votes, model)
+    called = candidate_labels(posterior, found)
     known = Verdicts(called[:, 0], called, posterior.probability, posterior.none)
     if calibration is None:
         return known
-    signals = signals_of(votes, gaps, kappa, posterior)
+    signals = signals_of(found, kappa, posterior)
 
-    def rivals(query: int) -> str:
+    def rivals(rows: Int[np.ndarray, " r"]) -> list[str]:
         # Among the labels: how many are enrolled is another question than which of them it is.
-        among = posterior.probability[query] / max(1 - float(posterior.none[query]), 1e-300)
-        listed = zip(among[:SHOWN].tolist(), called[query, :SHOWN], strict=True)
-        return ", ".join(f"{p:.2f} {name}" for p, name in listed if p)
+        some = np.maximum(1 - posterior.none[rows], 1e-300)[:, None]
+        among = (posterior.probability[rows, :SHOWN] / some).tolist()
+        listed = zip(among, called[rows, :SHOWN].tolist(), strict=True)
+        return [
+            ", ".join([f"{p:.2f} {name}" for p, name in zip(*row, strict=True) if p])
+            for row in listed
+        ]
 
-    found = calibration.decide(signals, groups, novelty=novelty, rivals=rivals)
+    decided = calibration.decide(signals, groups, novelty=novelty, rivals=rivals)
     nameless = posterior.candidates[:, 0] < 0
-    return Verdicts(**vars(known) | vars(found.without(nameless) if nameless.any() else found))
+    return Verdicts(**vars(known) | vars(decided.without(nameless) if nameless.any() else decided))
 
 
-def candidate_labels(posterior: LabelPosterior, votes: Votes, names: Sequence[Any]) -> np.ndarray:
+def answer_checked(found: Neighbours, queries: Checked, model: LabelModel) -> CheckedAnswers:
+    """Answer queries whose label is known, and say which answers are right."""
+    posterior = label_posterior(found.votes, model)
+    answer = candidate_labels(posterior, found)[:, 0]
+    truth = np.empty(len(answer), dtype=object)
+    truth[:] = queries.truth
+    return CheckedAnswers(
+        signals_of(found, queries.kappa, posterior),
+        answer,
+        queries.enrolled & np.asarray(answer == truth, dtype=bool),
+        queries.enrolled,
+        queries.novelty,
+        queries.groups,
+    )
+
+
+def candidate_labels(posterior: LabelPosterior, found: Neighbours) -> np.ndarray:
     """Return the candidates' labels as objects (q, c); None where there are fewer."""
-    called = np.empty(len(names) + 1, dtype=object)
-    called[:-1] = names
-    there = posterior.candidates >= 0
-    numbers = np.take_along_axis(votes.labels, np.maximum(posterior.candidates, 0), axis=1)
-    return np.asarray(called[np.where(there, numbers, -1)])
+    called = np.empty(len(found.names) + 1, dtype=object)
+    called[:-1] = found.names
+    columns = posterior.candidates
+    there = columns >= 0
+    numbers = found.votes.labels[np.arange(len(columns))[:, None], columns]
+    return np.asarray(called[numbers if there.all() else np.where(there, numbers, -1)])
 
 
 def signals_of(
-    votes: Votes,
-    gaps: Float[np.ndarray, "q k"],
-    kappa: Float[np.ndarray, " q"],
-    posterior: LabelPosterior,
+    found: Neighbours, kappa: Float[np.ndarray, " q"], posterior: LabelPosterior
 ) -> Signals:
     """Compute each query's signals: distances are those of the unit vectors."""
-    distances = np.where(np.isfinite(votes.scores), np.sqrt(2 * gaps), np.inf)
-    return neighbour_signals(np.maximum(kappa, KAPPA_RANGE[0]), distances, votes.labels, posterior)
+    votes, distances = found.votes, np.sqrt(2 * found.gaps)
+    if not votes.complete:
+        distances = np.where(votes.there, distances, np.inf)
+    return measured_signals(kappa, distances, votes.labels, posterior)

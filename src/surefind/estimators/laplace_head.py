@@ -12,10 +12,9 @@ Training is no default: on frozen ImageNet features of CUB200 (split as there) r
 linear layer forgets what the large model knew of other classes. On the classes of the fit it brought no
 clear gain either (0.671; trained 0.632 … 0.681).
 
-Policy: ``y`` has a label per row (whole numbers, texts, booleans), or a position (n, 2) in the units of the
-two radii, or is a `PairList`. A label that is no whole number is refused: a regression target as a class
-would make almost every pair negative. Classes with one example have no positive pair but count as negatives
-of the others. A zero row has no direction: `fit` leaves it out with a warning, and `embed` returns κ = 0.
+Policy: ``y`` has a label per row (`surefind.arrays`), or a position (n, 2) in the units of the two radii,
+or is a `PairList`. Classes with one example have no positive pair but count as negatives of the others. A
+zero row has no direction: `fit` leaves it out with a warning, and `embed` returns κ = 0.
 
 ``metric="whitened"`` starts from `surefind.estimators.whitening` instead of the identity: centring, in the
 bias, and within-class whitening, learnt from positive pairs in closed form. The identity is the default: it
@@ -45,6 +44,7 @@ from sklearn.utils import check_random_state  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor
 
+from surefind.arrays import complete_labels
 from surefind.curvature.dataset import check_informative
 from surefind.curvature.outputs import DISTANCES
 from surefind.curvature.pair_scan import scan_pairs
@@ -419,12 +419,7 @@ def relation_of_targets(
         return Positions(torch.from_numpy(y.astype(np.float64)), positive_radius, negative_radius)
     if y.ndim != 1:
         raise InputError(f"y must be one label per row, (n,), or positions (n, 2); got {y.shape}.")
-    if y.dtype.kind == "f" and not bool((np.isfinite(y) & (y == np.round(y))).all()):
-        raise InputError(
-            "y holds fractions, NaN or infinity where labels are expected: whole numbers or texts. "
-            "Positions must be (n, 2)."
-        )
-    return as_relation(y)
+    return as_relation(complete_labels("y", y))
 
 
 def without_zero_rows(vectors: Vectors, relation: Relation) -> tuple[Vectors, Relation]:

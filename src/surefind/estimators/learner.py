@@ -9,6 +9,7 @@ pickle in it, and opening it runs no code that it brings.
 """
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass, replace
 from functools import partial
@@ -18,12 +19,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from surefind.curvature.dataset import check_informative
 from surefind.data.dataset import Dataset
 from surefind.data.feature_views import FeatureViews
 from surefind.data.inputs import InputSpec
 from surefind.data.preprocessing import Preprocessing
+from surefind.data.torch_data import as_dataset, is_torch_data
 from surefind.embeddings import Embeddings
 from surefind.errors import Hint, InputError
 from surefind.learning.distributed import world
@@ -35,17 +38,20 @@ from surefind.learning.freezing import (
     check_features,
     started,
 )
-from surefind.learning.inference import batches
+from surefind.learning.inference import batches, like_network
 from surefind.learning.methods import METHODS
 from surefind.learning.methods.contract import Embedder, Method, unprefixed
+from surefind.learning.methods.deterministic import Deterministic
 from surefind.learning.novelty_pass import Novelty, NoveltyGuard, fit_frozen_novelty, fit_novelty
 from surefind.learning.session import Report, TrainingSession
 from surefind.learning.train import Epoch, Optimizer, Progress, TrainConfig
 from surefind.models.architecture import build, describe
 from surefind.models.checkpoint import load_state, load_tensors, save_tensors
 from surefind.models.encoder import Encoder
+from surefind.models.splitting import EXAMPLES, Split, joined, run_module, split_module
+from surefind.novelty.statistics import StageWatch
 from surefind.pairs.objectives import MARGIN, Contrastive, ContrastiveLoss, Objective
-from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS
+from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, as_relation
 from surefind.validation import check_choice, check_int, check_positive
 
 FORMAT = 4
@@ -53,6 +59,8 @@ FILE = "model.safetensors"
 FEATURES = "features"
 """Folder of features in that of the checkpoints."""
 DEFAULT_NOVELTY = Novelty()
+COUNTED_POSITIONS = 10_000
+"""Examples with positions whose pairs are counted before a training, which takes about a second."""
 SETTINGS = ("epochs", "seed", "batch_size", "margin")
 """Arguments that are saved with the model beside encoder, method and preprocessing."""
 
@@ -61,7 +69,8 @@ class MetricLearner:
     """Learn embeddings that say how sure they are.
 
     Args:
-        encoder: Backbone and head; stays as it is.
+        encoder: Backbone and head; stays as it is. Or a trained module of your own, from inputs to outputs
+            (n, z): `fit` finds its last linear layer (`surefind.models.splitting`).
         method: A name ("deterministic", "laplace-posthoc", "laplace-online", "mc-dropout",
             "deep-ensemble", "pfe", "hib") or a method with its options, such as
             ``surefind.learning.methods.LaplaceOnline(memory=1e-3)``.
@@ -86,6 +95,7 @@ class MetricLearner:
             views there are, and where features are kept.
 
     Attributes:
+        split_: Where a module was split; None if an encoder was given.
         embedder_: The fitted method.
         novelty_: What novelty came to; None without, or with fewer than 20 examples.
         input_spec_: What inputs it takes, determined from the training data and saved with the model.
@@ -94,7 +104,7 @@ class MetricLearner:
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: nn.Module,
         *,
         method: str | Method = "laplace-online",
         epochs: int = 20,
@@ -112,7 +122,9 @@ class MetricLearner:
         novelty: Novelty | None = DEFAULT_NOVELTY,
         freeze_backbone: bool | Freezing = False,
     ) -> None:
-        self.encoder = encoder
+        # A module becomes an encoder in `fit`, which has inputs to run it on.
+        self.encoder: Any = encoder
+        self.split_: Split | None = None
         self.method = method
         self.epochs = epochs
         self.seed = seed
@@ -131,16 +143,17 @@ class MetricLearner:
 
     def fit(
         self,
-        dataset: Dataset,
+        dataset: Any,
         *,
-        held_out: Dataset | None = None,
+        held_out: Any = None,
         folder: str | Path | None = None,
         report: Report = lambda _stage, _progress: None,
     ) -> "MetricLearner":
         """Learn from a data set.
 
         Args:
-            dataset: Images or features with labels or positions.
+            dataset: Images or features with labels or positions: a `Dataset`, or a map-style data set or
+                loader of PyTorch, which is read into memory (`surefind.data.torch_data`).
             held_out: Known examples that are not in it, for the p-values of novelty. None takes the
                 training data themselves, cross-fitted (`surefind.novelty.model`): good enough for frozen
                 networks, while a network that was trained on them may flag new ones too often.
@@ -152,12 +165,12 @@ class MetricLearner:
             The learner itself.
 
         Raises:
-            InputError: If there is nothing to learn from.
+            InputError: If there is nothing to learn from, or the network does not take the data.
         """
-        _check_dataset("dataset", dataset)
+        dataset = as_dataset("dataset", dataset)
         if held_out is not None:
             # Before the training and not after it.
-            _check_dataset("held_out", held_out)
+            held_out = as_dataset("held_out", held_out)
             spec = InputSpec.of(dataset.inputs, self.preprocessing)
             held_out.read(slice(1), preprocessing=spec)
         check_int("epochs", self.epochs, least=0)
@@ -188,6 +201,7 @@ class MetricLearner:
             "radii": list(self.radii),
             "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
         }
+        self.check(dataset)
         where = None if folder is None else Path(folder)
         run = TrainingSession(config, objective, margin, where, report, settings)
         self.input_spec_: InputSpec = InputSpec.of(dataset.inputs, self.preprocessing)
@@ -198,9 +212,28 @@ class MetricLearner:
         self.fit_novelty(dataset, held_out=held_out, folder=folder, report=report)
         return self
 
+    def check(self, dataset: Any) -> None:
+        """Refuse data that nothing could be learnt from, before anything long; `fit` does so first.
+
+        Args:
+            dataset: As for `fit`.
+
+        Raises:
+            InputError: If the network does not take the data, or novelty names stages that it has not; as a
+                `DegenerateError`, if no two examples are the same, or none are different.
+        """
+        dataset = as_dataset("dataset", dataset)
+        learns = self.epochs or not isinstance(_method(self.method), Deterministic)
+        # Pairs of positions are counted one by one: of many, the pass over all pairs will tell.
+        if learns and (dataset.labels is not None or len(dataset) <= COUNTED_POSITIONS):
+            near, far = self.radii
+            relation = dataset.relation(positive_radius=near, negative_radius=far)
+            check_informative(as_relation(relation), field="dataset")
+        self._resolve_encoder(dataset)
+
     def features(
         self,
-        dataset: Dataset,
+        dataset: Any,
         *,
         folder: str | Path | None = None,
         report: Report = lambda _stage, _progress: None,
@@ -221,18 +254,19 @@ class MetricLearner:
         Raises:
             InputError: If the backbone is not frozen.
         """
-        _check_dataset("dataset", dataset)
+        dataset = as_dataset("dataset", dataset)
         fitted = getattr(self, "embedder_", None)
         if isinstance(fitted, FrozenEmbedder):
             return self._features(fitted.backbone, dataset, self.input_spec_, folder, report)
+        self._resolve_encoder(dataset)
         spec = InputSpec.of(dataset.inputs, self.preprocessing)
         return self._features(self._frozen_backbone(), dataset, spec, folder, report)
 
     def fit_novelty(
         self,
-        dataset: Dataset,
+        dataset: Any,
         *,
-        held_out: Dataset | None = None,
+        held_out: Any = None,
         folder: str | Path | None = None,
         report: Report = lambda _stage, _progress: None,
     ) -> "MetricLearner":
@@ -247,9 +281,9 @@ class MetricLearner:
         Returns:
             The learner itself.
         """
-        _check_dataset("dataset", dataset)
+        dataset = as_dataset("dataset", dataset)
         if held_out is not None:
-            _check_dataset("held_out", held_out)
+            held_out = as_dataset("held_out", held_out)
         embedder = self.fitted
         self.novelty_: NoveltyGuard | None = None
         if self.novelty is not None and isinstance(embedder, FrozenEmbedder):
@@ -275,9 +309,39 @@ class MetricLearner:
 
     @property
     def freezing(self) -> Freezing | None:
-        """How the backbone is frozen; None if it is not."""
+        """How the backbone is frozen; None if it is not. One that cannot learn is frozen in any case."""
         wanted = self.freeze_backbone
-        return (Freezing() if wanted else None) if isinstance(wanted, bool) else wanted
+        if not isinstance(wanted, bool):
+            return wanted
+        backbone = getattr(self.encoder, "backbone", None)
+        return Freezing() if wanted or getattr(backbone, "cannot_learn", False) else None
+
+    def _resolve_encoder(self, dataset: Dataset) -> None:
+        """Make an encoder of a module; see that it takes the data, and has the stages to watch."""
+        network = self.encoder
+        if not isinstance(network, nn.Module):
+            raise InputError(
+                f"encoder must be a surefind.Encoder or a torch module; got {type(network).__name__}.",
+                field="encoder",
+            )
+        if isinstance(dataset.inputs, FeatureViews):  # a network has computed them already
+            _check_encoder(network)
+        else:
+            spec = InputSpec.of(dataset.inputs, self.preprocessing)
+            first = like_network(dataset.read(slice(EXAMPLES), preprocessing=spec), network)
+            if not isinstance(network, Encoder):
+                self.encoder, self.split_ = split_module(network, first)
+                if self.epochs and self.split_.folded is not None:
+                    warnings.warn(
+                        f"{self.split_}: training goes on without it, on a network that normalises no "
+                        "batches after its head. With epochs=0 the fold is exact.",
+                        UserWarning,
+                        stacklevel=3,
+                    )
+            else:
+                _try(network, first)
+        if self.novelty is not None and self.novelty.stages is not None:
+            StageWatch(self.encoder.backbone, self.novelty.stages)
 
     def embedder_for(self, dataset: Dataset) -> Embedder:
         """Return what embeds the inputs of a data set: for features, what is above the frozen backbone."""
@@ -358,13 +422,16 @@ class MetricLearner:
         """Embed inputs, each with its concentration and, if that was fitted, its novelty.
 
         Args:
-            inputs: A data set, or a tensor or array of what a data set takes. Image files of any size are
-                prepared as `InputSpec.prepare` says; arrays must have the shape that the model takes.
+            inputs: A data set, also one of PyTorch or its loader, in the data set's order; or a tensor or
+                array of what a data set takes. Image files of any size are prepared as `InputSpec.prepare`
+                says; arrays must have the shape that the model takes.
             batch_size: Inputs at a time.
 
         Returns:
             The embeddings; NumPy arrays if the inputs are one.
         """
+        if is_torch_data(inputs):
+            inputs = as_dataset("inputs", inputs)
         if isinstance(inputs, Dataset) and isinstance(inputs.inputs, FeatureViews):
             parts = self._embedded_features(inputs, batch_size)
         else:
@@ -410,6 +477,8 @@ class MetricLearner:
             Unit vectors (s, n, z); a NumPy array if the inputs are one.
         """
         check_int("n_samples", n_samples, least=1)
+        if is_torch_data(inputs):
+            inputs = as_dataset("inputs", inputs)
         whose = self.fitted if not isinstance(inputs, Dataset) else self.embedder_for(inputs)
         draw = whose.sampler(n_samples, joint=joint, generator=generator)
         samples = torch.cat([draw(x) for x in self._batches(inputs, batch_size)], dim=1)
@@ -425,8 +494,7 @@ class MetricLearner:
             InputError: If the learner is not fitted, or its method has no name.
         """
         tensors = self.fitted.tensors()
-        method = _method(self.method)
-        name = next((key for key, kind in METHODS.items() if type(method) is kind), None)
+        method, name = _method(self.method), self.method_name
         if name is None:
             raise InputError(
                 f"{type(method).__name__} is not known by name, so it could not be loaded again. Add it "
@@ -442,6 +510,8 @@ class MetricLearner:
             "history": {k: [asdict(e) for e in v] for k, v in self.history_.items()},
             "settings": {name: getattr(self, name) for name in SETTINGS},
             "novelty": None if self.novelty_ is None else {"stages": list(self.novelty_.stages)},
+            "novelty_options": None if self.novelty is None else asdict(self.novelty),
+            "split": None if self.split_ is None else asdict(self.split_),
             "freezing": None if self.freezing is None else self.freezing.plan,
         }
         if self.novelty_ is not None:
@@ -449,6 +519,12 @@ class MetricLearner:
         if world()[0] == 0:
             Path(path).mkdir(parents=True, exist_ok=True)
             save_tensors(Path(path) / FILE, tensors, metadata)
+
+    @property
+    def method_name(self) -> str | None:
+        """The method's name; None for one that has none."""
+        kind = type(_method(self.method))
+        return next((name for name, known in METHODS.items() if known is kind), None)
 
     @property
     def fitted(self) -> Embedder:
@@ -470,12 +546,14 @@ class MetricLearner:
         return batches(dataset, network, preprocessing=spec, size=batch_size, workers=self.workers)
 
 
-def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
+def load(path: str | Path, *, encoder: nn.Module | None = None) -> MetricLearner:
     """Read a saved learner.
 
     Args:
         path: The folder that `MetricLearner.save` wrote.
-        encoder: The network, if its layers are not of the kinds that can be described in a file.
+        encoder: The network, if its layers are not of the kinds that can be described in a file: an
+        encoder,
+            or a module such as the learner was given.
 
     Returns:
         The fitted learner.
@@ -489,6 +567,8 @@ def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
             f"{path} is of format {metadata.get('format')!r}; this version of surefind reads "
             f"{FORMAT}. Use the version that wrote it: {metadata.get('surefind')}."
         )
+    split = metadata.get("split")
+    split = None if split is None else Split(**split | {"shape": tuple(split["shape"])})
     if encoder is None:
         if metadata["architecture"] is None:
             raise InputError(
@@ -500,15 +580,21 @@ def load(path: str | Path, *, encoder: Encoder | None = None) -> MetricLearner:
                 ),
             )
         encoder = build(metadata["architecture"])
+    elif split is not None and not isinstance(encoder, Encoder):
+        encoder = joined(encoder, split)
+    _check_encoder(encoder)
+    options = metadata.get("novelty_options", {})
     spec = InputSpec.from_dict(metadata["inputs"])
     frozen = metadata["freezing"]
     learner = MetricLearner(
         encoder,
         method=METHODS[metadata["method"]](**metadata["options"]),
         preprocessing=spec.preprocessing,
+        novelty=None if options is None else _novelty(options),
         freeze_backbone=False if frozen is None else Freezing(**frozen),
         **metadata["settings"],
     )
+    learner.split_ = split
     learner.embedder_ = _restored(learner, tensors)
     learner.input_spec_ = spec
     kept = metadata["novelty"]
@@ -528,12 +614,29 @@ def _restored(learner: MetricLearner, tensors: dict[str, Tensor]) -> Embedder:
     return FrozenEmbedder(backbone, method.restore(backbone.upper, tensors))
 
 
-def _check_dataset(name: str, value: Any) -> None:
-    if not isinstance(value, Dataset):
+def _check_encoder(value: Any) -> None:
+    if not isinstance(value, Encoder):
         raise InputError(
-            f"fit takes a surefind.Dataset(inputs, labels); got {type(value).__name__}.",
-            field=name,
+            f"encoder must be a surefind.Encoder(backbone, head) here; got {type(value).__name__}.",
+            field="encoder",
         )
+
+
+def _novelty(options: dict[str, Any]) -> Novelty:
+    stages = options.get("stages")
+    return Novelty(**options | {"stages": None if stages is None else tuple(stages)})
+
+
+@torch.no_grad()
+def _try(encoder: Encoder, inputs: Tensor) -> None:
+    """See that a network takes inputs, before anything long; it keeps its modes."""
+    modes = {module: module.training for module in encoder.modules()}
+    encoder.eval()
+    try:
+        run_module(encoder, inputs[:2])
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 def _method(method: str | Method) -> Method:

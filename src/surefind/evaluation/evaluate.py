@@ -56,6 +56,7 @@ from torch import Tensor
 
 from surefind import metrics
 from surefind.data.dataset import Dataset
+from surefind.data.torch_data import as_dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, Hint, InputError
 from surefind.estimators.learner import MetricLearner
@@ -177,19 +178,21 @@ class Evaluation:
 
 def evaluate(
     learner: MetricLearner,
-    test: Dataset,
-    ood: Dataset | None = None,
+    test: Any,
+    ood: Any = None,
     *,
-    gallery: Dataset | None = None,
+    gallery: Any = None,
     radius: Any = POSITIVE_RADIUS,
     generator: torch.Generator,
     ece_samples: int = 100,
-    held_out: Dataset | None = None,
+    held_out: Any = None,
     asking: Bool[np.ndarray, " n"] | None = None,
-    train: Dataset | None = None,
-    more_ood: Mapping[str, Dataset] | None = None,
+    train: Any = None,
+    more_ood: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Evaluate a fitted learner.
+
+    Data are `Dataset`s, or map-style data sets or loaders of PyTorch (`surefind.data.torch_data`).
 
     Args:
         learner: A fitted learner.
@@ -208,6 +211,12 @@ def evaluate(
     Returns:
         The metrics, with the embeddings they come from.
     """
+    test = as_dataset("test", test)
+    # One of PyTorch that is given twice is read once, and stays the same.
+    given = {"ood": ood, "gallery": gallery, "held_out": held_out, "train": train}
+    ours = {id(part): as_dataset(name, part) for name, part in given.items() if part is not None}
+    ood, gallery, held_out, train = (ours.get(id(part)) for part in given.values())
+    more_ood = {name: as_dataset(name, part) for name, part in (more_ood or {}).items()}
     check_parts(test, gallery)
     embeddings = {"id": learner.embed(test)}
     items = None if gallery is None else learner.embed(gallery)
@@ -235,9 +244,7 @@ def evaluate(
     # A source of their own: the rivals change no other number.
     resampler = torch.Generator(generator.device).manual_seed(generator.initial_seed())
     detectors.add_to(result, judged, embeddings.get("ood"), resampler)
-    others = {
-        name: detectors.aurocs(learner.embed(part)) for name, part in (more_ood or {}).items()
-    }
+    others = {name: detectors.aurocs(learner.embed(part)) for name, part in more_ood.items()}
     return replace(result, embeddings=embeddings, votes=record, more_ood=others)
 
 

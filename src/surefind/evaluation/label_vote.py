@@ -298,7 +298,7 @@ def vote_shares(found: Neighbourhood, model: LabelModel) -> Shares:
         share = place_shares(votes.scores, places.positions, places.radius, model.temperature)
         best = share.argmax(axis=1)
         return Shares(places.right[rows, best], share[rows, best], share[:, 0])
-    density, _ = label_densities(votes, model.temperature)
+    density = label_densities(votes, model.temperature)
     best = density.argmax(axis=1)
     share = np.exp(model.sharpness * (density - density[rows, best][:, None]))
     share /= share.sum(axis=1, keepdims=True)

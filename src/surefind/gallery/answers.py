@@ -12,9 +12,9 @@ import numpy as np
 
 from surefind.dependencies import require
 from surefind.embeddings import kappa_to_json, novelty_to_json
-from surefind.gallery.engine import Id, Label, Records
+from surefind.gallery.engine import Id, Label, Records, objects
 from surefind.gallery.items import read_query_ids
-from surefind.gallery.ranking import Found, objects, take_rows
+from surefind.gallery.ranking import Found
 
 LEAST_SHARE = 0.01
 """Probability below which a rival is no evidence."""
@@ -223,8 +223,7 @@ def answers_of(
 ) -> Answers:
     """Return the best of what was found, with what is known and was decided about the queries."""
     ids, labels, item_kappa, texts = (
-        take_rows(column, found.best)
-        for column in (found.ids, found.labels, found.kappa, found.payload)
+        found.best_of(column) for column in (found.ids, found.labels, found.kappa, found.payload)
     )
     payload = objects([_decoded(text) for text in texts.ravel()], texts.shape)
     return Answers(
@@ -352,7 +351,7 @@ def _arrow_table(answers: Answers, queries: Sequence[str]) -> Any:
         return arrow.ListArray.from_arrays(arrow.array(starts, arrow.int32()), values)
 
     # Payloads as they are stored: these were decoded for the answers, and need not be written again.
-    payload = np.take_along_axis(answers.found.payload, answers.found.best, axis=1)
+    payload = answers.found.best_of(answers.found.payload)
     neighbours = {
         "id": column(_texts(answers.ids), text),
         "label": column(_texts(answers.labels), text),

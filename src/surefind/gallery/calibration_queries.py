@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from surefind.decisions.seal import sealed, unsealed
 from surefind.embeddings import kappa_from_json, kappa_to_json, novelty_from_json, novelty_to_json
 from surefind.errors import DegenerateError
 from surefind.gallery.engine import Engine, Id, Label
 from surefind.gallery.label_fit import read_table
-from surefind.gallery.seal import sealed, unsealed
 
 METADATA = "queries"
 """Where a gallery's metadata hold them."""

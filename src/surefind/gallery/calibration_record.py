@@ -1,6 +1,7 @@
-"""A gallery's calibration, and what it was made for: how it is fitted, when it is stale, how it decides.
+"""What a gallery decides by, and what that was made for: when it is stale, how its queries are answered.
 
-A calibration speaks about one gallery, searched in one way, with one model. So it is kept with three
+A gallery decides by a `surefind.decisions.decider.Decider`, which it tells what its items' neighbours are.
+Its calibration speaks about one gallery, searched in one way, with one model. So it is kept with three
 fingerprints:
 
     model       the name that the user gave, or None
@@ -11,7 +12,8 @@ and where one of them differs now, its decisions are stale. Where content or set
 *renewed*: its queries, which are kept with the gallery, are answered by the gallery as it is, those whose
 label has just been enrolled or removed change sides, and the same target is tested on the same split. It
 also keeps the posterior over labels that its signals came from, so that a later fit of that
-(`surefind.gallery.label_fit`) does not change their meaning.
+(`surefind.gallery.label_fit`) does not change their meaning. Promise, gate, posterior and renewal are the
+decider's; the gallery adds the fingerprints, and where neighbours come from.
 
 The signals look at the nearest items by the distance of the unit vectors, sqrt(2 - 2 <μ_q, μ_g>), whatever
 k and rank a search asks for: these decide which items are shown, and nothing else.
@@ -30,18 +32,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from surefind.decisions.calibration import Calibration, calibrate, held_out_probability
-from surefind.decisions.label_posterior import LabelModel, label_posterior
-from surefind.decisions.probability import Contributions
-from surefind.decisions.signals import Signals
-from surefind.decisions.verdicts import Verdicts, candidate_labels, judge, signals_of
+from surefind.decisions.calibration import Calibration
+from surefind.decisions.decider import Decider
+from surefind.decisions.label_posterior import LabelModel
+from surefind.decisions.seal import sealed, unsealed
+from surefind.decisions.verdicts import Checked, CheckedAnswers, answer_checked
 from surefind.errors import Hint, InputError, StaleError
 from surefind.gallery.calibration_queries import CalibrationQueries, given
-from surefind.gallery.engine import Engine, Id, Label, Metadata
-from surefind.gallery.label_fit import VOTERS, LabelFit, votes_of
+from surefind.gallery.engine import Engine, Id, Label, Metadata, objects
+from surefind.gallery.label_fit import VOTERS, LabelFit, neighbours_of
 from surefind.gallery.neighbourhoods import Neighbourhoods
-from surefind.gallery.ranking import Found, objects
-from surefind.gallery.seal import sealed, unsealed
 
 METADATA = "calibration"
 """Where a gallery's metadata hold the record."""
@@ -62,52 +62,53 @@ class Settings:
     metric: str = "cosine"
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a calibration promises, and how it is made; a renewal repeats it.
-
-    Attributes:
-        max_wrong: Highest fraction of wrong answers among matches.
-        max_fpir: Highest share of unknown queries that may be a match, or None.
-        confidence: With what probability both are kept.
-        max_false_alarms: α of the gate.
-        seed: Splits the queries.
-    """
-
-    max_wrong: float = 0.01
-    max_fpir: float | None = None
-    confidence: float = 0.95
-    max_false_alarms: float = 0.01
-    seed: int = 0
-
-    def changed(self, **parts: float | int | None) -> "Target":
-        """Return it with other parts; None leaves one as it is."""
-        return replace(self, **{name: x for name, x in parts.items() if x is not None})  # type: ignore[arg-type]
-
-
 @dataclass(frozen=True, eq=False)
 class CalibrationRecord:
-    """A calibration with the fingerprints of what it was made for.
+    """What decides, with the fingerprints of what it was made for.
 
     Attributes:
-        calibration: Turns signals into decisions.
+        decider: Turns neighbours into decisions.
         model: The model's name, if the user gave one.
         content: The gallery's content fingerprint.
         settings: How neighbours were found.
-        labels: The posterior over labels that the signals came from.
-        target: What was asked for.
-        renewals: How often it was renewed since the user calibrated.
+        items: Items that the decider's posterior over labels was fitted to.
         when: When it was made or last renewed, in ISO format.
     """
 
-    calibration: Calibration
+    decider: Decider
     model: str | None
     content: str
     settings: Settings
-    labels: LabelFit
-    target: Target
-    renewals: int
+    items: int
     when: str
+
+    @classmethod
+    def of(
+        cls, decider: Decider, asked: "Asked", *, model: str | None, items: int
+    ) -> "CalibrationRecord":
+        """Return a decider that has just learned, with what it was made for.
+
+        Args:
+            decider: What it learned from is how queries were answered.
+            asked: That, and by which gallery.
+            model: The name of the model that embedded them.
+            items: Items that its posterior over labels was fitted to.
+
+        Returns:
+            The record.
+        """
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(decider, model, asked.content, asked.settings, items, when)
+
+    @property
+    def calibration(self) -> Calibration:
+        """Turns signals into decisions."""
+        return self.decider.calibration
+
+    @property
+    def labels(self) -> LabelFit:
+        """The posterior over labels that the signals come from."""
+        return LabelFit(self.decider.label_model, self.items)
 
     def changes(self, engine: Engine, model: str | None) -> list[str]:
         """Return what is different now, a phrase each; none if the calibration still holds."""
@@ -129,21 +130,10 @@ class CalibrationRecord:
     def _other_model(self, model: str | None) -> list[str]:
         return [] if model == self.model else [f"the model was {self.model!r} and is {model!r}"]
 
-    def held_out_probability(
-        self, queries: CalibrationQueries, asked: "Asked"
-    ) -> Float[np.ndarray, " q"]:
-        """Return the probability of the queries that tested it, NaN for the others (q)."""
-        return held_out_probability(
-            self.calibration,
-            asked.signals,
-            novelty=queries.novelty,
-            rng=np.random.default_rng(self.target.seed),
-        )
-
     def to_json(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
-        plain = {name: asdict(getattr(self, name)) for name in ("settings", "labels", "target")}
-        return sealed(vars(self) | plain | {"calibration": self.calibration.to_json()})
+        plain = {"settings": asdict(self.settings), "decider": self.decider.to_json()}
+        return sealed(vars(self) | plain)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "CalibrationRecord":
@@ -151,10 +141,8 @@ class CalibrationRecord:
         value = unsealed(value, "the stored calibration")
         try:
             made = {
-                "calibration": Calibration.from_json(value["calibration"]),
+                "decider": Decider.from_json(value["decider"]),
                 "settings": Settings(**value["settings"]),
-                "labels": LabelFit.from_json(value["labels"]),
-                "target": Target(**value["target"]),
             }
             return cls(**{**value, **made})
         except (KeyError, TypeError) as error:
@@ -164,77 +152,19 @@ class CalibrationRecord:
             ) from error
 
 
-def fit_record(
-    queries: CalibrationQueries,
-    asked: "Asked",
-    *,
-    model: str | None,
-    labels: LabelFit,
-    target: Target,
-    contributions: bool | Contributions | None,
-    renewals: int = 0,
-) -> CalibrationRecord:
-    """Calibrate when the labels that queries are answered with are right.
-
-    Args:
-        queries: With their labels.
-        asked: How they were answered.
-        model: The name of the model that embedded them.
-        labels: The posterior over labels.
-        target: What to promise.
-        contributions: Whether to measure what each signal adds; or what was measured before.
-        renewals: How often this was done since the user calibrated.
-
-    Returns:
-        The calibration with the fingerprints of what it was made for.
-    """
-    how = asdict(target)
-    calibration = calibrate(
-        asked.signals,
-        asked.right,
-        enrolled=asked.enrolled,
-        novelty=queries.novelty,
-        groups=None if queries.items else queries.groups,
-        contributions=contributions is True,
-        rng=np.random.default_rng(how.pop("seed")),
-        **how,
-    )
-    if not isinstance(contributions, bool):
-        calibration = replace(calibration, contributions=contributions)
-    notes = (*calibration.notes, *_notes(queries, asked))
-    return CalibrationRecord(
-        replace(calibration, notes=notes),
-        model,
-        asked.content,
-        asked.settings,
-        labels,
-        target,
-        renewals,
-        datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """How calibration queries were answered.
+    """How calibration queries were answered, and by which gallery.
 
     Attributes:
-        signals: Theirs.
-        answer: The most probable label of each (q).
-        right: Whether it is the query's (q).
-        enrolled: Whether the query's label is in the gallery (q).
-        met: Queries that are items of the gallery.
-        absent: Queries whose label the gallery does not have.
+        answers: What a decider learns from.
+        notes: What to keep in mind about the queries, a sentence each.
         content: The gallery's content fingerprint then.
         settings: How neighbours were found.
     """
 
-    signals: Signals
-    answer: np.ndarray
-    right: np.ndarray
-    enrolled: np.ndarray
-    met: int
-    absent: int
+    answers: CheckedAnswers
+    notes: tuple[str, ...]
     content: str
     settings: Settings
 
@@ -246,27 +176,29 @@ def ask(
     found, hidden = hoods.found(queries)
     own = np.asarray(hoods.ids == objects(queries.ids, (len(queries), 1)), dtype=bool)
     copies = hidden & ~own & (hoods.gaps <= queries.copies)
-    votes, names = votes_of(found, queries.kappa, queries.vectors.shape[1], model, engine)
-    code = {name: number for number, name in enumerate(names)}
+    near = neighbours_of(found, queries.kappa, queries.vectors.shape[1], model, engine)
+    code = {name: number for number, name in enumerate(near.names)}
     left = [*zip(np.nonzero(copies)[0].tolist(), hoods.labels[copies], strict=True)]
     gone = Counter(
         (q, code[label]) for q, label in [*left, *_own_labels(engine, queries)] if label in code
     )
-    sizes = votes.sizes.copy()
+    sizes = near.votes.sizes.copy()
     for (q, number), times in gone.items():
-        sizes[q, votes.labels[q] == number] -= times
-    posterior = label_posterior(replace(votes, sizes=np.maximum(sizes, 1)), model)
-    answer = candidate_labels(posterior, votes, names)[:, 0]
-    truth, counts = objects(queries.labels, (len(queries),)), engine.label_counts()
-    enrolled = are_enrolled(engine, queries, hoods)
+        sizes[q, near.votes.labels[q] == number] -= times
+    votes = replace(near.votes, sizes=np.maximum(sizes, 1))
+    checked = Checked(
+        queries.labels,
+        are_enrolled(engine, queries, hoods),
+        queries.kappa,
+        queries.novelty,
+        None if queries.items else queries.groups,
+    )
+    counts = engine.label_counts()
     absent = given(queries.labels) & ~np.array([label in counts for label in queries.labels])
+    met = int((hidden & np.isfinite(hoods.gaps)).any(axis=1).sum())
     return Asked(
-        signals_of(votes, found.gaps[:, : votes.scores.shape[1]], queries.kappa, posterior),
-        answer,
-        enrolled & np.asarray(answer == truth, dtype=bool),
-        enrolled,
-        met=int((hidden & np.isfinite(hoods.gaps)).any(axis=1).sum()),
-        absent=int(absent.sum()),
+        answer_checked(replace(near, votes=votes), checked, model),
+        _notes(queries, met=met, absent=int(absent.sum())),
         content=engine.fingerprint(),
         settings=Settings(VOTERS, engine.index),
     )
@@ -294,17 +226,26 @@ def are_enrolled(
     return np.asarray(given(queries.labels) & (seen + beyond > 0))
 
 
-def _notes(queries: CalibrationQueries, asked: Asked) -> list[str]:
-    """Return what to keep in mind about the queries, a sentence each."""
+def _notes(queries: CalibrationQueries, *, met: int, absent: int) -> tuple[str, ...]:
+    """Return what to keep in mind about the queries, a sentence each.
+
+    Args:
+        queries: To calibrate with.
+        met: How many are items of the gallery.
+        absent: How many have a label that the gallery does not have.
+
+    Returns:
+        The sentences.
+    """
     if queries.items:
-        return [
+        return (
             "The gallery's own items played the queries, each left out of the search for it, so the "
-            "promise is about queries that are like the items; held-out queries are better."
-        ]
+            "promise is about queries that are like the items; held-out queries are better.",
+        )
     notes = []
-    if asked.met:
+    if met:
         notes.append(
-            f"{asked.met:,} of the queries are items of the gallery, and were answered without themselves. "
+            f"{met:,} of the queries are items of the gallery, and were answered without themselves. "
             "Queries that are not in the gallery say more about those to come."
         )
     if live := int(queries.live.sum()):
@@ -318,12 +259,12 @@ def _notes(queries: CalibrationQueries, asked: Asked) -> list[str]:
                 else "."
             )
         )
-    if asked.absent:
+    if absent:
         notes.append(
-            f"{asked.absent:,} of the queries have labels that the gallery does not have: they count as "
+            f"{absent:,} of the queries have labels that the gallery does not have: they count as "
             "unknown until they are enrolled."
         )
-    return notes
+    return tuple(notes)
 
 
 def stored_record(metadata: Metadata) -> CalibrationRecord | None:
@@ -352,39 +293,7 @@ def stale_error(changes: list[str]) -> StaleError:
     )
 
 
-def answered(
-    engine: Engine,
-    found: Found,
-    kappa: Float[np.ndarray, " q"],
-    novelty: Float[np.ndarray, " q"] | None,
-    dim: int,
-    model: LabelModel,
-    calibration: Calibration | None,
-    groups: Any,
-) -> Verdicts:
-    """Say which labels the queries have and, with a calibration, decide about them.
-
-    Args:
-        engine: The gallery's records.
-        found: As many neighbours as vote, or all there are.
-        kappa: The queries' concentrations.
-        novelty: Their p-values, if they have some; needed if the calibration has a gate.
-        dim: The vectors' dimension.
-        model: The posterior over labels.
-        calibration: When an answer is a match; None to decide nothing.
-        groups: The group of each query, if the calibration had groups.
-
-    Returns:
-        One verdict a query.
-    """
-    if calibration is not None:
-        _check_kappa(calibration, kappa)
-    votes, names = votes_of(found, kappa, dim, model, engine)
-    gaps = found.gaps[:, : votes.scores.shape[1]]
-    return judge(votes, gaps, names, kappa, model, calibration, novelty=novelty, groups=groups)
-
-
-def _check_kappa(calibration: Calibration, kappa: Float[np.ndarray, " q"]) -> None:
+def check_kappa(calibration: Calibration, kappa: Float[np.ndarray, " q"]) -> None:
     """Refuse to decide about queries of no known uncertainty by what was learnt from others that had one.
 
     An infinite κ means that nothing is known, and would count as surer than any query before.

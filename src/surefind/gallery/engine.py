@@ -30,6 +30,7 @@ from jaxtyping import Float
 Id = str | int
 Label = str | int | None
 Metadata = Mapping[str, Any]
+ObjectColumn = Sequence[Any] | np.ndarray
 
 FINGERPRINT_BITS = 128
 
@@ -46,15 +47,17 @@ class Records:
         labels: Who or what they show, or None.
         payload: JSON strings, or None.
         groups: What they were taken from together (a video, a session), or None.
+
+    Columns that hold no numbers are lists, tuples or arrays of objects.
     """
 
-    ids: Sequence[Id]
+    ids: ObjectColumn
     vectors: np.ndarray
     kappa: np.ndarray
     novelty: np.ndarray
-    labels: Sequence[Label]
-    payload: Sequence[str | None]
-    groups: Sequence[Label]
+    labels: ObjectColumn
+    payload: ObjectColumn
+    groups: ObjectColumn
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -73,6 +76,15 @@ class Records:
             int.from_bytes(hashlib.blake2b(b"".join(parts), digest_size=size).digest())
             for parts in zip(names, vectors, kappa, strict=True)
         ]
+
+
+def objects(values: ObjectColumn, shape: tuple[int, ...]) -> np.ndarray:
+    """Put values of any kind into an array, without NumPy guessing a common type; one stays as it is."""
+    if isinstance(values, np.ndarray):
+        return values.reshape(shape)
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array.reshape(shape)
 
 
 @runtime_checkable

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as count_from
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,16 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from surefind.errors import InputError
-from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint, forget
+from surefind.gallery.engine import (
+    Id,
+    Label,
+    Metadata,
+    ObjectColumn,
+    Records,
+    as_fingerprint,
+    forget,
+    objects,
+)
 from surefind.gallery.graph import Graph
 from surefind.gallery.store import (
     GRAPH,
@@ -42,6 +50,9 @@ LARGE = 1_000_000
 
 AT_ONCE = 1000
 """Rows that a search gives nodes itself, where somebody builds graphs in the background: some 100 ms."""
+
+IDS, LABELS = 0, 1
+"""Which columns of a table's objects they are."""
 
 SMALLEST = 1024
 """Rows that are set aside at first; the columns double when they are full."""
@@ -233,13 +244,15 @@ class FaissEngine:
         self._save_graph()
 
     def copied(self) -> Callable[[], "FaissEngine"]:
-        """Copy everything in a moment; return what makes an engine in memory of it, an exact one."""
+        """Copy everything in a moment; return what makes an engine of it that searches as this one now."""
         records, total, metadata = self._table.everything(), self._table.total, dict(self.metadata)
         columns: Iterator[Any] = iter(vars(records).values())
         copies = Records(*(column.copy() for column in columns))
+        walked = self._graph.copied() if self._uses_graph else Graph()
 
         def make() -> FaissEngine:
             engine = FaissEngine(self._index)
+            engine._graph = walked
             engine._table, engine.metadata = Table(copies, total), metadata
             engine._in_background = True
             return engine
@@ -296,15 +309,18 @@ class Table:
         if records is None:
             none = np.empty(0)
             records = Records([], np.empty((0, 0), dtype=np.float32), none, none, [], [], [])
-        self.ids, self.labels = list(records.ids), list(records.labels)
-        self.payload, self.groups = list(records.payload), list(records.groups)
-        self.label_counts: Counter[Label] = Counter(self.labels)
-        self.row_of = {id_: row for row, id_ in enumerate(self.ids)}
+        # Ids, labels, payload and groups, so that the rows of a search are taken out of all at once.
+        self._objects = np.empty((4, len(records)), dtype=object)
+        for column, values in zip(self._objects, _objects_of(records), strict=True):
+            column[:] = values
+        self._size = len(records)
+        self.label_counts: Counter[Label] = Counter(records.labels)
+        self.row_of = {id_: row for row, id_ in enumerate(records.ids)}
         self.total = total
         self._vectors, self._kappa, self._novelty = records.vectors, records.kappa, records.novelty
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self._size
 
     @property
     def dim(self) -> int | None:
@@ -316,7 +332,7 @@ class Table:
         """Unit vectors (n, z), a view."""
         return self._vectors[: len(self)]
 
-    def rows(self, ids: Sequence[Id]) -> Int[np.ndarray, " n"]:
+    def rows(self, ids: ObjectColumn) -> Int[np.ndarray, " n"]:
         """Return the row of each id, for new ids the next free ones."""
         free = count_from(len(self))
         known = (self.row_of.get(id_) for id_ in ids)
@@ -329,12 +345,11 @@ class Table:
         size, places = len(self), rows.tolist()
         self._reserve(int(rows.max(initial=size - 1)) + 1, records.vectors.shape[1])
         self.row_of.update(zip(records.ids, places, strict=True))
-        forget(self.label_counts, [self.labels[row] for row in places if row < size])
+        forget(self.label_counts, self._objects[LABELS, rows[rows < size]])
         self.label_counts.update(records.labels)
-        values = (records.ids, records.labels, records.payload, records.groups)
-        for column, new in zip(self._columns, values, strict=True):
-            for row, value in zip(places, new, strict=True):
-                column[row : row + 1] = [value]  # in place of the old one, or at the end
+        for column, new in zip(self._objects, _objects_of(records), strict=True):
+            column[rows] = objects(new, (len(rows),))
+        self._size = int(rows.max(initial=size - 1)) + 1
         changed = (rows >= size) | (self._vectors[rows] != records.vectors).any(axis=1)
         self._vectors[rows], self._kappa[rows] = records.vectors, records.kappa
         self._novelty[rows] = records.novelty
@@ -350,36 +365,28 @@ class Table:
     def remove(self, ids: Sequence[Id], moves: Int[np.ndarray, "2 m"], total: int) -> None:
         """Drop records, and move others into their rows."""
         filled, sources = moves
-        forget(self.label_counts, [self.labels[self.row_of[id_]] for id_ in ids])
+        forget(self.label_counts, self._objects[LABELS, [self.row_of[id_] for id_ in ids]])
         for id_ in ids:
             del self.row_of[id_]
         for array in (self._vectors, self._kappa, self._novelty):
             array[filled] = array[sources]
-        size = len(self) - len(ids)
-        for column in self._columns:
-            for row, source in zip(filled.tolist(), sources.tolist(), strict=True):
-                column[row] = column[source]
-            del column[size:]
-        self.row_of.update((self.ids[row], row) for row in filled.tolist())
+        self._objects[:, filled] = self._objects[:, sources]
+        self._size -= len(ids)
+        self._objects[:, self._size :] = None
+        self.row_of.update(zip(self._objects[IDS, filled], filled.tolist(), strict=True))
         self.total = total
 
     def take(self, rows: Int[np.ndarray, " n"]) -> Records:
         """Return the records of some rows, in their order, as copies."""
-        # One call of C a column; of a single row it would return the value itself.
-        pick = itemgetter(0, 0, *rows.tolist()) if len(self) else lambda _: ()
-        ids, *others = (pick(column)[2:] for column in self._columns)
+        ids, *others = self._objects[:, rows]
         numbers = self._vectors[rows], self._kappa[rows], self._novelty[rows]
         return Records(ids, *numbers, *others)
 
     def everything(self) -> Records:
         """Return all records; the arrays are views."""
-        ids, *others = self._columns
+        ids, *others = self._objects[:, : len(self)]
         numbers = self.vectors, self._kappa[: len(self)], self._novelty[: len(self)]
         return Records(ids, *numbers, *others)
-
-    @property
-    def _columns(self) -> tuple[list[Any], ...]:
-        return self.ids, self.labels, self.payload, self.groups
 
     def _reserve(self, count: int, dim: int) -> None:
         if self._vectors.shape[1] == 0:
@@ -389,6 +396,13 @@ class Table:
         room = max(count, 2 * len(self._vectors), SMALLEST)
         size = len(self)
         vectors, kappa, novelty = np.empty((room, dim), dtype=np.float32), *np.empty((2, room))
+        kept = np.empty((len(self._objects), room), dtype=object)
+        kept[:, :size] = self._objects[:, :size]
         vectors[:size], kappa[:size] = self.vectors, self._kappa[:size]
         novelty[:size] = self._novelty[:size]
         self._vectors, self._kappa, self._novelty = vectors, kappa, novelty
+        self._objects = kept
+
+
+def _objects_of(records: Records) -> tuple[ObjectColumn, ...]:
+    return records.ids, records.labels, records.payload, records.groups

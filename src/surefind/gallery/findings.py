@@ -236,11 +236,15 @@ class Audit:
         Args:
             path: The file.
         """
+        write_atomically(path, self.csv_text())
+
+    def csv_text(self) -> str:
+        """Return the findings as CSV, one line each."""
         stream = io.StringIO()
         writer = csv.DictWriter(stream, COLUMN_NAMES, lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.to_rows())
-        write_atomically(path, stream.getvalue())
+        return stream.getvalue()
 
     def _labels_sentence(self) -> str:
         some = "" if self.judged == self.items else f"{self.judged:,} of "

@@ -122,7 +122,7 @@ def forecast(
 def _coverage(part: Engine, max_wrong: float, unknown_share: float, seed: int) -> float:
     """Return the share of queries that can be a match in a part."""
     queries, hoods = queries_of_items(part, unknown_share, seed)
-    asked = ask(part, queries, hoods, fit_labels(part).model)
+    asked = ask(part, queries, hoods, fit_labels(part).model).answers
     every = np.ones(len(queries), dtype=bool)
     rng = np.random.default_rng(seed)
     split = fit_split(asked.signals, asked.right, asked.enrolled, every, rng=rng)

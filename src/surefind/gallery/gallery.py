@@ -19,7 +19,7 @@ One gallery may be used by many threads; its calls wait for each other.
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,13 +27,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefind.decisions.calibration import Calibration, least_queries
+from surefind.decisions.decider import Target
 from surefind.decisions.drift import WatchReport
+from surefind.decisions.groups import draw_share
 from surefind.decisions.label_posterior import LabelModel
+from surefind.decisions.verdicts import judge
 from surefind.errors import DegenerateError, InputError, StorageError
 from surefind.gallery.answers import Answers, Item, answers_of
 from surefind.gallery.audit import audit_items
 from surefind.gallery.calibration_queries import CalibrationQueries
-from surefind.gallery.calibration_record import Target, answered, stale_error
+from surefind.gallery.calibration_record import check_kappa, stale_error
 from surefind.gallery.engine import Engine, Id, Label, Records
 from surefind.gallery.findings import Audit
 from surefind.gallery.items import (
@@ -45,7 +48,7 @@ from surefind.gallery.items import (
     read_vectors,
 )
 from surefind.gallery.label_fit import METADATA as LABELS
-from surefind.gallery.label_fit import VOTERS, LabelFit, fit_labels
+from surefind.gallery.label_fit import VOTERS, LabelFit, fit_labels, neighbours_of
 from surefind.gallery.neighbourhoods import Neighbourhoods
 from surefind.gallery.opening import make_engine, open_engine, save_engine
 from surefind.gallery.ranking import RANKS, find
@@ -161,6 +164,7 @@ class Gallery:
         self._next_id: int | None = None
         self._reopen: Callable[[], Engine] | None = None
         self._seen = b""
+        self._searched: str | None = None  # its content when it was last searched
         self._kept = KeptCalibration(engine, self._lock)
         stored = engine.metadata.get(LABELS)
         self._labels = None if stored is None else LabelFit.from_json(stored)
@@ -180,7 +184,7 @@ class Gallery:
     @property
     def renewals(self) -> int:
         """How often the calibration was renewed since `calibrate`."""
-        return 0 if self._kept.record is None else self._kept.record.renewals
+        return 0 if self._kept.record is None else self._kept.record.decider.renewals
 
     @property
     def calibrated_at(self) -> datetime | None:
@@ -257,6 +261,28 @@ class Gallery:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    @contextmanager
+    def at_rest(self) -> Iterator[bool]:
+        """Hold the gallery, if nobody else does, so that a search only has to search.
+
+        Yields:
+            Whether a search in this thread, within the context, would wait for nothing: no other call, no
+            disk, no server, and nothing to be fitted or built because items have changed.
+        """
+        free = self._lock.acquire(blocking=False)
+        try:
+            engine = self._open_engine
+            yield (
+                free
+                and engine is not None
+                and engine.exclusive
+                and self._searched == engine.fingerprint()
+                and not self._kept.watch.writes_soon
+            )
+        finally:
+            if free:
+                self._lock.release()
 
     def refresh(self) -> bool:
         """Read what another process has changed, in a gallery that was opened with ``mode="r"``.
@@ -446,15 +472,18 @@ class Gallery:
                 if decide
                 else (None, False)
             )
-            model = self._label_fit().model if record is None else record.labels.model
-            calibration = None if record is None else record.calibration
+            model = self._label_fit().model if record is None else record.decider.label_model
             found = find(self._engine, queries, kappa, k, rank, voters=VOTERS)
-            known = answered(
-                self._engine, found, kappa, novelty, queries.shape[1], model, calibration, groups
-            )
+            near = neighbours_of(found, kappa, queries.shape[1], model, self._engine)
+            if record is None:
+                known = judge(near, kappa, model, None)
+            else:
+                check_kappa(record.calibration, kappa)
+                known = record.decider.judge(near, kappa, novelty=novelty, groups=groups)
             answers = answers_of(found, kappa, novelty, rank, stale=stale, **vars(known))
-            if watch and calibration is not None and not stale:
+            if watch and record is not None and not stale:
                 self._kept.watch.see(known, novelty)
+            self._searched = self._engine.fingerprint() if self._engine.exclusive else None
         return answers
 
     def calibrate(
@@ -468,7 +497,7 @@ class Gallery:
         max_fpir: float | None = None,
         confidence: float | None = None,
         max_false_alarms: float | None = None,
-        unknown_share: float = 0.5,
+        unknown_share: float | None = None,
         groups: Any = None,
         contributions: bool = True,
         seed: int | None = None,
@@ -492,8 +521,9 @@ class Gallery:
             confidence: With what probability both are kept; by default 0.95.
             max_false_alarms: Highest fraction of inputs like those of the training that the gate stops as
                 unlike anything seen, below 0.1 and by default 0.01; ten times as many are a review at most.
-            unknown_share: Where items play the queries: the share of unknown ones to expect, from 0 to
-                below 1.
+            unknown_share: The share of unknown queries to expect, from 0 to below 1. Where items play the
+                queries, by default 0.5. Others are by default taken as they are; with it, some are left out
+                at random until it is so.
             groups: A group for each query, for thresholds of their own. Where items play the queries, a
                 dict from ids to groups that are left out together; they are kept, in place of those given
                 to `add`.
@@ -522,7 +552,8 @@ class Gallery:
                 queries = self._kept_with_reviews(reviews, target)
                 hoods = Neighbourhoods.search(self._engine, queries)
             elif embeddings is None:
-                queries, hoods = self._own_queries(unknown_share, target.seed, groups)
+                share = 0.5 if unknown_share is None else unknown_share
+                queries, hoods = self._own_queries(share, target.seed, groups)
             else:
                 vectors, kappa, novelty = self._read_queries(embeddings)
                 named = None if ids is None else read_ids(ids)
@@ -533,6 +564,10 @@ class Gallery:
                 if groups is not None:
                     check_count("groups", groups, len(vectors))
                 queries = CalibrationQueries.held_out(vectors, kappa, novelty, truth, named, groups)
+                if unknown_share is not None:
+                    counts = self._engine.label_counts()
+                    unknown = np.array([not counts.get(name, 0) for name in truth])
+                    queries = queries.some(draw_share(unknown, unknown_share, target.rng))
                 if reviews is not None:
                     queries = self._with_reviews(queries, reviews, least=0)
                 hoods = Neighbourhoods.search(self._engine, queries)
@@ -553,9 +588,11 @@ class Gallery:
     ) -> Calibration:
         """Calibrate as `calibrate` does without queries, while searches and changes go on.
 
-        A copy of the gallery in memory is calibrated, which is searched exactly; other calls wait while it
-        is copied, and while the calibration is put in its place. What was changed meanwhile makes it stale,
-        as any change does. A gallery in Milvus cannot be copied, and is calibrated in place.
+        A copy of the gallery in memory is calibrated. Queries search it as the gallery is searched now, by
+        a copy of its graph if it has one, for the promise is about the neighbours that searches find; items
+        that play the queries find theirs exactly, as with `calibrate`. Other calls wait while it is copied,
+        and while the calibration is put in its place. What was changed meanwhile makes it stale, as any
+        change does. A gallery in Milvus cannot be copied, and is calibrated in place.
 
         Args:
             reviews: As for `calibrate`.
@@ -677,7 +714,7 @@ class Gallery:
 
     @property
     def _target(self) -> Target:
-        return Target() if self._kept.record is None else self._kept.record.target
+        return Target() if self._kept.record is None else self._kept.record.decider.target
 
     def _kept_with_reviews(self, reviews: ReviewSample, target: Target) -> CalibrationQueries:
         record, queries = self._kept.record, self._kept.queries
@@ -771,7 +808,7 @@ class Gallery:
             record = self._kept.record
             return audit_items(
                 self._engine,
-                self._label_fit().model if record is None else record.labels.model,
+                self._label_fit().model if record is None else record.decider.label_model,
                 calibration=None if record is None else record.calibration,
                 items=items,
                 duplicate=duplicate,

@@ -9,8 +9,8 @@ Policies:
 * An id is a string or an integer; ``1`` and ``"1"`` are different ids.
 * What is kept can be read back at every door: strings are text that UTF-8 can write (no lone surrogates),
   integers lie below `INTEGERS`, and a payload has at most `DEPTH` lists and dicts in one another.
-* A label is a string, an integer other than -1, or None. -1 and None in a calibration mean: not in
-  the gallery.
+* A label is a string, an integer other than -1, or None; whole floats and NaN are read as `surefind.arrays`
+  says. -1 and None in a calibration mean: not in the gallery.
 * A payload is a dict that JSON can hold; it comes back as JSON gives it back (tuples as lists).
 """
 
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefind.arrays import VECTOR_KINDS, label_values
 from surefind.embeddings import Embeddings
 from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Id, Label
@@ -113,7 +114,7 @@ def _plain(vectors: Any) -> np.ndarray:
     if isinstance(vectors, Tensor):
         return vectors.detach().cpu().double().numpy()
     array = np.asarray(vectors)
-    if array.dtype.kind not in "fiu":
+    if array.dtype.kind not in VECTOR_KINDS:
         raise InputError(
             f"embeddings must be surefind.Embeddings or a matrix of numbers; got "
             f"{type(vectors).__name__} of {array.dtype}.",
@@ -166,7 +167,8 @@ def read_labels(labels: Any, count: int, *, queries: bool = False) -> list[Label
     Raises:
         InputError: If their number or kind is wrong.
     """
-    listed: list[Label] = [None] * count if labels is None else [_label(x) for x in _listed(labels)]
+    listed = [None] * count if labels is None else label_values("labels", list(_listed(labels)))
+    listed = [_label(x) for x in listed]
     check_count("labels", listed, count)
     if queries:
         return [None if x == NOT_ENROLLED else x for x in listed]

@@ -32,6 +32,8 @@ METADATA = "watch"
 
 EVERY = 1000
 TOGETHER, SECONDS = 64, 1.0
+SOON = 4 * TOGETHER
+"""More queries than are searched at once."""
 
 
 class KeptWatch:
@@ -95,6 +97,11 @@ class KeptWatch:
             self._bet()
             if self._unkept >= EVERY:
                 self.keep()
+
+    @property
+    def writes_soon(self) -> bool:
+        """Whether the next few queries may be those after which it is kept."""
+        return self._unkept >= EVERY - SOON and not self._engine.read_only
 
     def _bet(self) -> None:
         """Bet on the queries that wait."""

@@ -33,8 +33,9 @@ from surefind.decisions.label_posterior import (
     label_numbers,
 )
 from surefind.decisions.probability import BEYOND_CHANCE
-from surefind.gallery.engine import Engine, Label, Metadata
-from surefind.gallery.ranking import Found, match_scores, objects
+from surefind.decisions.verdicts import Neighbours
+from surefind.gallery.engine import Engine, Label, Metadata, objects
+from surefind.gallery.ranking import Found, match_scores
 from surefind.retrieval.search import top_of_rows
 
 METADATA = "labels"
@@ -105,14 +106,14 @@ def fit_left_out(left: "LeftOut") -> LabelModel:
     return model
 
 
-def votes_of(
+def neighbours_of(
     found: Found,
     kappa: Float[np.ndarray, " q"],
     dim: int,
     model: LabelModel,
     engine: Engine,
-) -> tuple[Votes, list[Label]]:
-    """Make votes of the nearest neighbours that a search found.
+) -> Neighbours:
+    """Make neighbours that can be judged of what a search found.
 
     Args:
         found: Candidates by falling cosine.
@@ -122,7 +123,7 @@ def votes_of(
         engine: Knows how many items each label has.
 
     Returns:
-        The votes, with labels as numbers, and the labels that these number.
+        The nearest of them, as many as vote.
     """
     gaps, labels = found.gaps[:, :VOTERS], found.labels[:, :VOTERS]
     scores = 1 - gaps
@@ -134,7 +135,8 @@ def votes_of(
     counts = engine.label_counts()
     # Another writer may have added a label that was not counted yet.
     sizes = np.array([*(max(counts.get(name, 1), 1) for name in names), 1])
-    return Votes(scores, codes, sizes[codes], len(engine) - gaps.shape[1]), names
+    votes = Votes(scores, codes, sizes[codes], len(engine) - gaps.shape[1])
+    return Neighbours(votes, gaps, names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,9 +285,9 @@ def read_table(engine: Engine) -> ItemTable:
     groups: list[Label] = []
     kappa = []
     for records in engine.scan(COLUMNS):
-        ids += records.ids
-        labels += records.labels
-        groups += records.groups
+        ids.extend(records.ids)
+        labels.extend(records.labels)
+        groups.extend(records.groups)
         kappa.append(np.array(records.kappa))
     row_of = {id_: row for row, id_ in enumerate(ids)}
     (codes, names), (sessions, called) = (

@@ -28,8 +28,17 @@ from urllib.parse import quote, unquote
 import numpy as np
 from jaxtyping import Float
 
+from surefind.dependencies import install_command
 from surefind.errors import InputError, StorageError
-from surefind.gallery.engine import Id, Label, Metadata, Records, as_fingerprint, forget
+from surefind.gallery.engine import (
+    Id,
+    Label,
+    Metadata,
+    ObjectColumn,
+    Records,
+    as_fingerprint,
+    forget,
+)
 
 BATCH = 1000
 """Rows per request: with 1,024 dimensions about 4 MB."""
@@ -89,6 +98,8 @@ class MilvusEngine:
         if self._milvus.call("has_collection", collection):
             self._take_over()
         if self._milvus.call("has_collection", self._metadata_name):
+            # milvus-lite loads a collection when it is made, and not when its folder is opened again.
+            self._milvus.call("load_collection", self._metadata_name)
             self.metadata = self._read_metadata()
 
     @property
@@ -261,7 +272,7 @@ class MilvusEngine:
             self._total = self._counts = None
             raise
 
-    def _rows(self, ids: Sequence[Id], columns: list[str]) -> list[Row]:
+    def _rows(self, ids: ObjectColumn, columns: list[str]) -> list[Row]:
         if self.dim is None:
             return []
         return self._milvus.rows(self._name, [_key(i) for i in ids], columns)
@@ -269,10 +280,10 @@ class MilvusEngine:
     def _walk(self, columns: list[str], size: int) -> Iterator[list[Row]]:
         return iter(()) if self.dim is None else self._milvus.walk(self._name, columns, size)
 
-    def _labels_of(self, ids: Sequence[Id]) -> list[Label]:
+    def _labels_of(self, ids: ObjectColumn) -> list[Label]:
         return [json.loads(row["label"]) for row in self._rows(ids, ["key", "label"])]
 
-    def _hash_sum(self, ids: Sequence[Id]) -> int:
+    def _hash_sum(self, ids: ObjectColumn) -> int:
         return sum(_to_records(self._rows(ids, COLUMNS)).hashes())
 
 
@@ -294,7 +305,8 @@ class Milvus:
             self._pymilvus: Any = import_module("pymilvus")
         except ImportError as error:
             raise InputError(
-                f"Milvus needs pymilvus ({error}): pip install 'surefind[milvus]'.", field="engine"
+                f"Milvus needs pymilvus ({error}): {install_command('pymilvus', 'milvus-lite')}.",
+                field="engine",
             ) from error
         self.address = address
         self._timeout = timeout

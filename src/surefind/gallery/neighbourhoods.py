@@ -24,9 +24,9 @@ import torch
 from jaxtyping import Bool, Float
 
 from surefind.gallery.calibration_queries import CalibrationQueries, copies_below, given
-from surefind.gallery.engine import Engine, Id, Label, Records
+from surefind.gallery.engine import Engine, Id, Label, Records, objects
 from surefind.gallery.label_fit import COLUMNS, ROWS, VOTERS, ItemTable, keep_best, read_table
-from surefind.gallery.ranking import BLOCK, Found, exact_gaps, find, objects, unit64
+from surefind.gallery.ranking import BLOCK, Found, exact_gaps, find, unit64
 
 COPIES = 20
 """Items searched beyond the voters, in case that a query is among them, several times perhaps."""
@@ -136,7 +136,7 @@ class Neighbourhoods:
         """Return candidates without those that are hidden, as a search has them, and which were hidden."""
         hidden = self.hidden(queries)
         order = np.argsort(hidden, axis=1, kind="stable")
-        columns = {
+        columns: dict[str, Any] = {
             name: np.take_along_axis(getattr(self, name), order, axis=1)
             for name in ("ids", "labels", "kappa", "gaps")
         }
@@ -159,6 +159,13 @@ class Neighbourhoods:
         gaps, same = (np.take_along_axis(x, order, axis=1) for x in (gaps, same.astype(bool)))
         known = ~queries.stranger
         return copies_below(gaps[known], same[known])
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Neighbourhoods]") -> "Neighbourhoods":
+        """Return those of several parts of the queries, one after the other."""
+        width = max(part.gaps.shape[1] for part in parts)
+        wide = [vars(_padded(part, width)) for part in parts]
+        return cls(**{name: np.concatenate([one[name] for one in wide]) for name in wide[0]})
 
     def some(self, rows: np.ndarray) -> "Neighbourhoods":
         """Return those of some queries, by row numbers."""

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefind.dependencies import install_command
 from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Engine
 from surefind.gallery.milvus_engine import MilvusEngine
@@ -98,6 +99,6 @@ def _faiss() -> "type[FaissEngine]":
         kind: type[FaissEngine] = import_module("surefind.gallery.faiss_engine").FaissEngine
     except ModuleNotFoundError as error:
         raise InputError(
-            f"a gallery needs FAISS ({error}): pip install 'surefind[gallery]'.", field="engine"
+            f"a gallery needs FAISS ({error}): {install_command('faiss-cpu')}.", field="engine"
         ) from error
     return kind

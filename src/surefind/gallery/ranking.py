@@ -24,16 +24,14 @@ Ranking by κ is exact among the candidates only, which were proposed by cosine.
 Axes: ``q`` queries, ``c`` candidates, ``k`` neighbours, ``z`` embedding.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from surefind.errors import Hint, InputError
-from surefind.gallery.engine import Engine
+from surefind.gallery.engine import Engine, objects
 from surefind.posterior.vmf import match_score, vmf_log_normalizer
 
 RANKS = ("distance", "expected", "match")
@@ -64,6 +62,7 @@ class Found:
         payload: JSON strings or None (q, c).
         best: Columns of the best by rank (q, k).
         scores: Of these, by rank, in float64 (q, k).
+        first: Whether the best are the first, as by cosine.
     """
 
     ids: np.ndarray
@@ -73,6 +72,13 @@ class Found:
     payload: np.ndarray
     best: np.ndarray
     scores: np.ndarray
+    first: bool = False
+
+    def best_of(self, column: np.ndarray) -> np.ndarray:
+        """Return what a column (q, c) has for the best (q, k)."""
+        if self.first:
+            return column[:, : self.best.shape[1]]
+        return take_rows(column, self.best)
 
 
 def find(
@@ -112,10 +118,11 @@ def find(
         )
     )
     scores = score(rank, gaps, kappa, own, queries.shape[1])
-    best = np.arange(min(k, fewest))[None] if rank == "distance" else _order(scores, ids)[:, :k]
-    best = np.broadcast_to(best, (len(ids), best.shape[1]))
-    top = take_rows(scores, best)
-    return Found(ids, labels, gaps, own, payload, best, top)
+    if rank == "distance":
+        best = np.broadcast_to(np.arange(min(k, fewest)), (len(ids), min(k, fewest)))
+        return Found(ids, labels, gaps, own, payload, best, scores[:, : best.shape[1]], first=True)
+    best = _order(-scores, ids)[:, :k]
+    return Found(ids, labels, gaps, own, payload, best, take_rows(scores, best))
 
 
 def _block(engine: Engine, queries: np.ndarray, count: int) -> list[np.ndarray]:
@@ -125,9 +132,10 @@ def _block(engine: Engine, queries: np.ndarray, count: int) -> list[np.ndarray]:
     gaps = exact_gaps(queries, records.vectors.reshape(*shape, -1))
     ids, own = objects(records.ids, shape), records.kappa.reshape(shape)
     # An engine may propose a few more, of which only these are certain to be the nearest.
-    order = _order(-gaps, ids)[:, :count]
-    columns = [ids, objects(records.labels, shape), gaps, own, objects(records.payload, shape)]
-    return [take_rows(column, order) for column in columns]
+    order = _order(gaps, ids)[:, :count]
+    places = order + np.arange(0, gaps.size, shape[1])[:, None]
+    columns = (ids, objects(records.labels, shape), gaps, own, objects(records.payload, shape))
+    return [column.take(places) for column in columns]
 
 
 def exact_gaps(
@@ -146,26 +154,22 @@ def exact_gaps(
     return gaps
 
 
-def _order(scores: Float[np.ndarray, "q c"], ids: np.ndarray) -> np.ndarray:
-    order = np.argsort(-scores, axis=1, kind="stable")
-    ordered = take_rows(scores, order)
-    for q in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):
-        # Integers come before strings, which cannot be compared with each other.
-        places = [(-scores[q, c], isinstance(id_, str), id_) for c, id_ in enumerate(ids[q])]
-        order[q] = sorted(range(len(places)), key=places.__getitem__)
+def _order(losses: Float[np.ndarray, "q c"], ids: np.ndarray) -> np.ndarray:
+    """Return the columns of each row by rising loss, and of equal ones by id."""
+    order = losses.argsort(axis=1, kind="stable")
+    ordered = take_rows(losses, order)
+    equal = ordered[:, 1:] == ordered[:, :-1]
+    if equal.any():
+        for q in np.flatnonzero(equal.any(axis=1)):
+            # Integers come before strings, which cannot be compared with each other.
+            places = [(losses[q, c], isinstance(id_, str), id_) for c, id_ in enumerate(ids[q])]
+            order[q] = sorted(range(len(places)), key=places.__getitem__)
     return order
 
 
 def take_rows(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return some columns of each row, as `np.take_along_axis` does, which takes longer to begin."""
     return np.asarray(values[np.arange(len(columns))[:, None], columns])
-
-
-def objects(values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """Put values of any kind into an array, without NumPy guessing a common type."""
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array.reshape(shape)
 
 
 def candidates(k: int, rank: str) -> int:

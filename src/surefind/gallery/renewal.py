@@ -20,19 +20,22 @@ the gallery has doubled or halved. What each signal adds is measured when the us
 
 **Without stopping searches.** `renew` holds the gallery's lock while it takes in what changed, not while it
 fits; the new calibration is put in place only if the gallery is still what it was made for. A search uses
-one calibration for all of its queries.
+one calibration for all of its queries. Where all queries must search again, as they must where a graph is
+walked, they do so a few at a time, and others have their turn in between.
 
 **Watched.** A calibration has a watch on its premise (`surefind.gallery.kept_watch`), which a renewal takes
 along.
 """
 
 import threading
+import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from surefind.decisions.calibration import Calibration
+from surefind.decisions.decider import Decider, Target
 from surefind.decisions.drift import Watch
 from surefind.errors import DegenerateError
 from surefind.gallery.calibration_queries import METADATA as QUERIES
@@ -41,10 +44,8 @@ from surefind.gallery.calibration_record import (
     METADATA,
     Asked,
     CalibrationRecord,
-    Target,
     are_enrolled,
     ask,
-    fit_record,
     stale_error,
     stored_record,
 )
@@ -60,7 +61,14 @@ DOUBLED = 2.0
 """How many times larger or smaller a gallery may become before its posterior over labels is fitted anew."""
 
 ATTEMPTS = 5
-"""Renewals that may be overtaken by further changes before the last one holds the lock throughout."""
+"""Renewals that may be overtaken by further changes: the last one holds the lock throughout, which takes
+some ten milliseconds, or is made on a copy if all queries must search again."""
+
+TURN, TURN_OF_ITEMS = 16, 256
+"""Queries that search while the lock is held, for some ten milliseconds. Each turn of items reads all."""
+
+PAUSE = 0.001
+"""Seconds between two turns; whoever waits for the lock would not get it if it was taken again at once."""
 
 
 class KeptCalibration:
@@ -135,15 +143,11 @@ class KeptCalibration:
         engine = self._engine
         labels = fit_labels(engine)
         asked = ask(engine, queries, hoods, labels.model)
-        record = fit_record(
-            queries,
-            asked,
-            model=model,
-            labels=labels,
-            target=target,
-            contributions=contributions,
+        decider = Decider(**asdict(target)).learned(
+            asked.answers, labels.model, contributions=contributions, notes=asked.notes
         )
-        watch = Watch.start(queries.novelty, record.held_out_probability(queries, asked))
+        record = CalibrationRecord.of(decider, asked, model=model, items=labels.items)
+        watch = Watch.start(queries.novelty, decider.held_out_probability(asked.answers))
         kept = {
             METADATA: record.to_json(),
             LABELS: labels.to_json(),
@@ -191,23 +195,47 @@ class KeptCalibration:
                 record, queries = self.record, self.queries
                 if record is None or queries is None or not record.renewable(self._engine):
                     break
-                hoods, labels = self._taken_in(queries), self._posterior(record.labels)
-                asked = ask(self._engine, queries, hoods, labels.model)
-                if attempt == ATTEMPTS - 1:
-                    self._install(_again(record, queries, asked, labels), queries, asked)
+                content, hoods = self._engine.fingerprint(), self._followed(queries)
+                if hoods is not None and attempt == ATTEMPTS - 1:
+                    self._install(*_asked_again(self._engine, record, queries, hoods))
                     break
-            renewed = _again(record, queries, asked, labels)
+            if hoods is None:
+                hoods = self._searched(queries, content)
+            with self._lock:
+                if hoods is None or self.record is not record:
+                    continue
+                if content != self._engine.fingerprint():
+                    continue
+                labels = _posterior(self._engine, record.labels)
+                asked = ask(self._engine, queries, hoods, labels.model)
+            renewed = _again(record, asked, labels)
             with self._lock:
                 if self.record is record and not renewed.renewable(self._engine):
-                    self._install(renewed, queries, asked)
+                    self._install(renewed, asked)
                     break
+        else:
+            self._renew_beside()
         return None if self.record is None else self.record.calibration
 
-    def _install(
-        self, record: CalibrationRecord, queries: CalibrationQueries, asked: Asked
-    ) -> None:
-        engine = self._engine
-        watch = self.watch.renewed(queries.novelty, record.held_out_probability(queries, asked))
+    def _renew_beside(self) -> None:
+        """Renew for the gallery as it is now, on a copy; what changes meanwhile makes it stale again."""
+        with self._lock:
+            record, queries, make = self.record, self.queries, self._engine.copied()
+            if record is None or queries is None:
+                return
+            if make is None:
+                hoods = Neighbourhoods.search(self._engine, queries)
+                self._install(*_asked_again(self._engine, record, queries, hoods))
+                return
+        engine = make()
+        renewed = _asked_again(engine, record, queries, Neighbourhoods.search(engine, queries))
+        with self._lock:
+            if self.record is record:
+                self._install(*renewed)
+
+    def _install(self, record: CalibrationRecord, asked: Asked) -> None:
+        engine, answers = self._engine, asked.answers
+        watch = self.watch.renewed(answers.novelty, record.decider.held_out_probability(answers))
         if not engine.read_only:
             kept = {METADATA: record.to_json(), WATCH: watch.to_json()}
             engine.set_metadata({**engine.metadata, **kept})
@@ -218,32 +246,49 @@ class KeptCalibration:
     def _follows(self) -> bool:
         return self._engine.exclusive and self._engine.index == "exact"
 
-    def _taken_in(self, queries: CalibrationQueries) -> Neighbourhoods:
-        """Return what the queries find now."""
+    def _followed(self, queries: CalibrationQueries) -> Neighbourhoods | None:
+        """Return what the queries find now; None if that is not followed, and they must search again."""
         if self._hoods is None or not self._follows:
-            hoods = Neighbourhoods.search(self._engine, queries)
-        else:
-            hoods = self._hoods.updated(self._engine, queries, self._changed)
-        self._hoods, self._changed = (hoods if self._follows else None), set()
+            return None
+        self._hoods = self._hoods.updated(self._engine, queries, self._changed)
+        self._changed = set()
+        return self._hoods
+
+    def _searched(self, queries: CalibrationQueries, content: str) -> Neighbourhoods | None:
+        """Search all queries, some at a time; None if the gallery changes before they are through."""
+        size = TURN_OF_ITEMS if queries.items else TURN
+        parts = []
+        for start in range(0, len(queries), size):
+            with self._lock:
+                if content != self._engine.fingerprint():
+                    return None
+                rows = np.arange(start, min(start + size, len(queries)))
+                parts.append(Neighbourhoods.search(self._engine, queries.some(rows)))
+            time.sleep(PAUSE)
+        with self._lock:
+            if content != self._engine.fingerprint():
+                return None
+            hoods = Neighbourhoods.joined(parts)
+            self._hoods, self._changed = (hoods if self._follows else None), set()
         return hoods
 
-    def _posterior(self, labels: LabelFit) -> LabelFit:
-        ratio = len(self._engine) / max(labels.items, 1)
-        return labels if 1 / DOUBLED <= ratio <= DOUBLED else fit_labels(self._engine)
+
+def _posterior(engine: Engine, labels: LabelFit) -> LabelFit:
+    ratio = len(engine) / max(labels.items, 1)
+    return labels if 1 / DOUBLED <= ratio <= DOUBLED else fit_labels(engine)
 
 
-def _again(
-    record: CalibrationRecord, queries: CalibrationQueries, asked: Asked, labels: LabelFit
-) -> CalibrationRecord:
-    return fit_record(
-        queries,
-        asked,
-        model=record.model,
-        labels=labels,
-        target=record.target,
-        contributions=record.calibration.contributions,
-        renewals=record.renewals + 1,
-    )
+def _asked_again(
+    engine: Engine, record: CalibrationRecord, queries: CalibrationQueries, hoods: Neighbourhoods
+) -> tuple[CalibrationRecord, Asked]:
+    labels = _posterior(engine, record.labels)
+    asked = ask(engine, queries, hoods, labels.model)
+    return _again(record, asked, labels), asked
+
+
+def _again(record: CalibrationRecord, asked: Asked, labels: LabelFit) -> CalibrationRecord:
+    decider = record.decider.renewed(asked.answers, labels.model, notes=asked.notes)
+    return CalibrationRecord.of(decider, asked, model=record.model, items=labels.items)
 
 
 def queries_of_items(

@@ -208,9 +208,7 @@ class SecondOpinion:
         kappa, mine = self.table.kappa, self.table.labels[rows][:, None]
         if self.model.weighting == "match":
             votes = votes_by_match(votes, kappa[rows], kappa[found], vectors.shape[1])
-        near, _ = label_densities(
-            votes, self.model.temperature
-        )  # -inf but for a label's first item
+        near = label_densities(votes, self.model.temperature)  # -inf but for a label's first item
         density = np.empty(votes.labels.shape)
         size = max(1, SUMS // len(self.table.label_names))
         for start in range(0, len(rows), size):

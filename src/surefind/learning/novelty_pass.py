@@ -317,6 +317,9 @@ def _pass(
             parts = [_joined(parts)]
             _keep(*keep, parts[0])
             saved = time.monotonic()
+    if not parts:  # more processes than examples: this one has none, and says of which shape
+        found, statistics = watched(embedder, stages, _first(data, embedder, reading))
+        parts = [[x[:0].cpu() for x in (*statistics, found.mean.float())]]
     *statistics, mean = _joined(parts)
     n = len(data)
     return [gather_rows(x, n) for x in statistics], gather_rows(mean, n)

@@ -1,8 +1,8 @@
 """An encoder's architecture as plain data, so that it can be rebuilt without code from a file.
 
 Layers of torch.nn in an `nn.Sequential` are described by their constructor's arguments, towers of
-`transformers` and graphs (`surefind.models.graph`) by their recipe. Anything else has no description:
-whoever loads such an encoder brings the network, and gets its weights.
+`transformers`, graphs (`surefind.models.graph`) and ONNX files by their recipe. Anything else has no
+description: whoever loads such an encoder brings the network, and gets its weights.
 """
 
 import inspect
@@ -16,7 +16,9 @@ from surefind.errors import InputError
 from surefind.models.encoder import Encoder
 from surefind.models.graph import GraphNet, graph_of
 from surefind.models.initialization import untouched_rng
+from surefind.models.onnx_runtime import OnnxNet
 from surefind.models.pooling import FlattenPositions, GeM
+from surefind.models.texts import TextTower, text_tower_of
 from surefind.models.towers import Tower, tower_of
 from surefind.models.vectors import UnitRows
 
@@ -71,6 +73,10 @@ def _layer(module: nn.Module) -> dict[str, Any] | None:
         return {"tower": module.recipe}
     if isinstance(module, GraphNet):
         return {"graph": module.recipe}
+    if isinstance(module, OnnxNet):
+        return {"onnx": module.recipe}
+    if isinstance(module, TextTower):
+        return None if module.recipe is None else {"text": module.recipe}
     if type(module) is nn.Sequential:
         parts = {name: _layer(layer) for name, layer in module.named_children()}
         return None if None in parts.values() else {"sequential": parts}
@@ -95,6 +101,10 @@ def _built(description: Mapping[str, Any]) -> nn.Module:
         return tower_of(description["tower"])
     if "graph" in description:
         return graph_of(description["graph"])
+    if "onnx" in description:
+        return OnnxNet(**description["onnx"])
+    if "text" in description:
+        return text_tower_of(description["text"])
     if "sequential" in description:
         block = nn.Sequential()
         for name, part in description["sequential"].items():

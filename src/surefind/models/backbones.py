@@ -29,6 +29,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,13 @@ from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, empty_head
 from surefind.models.graph import GraphNet, graph_of, with_pooling
 from surefind.models.initialization import initialize, untouched_rng
-from surefind.models.onnx_file import read_onnx
+from surefind.models.onnx_file import UnsupportedGraphError, read_onnx
+from surefind.models.onnx_runtime import OnnxNet
+from surefind.models.texts import FAMILIES as TEXT_FAMILIES
+from surefind.models.texts import POOLINGS as TEXT_POOLINGS
+from surefind.models.texts import TextTower
 from surefind.models.towers import Tower, chosen_pooling, family_of, library, tower_of
+from surefind.validation import check_choice
 
 BILINEAR = 2
 """The number that Pillow has for it, which is what the files hold."""
@@ -97,6 +103,8 @@ def _side(size: Any) -> int | None:
     return int(height) if height is not None and height == width else None
 
 
+TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json")
+"""Any of these holds a text model's vocabulary."""
 FILES = (
     "config.json",
     "preprocessor_config.json",
@@ -104,8 +112,12 @@ FILES = (
     "model.safetensors",
     "model-*.safetensors",
     "model.safetensors.index.json",
+    *TOKENIZER,
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
 )
-"""What is fetched of a model: no pickles, no code, no text tower's vocabulary."""
+"""What is fetched of a model: no pickles, no code."""
 
 RESNET50: Mapping[str, Any] = {
     "model_type": "resnet",
@@ -116,17 +128,22 @@ RESNET50: Mapping[str, Any] = {
 }
 
 
-Backbone = Tower | GraphNet
-"""Images to features, with ``width`` and ``preprocessing``."""
+Backbone = Tower | GraphNet | OnnxNet | TextTower
+"""Images, or what it takes, to features, with ``width`` and ``preprocessing``."""
 
 
 def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool = False) -> Backbone:
-    """Load a pretrained network: ResNet, ConvNeXt, DINOv2, CLIP, SigLIP, a graph or an ONNX file.
+    """Load a pretrained network: an image or text tower of `transformers`, a graph or an ONNX file.
+
+    Image towers are ResNet, ConvNeXt, DINOv2, ViT, CLIP and SigLIP; text towers see
+    `surefind.models.texts`. An ONNX file becomes PyTorch layers that can learn where its operators allow
+    that, and is run by onnxruntime, frozen, where they do not (`surefind.models.onnx_runtime`).
 
     Args:
         source: A folder, a file ``*.onnx``, or a name on the hub such as "facebook/dinov2-small".
-        pooling: "auto" for the family's own, or another one of it: see `surefind.models.towers` and, for
-            graphs and ONNX, `surefind.models.graph`.
+        pooling: "auto" for the family's own, or another one of it: see `surefind.models.towers`,
+            `surefind.models.texts` and, for graphs and ONNX, `surefind.models.graph` and
+            `surefind.models.onnx_runtime`.
         download: Whether a name may be fetched from the hub.
 
     Returns:
@@ -145,7 +162,7 @@ def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool =
     return _tower(folder, source, pooling)
 
 
-def _tower(folder: Path, source: str | Path, pooling: str) -> Tower:
+def _tower(folder: Path, source: str | Path, pooling: str) -> Tower | TextTower:
     transformers = library()
     try:
         config = transformers.AutoConfig.from_pretrained(
@@ -154,9 +171,16 @@ def _tower(folder: Path, source: str | Path, pooling: str) -> Tower:
     except (OSError, ValueError) as error:
         raise InputError(_unreadable(folder, error)) from error
     config = getattr(config, "vision_config", config)
-    family = family_of(config.model_type)
-    pooling = chosen_pooling(config.model_type, pooling)
-    network = getattr(transformers, family.classes[pooling])
+    text = config.model_type in TEXT_FAMILIES
+    if text:
+        name, options = TEXT_FAMILIES[config.model_type]
+        pooling = TEXT_POOLINGS[0] if pooling == "auto" else pooling
+        check_choice(f"pooling of {config.model_type}", pooling, TEXT_POOLINGS)
+    else:
+        family = family_of(config.model_type)
+        pooling = chosen_pooling(config.model_type, pooling)
+        name, options = family.classes[pooling], family.options
+    network = getattr(transformers, name)
     try:
         with untouched_rng(), _quiet(transformers):
             model, report = network.from_pretrained(
@@ -166,6 +190,7 @@ def _tower(folder: Path, source: str | Path, pooling: str) -> Tower:
                 use_safetensors=True,
                 dtype=torch.float32,
                 output_loading_info=True,
+                **options,
             )
     except Exception as error:  # safetensors, torch and transformers each have their own
         raise InputError(_unreadable(folder, error)) from error
@@ -176,7 +201,21 @@ def _tower(folder: Path, source: str | Path, pooling: str) -> Tower:
             f"{missing[0]}. They are of another network than config.json says, or pooling={pooling!r} "
             "needs a part that was not saved."
         )
+    if text:
+        return TextTower(model, _tokenizer(transformers, folder), pooling=pooling)
     return Tower(model, pooling, _preprocessing(folder))
+
+
+def _tokenizer(transformers: Any, folder: Path) -> Any:
+    """Read the tokenizer beside a text model; None if there is none."""
+    if not any((folder / name).is_file() for name in TOKENIZER):
+        return None
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(_unreadable(folder, error)) from error
 
 
 def _graph(folder: Path) -> dict[str, Any] | None:
@@ -196,10 +235,22 @@ def _from_graph(folder: Path, recipe: Mapping[str, Any], pooling: str) -> GraphN
     return _filled(recipe, weights, pooling, _preprocessing(folder))
 
 
-def _from_onnx(path: Path, pooling: str) -> GraphNet:
+def _from_onnx(path: Path, pooling: str) -> GraphNet | OnnxNet:
     if not path.is_file():
         raise InputError(f"there is no file {path}. Check the path.", field="source")
-    nodes, image_shape, weights = read_onnx(path)
+    try:
+        nodes, image_shape, weights = read_onnx(path)
+    except UnsupportedGraphError as unsupported:
+        if find_spec("onnxruntime") is None:
+            raise
+        try:
+            return OnnxNet.load(path, pooling=pooling, preprocessing=_preprocessing(path.parent))
+        except InputError as error:
+            raise InputError(
+                f"{unsupported.message} Nor can it be run as it is: {error.message}",
+                field=error.field,
+                hint=error.hint,
+            ) from error
     recipe = {"nodes": nodes, "image_shape": image_shape}
     return _filled(recipe, weights, pooling, _preprocessing(path.parent))
 

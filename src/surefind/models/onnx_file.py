@@ -7,7 +7,8 @@ An operator becomes a node if its meaning is that of a layer; those of `OPERATOR
 - `Clip` as ReLU or ReLU6, `Reshape` and `Squeeze` as flattening, `ReduceMean` over the positions;
 - `Add`, `Sub`, `Mul` and `Div` of two outputs (the first and third) or by a constant per channel.
 
-Anything else is refused with the operator's name. Operators that do nothing at inference (`Identity`,
+Anything else is refused with the operator's name; `surefind.models.onnx_runtime` runs it as it is, frozen.
+Operators that do nothing at inference (`Identity`,
 `Dropout`) leave no node. A file says nothing about preprocessing.
 """
 
@@ -27,6 +28,10 @@ HARD_SIGMOID_SLOPE = 1 / 6
 """Of PyTorch's, and of no other that exporters write."""
 
 
+class UnsupportedGraphError(InputError):
+    """A graph is whole, and cannot be read as layers."""
+
+
 def read_onnx(path: Path) -> tuple[list[dict[str, Any]], list[int | None], dict[str, Tensor]]:
     """Read an ONNX file.
 
@@ -38,7 +43,7 @@ def read_onnx(path: Path) -> tuple[list[dict[str, Any]], list[int | None], dict[
         weights by their names in it.
 
     Raises:
-        InputError: If the file is damaged, or holds what has no node.
+        InputError: If the file is damaged; as an `UnsupportedGraphError`, if it holds what has no node.
     """
     onnx = require("onnx", "read ONNX files", extra="onnx")
     try:
@@ -71,14 +76,14 @@ class _Reader:
         self.weights: dict[str, Tensor] = {}
         images = [i for i in graph.input if i.name not in self.constants]
         if len(images) != 1 or len(graph.output) != 1:
-            raise InputError(
+            raise UnsupportedGraphError(
                 f"{file} has {len(images)} inputs and {len(graph.output)} outputs; an encoder has one "
                 "of each. Export the part from images to embeddings.",
                 field="source",
             )
         sides = [d.dim_value or None for d in images[0].type.tensor_type.shape.dim]
         if len(sides) != 4 or sides[1] is None:
-            raise InputError(
+            raise UnsupportedGraphError(
                 f"the input of {file} has the shape {sides}; images (n, c, height, width) with a "
                 "known number of channels are expected.",
                 field="source",
@@ -97,7 +102,7 @@ class _Reader:
             self.constants[operator.output[0]] = value
             return
         if operator.op_type not in OPERATORS or operator.domain not in ("", "ai.onnx"):
-            raise InputError(
+            raise UnsupportedGraphError(
                 f"{self._file} has the operator {operator.op_type} ({operator.name or 'unnamed'}), which "
                 f"is not supported; those that are: {', '.join(OPERATORS)}.",
                 field="source",
@@ -123,7 +128,7 @@ class _Reader:
         """Return the nodes up to the output."""
         last = self.names.get(self._graph.output[0].name)
         if last is None or last == IMAGES or last != self.nodes[-1]["name"]:
-            raise InputError(
+            raise UnsupportedGraphError(
                 f"the output of {self._file} is not what its last operator computes. "
                 "Export the part from images to embeddings.",
                 field="source",
@@ -186,9 +191,9 @@ class _Operator:
         else:
             self.reader.names[output] = self.input(0)
 
-    def refusal(self, what: str) -> InputError:
+    def refusal(self, what: str) -> UnsupportedGraphError:
         """Say what of the operator is not supported."""
-        return InputError(
+        return UnsupportedGraphError(
             f"{self.reader._file} has {self.operator.op_type} ({self.operator.name or 'unnamed'}) with "
             f"{what}, which is not supported.",
             field="source",

@@ -4,6 +4,7 @@
     resnet                     gem, mean                  over the last map
     convnext, convnextv2       gem, mean                  over the last map, then the tower's own layer norm
     dinov2 (with registers)    cls, mean, gem             the class token, or the patches without it
+    vit                        cls, mean, gem             the same
     clip                       projection, pooler         with the projection to the space of texts, or not
     siglip                     pooler, mean               the tower's attention pooling, or all patches
 
@@ -16,13 +17,13 @@ Axes: ``n`` images, ``h`` and ``w`` pixels, ``t`` tokens, ``d`` features.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from surefind.dependencies import require
 from surefind.errors import Hint, InputError
 from surefind.models.initialization import initialize, untouched_rng
 from surefind.models.pooling import GeM
@@ -36,10 +37,12 @@ class Family:
     Attributes:
         classes: The class in `transformers` for each pooling; the first pooling is the default.
         fixed_size: Whether images must have the size that it was trained with.
+        options: What else the class is built with.
     """
 
     classes: Mapping[str, str]
     fixed_size: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -49,6 +52,11 @@ FAMILIES: Mapping[str, Family] = {
     "dinov2": Family(dict.fromkeys(("cls", "mean", "gem"), "Dinov2Model")),
     "dinov2_with_registers": Family(
         dict.fromkeys(("cls", "mean", "gem"), "Dinov2WithRegistersModel")
+    ),
+    "vit": Family(
+        dict.fromkeys(("cls", "mean", "gem"), "ViTModel"),
+        fixed_size=True,
+        options={"add_pooling_layer": False},
     ),
     "clip_vision_model": Family(
         {"projection": "CLIPVisionModelWithProjection", "pooler": "CLIPVisionModel"},
@@ -129,7 +137,7 @@ class Tower(nn.Module):
         if self.pooling == "cls":
             return values[:, 0]
         config: Any = self.model.config
-        if config.model_type.startswith("dinov2"):
+        if config.model_type.startswith(("dinov2", "vit")):
             values = values[:, 1 + getattr(config, "num_register_tokens", 0) :]
         if self.gem is not None:
             pooled = self.gem(values)
@@ -158,7 +166,7 @@ def tower_of(recipe: Mapping[str, Any], *, generator: torch.Generator | None = N
     transformers = library()
     network = getattr(transformers, family.classes[pooling])
     with untouched_rng():
-        model = network(network.config_class(**config)).eval()
+        model = network(network.config_class(**config), **family.options).eval()
     tower = Tower(model, pooling, recipe.get("preprocessing"))
     if generator is not None:
         initialize(tower, generator)
@@ -191,10 +199,4 @@ def chosen_pooling(kind: str, pooling: str) -> str:
 
 def library() -> Any:
     """Import `transformers`, which is optional."""
-    try:
-        return import_module("transformers")
-    except ImportError as error:
-        raise InputError(
-            f"pretrained backbones need transformers ({error}). "
-            "Install it: pip install 'surefind[backbones]'."
-        ) from error
+    return require("transformers", "read pretrained backbones", extra="backbones")

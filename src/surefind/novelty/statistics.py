@@ -13,8 +13,8 @@ a small network and each residual stage of a ResNet. Where there are fewer than 
 transformer, all blocks of the commonest kind are taken instead, or all places if there are no blocks. Of
 more than `STAGES`, evenly spaced ones are kept, the last among them. A module that runs several times in a
 pass is no place; a network without any, whose activations are functions, gives its layers. Places with
-positions are preferred to vectors. The names of the stages are kept with the model, and the caller may name
-others.
+positions are preferred to vectors. A backbone that knows better names its own (``own_stages``). The names
+of the stages are kept with the model, and the caller may name others.
 
 Axes: ``n`` inputs, ``c`` channels, ``h``, ``w``, ``t`` positions, ``m`` statistics.
 """
@@ -81,9 +81,10 @@ class StageWatch:
             for hook in hooks:
                 hook.remove()
 
-    def take(self, n: int) -> list[Tensor]:
+    def take(self, n: int | torch.SymInt) -> list[Tensor]:
         """Return the statistics (n, m) of each stage for the batch of n that has just passed."""
-        found = [value for value in self._found if value is not None and len(value) == n]
+        # By shape, not by len: in a graph that is being traced, the size of a batch is a symbol.
+        found = [value for value in self._found if value is not None and value.shape[0] == n]
         if len(found) < len(self._found):
             raise InputError(
                 "a stage of the network did not run, or gave no output with one row per input; name "
@@ -136,6 +137,9 @@ def choose_stages(network: nn.Module, inputs: Tensor) -> tuple[str, ...]:
     Returns:
         Names of modules, in the order in which they run; none if it is empty, or runs none by themselves.
     """
+    own = getattr(network, "own_stages", None)
+    if own is not None:
+        return tuple(own)
     modules = dict(network.named_modules())
     blocks = _blocks(modules)
     inside = {name for name in modules for block in blocks if name.startswith(f"{block}.")}

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from surefind.embeddings import Embeddings
 from surefind.errors import NumericalError
-from surefind.posterior.sphere import resultant
+from surefind.posterior.sphere import Resultant, resultant
 from surefind.posterior.vmf import concentration
 
 
@@ -31,14 +31,21 @@ def gaussian_embeddings(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n z
             f"an output's mean or variance is too large for {mean.dtype}: the weights are too "
             "uncertain or the features too large. Use a larger prior precision, or float64."
         )
-    moments = resultant(mean, variance)
-    kappa = concentration(moments.shortfall, mean.shape[1]).to(mean.dtype)
-    length = torch.linalg.vector_norm(moments.mean, dim=1, keepdim=True)
-    axis = torch.zeros_like(mean[:1])
-    axis[0, 0] = 1
+    return Embeddings(*directions(resultant(mean, variance), mean.dtype))
+
+
+def directions(
+    moments: Resultant, dtype: torch.dtype
+) -> tuple[Float[Tensor, "n z"], Float[Tensor, " n"]]:
+    """Turn moments on the sphere into directions and κ, in a dtype; the policy is above."""
+    mean = moments.mean.to(dtype)
+    kappa = concentration(moments.shortfall, mean.shape[1]).to(dtype)
+    length = torch.linalg.vector_norm(mean, dim=1, keepdim=True)
     known = length > 0
-    direction = torch.where(known, moments.mean / torch.where(known, length, 1.0), axis)
-    return Embeddings(direction, torch.where(known[:, 0], kappa, 0.0))
+    # The first axis, written so that a graph of any batch size can hold it.
+    axis = torch.eye(1, mean.shape[1], dtype=dtype, device=mean.device)
+    direction = torch.where(known, mean / torch.where(known, length, 1.0), axis)
+    return direction, torch.where(known[:, 0], kappa, 0.0)
 
 
 def unit(vectors: Float[Tensor, "*batch z"]) -> Float[Tensor, "*batch z"]:

@@ -91,16 +91,45 @@ def resultant(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n z"]) -> Res
     first = torch.empty_like(mean)
     shortfall = mean.new_empty(len(mean), dtype=torch.float64)
     for rows in _chunks(mean):
-        mu = mean[rows].double()
-        c, rho, beta = _units(mu, variance[rows].double())
-        a = _evaluate(_series_excess, _direct_excess, rho, beta)
-        m2 = beta.sum(1)
-        m = m2.sqrt()
-        d = (rho.sum(1) / (1 + m))[:, None] - m[:, None] * a
-        missing = torch.einsum("nz,nz,nz->n", beta, d, 2 - d) / m2
-        shortfall[rows] = torch.where(m2 > 0, missing, 1.0).clamp(0, 1)
-        first[rows] = (mu / c[:, None] * (1 + a)).to(mean.dtype)
+        part = _resultant(mean[rows], variance[rows], _excess)
+        first[rows], shortfall[rows] = part.mean.to(mean.dtype), part.shortfall
     return Resultant(first, shortfall)
+
+
+def resultant_on_one_grid(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n z"]) -> Resultant:
+    """Compute the same without a branch, for graphs that cannot have one: directly, to the farthest end.
+
+    It takes z × 320 logarithms an input, however narrow it is.
+
+    Args:
+        mean: Means.
+        variance: Variances, not negative.
+
+    Returns:
+        The same as `resultant`, in float64.
+    """
+    return _resultant(mean, variance, lambda rho, beta: _direct_excess(rho, beta, ENDS[-1]))
+
+
+def _resultant(
+    mean: Float[Tensor, "n z"],
+    variance: Float[Tensor, "n z"],
+    excess: Callable[[Tensor, Tensor], Tensor],
+) -> Resultant:
+    """Put E[u] and 1 - |E[u]|² together from an evaluation of a, in float64."""
+    mu = mean.double()
+    c, rho, beta = _units(mu, variance.double())
+    a = excess(rho, beta)
+    m2 = beta.sum(1)
+    m = m2.sqrt()
+    d = (rho.sum(1) / (1 + m))[:, None] - m[:, None] * a
+    missing = torch.einsum("nz,nz,nz->n", beta, d, 2 - d) / m2
+    shortfall = torch.where(m2 > 0, missing, 1.0).clamp(0, 1)
+    return Resultant(mu / c[:, None] * (1 + a), shortfall)
+
+
+def _excess(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> Float[Tensor, "n z"]:
+    return _evaluate(_series_excess, _direct_excess, rho, beta)
 
 
 def _check(mean: Tensor, variance: Tensor) -> None:

@@ -175,7 +175,10 @@ def select_prior_precision(
 
 
 def calibrate_scale(
-    posterior: Posterior, sample: TuningSample, generator: torch.Generator
+    posterior: Posterior,
+    sample: TuningSample,
+    generator: torch.Generator,
+    spreads: Sequence[float] = SPREADS,
 ) -> float:
     """Choose a factor of the posterior's precision by the second rule.
 
@@ -183,6 +186,7 @@ def calibrate_scale(
         posterior: The posterior at the nominal scale.
         sample: Training examples.
         generator: Draws heads, the same ones for all candidates.
+        spreads: The candidates.
 
     Returns:
         The factor; 1 without labels.
@@ -201,7 +205,7 @@ def calibrate_scale(
         prediction, confidence = metrics.agreement(sampled_nearest_labels(samples, labels))
         return metrics.ece(confidence, prediction == labels.numpy())
 
-    errors = {spread / wanted: error(spread / wanted) for wanted in SPREADS}
+    errors = {spread / wanted: error(spread / wanted) for wanted in spreads}
     return min(f for f, e in errors.items() if e <= min(errors.values()) + TOLERANCE)
 
 

@@ -10,6 +10,8 @@ which imports them when they are first used; others inside the functions that ne
 
 import sys
 
+from surefind.dependencies import install_command
+
 
 def main() -> None:
     """Run the command line, if what it needs is installed."""
@@ -18,5 +20,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("rich", "tomli_w", "typer"):
             raise
-        sys.exit(f"The command line needs {error.name}: pip install 'surefind[cli]'.")
+        needed = install_command("pydantic", "rich", "tomli-w", "typer")
+        sys.exit(f"The command line needs {error.name}: {needed}.")
     run()

@@ -1,8 +1,10 @@
 """All commands together, and what becomes of their errors.
 
-A command is one name in `COMMANDS`. What it raises ends here: the library's own errors, with their hint
-for the command line, and the system's (no such file, no space) become a sentence and exit code 1; typer
-explains wrong usage itself, with exit code 2; a defect of ours keeps its traceback.
+A command is one name in `COMMANDS`. Each has ``--json``, which prints what it returned as one JSON document
+(`surefind.apps.cli.console`): what a script would read of it, None if that is nothing. What it raises ends
+here: the library's own errors, with their hint for the command line, and the system's (no such file, no
+space) become a sentence and exit code 1; typer explains wrong usage itself, with exit code 2; a defect of
+ours keeps its traceback.
 
 An error's field that is an option of the running command is named as the user types it: ``batch_size``
 becomes ``--batch-size``.
@@ -10,21 +12,33 @@ becomes ``--batch-size``.
 
 import errno
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+import surefind as sf
 from surefind.apps.cli.audit import audit
 from surefind.apps.cli.bench import bench
 from surefind.apps.cli.calibrate import calibrate
-from surefind.apps.cli.console import complain, discard, to_stderr
+from surefind.apps.cli.console import (
+    Failure,
+    complain,
+    discard,
+    json_only,
+    put,
+    put_json,
+    to_stderr,
+)
 from surefind.apps.cli.demo import demo
 from surefind.apps.cli.doctor import check_set, doctor, list_sets
 from surefind.apps.cli.embed import embed
 from surefind.apps.cli.evaluate import evaluate
+from surefind.apps.cli.export import export
 from surefind.apps.cli.fit import fit
+from surefind.apps.cli.gallery_items import delete_items, list_items, relabel_items
 from surefind.apps.cli.index import index
 from surefind.apps.cli.report import report
 from surefind.apps.cli.search import search
@@ -41,16 +55,47 @@ app = typer.Typer(
     help="Retrieval that knows when it does not know.",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Look at data sets.")
+items_app = typer.Typer(no_args_is_help=True, help="List, delete and relabel a gallery's items.")
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print the result as one JSON document; notes go to stderr."),
+]
 
 
-def register(group: typer.Typer, command: Callable[..., None], name: str | None = None) -> None:
+def _show_version(asked: bool) -> bool:
+    if asked:
+        put(f"surefind {sf.__version__}\n")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def whole(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take what goes before a command."""
+
+
+def register(group: typer.Typer, command: Callable[..., Any], name: str | None = None) -> None:
     """Add a command to a group, under the function's name by default; the docstring is its help."""
     name = name or command.__name__
 
     @functools.wraps(command)
-    def explained(*args: Any, **options: Any) -> None:
+    def explained(*args: Any, as_json: bool = False, **options: Any) -> None:
         try:
-            command(*args, **options)
+            with json_only(as_json):
+                found = command(*args, **options)
+            failed = isinstance(found, Failure)
+            result = found.result if isinstance(found, Failure) else found
+            if as_json and result is not None:
+                put_json(result)
+            if failed:
+                raise typer.Exit(1)
         except KeyboardInterrupt:  # versions of typer differ in what they make of it
             to_stderr("Interrupted: nothing is half written; the same command starts again.")
         except CommandInterruptedError as interrupted:
@@ -61,6 +106,13 @@ def register(group: typer.Typer, command: Callable[..., None], name: str | None 
             return
         raise typer.Exit(1)
 
+    own = inspect.signature(command)
+    last = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False)
+    asked = last.replace(annotation=AsJson)
+    explained.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[*own.parameters.values(), asked], return_annotation=None
+    )
+    explained.__annotations__ = command.__annotations__ | {"as_json": AsJson, "return": None}
     group.command(name)(explained)
 
 
@@ -72,10 +124,14 @@ def option_names(group: typer.Typer, command: str) -> dict[str, str]:
     return {name: option for name, option in typed.items() if option.startswith("-")}
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (train, fit, embed, evaluate, index, calibrate, search)
-COMMANDS += (audit, serve, token, report, bench, demo, doctor)
+COMMANDS: tuple[Callable[..., Any], ...] = (train, fit, embed, evaluate, index, calibrate, search)
+COMMANDS += (audit, export, serve, token, report, bench, demo, doctor)
 for each in COMMANDS:
     register(app, each)
+app.add_typer(items_app, name="items")
+register(items_app, list_items, "list")
+register(items_app, delete_items, "delete")
+register(items_app, relabel_items, "relabel")
 app.add_typer(data_app, name="data")
 register(data_app, list_sets, "list")
 register(data_app, check_set, "check")

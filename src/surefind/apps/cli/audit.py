@@ -5,20 +5,17 @@ JSON    {summary, items, labels, judged, …, findings: [the same]}
 HTML    a page with pictures, and a line of Python beside each finding that would mend it
 """
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 from typer import Option
 
 import surefind as sf
 from surefind.apps.cli import options
-from surefind.apps.cli.console import console, say, spelled, to_stderr
-from surefind.apps.cli.preflight import check_file
-from surefind.files import write_atomically
+from surefind.apps.cli.console import json_text, say, show_table, spelled, working
+from surefind.apps.cli.outputs import check_out, write_out
 
 if TYPE_CHECKING:
     from surefind import Audit
@@ -87,8 +84,7 @@ def audit(
         Option(help="Cosine from which two items are near-duplicates; follows from the gallery."),
     ] = None,
     seed: options.Seed = 0,
-    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
-) -> None:
+) -> Any:
     """Look for wrong labels, near-duplicates, confused labels, unusable items and impostors in a gallery.
 
     Every item is left out and judged by the rest; nothing is changed.
@@ -98,22 +94,18 @@ def audit(
     from surefind.validation import check_int
 
     check_int("most", most, least=1)
-    if out is not None:
-        check_file(out, SUFFIXES)
-    aside = to_stderr if as_json else say
+    check_out(out, SUFFIXES)
     with sf.Gallery.open(gallery, mode="r") as opened:
-        found = opened.audit(items=items, duplicate=duplicate, seed=seed)
+        with working("auditing"):
+            found = opened.audit(items=items, duplicate=duplicate, seed=seed)
         if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
             write(found, out, opened, gallery, most)
-    if as_json:
-        typer.echo(json_text(found), nl=False)
+    show(found, most)
+    if out is None:
+        say(f"Next, with pictures: {spelled('audit', gallery, out='audit.html')}")
     else:
-        show(found, most)
-        if out is None:
-            say(f"Next, with pictures: {spelled('audit', gallery, out='audit.html')}")
-    if out is not None:
-        aside(f"Wrote the audit to {out}.")
+        say(f"Wrote the audit to {out}.")
+    return lambda: as_document(found)
 
 
 def show(found: "Audit", most: int) -> None:
@@ -123,7 +115,7 @@ def show(found: "Audit", most: int) -> None:
         own = [row for row in rows if row["kind"] == kind]
         if own:
             say(TABLES[kind][0], style="bold")
-            console.print(finding_table(kind, own))
+            show_table(finding_table(kind, own))
     say(found.summary)
 
 
@@ -143,22 +135,24 @@ def cell_text(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def json_text(found: "Audit") -> str:
-    """Write an audit as JSON."""
+def as_document(found: "Audit") -> dict[str, Any]:
+    """Return an audit as JSON holds it."""
     facts = {name: getattr(found, name) for name in FACTS}
-    whole = {"summary": found.summary, **facts, "findings": found.to_rows()}
-    return json.dumps(whole, ensure_ascii=False, allow_nan=False) + "\n"
+    return {"summary": found.summary, **facts, "findings": found.to_rows()}
 
 
 def write(found: "Audit", out: Path, gallery: "sf.Gallery", place: str, most: int) -> None:
     """Write an audit as what the file's name says."""
-    suffix = out.suffix.lower()
-    if suffix == ".csv":
-        found.to_csv(out)
-    elif suffix == ".json":
-        write_atomically(out, json_text(found))
-    else:
+
+    def page() -> str:
         from surefind.apps.cli.audit_page import audit_page
 
         titles = {kind: title for kind, (title, _) in TABLES.items()}
-        write_atomically(out, audit_page(found, gallery, place, titles, most))
+        return audit_page(found, gallery, place, titles, most)
+
+    formats = {
+        ".csv": found.csv_text,
+        ".json": lambda: json_text(as_document(found)),
+        ".html": page,
+    }
+    write_out(out, formats)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -64,7 +64,7 @@ def bench(
     out: Annotated[Path, Option(help="Where results are written.")] = Path("results"),
     work: Annotated[Path, Option(help="Folder of checkpoints and artifacts.")] = WORK,
     data: options.DataFolder = None,
-) -> None:
+) -> Any:
     """Compare methods on a data set; killed at any moment, the same command goes on.
 
     Example: `surefind bench digits --methods deterministic,laplace-posthoc`
@@ -73,7 +73,7 @@ def bench(
     """
     from surefind.evaluation.bench.frozen import frozen_problem
     from surefind.evaluation.bench.running import run_problem, select_methods
-    from surefind.evaluation.results import result_file
+    from surefind.evaluation.results import read_result, result_file
     from surefind.validation import check_int
 
     check_int("seeds", seeds, least=1)
@@ -88,7 +88,8 @@ def bench(
     problem = chosen_problem(source, ood, backbone, epochs, data, recipe)
     if freeze_backbone:
         problem = frozen_problem(problem, trained_stages=trained_stages, cache=cache, epochs=epochs)
-    files = [result_file(out, problem.name, m, s) for s in range(seeds) for m in chosen]
+    measured = {(m, s): result_file(out, problem.name, m, s) for s in range(seeds) for m in chosen}
+    files = list(measured.values())
     there = sum(file.exists() for file in files)
     say(f"{len(files)} results of {problem.name}, {there} of them there already.")
     try:
@@ -109,6 +110,14 @@ def bench(
         ) from stop
     say(f"Results are in {out / problem.name}.")
     say(f"Next: {spelled('report', out, work=None if work == WORK else work)}")
+    return lambda: {
+        "folder": out / problem.name,
+        "results": [
+            {"method": m, "seed": s, "file": file, "values": read_result(file).values}
+            for (m, s), file in measured.items()
+            if file.exists()  # a method may not suit the data
+        ],
+    }
 
 
 def chosen_problem(

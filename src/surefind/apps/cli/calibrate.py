@@ -12,7 +12,7 @@ from typer import Option
 
 import surefind as sf
 from surefind.apps.cli import options
-from surefind.apps.cli.console import console, say, spelled
+from surefind.apps.cli.console import say, show_table, spelled, working
 from surefind.apps.cli.items import check_model, labels_like, own_ids, read_items
 from surefind.apps.cli.plots import draw_identification
 from surefind.apps.cli.preflight import check_file
@@ -67,9 +67,12 @@ def calibrate(
         ),
     ] = None,
     unknown_share: Annotated[
-        float,
-        Option(help="Where items play the queries: the share of unknown ones to expect."),
-    ] = 0.5,
+        float | None,
+        Option(
+            help="Share of unknown queries to expect: some are left out at random until it is so. Where "
+            "items play the queries, 0.5 unless given.",
+        ),
+    ] = None,
     groups: options.Groups = None,
     figure: Annotated[
         Path | None, Option(help="SVG file to write: FNIR against FPIR, with bounds.")
@@ -84,7 +87,7 @@ def calibrate(
     normalize: options.Normalize = False,
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
-) -> None:
+) -> Any:
     """Learn when the answer of a search may be called a match, at a stated risk.
 
     The queries must come as later ones will, unknown ones in the same proportion. One that is an item of
@@ -116,21 +119,20 @@ def calibrate(
                 groups=groups,
                 on_bad=on_bad,
             )
-        expected = ""
+        expected, share = "", 0.5 if unknown_share is None else unknown_share
         if forecast is not None:
-            expected = opened.forecast(
-                forecast, max_wrong=max_wrong, unknown_share=unknown_share
-            ).summary
-        say(announced(gallery, asked.get("labels"), reviews, unknown_share))
-        found = opened.calibrate(
-            **asked,
-            unknown_share=unknown_share,
-            max_wrong=max_wrong,
-            max_fpir=max_fpir,
-            confidence=confidence,
-            max_false_alarms=max_false_alarms,
-            seed=seed,
-        )
+            expected = opened.forecast(forecast, max_wrong=max_wrong, unknown_share=share).summary
+        say(announced(gallery, asked.get("labels"), reviews, share))
+        with working("calibrating"):
+            found = opened.calibrate(
+                **asked,
+                unknown_share=unknown_share,
+                max_wrong=max_wrong,
+                max_fpir=max_fpir,
+                confidence=confidence,
+                max_false_alarms=max_false_alarms,
+                seed=seed,
+            )
     show(found, expected)
     if figure is not None:
         draw_identification(found, figure)
@@ -139,6 +141,29 @@ def calibrate(
     how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
     again = spelled("search", gallery, queries or "QUERIES", **how)
     say(f"Next, or with other queries than these: {again}")
+    return {"gallery": gallery, **as_document(found), "forecast": expected or None}
+
+
+FACTS = (
+    *("reached", "threshold", "floor", "max_wrong", "max_fpir", "confidence", "max_missed"),
+    *("queries", "unknown", "right", "fitted", "more_queries", "notes", "summary"),
+)
+"""What JSON has of a calibration by its own names."""
+
+
+def as_document(found: "Calibration") -> dict[str, Any]:
+    """Return what a calibration found as JSON holds it."""
+    signals = () if found.contributions is None else found.contributions.signals
+    groups = [
+        {"name": g.name, "status": g.status, "threshold": g.threshold, "queries": g.queries}
+        for g in found.groups
+    ]
+    return {
+        **{name: getattr(found, name) for name in FACTS},
+        "groups": groups,
+        "signals": {signal.name: vars(signal) for signal in signals},
+        "operating_points": [vars(p) for p in found.identification.operating_points],
+    }
 
 
 def check_queries(queries: str | None, *, labels: Any, unknown: Any, groups: Any) -> None:
@@ -161,11 +186,11 @@ def show(found: "Calibration", expected: str) -> None:
     """Print what was found: sentences, what signals add, groups, and FNIR at some FPIR."""
     say(f"{found.summary} {expected}".rstrip())
     if found.contributions is not None:
-        console.print(contribution_table(found.contributions))
+        show_table(contribution_table(found.contributions))
     for group in found.groups:
         say(f"Group {group.name}: {group.status} threshold, {group.queries} queries tested it.")
     if found.identification.unknown:
-        console.print(operating_table(found.identification))
+        show_table(operating_table(found.identification))
 
 
 def read_queries(

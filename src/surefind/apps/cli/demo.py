@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -21,7 +21,7 @@ def demo(
     out: Annotated[Path, Option(help="Folder for the page, the run and the gallery.")] = Path(
         "surefind-demo"
     ),
-) -> None:
+) -> Any:
     """See on small images what κ and novelty are for; under three minutes, no downloads.
 
     Example: `surefind demo`
@@ -39,6 +39,7 @@ def demo(
     asking = spelled("serve", out / "gallery", model=out / "run", images=out / "images")
     say(f"Next, to ask it yourself in a browser: {asking}")
     say(f"The report with figures: {page.resolve()}")
+    return {"page": page.resolve(), "run": out / "run", "gallery": out / "gallery"}
 
 
 def clear_place(folder: Path) -> None:

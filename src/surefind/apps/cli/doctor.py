@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 import surefind as sf
-from surefind.apps.cli.console import console, say
+from surefind.apps.cli.console import Failure, say
 from surefind.apps.cli.options import DataFolder, complete_set
 from surefind.apps.cli.preflight import size_text
+from surefind.dependencies import IMPORTED_AS, install_command
 
 CORE = ("torch", "numpy", "safetensors", "jaxtyping")
 EXTRAS = {
@@ -32,11 +32,9 @@ EXTRAS = {
 }
 """What each extra brings of its own. It stands here and is not read from the installed
 package, whose own list may be missing or older than the code; a test compares it with pyproject.toml."""
-IMPORTED_AS = {"faiss-cpu": "faiss", "pillow": "PIL", "scikit-learn": "sklearn"}
-"""The others are imported by their own name, with an underscore for a hyphen."""
 
 
-def doctor(data: DataFolder = None) -> None:
+def doctor(data: DataFolder = None) -> Any:
     """List what is installed, what this machine has, and what is missing.
 
     Example: `surefind doctor`
@@ -51,6 +49,16 @@ def doctor(data: DataFolder = None) -> None:
         say(title, style="bold")
         for line in lines:
             say(f"  {line}")
+    return lambda: {
+        "surefind": sf.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "libraries": {name: _version(name) for name in CORE},
+        "processors": os.cpu_count(),
+        "memory": dict(zip(("total", "free"), memory(), strict=True)),
+        "missing": {extra: lacking(extra) for extra in EXTRAS},
+        "data_sets": set_places(data),
+    }
 
 
 def versions() -> list[str]:
@@ -96,30 +104,40 @@ def memory() -> tuple[int | None, int | None]:
 def extras() -> list[str]:
     """List what each optional part of surefind lacks, because it cannot be imported, and the remedy."""
     lines = []
-    for extra, brought in EXTRAS.items():
-        modules = {name: IMPORTED_AS.get(name, name.replace("-", "_")) for name in brought.split()}
-        lacking = ", ".join(name for name, module in modules.items() if not _importable(module))
-        remedy = f"{lacking} missing: pip install 'surefind[{extra}]'"
-        lines.append(f"{extra}: {remedy if lacking else 'all there'}")
+    for extra in EXTRAS:
+        missing = lacking(extra)
+        remedy = f"{', '.join(missing)} missing: {install_command(*missing)}"
+        lines.append(f"{extra}: {remedy if missing else 'all there'}")
     return lines
+
+
+def lacking(*names: str) -> list[str]:
+    """Return the libraries of some extras that cannot be imported."""
+    brought = dict.fromkeys(library for extra in names for library in EXTRAS[extra].split())
+    modules = {name: IMPORTED_AS.get(name, name.replace("-", "_")) for name in brought}
+    return [name for name, module in modules.items() if not _importable(module)]
 
 
 def data_sets(folder: Path | None) -> list[str]:
     """List where each known data set is, or that it is not there."""
+    missing = "not there; `surefind data list` says where to get it"
+    return [f"{name}: {place or missing}" for name, place in set_places(folder).items()]
+
+
+def set_places(folder: Path | None) -> dict[str, str | None]:
+    """Return where each known data set is; None for one that is not there."""
     from surefind.data.catalogue import find, set_names
 
-    lines = []
+    places: dict[str, str | None] = {}
     for name in set_names():
         try:
-            place = find(name, folder)
+            places[name] = str(find(name, folder) or "comes with scikit-learn")
         except sf.InputError:
-            lines.append(f"{name}: not there; `surefind data list` says where to get it")
-        else:
-            lines.append(f"{name}: {place or 'comes with scikit-learn'}")
-    return lines
+            places[name] = None
+    return places
 
 
-def list_sets() -> None:
+def list_sets() -> Any:
     """List the data sets that are known by name.
 
     Example: `surefind data list`
@@ -127,7 +145,8 @@ def list_sets() -> None:
     from surefind.data.catalogue import ENTRIES
 
     for name, entry in ENTRIES.items():
-        console.print(f"[bold]{name:15s}[/bold] {entry.title}: {entry.get}")
+        say(f"{name:15s} {entry.title}: {entry.get}")
+    return [{"name": n, "title": entry.title, "get": entry.get} for n, entry in ENTRIES.items()]
 
 
 def check_set(
@@ -136,7 +155,7 @@ def check_set(
     ],
     data: DataFolder = None,
     decode: Annotated[bool, Option(help="Decode every image file once.")] = True,
-) -> None:
+) -> Any:
     """Compare a data set with what its publisher announces: counts and checksums; decode its images.
 
     Example: `surefind data check digits`
@@ -158,11 +177,21 @@ def check_set(
         say(f"  {report.decoded} image files decoded")
     for problem in report.problems:
         say(problem, style="red")
+    found = {
+        "name": name,
+        "ok": report.ok,
+        "folder": report.folder,
+        "counts": dict(report.counts),
+        "checksums": dict(report.checksums),
+        "decoded": report.decoded,
+        "problems": list(report.problems),
+    }
     if not report.ok:
-        raise typer.Exit(1)
+        return Failure(found)
     *first, last = report.compared or ("nothing",)
     compared = f"{', '.join(first)} and {last}" if first else last
     say(f"Everything is as published, as far as that is known here: {compared} compared.")
+    return found
 
 
 def _of(count: int, what: str, published: int | None) -> str:

@@ -35,7 +35,7 @@ def embed(
     batch_size: Annotated[int, Option(help="Inputs at a time.")] = 128,
     on_bad: OnBad = "refuse",
     data: DataFolder = None,
-) -> None:
+) -> Any:
     """Embed images or vectors with a run, each with its uncertainty.
 
     Example: `surefind embed runs/digits digits:test --out test.npz`
@@ -53,6 +53,7 @@ def embed(
     say(
         f"Wrote {len(found)} embeddings of {found.mean.shape[1]} dimensions, median κ {sure:.4g}, to {out}."
     )
+    return {"file": out, "count": len(found), "dim": found.mean.shape[1], "median_kappa": sure}
 
 
 def embed_in_blocks(

@@ -1,4 +1,4 @@
-"""`surefind evaluate`: measure a run on unseen data; the results are stored with the run."""
+"""`surefind evaluate`: measure a run on unseen data; results are kept with the run."""
 
 import math
 import time
@@ -11,19 +11,20 @@ from typer import Option
 
 import surefind as sf
 from surefind.apps.cli import options
-from surefind.apps.cli.console import console, say, spelled
+from surefind.apps.cli.console import say, show_table, spelled, working
 from surefind.apps.cli.plots import NO_FIGURES, can_draw, draw_curves, draw_uncertainty
 from surefind.apps.cli.preflight import Estimate, check_place, peak_memory
-from surefind.apps.cli.run_folder import RunFolder, open_run
+from surefind.apps.cli.run_folder import EVALUATIONS, METRICS, RunFolder, open_run
 from surefind.apps.cli.sources import read_for, split_part
 from surefind.errors import InputError
-from surefind.evaluation.vocabulary import METRICS, best_detectors
+from surefind.evaluation.vocabulary import METRICS as MEASURED
+from surefind.evaluation.vocabulary import best_detectors
 
 SPACE = 10_000_000
 """Bytes for numbers and pictures."""
 FIRST = 64
 """Inputs that the estimate is made from."""
-MEANINGS = {m.name: m.summary for m in METRICS}
+MEANINGS = {m.name: m.summary for m in MEASURED}
 """What each number means, in the order in which they are shown."""
 
 
@@ -54,7 +55,7 @@ def evaluate(
     seed: Annotated[int, Option(help="Decides samples and intervals.")] = 0,
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
-) -> None:
+) -> Any:
     """Measure a run on unseen data: retrieval, and how good its uncertainty is.
 
     Example: `surefind evaluate runs/digits --ood digits:ood`
@@ -76,14 +77,15 @@ def evaluate(
     parts = [d for d in (unfamiliar, searched) if d is not None]
     estimate = evaluation_estimate(learner, test, parts, samples)
     say(f"Evaluating on {len(test)} examples of {test.name} takes {estimate}.")
-    found = sf.evaluate(
-        learner,
-        test,
-        unfamiliar,
-        gallery=searched,
-        generator=seeded(seed, "evaluation"),
-        ece_samples=samples,
-    )
+    with working("evaluating"):
+        found = sf.evaluate(
+            learner,
+            test,
+            unfamiliar,
+            gallery=searched,
+            generator=seeded(seed, "evaluation"),
+            ece_samples=samples,
+        )
     settings = {
         "test": source,
         "ood": ood,
@@ -93,7 +95,7 @@ def evaluate(
         "examples": {"test": len(test), "ood": 0 if unfamiliar is None else len(unfamiliar)},
     }
     keep_evaluation(folder, found, settings)
-    console.print(evaluation_table(found))
+    show_table(evaluation_table(found))
     for sentence in best_detectors(found.values, found.intervals):
         say(sentence)
     if "ausc" not in found.values:
@@ -104,7 +106,11 @@ def evaluate(
     if found.left_out:
         say(f"{found.left_out} queries have no other example of their class and are not counted.")
     figures = f"figures to {run / 'plots'}" if can_draw() else NO_FIGURES
-    say(f"Wrote numbers to {run / 'metrics.json'}; {figures}.")
+    kept = len(folder.earlier_evaluations)
+    more = f" The {kept} before are in {run / EVALUATIONS}." if kept else ""
+    say(f"Wrote numbers to {run / METRICS}; {figures}.{more}")
+    measured = {"values": found.values, "intervals": found.intervals, "left_out": found.left_out}
+    return {"run": run, "file": run / METRICS, **settings, **measured}
 
 
 def own_test(run: RunFolder) -> str:
@@ -156,7 +162,8 @@ def keep_evaluation(run: RunFolder, found: "sf.Evaluation", settings: dict[str, 
         "left_out": found.left_out,
         "curves": found.curves,
     }
-    run.write_json("metrics.json", settings | measured)
+    run.set_evaluation_aside()
+    run.write_json(METRICS, settings | measured)
     if can_draw():
         draw_curves(found.curves, run.path / "plots")
         draw_uncertainty(found.uncertainty, run.path / "plots")

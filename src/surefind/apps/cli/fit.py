@@ -15,7 +15,14 @@ import surefind as sf
 from surefind.apps.cli import options
 from surefind.apps.cli.console import say
 from surefind.apps.cli.run_folder import RunFolder, as_settings, check_run, open_run
-from surefind.apps.cli.sources import check_fits, holds_vectors, read_for, read_source, read_vectors
+from surefind.apps.cli.sources import (
+    check_fits,
+    holds_vectors,
+    labelled,
+    read_for,
+    read_source,
+    read_vectors,
+)
 from surefind.apps.cli.train import fit_and_save, without_held_out
 from surefind.errors import InputError
 
@@ -78,7 +85,7 @@ def fit(
     seed: options.Seed = 0,
     data: options.DataFolder = None,
     resume: options.Resume = False,
-) -> None:
+) -> Any:
     """Give a trained model, or vectors you have, an uncertainty (post-hoc LAM).
 
     Example: `surefind fit runs/digits --out runs/digits-posthoc`
@@ -147,7 +154,7 @@ def fit(
     say(
         f"Fitting a posterior of {learner.encoder.embedding_dim} outputs to {len(dataset)} examples."
     )
-    fit_and_save(learner, dataset, out, settings | found, held_out=known, resume=resume)
+    return fit_and_save(learner, dataset, out, settings | found, held_out=known, resume=resume)
 
 
 def point_estimate(learner: "sf.MetricLearner") -> "sf.Encoder":
@@ -248,7 +255,7 @@ def _prior(text: str | None) -> Any:
 def _vectors(source: str, labels: Path | None, data: Path | None) -> "sf.Dataset":
     path = Path(source)
     if path.is_file() and holds_vectors(path):
-        return read_vectors(path, labels)
+        return labelled(read_vectors(path, labels))
     if labels is not None:
         raise InputError(
             "--labels goes with vectors in a .npy, .npz or .parquet file.", field="labels"

@@ -7,14 +7,14 @@ Ids are the names of the images, the ids in the file, or else the source's name 
 sources without ids do not meet. Labels are texts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import surefind as sf
-from surefind.apps.cli.console import say
+from surefind.apps.cli.console import say, working
 from surefind.apps.cli.embed import embed_in_blocks
 from surefind.apps.cli.run_folder import open_run
 from surefind.apps.cli.sources import check_fits, holds_vectors, read_source, readable
@@ -23,9 +23,27 @@ from surefind.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
+    from surefind.decisions import Calibration
+
 
 BATCH = 128
 """Inputs that are embedded at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedLater:
+    """What a run embeds, when it is taken.
+
+    Attributes:
+        learner: The run's model.
+        dataset: What it embeds.
+    """
+
+    learner: "sf.MetricLearner"
+    dataset: "sf.Dataset"
+
+    def __getitem__(self, rows: slice) -> "sf.Embeddings":
+        return self.learner.embed(self.dataset[rows], batch_size=BATCH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +51,7 @@ class Items:
     """What a source gives.
 
     Attributes:
-        embeddings: `Embeddings`, or plain vectors (n, z), of which no κ is known.
+        embeddings: `Embeddings`, or plain vectors (n, z), of which no κ is known; or `EmbeddedLater`.
         ids: One a row, distinct within a source of images.
         labels: A text or None each; None if the source has none at all.
         files: The images' files; None if the source is in memory or holds vectors.
@@ -65,7 +83,7 @@ def read_items(
     *,
     labels: Path | None = None,
     on_bad: str = "refuse",
-    announce: Callable[[str], None] = say,
+    later: bool = False,
 ) -> Items:
     """Read vectors, or embed what a source holds.
 
@@ -75,7 +93,7 @@ def read_items(
         data: Folder that holds the data sets.
         labels: A file with labels instead of the source's own.
         on_bad: "refuse" or "skip" images that cannot be read.
-        announce: Called with how long embedding takes, and what is left out.
+        later: Whether what a run embeds is embedded only when rows of it are taken.
 
     Returns:
         The items, at least one.
@@ -94,11 +112,12 @@ def read_items(
     else:
         learner = open_run(run).learner()
         dataset = read_source(source, data, mode=learner.input_spec_.mode)
-        good = readable(dataset, on_bad, announce=announce)
+        good = readable(dataset, on_bad)
         found = _of_dataset(good, source)
         if len(good):
             check_fits(learner, good)
-            embeddings = embed_in_blocks(learner, good, BATCH, announce=announce)
+            lazily = EmbeddedLater(learner, good)
+            embeddings = lazily if later else embed_in_blocks(learner, good, BATCH, announce=say)
             found = replace(found, embeddings=embeddings, kept=_kept(dataset, found.files))
     if not len(found):
         raise InputError(f"{source} holds nothing.", field="source")
@@ -122,7 +141,7 @@ def read_texts(path: Path, names: tuple[str, ...], count: int) -> list[str | Non
     """
     from surefind.data.formats import read_column
 
-    found = _texts(read_column(path, names))
+    found = _texts(names[0], read_column(path, names))
     if len(found) != count:
         raise InputError(
             f"{path} has {len(found)} rows and the source {count}; give one each.", field=names[0]
@@ -161,19 +180,22 @@ def _read_file(path: Path) -> Items:
             field="run",
         )
     rows = range(len(vectors))
-    ids = [f"{path.stem}/{i}" for i in rows] if found.ids is None else _texts(found.ids)
+    ids = [f"{path.stem}/{i}" for i in rows] if found.ids is None else _texts("ids", found.ids)
     unnamed = next((row for row, name in enumerate(ids) if name is None), None)
     if unnamed is not None:
         raise InputError(f"{path}: row {unnamed} has no id.", field="ids")
     if found.kappa is not None or found.novelty is not None:
         kappa = np.full(len(vectors), np.inf) if found.kappa is None else found.kappa
         vectors = sf.Embeddings(vectors, kappa.astype(np.float32), found.novelty)
-    labels = None if found.labels is None else _texts(found.labels)
+    labels = None if found.labels is None else _texts("labels", found.labels)
     return Items(vectors, [str(i) for i in ids], labels, named=found.ids is not None)
 
 
-def _texts(cells: "np.ndarray") -> list[str | None]:
-    return [_text(cell) for cell in cells.tolist()]
+def _texts(name: str, cells: "np.ndarray") -> list[str | None]:
+    """Write labels, ids or groups of a file as texts, read as `surefind.arrays` says."""
+    from surefind.arrays import label_values
+
+    return [_text(cell) for cell in label_values(name, cells)]
 
 
 def _text(value: Any) -> str | None:
@@ -223,6 +245,19 @@ def labels_like(gallery: "sf.Gallery", labels: Sequence[str | None]) -> list[Any
     if isinstance(next((label for label in stored if label is not None), ""), str):
         return list(labels)
     return [int(x) if x is not None and x.removeprefix("-").isdecimal() else x for x in labels]
+
+
+def settled(gallery: "sf.Gallery") -> "Calibration | None":
+    """Do after a change what a search would have to, which may be by a process that only reads.
+
+    Returns:
+        The calibration, if it was renewed.
+    """
+    if not len(gallery):
+        return None
+    with working("fitting the posterior over labels, and renewing the calibration"):
+        gallery.fit_labels()
+        return gallery.renew()
 
 
 def own_ids(gallery: "sf.Gallery", items: Items) -> dict[int, str]:

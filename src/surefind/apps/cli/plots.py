@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefind.dependencies import install_command
+
 if TYPE_CHECKING:
     import numpy as np
 
     from surefind.decisions import Calibration
 
-NO_FIGURES = "no figures: matplotlib is not installed (pip install 'surefind[report]')"
+NO_FIGURES = f"no figures: matplotlib is not installed ({install_command('matplotlib')})"
 LOSS = "loss.svg"
 """The figure of the training; all others are of the last evaluation."""
 

@@ -4,8 +4,12 @@ Training is tried on a copy for a few steps; the first of them is left out, beca
 once. So the estimate is of the steps of the first stage alone: loading libraries and data, later stages, a
 posterior after the steps, saving and drawing come on top, and dominate where training is short. Where the
 backbone is frozen, the pass that computes features is timed on two batches, and the steps on theirs.
-Memory is the peak of the process so far, on the GPU if one is in use. Both are rough: another program on
-the same machine changes the first, a larger last batch the second.
+
+A fit without steps is estimated as a whole, from small parts of its data: the pass over them and their
+pairs, the tuning of the posterior, and novelty; the last two look at samples, and do not grow beyond them.
+
+Memory is the peak of the process so far, on the GPU if one is in use, and what is known to be held later.
+Both are rough: another program on the same machine changes the first, a larger last batch the second.
 """
 
 import copy
@@ -13,7 +17,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +32,8 @@ PASSED = 2
 """Batches that pass a frozen backbone to be timed, the first among them."""
 LEAST = 512
 """Examples from which a pass can be timed."""
+HELD = 4
+"""How often a fit without steps holds the outputs of all examples at once, as measured."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,8 @@ def training_estimate(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> Est
     """
     from surefind.learning.methods import METHODS
 
+    if not learner.epochs:
+        return None  # or else the trial would be the whole fit
     times: list[float] = []
     total = 0
 
@@ -108,8 +116,7 @@ def frozen_trial(
 def posterior_estimate(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> Estimate | None:
     """Time fits without training steps on two small parts of the data, and extrapolate.
 
-    A pass over the data grows linearly, one over its pairs with the square. Tuning the posterior, which
-    does not grow with the data, is not timed.
+    A pass over the data grows linearly, one over its pairs with the square.
 
     Returns:
         The estimate; None if there are so few data that it would take as long as the fit, or a part has
@@ -127,21 +134,86 @@ def posterior_estimate(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> Es
     # At random: data are often in the order of their classes.
     order = torch.randperm(n, generator=seeded(0, "estimate"))
     tried = copy.copy(learner)
-    tried.novelty = None  # it looks at a sample, so it does not grow with the data
+    tried.novelty = None
     if isinstance(tried.method, LaplacePosthoc):
         tried.method = replace(tried.method, scale=1.0, prior_precision=1.0)
-    times = []
+    fits, looks = [], []
     for size in (m, m, 2 * m):  # the first only pays for what happens once
-        start = time.perf_counter()
+        part = dataset[order[:size]]
         try:
-            tried.fit(dataset[order[:size]])
+            fits.append(_timed(lambda: tried.fit(part)))  # noqa: B023
         except DegenerateError:
             return None
-        times.append(time.perf_counter() - start)
-    _, one, two = times
+        if learner.novelty is not None:
+            tried.novelty = learner.novelty
+            looks.append(_timed(lambda: tried.fit_novelty(part)))  # noqa: B023
+            tried.novelty = None
+    seconds = _extrapolated(fits[1], fits[2], n / m)
+    if learner.novelty is not None:
+        seconds += _extrapolated(looks[1], looks[2], min(n, learner.novelty.sample) / m)
+    seconds += tuning_seconds(learner, tried, dataset, order)
+    return Estimate(seconds, _with_outputs(learner, n))
+
+
+def _timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _extrapolated(one: float, two: float, times: float) -> float:
+    """Return how long it takes for ``times`` as much, where once and twice as much took so long."""
     square = max(0.0, two - 2 * one) / 2
     line = max(0.0, one - square)
-    return Estimate(line * n / m + square * (n / m) ** 2, peak_memory())
+    return line * times + square * times**2
+
+
+def tuning_seconds(
+    learner: "sf.MetricLearner", tried: "sf.MetricLearner", dataset: "sf.Dataset", order: Any
+) -> float:
+    """Estimate how long the posterior is tuned, from one of the candidates.
+
+    Args:
+        learner: What is to be fitted.
+        tried: The same, fitted without tuning.
+        dataset: The training data.
+        order: Row numbers in a random order.
+
+    Returns:
+        Seconds; 0 if nothing is tuned.
+    """
+    import torch
+
+    from surefind.learning.freezing import FrozenEmbedder
+    from surefind.learning.inference import like_network
+    from surefind.learning.methods import LaplacePosthoc
+    from surefind.learning.methods.laplace_posthoc import HeadEmbedder
+    from surefind.posterior.tuning import EXAMPLES, SPREADS, TuningSample, calibrate_scale
+
+    method = learner.method
+    given = isinstance(method, LaplacePosthoc) and (method.scale, method.prior_precision)
+    whole = tried.fitted
+    fitted = whole.upper if isinstance(whole, FrozenEmbedder) else whole
+    if given != (None, None) or not isinstance(fitted, HeadEmbedder) or dataset.labels is None:
+        return 0.0
+    rows = order[:EXAMPLES]
+    with torch.no_grad():
+        inputs = dataset.read(rows, preprocessing=tried.preprocessing)
+        features = fitted.encoder.features(like_network(inputs, fitted.encoder))
+    sample = TuningSample(features, (), dataset.labels[rows]).float()
+    drawn = torch.Generator().manual_seed(0)
+    return len(SPREADS) * _timed(
+        lambda: calibrate_scale(fitted.posterior, sample, drawn, SPREADS[:1])
+    )
+
+
+def _with_outputs(learner: "sf.MetricLearner", n: int) -> int | None:
+    """Return the peak memory so far with what a fit of ``n`` examples holds: features, outputs, scans."""
+    peak = peak_memory()
+    if peak is None:
+        return None
+    outputs, inputs = learner.encoder.head_weights().shape
+    return int(peak + 4 * n * (inputs + HELD * outputs))
 
 
 def peak_memory() -> int | None:
@@ -168,8 +240,13 @@ def duration_text(seconds: int | float) -> str:
 
 
 def size_text(size: int | float) -> str:
-    """Format a number of bytes for people."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"
+    """Format a number of bytes for people, to two digits or more: 812 bytes, 1.3 MB, 420 MB, 1.3 GB."""
+    units = ["bytes", "kB", "MB", "GB", "TB"]
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    exact = units[0] == "bytes" or size >= 9.95
+    return f"{round(size):,} {units[0]}" if exact else f"{size:.1f} {units[0]}"
 
 
 def check_place(folder: Path, needed: int, *, field: str = "out") -> None:
@@ -186,8 +263,8 @@ def check_place(folder: Path, needed: int, *, field: str = "out") -> None:
     free = shutil.disk_usage(there).free
     if free < needed:
         raise InputError(
-            f"{folder} needs about {size_text(needed)} and the disk has {size_text(free)} left. Free some "
-            "space, or write elsewhere.",
+            f"{folder} needs about {size_text(needed)}, {size_text(needed - free)} more than the disk has "
+            f"left ({size_text(free)}). Free some space, or write elsewhere.",
             field=field,
         )
 

@@ -12,7 +12,7 @@ from surefind.apps.cli.bench import WORK
 from surefind.apps.cli.console import say, spelled, warn
 from surefind.apps.cli.evaluate import MEANINGS
 from surefind.apps.cli.options import is_run, run_argument
-from surefind.apps.cli.run_folder import RunFolder, open_run
+from surefind.apps.cli.run_folder import METRICS, RunFolder, open_run
 from surefind.errors import InputError
 from surefind.evaluation.vocabulary import best_detectors
 from surefind.files import write_atomically
@@ -50,7 +50,7 @@ def report(
     work: Annotated[
         Path, Option(help="Where `surefind bench` stored its artifacts, if it did.")
     ] = WORK,
-) -> None:
+) -> Any:
     """Write a page to look at: of a benchmark's results, or of one run.
 
     Example: `surefind report runs/digits`
@@ -62,6 +62,7 @@ def report(
             field="folder",
         )
     page = out or folder / "report.html"
+    tables: Path | None = None
     if page.suffix != ".html":
         raise InputError(f"--out must end in .html; got {page}.", field="out")
     if is_run(folder):
@@ -91,6 +92,7 @@ def report(
         write_report(results, page, tables, artifacts=artifacts, published=PAPER)
         say(f"The tables as Markdown: {tables.resolve()}")
     say(f"The report: {page.resolve()}")
+    return {"page": page.resolve(), "tables": None if tables is None else tables.resolve()}
 
 
 def missing_results(results: "Results") -> list[str]:
@@ -117,7 +119,7 @@ def run_page(run: RunFolder) -> str:
     Returns:
         HTML.
     """
-    measured = run.read_json("metrics.json")
+    measured = run.read_json(METRICS)
     parts = []
     if not run.trained:
         parts.append(f"<p>{html.escape(run.unfinished)}</p>")
@@ -129,6 +131,9 @@ def run_page(run: RunFolder) -> str:
     figures = sorted((run.path / "plots").glob("*.svg"))
     if figures:
         parts += ["<h2>Figures</h2>", *map(_figure, figures)]
+    earlier = [run.read_json(file) for file in run.earlier_evaluations]
+    if earlier:
+        parts += ["<h2>Earlier evaluations</h2>", *map(_numbers, earlier)]
     history = run.read_json("history.json") or {}
     stages = {
         stage: f"{len(e)} epochs, {sum(x['seconds'] for x in e):.0f} s, loss {e[-1]['loss']:.4f}"

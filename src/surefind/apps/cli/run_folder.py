@@ -6,6 +6,7 @@
     metrics.json        numbers and curves of the last evaluation
     log.txt             what was done when
     plots/              figures of both
+    evaluations/        numbers and figures of the evaluations before the last, a folder each
     stages/             checkpoints of the training, and features of a frozen backbone; needed to resume it
     gallery/            items that were indexed, if they were indexed there
     gallery.service/    what `surefind serve` keeps beside it
@@ -15,8 +16,10 @@ A folder that `MetricLearner.save` wrote, with a model and nothing else, is a ru
 """
 
 import hashlib
+import itertools
 import json
 import shlex
+import shutil
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -80,6 +83,10 @@ EXPLAINED = {
     ),
     "history.json": ("loss and seconds of each epoch, by stage", "`report`"),
     "metrics.json": ("numbers and curves of the last evaluation", "`report`"),
+    "evaluations": (
+        "numbers and figures of earlier evaluations, by when they were made",
+        "`report`",
+    ),
     "log.txt": ("what was done when", "you"),
     "plots": ("loss, uncertainty, ROC and other curves", "`report`"),
     "stages": ("checkpoints; delete them when the run is finished", "`train … --resume`"),
@@ -122,6 +129,7 @@ def readme_text(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 MODEL, LOG = "model.safetensors", "log.txt"
+METRICS, EVALUATIONS = "metrics.json", "evaluations"
 FINGERPRINT = "sha256:"
 """What the name of a model's content begins with."""
 
@@ -197,10 +205,34 @@ class RunFolder:
 
     def forget_evaluation(self) -> None:
         """Remove what was measured of an earlier model."""
-        measured = [self.path / "metrics.json", self.path / "report.html"]
-        drawn = [p for p in (self.path / "plots").glob("*.svg") if p.name != LOSS]
-        for file in (*measured, *drawn):
+        measured = [self.path / METRICS, self.path / "report.html"]
+        for file in (*measured, *self._drawn()):
             file.unlink(missing_ok=True)
+        shutil.rmtree(self.path / EVALUATIONS, ignore_errors=True)
+
+    def set_evaluation_aside(self) -> Path | None:
+        """Move the last evaluation where the earlier ones are; return that folder, or None without one."""
+        last = self.path / METRICS
+        if not last.exists():
+            return None
+        made = datetime.fromtimestamp(last.stat().st_mtime, UTC)
+        name = f"{made:%Y-%m-%dT%H%M%S}"
+        names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
+        aside = next(p for p in (self.path / EVALUATIONS / n for n in names) if not p.exists())
+        (aside / "plots").mkdir(parents=True)
+        for file in self._drawn():
+            file.rename(aside / "plots" / file.name)
+        last.rename(aside / METRICS)
+        return aside
+
+    @property
+    def earlier_evaluations(self) -> list[str]:
+        """Files of the evaluations before the last one, within the run, the newest first."""
+        found = (self.path / EVALUATIONS).glob(f"*/{METRICS}")
+        return [str(file.relative_to(self.path)) for file in sorted(found, reverse=True)]
+
+    def _drawn(self) -> list[Path]:
+        return [p for p in (self.path / "plots").glob("*.svg") if p.name != LOSS]
 
     def log(self, sentence: str) -> None:
         """Add a line to the log."""

@@ -5,7 +5,9 @@
     Parquet    a row for each query, as `surefind.Answers.to_arrow`
 
 ``probability`` is the calibrated one, that the label is right. ``label_probability``, ``none``, the
-runner-up's and the candidates' are those of the neighbourhood alone, which no calibration has tested.
+runner-up's and the candidates' are those of the neighbourhood alone, which no calibration has tested. Where
+``gate`` is "unlike", none of these means anything: they were tested, if at all, on queries that pass. The
+table has a dash in their place; files have them, for whoever wants to look into it.
 Without a calibration there is no decision: null in JSON and Parquet, empty in CSV. So is a gate or a
 novelty that is not known, and κ = ∞ except in Parquet, which has infinity. In CSV reasons are separated by
 semicolons, and candidates and payload are JSON.
@@ -13,8 +15,6 @@ semicolons, and candidates and payload are JSON.
 Files are written before answers are shown. The queries ``-`` are a stream (`surefind.apps.cli.stream`).
 """
 
-import csv
-import io
 import json
 import sys
 from collections import Counter
@@ -32,18 +32,16 @@ from surefind.apps.cli import options
 from surefind.apps.cli.console import (
     DEFAULTS,
     complain,
-    console,
-    put,
+    json_text,
     say,
+    show_table,
     spelled,
     to_stderr,
 )
 from surefind.apps.cli.items import check_model, read_items
-from surefind.apps.cli.preflight import check_file
+from surefind.apps.cli.outputs import check_out, csv_lines, write_out
 from surefind.apps.cli.run_folder import open_run
-from surefind.dependencies import require
 from surefind.errors import InputError
-from surefind.files import write_atomically
 
 STREAM = "-"
 SHOWN, NEIGHBOURS = 20, 2
@@ -93,12 +91,11 @@ def search(
         ),
     ] = "renew",
     groups: options.Groups = None,
-    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else.")] = False,
     out: Annotated[Path | None, Option(help="File to write: .csv, .json or .parquet.")] = None,
     normalize: options.Normalize = False,
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
-) -> None:
+) -> Any:
     """Look up images or vectors in a gallery: the most probable label, match, review or no match, why.
 
     Example: `surefind search gallery digits:test --run runs/digits -k 5 --out answers.csv`
@@ -106,9 +103,7 @@ def search(
     from surefind.validation import check_int
 
     check_int("k", k, least=1)
-    if out is not None:
-        check_out(out)
-    aside = to_stderr if as_json else say
+    check_out(out, SUFFIXES)
     policy = "refuse" if stale == "ignore" else stale
     streamed = queries == STREAM
     if streamed:
@@ -117,21 +112,19 @@ def search(
         check_model(opened, run)
         if streamed:
             stream(opened, run, k=k, rank=rank, decide=stale != "ignore")
-            return
-        items = read_items(queries, run, data, on_bad=on_bad, announce=aside)
+            return None
+        items = read_items(queries, run, data, on_bad=on_bad)
         members = None if groups is None else items.column(groups, options.GROUP_COLUMN)
         answers = opened.search(
             items.embeddings, k, rank=rank, decide=stale != "ignore", groups=members
         )
     if out is not None:
         write_answers(out, items.ids, answers)
-    if as_json:
-        put(json_text(items.ids, answers))
-    else:
-        how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
-        show(items.ids, answers, spelled("calibrate", gallery, "HELD-OUT", **how))
+    how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
+    show(items.ids, answers, spelled("calibrate", gallery, "HELD-OUT", **how))
     if out is not None:
-        aside(f"Wrote the answers of {len(answers)} queries to {out}.")
+        say(f"Wrote the answers of {len(answers)} queries to {out}.")
+    return lambda: plain_answers(items.ids, answers)
 
 
 def check_streamed(**given: object) -> None:
@@ -170,27 +163,19 @@ def stream(gallery: "sf.Gallery", run: Path | None, **how: Any) -> None:
         raise typer.Exit(1)
 
 
-def check_out(file: Path) -> None:
-    """Require a file that can be written, before anything long."""
-    check_file(file, SUFFIXES)
-    if file.suffix.lower() == ".parquet":
-        require("pyarrow.parquet", "write Parquet files")
-
-
 def write_answers(file: Path, ids: Sequence[str], answers: "sf.Answers") -> None:
     """Write all answers to a file, in the format that its suffix says."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    suffix = file.suffix.lower()
-    if suffix == ".parquet":
-        write = require("pyarrow.parquet", "write Parquet files").write_table
-        write_atomically(file, lambda beside: write(answers.to_arrow(ids), beside))
-    else:
-        write_atomically(file, {".csv": csv_text, ".json": json_text}[suffix](ids, answers))
+    formats = {
+        ".csv": lambda: csv_text(ids, answers),
+        ".json": lambda: json_text(plain_answers(ids, answers)),
+        ".parquet": lambda: answers.to_arrow(ids),
+    }
+    write_out(file, formats)
 
 
 def show(ids: Sequence[str], answers: "sf.Answers", calibrating: str) -> None:
     """Print a table of the first answers, and a count of the decisions, or how to calibrate."""
-    console.print(answer_table(ids, answers))
+    show_table(answer_table(ids, answers))
     if len(answers) > SHOWN:
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
     if answers.decision is None:
@@ -214,8 +199,11 @@ def answer_table(ids: Sequence[str], answers: "sf.Answers") -> Table:
     table = Table("query", "label", *why, "runner-up", "none", *measured, "nearest")
     own = "of the label as calibrated, others" if decided else "all"
     table.caption = f"In brackets after a label its probability: {own} by the neighbourhood alone"
+    if answers.gate is not None and "unlike" in answers.gate[:SHOWN]:
+        table.caption += ". A dash: unlike anything seen, so whatever is nearest means nothing"
     for row in plain_answers(ids[:SHOWN], answers):
-        (label, chance), second = _first_two(row)
+        unlike = row["gate"] == "unlike"
+        (label, chance), second = [(None, None)] * 2 if unlike else _first_two(row)
         cells = [
             Text(row["query"]),
             Text(_labelled(label, row["probability"] if decided else chance)),
@@ -223,7 +211,7 @@ def answer_table(ids: Sequence[str], answers: "sf.Answers") -> Table:
         if decided:
             verdict = row["decision"]
             cells += [Text(verdict, style=STYLES[verdict]), Text(", ".join(row["reasons"]))]
-        cells += [Text(_labelled(*second)), Text(f"{row['none']:.2f}")]
+        cells += [Text(_labelled(*second)), Text("–" if unlike else f"{row['none']:.2f}")]
         if measured:
             sure = "∞" if row["kappa"] is None else f"{row['kappa']:.3g}"
             cells += [Text(sure), Text(p_text(row["novelty"]))]
@@ -241,16 +229,9 @@ def plain_answers(ids: Sequence[str], answers: "sf.Answers") -> list[dict[str, A
     ]
 
 
-def json_text(ids: Sequence[str], answers: "sf.Answers") -> str:
-    """Write answers as JSON."""
-    return _json(plain_answers(ids, answers)) + "\n"
-
-
 def csv_text(ids: Sequence[str], answers: "sf.Answers") -> str:
     """Write answers as CSV, a line for each neighbour."""
-    stream = io.StringIO()
-    write = csv.writer(stream, lineterminator="\n").writerow
-    write((*ANSWERED, *NEIGHBOUR))
+    lines: list[list[Any]] = []
     for row in plain_answers(ids, answers):
         first, second = _first_two(row)
         own = {
@@ -265,8 +246,8 @@ def csv_text(ids: Sequence[str], answers: "sf.Answers") -> str:
         front = [own[name] for name in ANSWERED]
         for place, near in enumerate(row["neighbours"], start=1):
             payload = None if near["payload"] is None else _json(near["payload"])
-            write([*front, place, *(near | {"payload": payload}).values()])
-    return stream.getvalue()
+            lines.append([*front, place, *(near | {"payload": payload}).values()])
+    return csv_lines((*ANSWERED, *NEIGHBOUR), lines)
 
 
 def _json(value: Any) -> str:

@@ -21,9 +21,11 @@ from typer import Option
 
 import surefind as sf
 from surefind.apps.cli.console import say, spelled, warn
+from surefind.apps.cli.doctor import lacking
 from surefind.apps.cli.items import check_model
 from surefind.apps.cli.options import run_argument
 from surefind.apps.cli.run_folder import FINGERPRINT, MODEL, open_run
+from surefind.dependencies import install_command
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ def serve(
         bool,
         Option("--check", help="Only check whether everything is ready, and show the settings."),
     ] = False,
-) -> None:
+) -> Any:
     """Serve a gallery over HTTP, with a page to search, browse and review.
 
     A setting is an option, a variable (`SUREFIND_RATE`, `SUREFIND_WRITE_TOKEN`), a line of the file, or the
@@ -106,7 +108,8 @@ def serve(
         from surefind.apps.service.settings import check_listening
         from surefind.apps.service.telemetry import write_to_stderr
     except ModuleNotFoundError as error:
-        raise InputError(f"serving needs more ({error}): pip install 'surefind[serve]'.") from error
+        needed = install_command(*lacking("serve", "cli", "data", "gallery", "decisions"))
+        raise InputError(f"serving needs more ({error}): {needed}.") from error
     place, run = gallery_and_run(target)
     named = {"host": host, "port": port, "images": images, "folder": folder, "tokens": tokens}
     found = configure(
@@ -132,7 +135,17 @@ def serve(
         if check:
             show(replace(found, settings=settings))
             say("Everything is ready; leave out --check to serve it.")
-            return
+            lines = replace(found, settings=settings).lines()
+            return {
+                "gallery": place,
+                "items": len(gallery),
+                "calibrated": gallery.calibration is not None,
+                "embeds": learner is not None,
+                "settings": {
+                    name: {"value": value, "from": source} for name, value, source in lines
+                },
+                "tokens": len(settings.keyring),
+            }
         listening = listen(settings.host, settings.port)
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         say(f"Open http://{shown}:{listening.getsockname()[1]}/ in a browser. Ctrl-C stops.")
@@ -140,6 +153,7 @@ def serve(
         app = create_app(gallery, learner, settings=settings)
         run_until_stopped(guarded_config(app, settings), listening)
     say("Stopped; everything that was acknowledged is kept.")
+    return {"gallery": place, "stopped": True}
 
 
 def show(found: "Configured") -> None:

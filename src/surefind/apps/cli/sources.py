@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import surefind as sf
-from surefind.apps.cli.console import say
+from surefind.apps.cli.console import say, warn
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ def holds_vectors(path: Path) -> bool:
     return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
 
 
+NO_LABEL = -1
+"""The label of what has none in a file of numbers; in one of texts it is empty."""
+
+
 def read_vectors(path: Path, labels: Path | None = None) -> "sf.Dataset":
     """Read vectors as a data set.
 
@@ -32,16 +36,32 @@ def read_vectors(path: Path, labels: Path | None = None) -> "sf.Dataset":
         labels: A file with their labels, if these are not beside them.
 
     Raises:
-        InputError: If the file holds no vectors, or a label is missing.
+        InputError: If the file holds no vectors, or labels cannot be used.
     """
+    from surefind.arrays import label_values
     from surefind.data.formats import LABELS, read_column, read_vector_file
 
     found = read_vector_file(path)
-    known = found.labels if labels is None else read_column(labels, LABELS)
-    if labels is not None and known is not None and known.dtype.kind in "US" and not all(known):
-        empty = next(row for row, label in enumerate(known) if not label)
-        raise InputError(f"{labels}: the label of row {empty} is empty. Fill it.", field="labels")
+    column = found.labels if labels is None else read_column(labels, LABELS)
+    known = None if column is None else label_values("labels", column)
+    if known is not None:
+        missing: str | int = "" if any(isinstance(label, str) for label in known) else NO_LABEL
+        known = [missing if label is None else label for label in known]
     return sf.Dataset(found.vectors, known, names=found.ids, name=path.stem)
+
+
+def labelled(dataset: "sf.Dataset", *, announce: Callable[[str], None] = say) -> "sf.Dataset":
+    """Leave out the examples whose label says that they have none: empty, or -1."""
+    if dataset.labels is None:
+        return dataset
+    names = dataset.classes or ()
+    none = [code for code, name in enumerate(names) if name in ("", str(NO_LABEL))]
+    none = none if names else [NO_LABEL]
+    rows = [row for row, label in enumerate(dataset.labels.tolist()) if label not in none]
+    left = len(dataset) - len(rows)
+    if left:
+        announce(f"{left} examples have no label (empty, or -1), and are left out.")
+    return dataset[rows] if left else dataset
 
 
 NAMED = 10
@@ -96,7 +116,10 @@ def readable(
         InputError: If images cannot be read and are not to be left out, or none is left.
     """
     good, report = dataset.verify(on_bad=on_bad)
-    if report is None or not report.bad:
+    if report is None:
+        return good
+    warn_of_contradictions(good)
+    if not report.bad:
         return good
     announce(f"Left out {len(report.bad)} images that cannot be read:")
     for name, reason in report.bad[:NAMED]:
@@ -104,6 +127,31 @@ def readable(
     if not len(good):
         raise InputError(f"no image of {dataset.name} can be read; give others.", field="source")
     return good
+
+
+def warn_of_contradictions(dataset: "sf.Dataset") -> None:
+    """Warn of an image that is there under several labels: its file is listed twice, or is a copy."""
+    from surefind.data.images import equal_files
+
+    if dataset.labels is None:
+        return
+    labels = dataset.labels.tolist()
+    names = dataset.names or dataset.inputs.paths
+    called = dataset.classes or {label: label for label in labels}
+    found = [
+        rows for rows in equal_files(dataset.inputs.paths) if len({labels[r] for r in rows}) > 1
+    ]
+    if not found:
+        return
+    shown = [
+        " = ".join(f"{names[r]} ({called[labels[r]]})" for r in rows[:NAMED])
+        for rows in found[:NAMED]
+    ]
+    more = [f"… and {len(found) - NAMED} more"] if len(found) > NAMED else []
+    warn(
+        f"{len(found)} images of {dataset.name} are there under several labels, of which one at most is "
+        "right. Delete the others, and start again:\n  " + "\n  ".join([*shown, *more])
+    )
 
 
 def read_for(

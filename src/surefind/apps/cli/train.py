@@ -157,7 +157,7 @@ def train(
     on_bad: options.OnBad = "refuse",
     data: options.DataFolder = None,
     resume: options.Resume = False,
-) -> None:
+) -> Any:
     """Train an encoder with uncertainty.
 
     First estimates how long it will take. Ctrl-C interrupts it and loses nothing: the same command with
@@ -218,8 +218,11 @@ def train(
     trained, known = without_held_out(dataset, held_out, seed)
     rest = "" if known is None else f" {len(known)} others are held out for novelty."
     say(f"Training {method} on {len(trained)} examples of {dataset.name}.{rest}")
-    fit_and_save(learner, trained, out, settings, held_out=known, resume=resume, speaks=speaks)
+    result = fit_and_save(
+        learner, trained, out, settings, held_out=known, resume=resume, speaks=speaks
+    )
     leave_processes()
+    return result if speaks else None
 
 
 def augmented(
@@ -270,7 +273,7 @@ def fit_and_save(
     held_out: "sf.Dataset | None" = None,
     resume: bool,
     speaks: bool = True,
-) -> None:
+) -> dict[str, Any]:
     """Fit a learner in a run's folder, and save it there.
 
     Args:
@@ -282,10 +285,14 @@ def fit_and_save(
         resume: Whether an existing run is resumed.
         speaks: Whether this process prints and writes the run's files.
 
+    Returns:
+        What came of it, as JSON holds it.
+
     Raises:
         CommandInterruptedError: If the user interrupted it; there is a checkpoint.
         NumericalError: If the training diverged.
     """
+    learner.check(dataset)
     weights = sum(p.numel() * p.element_size() for p in learner.encoder.parameters())
     if speaks:
         check_place(out, COPIES * weights)
@@ -293,7 +300,7 @@ def fit_and_save(
     run = create_run(out, settings) if speaks else None
     before = None if run is None else run.fingerprint
     try:
-        with stage_progress() as shown, whole_steps(shown) as report:
+        with stage_progress("fitting") as shown, whole_steps(shown) as report:
             learner.fit(dataset, held_out=held_out, folder=out / "stages", report=report)
     except KeyboardInterrupt as stop:
         if run is not None:
@@ -312,6 +319,25 @@ def fit_and_save(
     say(novelty_sentence(learner))
     say(f"Saved the model and its history in {out}.")
     say(f"Next: {next_command(out, settings)}")
+    guard = learner.novelty_
+    return {
+        "run": out,
+        "model": None if run is None else run.fingerprint,
+        "method": settings["method"],
+        "examples": len(dataset),
+        "embedding_dim": learner.encoder.embedding_dim,
+        "stages": {
+            stage: {
+                "epochs": len(epochs),
+                "seconds": sum(epoch.seconds for epoch in epochs),
+                "loss": epochs[-1].loss if epochs else None,
+            }
+            for stage, epochs in learner.history_.items()
+        },
+        "novelty": None
+        if guard is None
+        else {"examples": len(guard.model.known), "least": float(guard.model.least)},
+    }
 
 
 def novelty_sentence(learner: "sf.MetricLearner") -> str:
@@ -345,7 +371,7 @@ def say_how_long(learner: "sf.MetricLearner", dataset: "sf.Dataset", *, resume: 
         return
     whole = posterior_estimate(learner, dataset)
     if whole is not None:
-        say(f"This takes {whole}; tuning the posterior comes on top.{kept}")
+        say(f"This takes {whole}.{kept}")
 
 
 def next_command(out: Path, settings: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from surefind.apps.service import (
     auditing,
     items,
     labels,
+    links,
     problems,
     projection,
     recalibration,
@@ -93,7 +94,9 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     reviewing = (recalibration.router, verdicts.router, searches.reviews, snapshots.router)
     for router in (searches.router, *looking, *reviewing, about):
         app.include_router(router)
+    links.install(app)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    app.add_middleware(searches.VectorDoor)
     app.add_middleware(EncodedIds)
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Attendance)

@@ -5,6 +5,9 @@ behind that nobody will read. A request that is not answered within `PATIENCE` s
 when its client goes, its handling is cancelled. Queues skip it when its turn comes
 (`surefind.apps.service.batching`, `surefind.apps.service.state`); what a thread has begun is finished, so
 that a change is made as a whole or not at all.
+
+A service that is stopped cancels what is not answered when its grace is over. Such a request gets 504 as if
+it had taken too long, which it has: it may be done yet, and its client is to look.
 """
 
 import asyncio
@@ -16,6 +19,7 @@ from surefind.apps.service.problems import problem
 PATIENCE = 0.05
 GONE = 499
 """What such a request is counted and logged as; nobody reads the answer."""
+STOPPED = "the service was stopped before this was answered; it may have been done all the same."
 
 
 class Attendance:
@@ -35,10 +39,11 @@ class Attendance:
         try:
             await self._app(scope, client.receive, client.send)
         except asyncio.CancelledError:
-            if not client.gone:
+            if client.answered:
                 raise
             task.uncancel()
-            await problem(GONE, "the client has gone.")(scope, receive, send)
+            answer = problem(GONE, "the client has gone.") if client.gone else problem(504, STOPPED)
+            await answer(scope, receive, send)
         finally:
             timer.cancel()
             client.leave()
@@ -49,7 +54,7 @@ class _Client:
 
     def __init__(self, receive: Receive, send: Send, task: "asyncio.Task[None]") -> None:
         self._receive, self._send, self._task = receive, send, task
-        self.gone, self._read, self._answered = False, False, False
+        self.gone, self.answered, self._read = False, False, False
         self._watch: asyncio.Task[None] | None = None
 
     async def receive(self) -> Message:
@@ -59,7 +64,7 @@ class _Client:
         return message
 
     async def send(self, message: Message) -> None:
-        self._answered = True
+        self.answered = True
         await self._send(message)
 
     def watch(self) -> None:
@@ -73,5 +78,5 @@ class _Client:
         while not self._read:  # the endpoint still reads what the client sends
             await asyncio.sleep(PATIENCE)
         self.gone = self.gone or (await self._receive())["type"] == "http.disconnect"
-        if self.gone and not self._answered:
+        if self.gone and not self.answered:
             self._task.cancel()

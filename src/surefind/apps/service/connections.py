@@ -39,6 +39,9 @@ PATIENCE = 6
 TURN = 1.0
 """Seconds between two looks at who has waited too long."""
 
+HELD = 2**16
+"""Bytes of a connection that are held back until a turn of the loop is over."""
+
 GRACE = 3
 """Seconds that requests have to end when the service is stopped."""
 
@@ -134,6 +137,47 @@ class ConnectionGuard:
         self._turn = loop.call_later(TURN, self._look, loop) if some else None
 
 
+class JoinedWrites:
+    """A transport that sends what is written in one turn of the loop at once.
+
+    uvicorn writes a header and a body one after the other. uvloop would send each of them by itself: two
+    calls of the system, two packets, and a client that wakes up twice.
+
+    Args:
+        transport: Sends it; it has everything else that a transport has.
+        loop: The loop that it belongs to.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held: list[bytes] = []
+        self._size = 0
+        # These are asked at every request, and most of all others once a connection.
+        self.is_closing, self.abort = transport.is_closing, transport.abort
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes when this turn is over, or when there are many: then a writer may have to wait."""
+        if not self._held:
+            self._loop.call_soon(self._send)
+        self._held.append(data)
+        self._size += len(data)
+        if self._size > HELD:
+            self._send()
+
+    def close(self) -> None:
+        """Send what is left, and close."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._held:
+            held, self._held, self._size = self._held, [], 0
+            self._transport.write(b"".join(held))
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """A connection as uvicorn serves it, watched by a `ConnectionGuard`."""
 
@@ -146,7 +190,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Take a place, if there is one."""
-        super().connection_made(transport)
+        joined: Any = JoinedWrites(transport, self.loop)
+        super().connection_made(joined)
         self.address = self.client[0] if self.client else ""
         if not self._guard.made(self):
             self._refuse(BUSY)

@@ -164,7 +164,8 @@ class Answered(BaseModel):
         description="About the label; null without a calibration, and in a filtered search."
     )
     probability: float | None = Field(
-        description="That the label is right, as calibrated; null where the decision is."
+        description="That the label is right, as calibrated; null where the decision is. It means nothing "
+        'where the gate is "unlike": only queries that pass were tested.'
     )
     kappa: float | None = Field(description="How sure the embedding of the query is.")
     surer_than: float | None = Field(description="Share of calibration queries that are less sure.")
@@ -523,7 +524,7 @@ class Verdicts(Message):
 class LabelCount(BaseModel):
     """A label in use."""
 
-    label: ItemLabel = Field(description='A number or a text: 7 and "7" are two labels.')
+    label: KeptLabel = Field(description='A number or a text: 7 and "7" are two labels.')
     kind: Kind
     items: int
 
@@ -539,8 +540,8 @@ class LabelList(BaseModel):
 class MapPoint(BaseModel):
     """An item on the map."""
 
-    id: ItemId
-    label: ItemLabel
+    id: KeptId
+    label: KeptLabel
     kappa: float | None
     image: bool
     x: float

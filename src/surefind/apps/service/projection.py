@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from fastapi import APIRouter, Depends
-from sklearn.decomposition import PCA  # type: ignore[import-untyped]
 
 from surefind.apps.service import messages as wire
 from surefind.apps.service.problems import described
@@ -81,6 +80,9 @@ def principal_axes(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     centre = vectors.mean(axis=0)
     if np.allclose(vectors, centre):
         return centre, np.eye(2, len(centre)), 1.0
+    # Importing it takes longer than all else that a service needs to listen, PyTorch apart.
+    from sklearn.decomposition import PCA  # type: ignore[import-untyped]
+
     found = PCA(2, random_state=0).fit(vectors)
     return centre, found.components_, float(found.explained_variance_ratio_.sum())
 

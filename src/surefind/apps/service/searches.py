@@ -15,12 +15,12 @@ decided (`surefind.gallery.review_sample`). A filtered search decides nothing
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from fastapi.routing import APIRoute
 from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from surefind.apps.service import batching
 from surefind.apps.service import messages as wire
@@ -34,7 +34,7 @@ from surefind.apps.service.items import (
     asked_filter,
     picture_response,
 )
-from surefind.apps.service.problems import described
+from surefind.apps.service.problems import answer_to, described
 from surefind.apps.service.routes import GuardedRoute
 from surefind.apps.service.settings import WRITE, Allowed, Caller, allowed, may_write
 from surefind.apps.service.state import AppState, State, state_of
@@ -58,16 +58,29 @@ read_search = json_body(wire.VectorSearch)
 Verdict = Annotated[wire.Verdicts, Depends(json_body(wire.Verdicts))]
 
 
-class RequestRoute(APIRoute):
-    """A route whose endpoint takes the request as it is.
+class VectorDoor:
+    """ASGI middleware that answers searches by vector, the busiest endpoint, itself.
 
-    Solving dependencies costs more than a tenth of a search by vector, the busiest endpoint, so that one
-    calls the functions itself that others depend on.
+    Ten layers of the framework lie between the last middleware and an endpoint, and solving dependencies,
+    matching routes and two stacks of contexts cost as much as a search. What they do that is needed here is
+    in `search_vectors`. The route stays, for the description and for whoever mounts the application
+    elsewhere.
     """
 
-    def get_route_handler(self) -> Callable[[Request], Any]:
-        """Return the endpoint itself."""
-        return self.endpoint
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a search by vector, or pass a request on."""
+        if scope.get("path") != VECTOR.path or scope.get("method") != "POST":
+            await self._app(scope, receive, send)
+            return
+        scope["route"] = VECTOR  # which the log and the figures name
+        try:
+            response = await search_vectors(Request(scope, receive))
+        except (HTTPException, SurefindError) as error:
+            response = answer_to(error)
+        await response(scope, receive, send)
 
 
 async def search_vectors(request: Request) -> Response:
@@ -95,8 +108,9 @@ router.add_api_route(
     methods=["POST"],
     response_model=wire.SearchAnswer,
     openapi_extra=body_described(wire.VectorSearch),
-    route_class_override=RequestRoute,
 )
+VECTOR: Any = router.routes[-1]
+"""The route that `VectorDoor` stands in for."""
 
 
 @router.post("/image", response_model=wire.SearchAnswer, responses=described(415))

@@ -74,6 +74,8 @@ class JsonLines(logging.Formatter):
 
 def write_to_stderr() -> None:
     """Log to the standard error; the command line calls this."""
+    # Records need not say which thread and process wrote them: `JsonLines` does not write that.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     LOGGER.handlers = [handler]

@@ -14,7 +14,6 @@ cannot be read or used any more leaves the last good tokens in force, and says s
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
 import tomllib
@@ -189,13 +188,7 @@ def _write(file: Path, tables: dict[str, Any]) -> None:
     for name, entry in sorted(tables.items()):
         write = str(entry.get("write", False)).lower()
         lines.append(f'["{name}"]\nsha256 = "{entry["sha256"]}"\nwrite = {write}\n')
-
-    def private(beside: Path) -> None:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-            out.write("\n".join(lines))
-            os.fchmod(out.fileno(), 0o600)
-
-    write_atomically(file, private, durable=True)
+    write_atomically(file, "\n".join(lines), durable=True, private=True)
 
 
 def _version(file: Path) -> tuple[int, ...]:

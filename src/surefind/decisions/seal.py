@@ -1,4 +1,4 @@
-"""A checksum in what a gallery keeps about its calibration, so that an edited number is noticed.
+"""A checksum in what is kept of a calibration, in a gallery or a file: an edited number is noticed.
 
 Files and servers have checksums of their own, against damage; whoever edits a value by their means leaves
 these right. A lower threshold would then open as if it had been tested. The checksum here is of the

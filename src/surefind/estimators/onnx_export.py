@@ -1,0 +1,497 @@
+"""A fitted learner as one ONNX graph: inputs to direction, κ and novelty.
+
+    inputs (n, …) float32  →  direction (n, z),  kappa (n),  novelty (n) where it was fitted
+
+The graph holds everything that `MetricLearner.embed` does after inputs are prepared: the network, the
+posterior of its head, the integral on the sphere in float64 (`surefind.posterior.sphere`), and novelty with
+its references. The batch is free; all else has the shapes of the training data. What an input must look
+like (channels, size, scale, normalisation) is in the file's metadata, as JSON under ``surefind.inputs``
+and as a sentence under ``surefind.expects``.
+
+Possible where κ has a closed form: a point estimate (κ = ∞), the Laplace methods with a diagonal or
+Kronecker posterior of the head, PFE and HIB. Not a dense posterior, which needs an eigendecomposition for
+each input; not biases, which need a backward pass; not MC dropout or an ensemble, which run many
+networks.
+
+ONNX has no log(1 + x) and no e^x - 1, which keep the digits of a narrow posterior; both are written here by
+Kahan's quotients, log(u)·x/(u - 1) and (u - 1)·x/log(u), which are exact to rounding although u is not.
+
+Every file is checked before it is written: onnxruntime and PyTorch must agree, to ``tolerance`` in
+directions and, relatively, in κ; and in novelty up to p-values of scores that differ by `SCORE_TOLERANCE`.
+
+Axes: ``n`` inputs, ``d`` features, ``z`` embedding.
+"""
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from surefind.data.dataset import Dataset
+from surefind.data.inputs import InputSpec
+from surefind.data.torch_data import as_dataset, is_torch_data
+from surefind.dependencies import require
+from surefind.errors import Hint, InputError, NumericalError
+from surefind.estimators.learner import MetricLearner
+from surefind.files import write_atomically
+from surefind.learning.feature_pass import as_kept
+from surefind.learning.freezing import FrozenEmbedder
+from surefind.learning.inference import like_network
+from surefind.learning.methods.contract import Embedder
+from surefind.learning.methods.deterministic import PointEmbedder
+from surefind.learning.methods.gaussian import GaussianEmbedder
+from surefind.learning.methods.laplace_posthoc import HeadEmbedder
+from surefind.learning.seeds import seeded
+from surefind.models.encoder import on_sphere
+from surefind.models.splitting import UpTo
+from surefind.models.vectors import UnitRows
+from surefind.novelty.model import upper_rates
+from surefind.novelty.statistics import StageWatch, stage_statistics
+from surefind.posterior.diagonal import HeadPosterior
+from surefind.posterior.projection import directions, unit
+from surefind.posterior.sphere import resultant_on_one_grid
+from surefind.posterior.structured import KroneckerPosterior
+from surefind.validation import check_positive
+
+TOLERANCE = 1e-5
+SCORE_TOLERANCE = 1e-3
+"""What a novelty score may differ by: neighbours are found in float32, where small distances cancel."""
+CHECKED = 8
+"""Inputs that are made up for the check where none are given."""
+LARGEST = 1.9e9
+"""Bytes of weights that one ONNX file holds."""
+INPUTS, OUTPUTS = "inputs", ("direction", "kappa", "novelty")
+MEANINGS = {
+    "direction": "unit vectors: compare them by inner products",
+    "kappa": "concentration of each direction, higher is surer; infinite without uncertainty",
+    "novelty": "p-value, small for an input unlike the training data",
+}
+
+Rule = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From plain features (n, d) and mean outputs (n, z) to directions and κ."""
+
+
+@dataclass(frozen=True)
+class OnnxExport:
+    """What was written, and how far it is from PyTorch.
+
+    Attributes:
+        path: The file.
+        outputs: Names of its outputs.
+        expects: What it takes, in a sentence.
+        checked: How many inputs were compared.
+        direction_error: Largest difference of a direction's entries.
+        kappa_error: Largest relative difference of κ; 0 where both are infinite.
+        novelty_changed: How many p-values are another, by a rank that rounding decides; None without.
+    """
+
+    path: Path
+    outputs: tuple[str, ...]
+    expects: str
+    checked: int
+    direction_error: float
+    kappa_error: float
+    novelty_changed: int | None
+
+
+def export_onnx(
+    learner: MetricLearner,
+    path: str | Path,
+    *,
+    inputs: Any = None,
+    tolerance: float = TOLERANCE,
+) -> OnnxExport:
+    """Write a fitted learner as an ONNX file, once onnxruntime agrees with PyTorch.
+
+    Args:
+        learner: A fitted learner.
+        path: The file, ``*.onnx``; an older one is replaced.
+        inputs: What to compare both with: a data set, or a tensor or array of what a data set takes. None
+            makes up a few inputs, which says less about novelty than known ones do.
+        tolerance: Largest difference of a direction's entries, and largest relative one of κ.
+
+    Returns:
+        What was written and measured.
+
+    Raises:
+        InputError: If the method has no closed form, or the network cannot be written as ONNX.
+        NumericalError: If both disagree; nothing is written.
+    """
+    path = Path(path)
+    check_positive("tolerance", tolerance)
+    if path.suffix != ".onnx":
+        raise InputError(f"the file must end in .onnx; got {path.name}.", field="path")
+    if not path.parent.is_dir():
+        raise InputError(f"there is no folder {path.parent}. Create it.", field="path")
+    graph = ExportGraph(learner)
+    size = sum(t.numel() * t.element_size() for t in graph.state_dict().values())
+    if size > LARGEST:
+        raise InputError(
+            f"the model has {size / 1e9:.1f} GB of weights, and one ONNX file holds 2 GB.",
+            field="learner",
+        )
+    batch = _example_inputs(learner, inputs)
+    model = _written(graph, batch)
+    _describe(model, learner, graph.outputs)
+    content = model.SerializeToString()
+    found = _run(content, batch)
+    errors = _compared(learner, graph, batch, found, tolerance)
+    checked = {"inputs": len(batch), "direction_error": errors[0], "kappa_error": errors[1]}
+    _set_metadata(model, "surefind.checked", json.dumps(checked))
+    write_atomically(path, model.SerializeToString())
+    expects = expectation(learner.input_spec_)
+    return OnnxExport(path, graph.outputs, expects, len(batch), *errors)
+
+
+class ExportGraph(nn.Module):
+    """All of a learner's embedding as one module of tensors, without checks or branches.
+
+    Args:
+        learner: A fitted learner.
+
+    Attributes:
+        outputs: Names of what it gives.
+
+    Raises:
+        InputError: If the method has no closed form.
+    """
+
+    def __init__(self, learner: MetricLearner) -> None:
+        super().__init__()
+        embedder = learner.fitted
+        frozen = embedder if isinstance(embedder, FrozenEmbedder) else None
+        upper = embedder if frozen is None else frozen.upper
+        self._rule = _rule(upper)
+        network = upper.network
+        # Copies, which a tracer may follow: the learner stays as it is.
+        self.below = nn.Identity() if frozen is None else copy.deepcopy(frozen.cut.below)
+        self.backbone, self.head = copy.deepcopy(network.backbone), network.head
+        for part in (*self.below.modules(), *self.backbone.modules()):
+            if isinstance(part, UpTo):
+                part.traceable()
+        if isinstance(upper, GaussianEmbedder):
+            self.variance = upper.variance
+        self._frozen = frozen is not None
+        self._guard = learner.novelty_
+        if self._guard is not None:  # kept from here on: a constant of the graph, not a part of it
+            upper_rates(len(self._guard.model.known), self._guard.model.confidence)
+        names: list[str] = []
+        for stage in () if self._guard is None else self._guard.stages:
+            if frozen is not None and stage in frozen.cut.names_below:
+                names.append(f"below.{frozen.cut.names_below[stage]}".rstrip("."))
+            else:
+                above = {} if frozen is None else frozen.cut.names_above
+                names.append(f"backbone.{above.get(stage, stage)}".rstrip("."))
+        self._watch = StageWatch(self, names)
+        self.outputs = OUTPUTS if self._guard is not None else OUTPUTS[:2]
+        self.eval()
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Compute direction, κ and, where it was fitted, novelty."""
+        with self._watch.watching():
+            lower = self.below(inputs)
+            if self._frozen:
+                lower = as_kept(lower).to(lower.dtype)
+            plain = self.backbone(lower)
+        direction, kappa = self._rule(plain, self.head(plain))
+        if isinstance(self.backbone, UnitRows):  # nothing is known of a zero vector
+            kappa = torch.where((plain != 0).any(1), kappa, torch.zeros_like(kappa))
+        if self._guard is None:
+            return direction, kappa
+        statistics = self._watch.take(inputs.shape[0])
+        if not self._guard.stages:
+            statistics = [stage_statistics(lower, whole=True)]
+        model = self._guard.model
+        p = model.p_value(model.score(statistics, direction))
+        return direction, kappa, p.to(kappa.dtype)
+
+
+def expectation(spec: InputSpec) -> str:
+    """Say what the graph takes, in a sentence."""
+    if spec.kind == "vector":
+        return f"float32 vectors (batch, {spec.shape[0]}), as the model was trained on."
+    channels, height, width = spec.shape
+    colour = {"RGB": "red, green, blue", "L": "grey"}.get(spec.mode or "", f"{channels} channels")
+    low, high = spec.value_range or (0.0, 1.0)
+    sentence = (
+        f"float32 images (batch, {channels}, {height}, {width}), {colour}, "
+        f"values from {low:g} to {high:g}"
+    )
+    if low == 0 and high == 1:
+        sentence += " (8 bits divided by 255)"
+    how = spec.preprocessing
+    if how is not None and how.mean is not None:
+        sentence += (
+            f", then minus {list(how.mean)} and divided by {list(how.std or ())} per channel"
+        )
+    return f"{sentence}."
+
+
+def _rule(embedder: Embedder) -> Rule:
+    """Choose how features become directions and κ; refuse a method without a closed form."""
+    if isinstance(embedder, PointEmbedder):
+        return lambda _plain, outputs: (
+            on_sphere(outputs),
+            torch.full_like(outputs[:, 0], torch.inf),
+        )
+    if isinstance(embedder, GaussianEmbedder):
+        return _gaussian_rule(embedder)
+    if isinstance(embedder, HeadEmbedder) and embedder.biases is None:
+        if isinstance(embedder.posterior, HeadPosterior):
+            return _diagonal_rule(embedder.posterior)
+        if isinstance(embedder.posterior, KroneckerPosterior):
+            return _kronecker_rule(embedder.posterior)
+    raise InputError(
+        f"{_named(embedder)}, which an ONNX graph cannot. Exported are: deterministic; laplace-posthoc and "
+        "laplace-online with a diagonal or Kronecker posterior of the head; pfe; hib.",
+        field="method",
+        hint=Hint(
+            "Fit such a posterior to the trained network: method='laplace-posthoc', epochs=0.",
+            "Fit such a posterior to the run: surefind fit RUN --out NEW-RUN.",
+        ),
+    )
+
+
+def _named(embedder: Embedder) -> str:
+    if not isinstance(embedder, HeadEmbedder):
+        return f"a {type(embedder).__name__} runs several networks for an input"
+    if embedder.biases is not None:
+        return "a posterior over biases takes a backward pass for each input"
+    return f"a {embedder.posterior.structure} posterior takes an eigendecomposition for each input"
+
+
+def _diagonal_rule(posterior: HeadPosterior) -> Rule:
+    variance = (1 / posterior.precision).detach()
+
+    def rule(plain: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        width = plain.shape[1]
+        spread = (plain * plain) @ variance[:, :width].T + variance[:, width:].sum(1)
+        return directions(resultant_on_one_grid(outputs, spread), outputs.dtype)
+
+    return rule
+
+
+def _kronecker_rule(posterior: KroneckerPosterior) -> Rule:
+    bias = posterior.mean.shape[1]
+
+    def rule(plain: Tensor, _outputs: Tensor) -> tuple[Tensor, Tensor]:
+        h = _with_one(plain, bias)
+        mean = h @ posterior.mean.T @ posterior.left
+        spread = (h @ posterior.right) ** 2 @ (1 / posterior.precision).T
+        direction, kappa = directions(resultant_on_one_grid(mean, spread), plain.dtype)
+        return direction @ posterior.left.T, kappa
+
+    return rule
+
+
+def _gaussian_rule(embedder: GaussianEmbedder) -> Rule:
+    width = embedder.encoder.head.in_features + (embedder.encoder.head.bias is not None)
+
+    def rule(plain: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        mean = unit(outputs) if embedder.unit_mean else outputs
+        spread = embedder.variance(_with_one(plain, width)).exp()
+        return directions(resultant_on_one_grid(mean, spread), outputs.dtype)
+
+    return rule
+
+
+def _with_one(plain: Tensor, width: int) -> Tensor:
+    """Append the column of ones if the head has one more than the features."""
+    return (
+        plain if plain.shape[1] == width else torch.cat([plain, torch.ones_like(plain[:, :1])], 1)
+    )
+
+
+def _example_inputs(learner: MetricLearner, inputs: Any) -> Tensor:
+    """Return a few prepared inputs: of those that are given, or made up as the model takes them."""
+    spec, network = learner.input_spec_, learner.fitted.network
+    if None in spec.shape:
+        raise InputError(
+            "the model takes images of any size, and a graph takes one.",
+            field="preprocessing",
+            hint="Train with a preprocessing that crops: sf.Preprocessing(resize=256, crop=224).",
+        )
+    if inputs is not None:
+        if is_torch_data(inputs):
+            inputs = as_dataset("inputs", inputs)
+        dataset = inputs if isinstance(inputs, Dataset) else Dataset(inputs)
+        if len(dataset) == 0:
+            raise InputError(
+                "there is nothing to compare with: the inputs are empty.", field="inputs"
+            )
+        return like_network(dataset.read(preprocessing=spec), network)
+    generator = seeded(0, "export")
+    shape = (CHECKED, *(side or 0 for side in spec.shape))
+    if spec.kind == "vector":
+        return like_network(torch.randn(shape, generator=generator), network)
+    low, high = spec.value_range or (0.0, 1.0)
+    images = low + (high - low) * torch.rand(shape, generator=generator)
+    how = spec.preprocessing
+    return like_network(images if how is None else how.normalise(images), network)
+
+
+def _written(graph: ExportGraph, batch: Tensor) -> Any:
+    """Write the graph as an ONNX model, its batch free."""
+    table = _translations()
+    try:
+        with torch.no_grad(), _quietly():
+            program = torch.onnx.export(
+                graph,
+                # Not one row: a batch of one would be taken for a constant.
+                (batch[torch.arange(3) % len(batch)],),
+                dynamo=True,
+                verbose=False,
+                input_names=[INPUTS],
+                output_names=list(graph.outputs),
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                custom_translation_table=table,
+            )
+    except Exception as error:  # of torch.export, of the translation of an operator
+        # The exporter's own text is advice to its developers; what failed is in the cause.
+        reason = (str(error.__cause__ or error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"the network cannot be written as ONNX ({reason}).",
+            field="learner",
+            hint="Its forward must be plain PyTorch that torch.export can follow: no branches on values, "
+            "and no network that runs outside of PyTorch.",
+        ) from error
+    assert program is not None
+    return program.model_proto
+
+
+def _translations() -> dict[Any, Any]:
+    """Write what ONNX lacks by what it has."""
+    op = require("onnxscript", "write ONNX files", extra="onnx").opset18
+
+    def log1p(x: Any) -> Any:
+        one = op.CastLike(1.0, x)
+        u = op.Add(x, one)
+        gap = op.Sub(u, one)
+        none = op.Equal(gap, op.CastLike(0.0, x))
+        return op.Where(none, x, op.Div(op.Mul(op.Log(u), x), op.Where(none, one, gap)))
+
+    def expm1(x: Any) -> Any:
+        one = op.CastLike(1.0, x)
+        u = op.Exp(x)
+        none = op.Equal(u, one)
+        return op.Where(none, x, op.Div(op.Mul(op.Sub(u, one), x), op.Where(none, one, op.Log(u))))
+
+    def searchsorted(
+        sorted_sequence: Any,
+        self: Any,
+        out_int32: bool = False,
+        right: bool = False,
+        side: Any = None,
+        sorter: Any = None,
+    ) -> Any:
+        below = op.Less(op.Unsqueeze(sorted_sequence, [0]), op.Unsqueeze(self, [1]))
+        return op.ReduceSum(op.Cast(below, to=7), [1], keepdims=0)  # 7: int64
+
+    aten = torch.ops.aten
+    return {
+        aten.log1p.default: log1p,
+        aten.expm1.default: expm1,
+        aten.searchsorted.Tensor: searchsorted,
+    }
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep the exporter from reporting what is its own: operators of other libraries, its deprecations."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _describe(model: Any, learner: MetricLearner, outputs: tuple[str, ...]) -> None:
+    own = version("surefind")
+    expects = expectation(learner.input_spec_)
+    model.doc_string = f"surefind {own}. Takes {expects}"
+    spec = learner.input_spec_.to_dict()
+    _set_metadata(model, "surefind.version", own)
+    _set_metadata(model, "surefind.method", learner.method_name or type(learner.method).__name__)
+    _set_metadata(model, "surefind.inputs", json.dumps(spec))
+    _set_metadata(model, "surefind.expects", expects)
+    _set_metadata(model, "surefind.outputs", json.dumps({name: MEANINGS[name] for name in outputs}))
+
+
+def _set_metadata(model: Any, key: str, value: str) -> None:
+    entry = model.metadata_props.add()
+    entry.key, entry.value = key, value
+
+
+def _run(content: bytes, batch: Tensor) -> list[np.ndarray]:
+    runtime = require("onnxruntime", "check ONNX files", extra="onnx")
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    rows: list[list[np.ndarray]] = [
+        session.run(None, {INPUTS: part.cpu().numpy()})
+        for part in batch.split(64)  # type: ignore[no-untyped-call]
+    ]
+    return [np.concatenate(column) for column in zip(*rows, strict=True)]
+
+
+def _compared(
+    learner: MetricLearner,
+    graph: ExportGraph,
+    batch: Tensor,
+    found: list[np.ndarray],
+    tolerance: float,
+) -> tuple[float, float, int | None]:
+    """Compare with what the learner itself embeds; refuse what differs."""
+    wanted = learner.embed_batch(batch).numpy()
+    direction = float(np.abs(found[0] - wanted.mean).max())
+    both = np.isinf(wanted.kappa) & np.isinf(found[1])
+    scale = np.where(wanted.kappa > 0, wanted.kappa, 1)
+    with np.errstate(invalid="ignore"):
+        gaps = np.where(both, 0.0, np.abs(found[1] - wanted.kappa) / scale)
+    kappa = float(gaps.max())
+    if not (direction <= tolerance and kappa <= tolerance):
+        raise NumericalError(
+            f"onnxruntime and PyTorch disagree: directions by {direction:.2g}, κ by a share of "
+            f"{kappa:.2g}, where {tolerance:.2g} is allowed. Nothing was written.",
+            field="tolerance",
+            hint=Hint(
+                "A deep network in float32 may need a larger tolerance.",
+                "A deep network in float32 may need a larger --tolerance.",
+            ),
+        )
+    if learner.novelty_ is None:
+        return direction, kappa, None
+    return direction, kappa, _novelty_changes(learner, graph, batch, wanted.novelty, found[2])
+
+
+def _novelty_changes(
+    learner: MetricLearner, graph: ExportGraph, batch: Tensor, wanted: np.ndarray, found: np.ndarray
+) -> int:
+    guard = learner.novelty_
+    assert guard is not None
+    parts = guard.parts(learner.fitted, batch)
+    score = nn.functional.softplus(parts) @ guard.model._weights()
+    least = guard.model.p_value(score + SCORE_TOLERANCE).cpu().numpy()
+    most = guard.model.p_value(score - SCORE_TOLERANCE).cpu().numpy()
+    hair = 1e-6  # p-values are float32 in the graph
+    wrong = (found < least - hair) | (found > most + hair)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise NumericalError(
+            f"onnxruntime and PyTorch disagree in novelty: p is {found[row]:.4g} and {wanted[row]:.4g} for "
+            f"input {row}. Nothing was written.",
+            field="inputs",
+        )
+    return int((np.abs(found - wanted) > hair).sum())

@@ -1,0 +1,205 @@
+"""`surefind items`: choose, list, delete, relabel; all or nothing, and calibrations are renewed."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import typer
+
+import surefind as sf
+from surefind.apps.cli import gallery_items
+from surefind.gallery.gallery import Gallery
+
+
+def unit(n, seed=0, z=4):
+    x = np.random.default_rng(seed).normal(size=(n, z)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def gallery(surefind):
+    """Five items: texts and a number as ids, with and without label, κ, payload."""
+    with Gallery(path="g") as made:
+        embeddings = sf.Embeddings(unit(4), np.array([1.5, 2, 3, 4], dtype=np.float32))
+        payload = [{"path": "a.png"}, None, None, None]
+        ids, labels = ["a", "b", "c", "d"], ["cat", "cat", "dog", None]
+        made.add(embeddings, ids=ids, labels=labels, payload=payload, groups=["x", None, None, "x"])
+        made.add(unit(1, 1), ids=[7], labels=["dog"])
+    return "g"
+
+
+def labels(path="g"):
+    with Gallery.open(path, mode="r") as found:
+        return {i: found.get(i).label for i in found}
+
+
+def test_all_items_are_listed_with_everything_that_is_known(surefind, gallery):
+    code, out, err = surefind("items", "list", "g")
+    assert code == 0, err
+    assert "g holds 5 items of 2 labels." in out
+    code, out, _ = surefind("items", "list", "g", "--json")
+    assert code == 0
+    rows = json.loads(out)
+    assert [row["id"] for row in rows] == [7, "a", "b", "c", "d"]
+    assert rows[0] | {"novelty": None} == {
+        "id": 7,
+        "label": "dog",
+        "group": None,
+        "kappa": None,
+        "novelty": None,
+        "payload": None,
+    }
+    assert rows[1]["kappa"] == 1.5
+    assert rows[1]["payload"] == {"path": "a.png"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "ids"),
+    [
+        (("a", "7"), ["a", 7]),
+        (("--label", "cat"), ["a", "b"]),
+        (("--label", "cat", "--label", "dog"), [7, "a", "b", "c"]),
+        (("a", "c", "--label", "dog"), ["c"]),
+        (("a", "--label", "dog"), []),
+    ],
+)
+def test_items_are_chosen_by_ids_and_labels(surefind, gallery, chosen, ids):
+    code, out, err = surefind("items", "list", "g", *chosen, "--json")
+    assert code == 0, err
+    assert [row["id"] for row in json.loads(out)] == ids
+
+
+def test_files_have_all_items_in_the_format_of_their_suffix(surefind, gallery):
+    for suffix in ("csv", "json", "parquet"):
+        assert surefind("items", "list", "g", "--out", f"made/a.{suffix}")[0] == 0
+    with open("made/a.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == ["7", "a", "b", "c", "d"]
+    assert rows[0]["kappa"] == ""
+    assert json.loads(rows[1]["payload"]) == {"path": "a.png"}
+    with open("made/a.json") as file:
+        assert json.load(file) == json.loads(surefind("items", "list", "g", "--json")[1])
+    table = pq.read_table("made/a.parquet")
+    assert table.column_names == list(gallery_items.COLUMNS)
+    assert table["id"].to_pylist() == ["7", "a", "b", "c", "d"]
+    assert table["kappa"].to_pylist()[:2] == [float("inf"), 1.5]
+    assert table["label"].to_pylist()[-1] is None
+
+
+def test_items_are_deleted(surefind, gallery):
+    code, out, err = surefind("items", "delete", "g", "a", "7")
+    assert code == 0, err
+    assert "Deleted 2 items; g holds 3." in out
+    assert labels().keys() == {"b", "c", "d"}
+
+
+def test_all_items_of_a_label_are_deleted_only_if_that_is_meant(
+    surefind, refused, gallery, monkeypatch
+):
+    assert refused("items", "delete", "g", "--label", "cat").field == "yes"
+    assert len(labels()) == 5
+    screen = type("Screen", (), {"is_terminal": True})
+    monkeypatch.setattr(gallery_items, "errors", screen)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
+    code, _, err = surefind("items", "delete", "g", "--label", "cat")
+    assert code == 1
+    assert "nothing was changed" in err
+    assert len(labels()) == 5
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: True)
+    assert surefind("items", "delete", "g", "--label", "cat")[0] == 0
+    assert labels().keys() == {"c", "d", 7}
+    code, out, _ = surefind("items", "delete", "g", "--label", "dog", "--yes", "--json")
+    assert code == 0
+    expected = {"gallery": "g", "deleted": [7, "c"], "items": 1, "renewed": False}
+    assert json.loads(out) == expected
+
+
+def test_the_last_item_may_go(surefind, gallery):
+    assert surefind("items", "delete", "g", "a", "b", "c", "d", "7")[0] == 0
+    code, out, err = surefind("items", "list", "g")
+    assert code == 0, err
+    assert "g holds 0 items of 0 labels." in out
+
+
+def test_items_are_relabelled(surefind, gallery):
+    code, out, err = surefind("items", "relabel", "g", "a", "d", "--to", "bird", "--json")
+    assert code == 0, err
+    moved = [{"id": "a", "from": "cat", "to": "bird"}, {"id": "d", "from": None, "to": "bird"}]
+    assert json.loads(out)["relabelled"] == moved
+    assert labels() == {"a": "bird", "b": "cat", "c": "dog", "d": "bird", 7: "dog"}
+    code, out, _ = surefind("items", "relabel", "g", "--label", "dog", "--to", "wolf")
+    assert "Relabelled 2 items; g has 3 labels." in out
+    code, out, _ = surefind("items", "relabel", "g", "c", "b", "--to", "wolf")
+    assert "Relabelled 1 items; g has 2 labels. 1 had that label already." in out
+    surefind("items", "relabel", "g", "b", "--to", "")
+    assert labels()["b"] is None
+    with Gallery.open("g", mode="r") as found:
+        assert found.get("a").payload == {"path": "a.png"}
+        assert found.get("a").kappa == 1.5
+
+
+def test_a_table_relabels_many(surefind, gallery):
+    with open("mend.csv", "w") as file:
+        file.write('id,label\na,dog\n7,cat\nb,""\n')
+    code, _, err = surefind("items", "relabel", "g", "--table", "mend.csv")
+    assert code == 0, err
+    assert labels() == {"a": "dog", "b": None, "c": "dog", "d": None, 7: "cat"}
+
+
+def test_labels_stay_numbers_where_they_are(surefind):
+    with Gallery(path="n") as made:
+        made.add(unit(3), ids=["a", "b", "c"], labels=[1, 2, 2])
+    assert surefind("items", "relabel", "n", "--label", "1", "--to", "5")[0] == 0
+    assert labels("n") == {"a": 5, "b": 2, "c": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("list", "g", "gone"), "ids"),
+        (("list", "g", "--label", "gone"), "label"),
+        (("list", "g", "--out", "a.txt"), "out"),
+        (("list", "nowhere"), "path"),
+        (("delete", "g"), "ids"),
+        (("delete", "g", "a", "gone"), "ids"),
+        (("delete", "g", "a", "--label", "dog"), "label"),
+        (("relabel", "g", "a"), "to"),
+        (("relabel", "g", "--to", "x"), "ids"),
+        (("relabel", "g", "a", "--to", "x", "--table", "t.csv"), "to"),
+        (("relabel", "g", "a", "--table", "t.csv"), "table"),
+        (("relabel", "g", "--table", "twice.csv"), "table"),
+        (("relabel", "g", "--table", "empty.csv"), "table"),
+        (("relabel", "g", "--table", "gone.csv"), "ids"),
+    ],
+)
+def test_what_is_not_there_changes_nothing(refused, gallery, arguments, field):
+    for name, rows in (("twice", "a,x\na,y\n"), ("empty", ""), ("gone", "a,x\nz,y\n")):
+        with open(f"{name}.csv", "w") as file:
+            file.write(f"id,label\n{rows}")
+    before = labels()
+    assert refused("items", *arguments).field == field
+    assert labels() == before
+
+
+def test_a_text_and_a_number_that_look_alike_are_not_confused(refused):
+    with Gallery(path="g") as made:
+        made.add(unit(4), ids=["7", 7, "a", "b"], labels=["x", "x", "1", 1])
+    assert refused("items", "delete", "g", "7").field == "ids"
+    assert refused("items", "delete", "g", "--label", "1", "--yes").field == "label"
+    assert len(labels()) == 4
+
+
+@pytest.mark.slow
+def test_a_calibration_is_renewed(surefind):
+    with Gallery(path="g") as made:
+        made.add(unit(30), labels=["x", "y"] * 15)
+        made.calibrate(unit(30, 1), ["x"] * 30, contributions=False)
+    code, out, err = surefind("items", "relabel", "g", "3", "--to", "x")
+    assert code == 0, err
+    assert "Its calibration was renewed." in out
+    code, out, _ = surefind("items", "delete", "g", "4", "--json")
+    assert json.loads(out)["renewed"]
+    with Gallery.open("g", mode="r", on_stale="refuse") as again:
+        assert not again.search(unit(1, 3)).stale

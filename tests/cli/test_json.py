@@ -1,0 +1,108 @@
+"""Every command prints one JSON document with `--json`, and nothing else on the standard output."""
+
+import json
+
+import numpy as np
+import pytest
+import typer
+
+import surefind as sf
+from surefind.apps.cli.app import app
+
+COMMANDS = {
+    "doctor": ((), {"surefind", "python", "libraries", "missing", "data_sets"}),
+    "data list": ((), {"name", "title", "get"}),
+    "data check": (("digits",), {"name", "ok", "counts", "problems"}),
+    "train": (
+        ("digits", "--out", "t", "--method", "deterministic", "--epochs", 0),
+        {"run", "model", "method", "examples", "stages", "novelty"},
+    ),
+    "fit": (
+        ("a.npz", "--out", "r", "--scale", 200.0, "--prior-precision", 1000.0),
+        {"run", "model", "method", "examples", "embedding_dim"},
+    ),
+    "embed": (("r", "a.npz", "--out", "e.npz"), {"file", "count", "dim", "median_kappa"}),
+    "evaluate": (("r", "b.npz", "--samples", 0), {"run", "file", "test", "values", "intervals"}),
+    "report": (("r",), {"page", "tables"}),
+    "index": (
+        ("a.npz", "--run", "r", "--out", "g"),
+        {"gallery", "added", "updated", "continued", "items", "dim"},
+    ),
+    "calibrate": (
+        ("g", "b.npz", "--run", "r", "--max-wrong", 0.3),
+        {"gallery", "reached", "threshold", "queries", "summary", "operating_points"},
+    ),
+    "search": (
+        ("g", "b.npz", "--run", "r", "-k", 2),
+        {"query", "label", "probability", "decision", "reasons", "kappa", "novelty", "neighbours"},
+    ),
+    "audit": (("g",), {"summary", "items", "findings"}),
+    "items list": (("g", "a/1"), {"id", "label", "kappa", "novelty", "group", "payload"}),
+    "items relabel": (("g", "a/1", "--to", "0"), {"gallery", "relabelled"}),
+    "items delete": (("g", "a/1"), {"gallery", "deleted", "items"}),
+    "serve": (("g", "--check"), {"gallery", "items", "calibrated", "settings"}),
+    "token": (("scanner",), {"name", "file", "token", "write"}),
+    "bench": (("digits", "--methods", "margin"), {"folder", "results"}),
+    "demo": ((), {"page", "run", "gallery"}),
+}
+"""What each is given, in an order in which each finds what it needs, and what its document has."""
+
+
+def commands(group=None, name=""):
+    for key, inner in (group or typer.main.get_command(app)).commands.items():
+        if hasattr(inner, "commands"):
+            yield from commands(inner, f"{key} ")
+        else:
+            yield f"{name}{key}", inner
+
+
+def test_every_command_has_the_option_and_is_tried_here():
+    found = dict(commands())
+    without = [n for n, c in found.items() if not any("--json" in p.opts for p in c.params)]
+    assert not without
+    assert set(found) == set(COMMANDS)
+
+
+@pytest.mark.slow
+def test_every_command_prints_one_document(surefind, quick, monkeypatch):
+    monkeypatch.setattr("surefind.apps.demo.run_demo", lambda *_, **__: None)
+    monkeypatch.setattr("surefind.apps.demo.write_page", lambda *_: None)
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 4
+    x = rng.normal(size=(4, 6))[y] + 0.3 * rng.normal(size=(120, 6))
+    for name, rows in (("a", slice(0, 60)), ("b", slice(60, 120))):
+        np.savez(f"{name}.npz", features=x[rows].astype(np.float32), labels=y[rows])
+    for name, (arguments, keys) in COMMANDS.items():
+        code, out, err = surefind(*name.split(), *arguments, "--json")
+        assert code == 0, f"{name}: {err}"
+        found = json.loads(out)  # one document, and nothing else
+        assert keys <= (found[0] if isinstance(found, list) else found).keys(), name
+
+
+def test_what_is_wrong_is_in_the_document_and_in_the_exit_code(surefind, monkeypatch):
+    from surefind.data import catalogue
+
+    check = catalogue.check
+    entry = catalogue.ENTRIES["digits"]
+    monkeypatch.setitem(
+        catalogue.ENTRIES, "digits", type(entry)(**vars(entry) | {"counts": {"train": 1}})
+    )
+    assert check("digits").problems
+    code, out, _ = surefind("data", "check", "digits", "--json")
+    assert code == 1
+    found = json.loads(out)
+    assert not found["ok"]
+    assert found["problems"]
+
+
+def test_a_mistake_leaves_the_standard_output_empty(surefind):
+    code, out, err = surefind("items", "list", "nowhere", "--json")
+    assert (code, out) == (1, "")
+    assert err.startswith("Error: there is no gallery at nowhere.")
+    code, out, err = surefind("items", "list", "--json")
+    assert (code, out) == (2, "")
+    assert "GALLERY" in err
+
+
+def test_the_version_is_told(surefind):
+    assert surefind("--version") == (0, f"surefind {sf.__version__}", "")

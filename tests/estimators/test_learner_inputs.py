@@ -1,0 +1,192 @@
+"""What a learner is given: modules of one's own, data of PyTorch; and what is refused before training."""
+
+import numpy as np
+import pytest
+import torch
+from small_learners import digits, encoder, learner
+from torch import nn
+from torch.nn.functional import normalize
+from torch.utils.data import DataLoader, TensorDataset
+
+import surefind as sf
+from surefind.data.dataset import Dataset
+from surefind.errors import DegenerateError, InputError
+from surefind.learning import novelty_pass
+
+
+class Own(nn.Module):
+    """A trained network as it comes: nothing of ours in it."""
+
+    def __init__(self, z=4):
+        super().__init__()
+        self.projection = nn.Linear(12, z)
+        self.trunk = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh())
+
+    def forward(self, images):
+        return normalize(self.projection(self.trunk(images)), dim=1)
+
+
+def posthoc(network, **options):
+    options = {"method": "laplace-posthoc", "epochs": 0} | options
+    return sf.MetricLearner(network, **options)
+
+
+def test_a_plain_module_is_split_fitted_saved_and_loaded(tmp_path):
+    train, test = digits()
+    module = Own()
+    fitted = posthoc(module, novelty=sf.Novelty(sample=50, confidence=0.9)).fit(train)
+    assert fitted.split_.layer == "projection"
+    found = fitted.embed(test)
+    with torch.no_grad():
+        wanted = module(test.read())
+    assert float((found.mean * wanted).sum(1).min()) > 0.9
+    assert bool(torch.isfinite(found.kappa).all())
+    fitted.save(tmp_path)
+    with pytest.raises(InputError) as refusal:
+        sf.load(tmp_path)
+    assert refusal.value.field == "encoder"
+    again = sf.load(tmp_path, encoder=Own())
+    assert torch.equal(again.embed(test).kappa, found.kappa)
+    assert torch.equal(again.embed(test).novelty, found.novelty)
+    assert again.novelty == sf.Novelty(sample=50, confidence=0.9)
+    assert again.split_ == fitted.split_
+
+
+def test_a_sequential_is_loaded_without_the_module(tmp_path):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 4))
+    fitted = posthoc(network, novelty=None).fit(digits()[0])
+    fitted.save(tmp_path)
+    again = sf.load(tmp_path)
+    assert torch.equal(again.embed(digits()[1]).kappa, fitted.embed(digits()[1]).kappa)
+    assert again.novelty is None
+
+
+def test_training_beyond_a_folded_batch_norm_is_said():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4))
+    network[2].running_mean.fill_(0.3)
+    with pytest.warns(UserWarning, match="folded"):
+        posthoc(network, method="deterministic", epochs=1, novelty=None).fit(digits()[0][:40])
+
+
+@pytest.mark.parametrize("network", ["resnet50", nn.Flatten(), Own().trunk], ids=str)
+def test_what_is_no_network_with_a_head_is_refused(network):
+    model = posthoc(encoder())
+    model.encoder = network
+    with pytest.raises(InputError) as refusal:
+        model.fit(digits()[0])
+    assert refusal.value.field == "encoder"
+
+
+def test_a_plain_module_cannot_replace_an_encoder_that_was_saved(tmp_path):
+    fitted = learner("deterministic", epochs=0, novelty=None).fit(digits()[0])
+    fitted.save(tmp_path)
+    with pytest.raises(InputError) as refusal:
+        sf.load(tmp_path, encoder=Own())
+    assert refusal.value.field == "encoder"
+
+
+def test_data_of_pytorch_give_what_ours_give():
+    train, test = digits()
+    theirs = TensorDataset(torch.as_tensor(train.inputs), train.labels)
+    loader = DataLoader(theirs, batch_size=7, shuffle=True)
+    ours = learner("laplace-posthoc", epochs=0).fit(train, held_out=test)
+    other = learner("laplace-posthoc", epochs=0).fit(loader, held_out=TensorDataset(*tensors(test)))
+    found, wanted = other.embed(DataLoader(TensorDataset(*tensors(test)))), ours.embed(test)
+    assert torch.equal(found.mean, wanted.mean)
+    assert torch.equal(found.kappa, wanted.kappa)
+    assert torch.equal(found.novelty, wanted.novelty)
+    assert isinstance(other.fit_novelty(theirs).embed(theirs).novelty, torch.Tensor)
+    rng = torch.Generator().manual_seed(0)
+    drawn = other.sample(theirs, 2, generator=rng)
+    assert torch.equal(drawn, ours.sample(train, 2, generator=torch.Generator().manual_seed(0)))
+
+
+def tensors(data):
+    return torch.as_tensor(data.inputs), data.labels
+
+
+def test_evaluation_takes_data_of_pytorch():
+    train, test = digits()
+    model = learner("deterministic", epochs=0, novelty=None).fit(train)
+    how = {"ece_samples": 0}
+    ours = sf.evaluate(
+        model, test, test, train=train, generator=torch.Generator().manual_seed(0), **how
+    )
+    theirs = sf.evaluate(
+        model,
+        DataLoader(TensorDataset(*tensors(test)), shuffle=True),
+        TensorDataset(tensors(test)[0]),
+        train=TensorDataset(*tensors(train)),
+        generator=torch.Generator().manual_seed(0),
+        **how,
+    )
+    assert theirs.values == ours.values
+    with pytest.raises(InputError) as refusal:
+        sf.evaluate(model, test, ood=[1], generator=torch.Generator())
+    assert refusal.value.field == "ood"
+
+
+ALIKE = Dataset(np.zeros((6, 8, 8), np.uint8), np.zeros(6, np.int64))
+SINGLE = Dataset(np.zeros((2, 8, 8), np.uint8), np.arange(2))
+
+
+@pytest.mark.parametrize("data", [ALIKE, SINGLE], ids=["one class", "singletons"])
+@pytest.mark.parametrize("method", ["deterministic", "laplace-online", "laplace-posthoc"])
+def test_data_that_teach_nothing_are_refused_before_training(data, method, tmp_path):
+    with pytest.raises(DegenerateError) as refusal:
+        learner(method, epochs=1).fit(data, folder=tmp_path / "stages")
+    assert refusal.value.field == "dataset"
+    assert not (tmp_path / "stages").exists()
+
+
+def test_a_point_estimate_that_learns_nothing_needs_no_pairs():
+    assert learner("deterministic", epochs=0).fit(ALIKE).embed(ALIKE).kappa.isinf().all()
+
+
+def test_stages_are_checked_before_training(tmp_path):
+    options = {"novelty": sf.Novelty(stages=("nowhere",)), "epochs": 1}
+    with pytest.raises(InputError) as refusal:
+        learner("deterministic", **options).fit(digits()[0], folder=tmp_path / "stages")
+    assert refusal.value.field == "stages"
+    assert not (tmp_path / "stages").exists()
+
+
+def test_inputs_that_the_network_does_not_take_are_refused_before_training():
+    colour = Dataset(np.zeros((40, 3, 8, 8), np.uint8), np.arange(40) % 2)
+    network = encoder().train()
+    with pytest.raises(InputError) as refusal:
+        sf.MetricLearner(network, epochs=1).fit(colour)
+    assert refusal.value.field == "encoder"
+    assert network.training
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 8, 3), (4, 8, 9, 1)], ids=str)
+def test_channels_that_come_last_are_refused(shape):
+    with pytest.raises(InputError) as refusal:
+        Dataset(np.zeros(shape, np.uint8))
+    assert refusal.value.field == "inputs"
+    Dataset(np.zeros((4, 3, 8, 8), np.uint8))
+    Dataset(np.zeros((4, 64, 4, 4), np.float32))  # maps of a network
+
+
+@pytest.mark.parametrize("turned", [np.s_[::-1], np.s_[:, ::-1], np.s_[:, :, ::-1]], ids=str)
+def test_arrays_that_run_backwards_are_taken(turned):
+    train = digits()[0]
+    images = train.inputs[turned]
+    labels = train.labels.flip(0) if turned == np.s_[::-1] else train.labels
+    model = posthoc(encoder(), freeze_backbone=True, novelty=None).fit(Dataset(images, labels))
+    wanted = model.embed(images.copy())
+    assert np.array_equal(model.embed(images).mean, wanted.mean)
+
+
+def test_a_process_without_examples_says_of_which_shape_it_has_none(monkeypatch):
+    train = digits()[0][:40]
+    model = learner("deterministic", epochs=0).fit(train)
+    shapes = []
+    monkeypatch.setattr(novelty_pass, "part", lambda n: slice(n, n))
+    monkeypatch.setattr(novelty_pass, "gather_rows", lambda x, n: shapes.append(x.shape) or x)
+    reading = {"preprocessing": model.input_spec_, "workers": 0}
+    stages = model.novelty_.stages
+    novelty_pass._pass(model.fitted, train, stages, reading, None, lambda done: None)
+    assert [shape[0] for shape in shapes] == [0] * (len(stages) + 1)
+    assert shapes[-1] == (0, 3)
