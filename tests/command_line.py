@@ -1,5 +1,6 @@
-"""The command line as a shell runs it, without waiting for a process."""
+"""The command line as a shell runs it: without waiting for a process, or in two at once."""
 
+import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -17,3 +18,18 @@ def command(*arguments):
         with pytest.raises(SystemExit) as end:
             main()
     return end.value.code or 0, " ".join(out.getvalue().split()), " ".join(err.getvalue().split())
+
+
+def two_processes(*program, folder):
+    """Run a script, or a module after ``-m``, in two processes; return what they printed together."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*launcher, *map(str, program)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=folder,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

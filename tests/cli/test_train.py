@@ -1,12 +1,11 @@
 import json
 import signal
-import subprocess
-import sys
 import tomllib
 
 import numpy as np
 import pytest
 import small_learners
+from command_line import two_processes
 from PIL import Image
 
 import surefind as sf
@@ -284,18 +283,9 @@ def test_what_cannot_be_frozen_is_refused(refused, frozen, tmp_path):
 
 
 def test_two_processes_train_on_one_cache(frozen, tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    arguments = ["-m", "surefind", *frozen, "--out", "run", "--epochs", "1", "--cache", "cache"]
-    run = subprocess.run(
-        [*command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("Saved the model") == 1
+    options = ("--out", "run", "--epochs", "1", "--cache", "cache")
+    printed = two_processes("-m", "surefind", *frozen, *options, folder=tmp_path)
+    assert printed.count("Saved the model") == 1
     (features,) = (tmp_path / "cache").glob("*/features.npy")
     assert (np.load(features).reshape(32, -1) != 0).any(1).all()
     assert sf.load(tmp_path / "run").novelty_ is not None

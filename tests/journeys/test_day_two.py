@@ -79,6 +79,19 @@ def test_wrong_labels_are_found_and_mended(head, gallery):
     assert gallery.get("d70").label == true["d70"]
 
 
+def test_the_same_by_the_command_line(does, refuses, gallery, tmp_path):
+    gallery.close()
+    own, other = digits().enrol.labels[7], (digits().enrol.labels[7] + 1) % 8
+    does("items", "relabel", "gallery", "d7", "--to", (own + 3) % 8)
+    assert "d7" in does("audit", "gallery", "--json")
+    assert "d999" in refuses("items", "delete", "gallery", "d7", "d999", "--yes")
+    does("items", "relabel", "gallery", "d7", "--to", own)
+    does("items", "delete", "gallery", "--label", other, "--yes")
+    with sf.Gallery.open(tmp_path / "gallery", mode="r") as kept:
+        assert kept.get("d7").label == own
+        assert other not in kept.label_counts()
+
+
 SECOND = """
 import sys, numpy as np, surefind as sf
 gallery = sf.Gallery.open(sys.argv[1], mode="r")

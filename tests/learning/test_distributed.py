@@ -1,14 +1,13 @@
 """Two real processes give what one gives."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import small_learners
 import torch
+from command_line import two_processes
 
 import surefind as sf
 from surefind.learning.distributed import gather_rows, part, sum_ranks, world
@@ -41,11 +40,7 @@ def two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
     script = folder / "script.py"
     script.write_text(SCRIPT.format(tests=str(Path(__file__).parents[1])))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    run = subprocess.run(
-        [*command, script], capture_output=True, text=True, timeout=200, cwd=folder, check=False
-    )
-    assert run.returncode == 0, run.stderr
+    two_processes(script, folder=folder)
     return folder
 
 
@@ -124,18 +119,9 @@ def test_each_process_keeps_its_own_rows_for_as_many_processes_only(two, tmp_pat
 
 
 def test_the_command_line_joins_its_processes(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    arguments = ["-m", "surefind", "train", "digits", "--out", "run", "--epochs", "1"]
-    run = subprocess.run(
-        [*command, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.count("Saved the model") == 1
+    line = ("train", "digits", "--out", "run", "--epochs", "1")
+    printed = two_processes("-m", "surefind", *line, folder=tmp_path)
+    assert printed.count("Saved the model") == 1
     assert len(sf.load(tmp_path / "run").history_["encoder"]) == 1
 
 

@@ -20,7 +20,11 @@ BIN = Path(sys.executable).parent
 def surefind(*arguments: str, code: int = 0) -> str:
     """Run the command line in this folder, and return what it wrote."""
     done = subprocess.run(
-        [BIN / "surefind", *arguments], capture_output=True, text=True, check=False
+        [BIN / "surefind", *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
@@ -55,25 +59,21 @@ def serve() -> None:
 
     assert version("surefind") in surefind("--version")
     digits = load_digits()
-    rng = np.random.default_rng(0)
-    order = rng.permutation(len(digits.target))
-    for name, rows in {"fit": order[:800], "items": order[800:1200], "asked": order[1200:]}.items():
-        vectors = digits.data[rows].astype(np.float32)
-        np.savez(f"{name}.npz", vectors=vectors, labels=digits.target[rows])
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    for name, rows in {"fit": order[:300], "items": order[300:600], "asked": order[600:]}.items():
+        np.savez(f"{name}.npz", vectors=digits.data[rows], labels=digits.target[rows])
     surefind("fit", "fit.npz", "--out", "run")
-    for name in ("items", "asked"):
-        surefind("embed", "run", f"{name}.npz", "--out", f"{name}-embedded.npz")
-    surefind("index", "items-embedded.npz", "--out", "gallery")
-    surefind("calibrate", "gallery", "asked-embedded.npz", "--max-wrong", "0.1")
-    surefind("search", "gallery", "asked-embedded.npz", "--out", "answers.json")
+    surefind("index", "items.npz", "--run", "run", "--out", "gallery")
+    surefind("calibrate", "gallery", "asked.npz", "--run", "run", "--max-wrong", "0.1")
+    surefind("search", "gallery", "asked.npz", "--run", "run", "--out", "answers.json")
     answers = json.loads(Path("answers.json").read_text())
     decisions = {answer["decision"] for answer in answers}
-    assert len(answers) == len(order[1200:])
+    assert len(answers) == len(order[600:])
     assert "match" in decisions
     assert decisions <= {"match", "review", "no_match"}
     assert "max_bytes" in surefind("serve", "gallery", "--check")
     assert sf.Client("http://127.0.0.1:1")
-    assert "no such" in surefind("search", "nowhere", "asked.npz", code=1).lower()
+    assert "nowhere" in surefind("search", "nowhere", "asked.npz", code=1)
 
 
 if __name__ == "__main__":
