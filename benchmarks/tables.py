@@ -61,6 +61,7 @@ COMMANDS = [
         "CLINC150, LFW, frozen features of CUB200",
     ),
     ("Service", "service.py", "–"),
+    ("What it must stand", "soak.py", "–"),
 ]
 
 WEIGHTS = [
@@ -220,6 +221,7 @@ def page() -> str:
         *living_lines(),
         *audit_lines(),
         *service_lines(),
+        *soak_lines(),
         *RECIPE,
     ])
 
@@ -803,7 +805,7 @@ def service_lines() -> list[str]:
         f"OpenAPI description: {made_up['server_errors']} server errors.",
         "",
         *beside_lines(cases),
-        *upkeep_lines(cases),
+        *upload_lines(cases),
     ]
 
 
@@ -831,25 +833,75 @@ def beside_lines(cases: dict[str, Any]) -> list[str]:
     ]
 
 
-def upkeep_lines(cases: dict[str, Any]) -> list[str]:
-    """Say how long searches waited for upkeep, and what large uploads took, where that was measured."""
-    lines = []
-    if found := cases.get("upkeep while serving"):
-        waits = ", ".join(
-            f"{name} ({found[name]['seconds']:.0f} s) {found[name]['longest_ms']:.0f} ms"
-            for name in ("snapshot", "calibration")
-        )
+def upload_lines(cases: dict[str, Any]) -> list[str]:
+    """Say what large uploads took, where that was measured."""
+    found = cases.get("large uploads, 16 clients")
+    if found is None:
+        return []
+    return [
+        f"{found['clients']} clients that upload images of 25 megapixels: memory "
+        f"{found['resident_mb']:.0f} MB before, {found['peak_mb']:.0f} MB at most.",
+        "",
+    ]
+
+
+def soak_lines() -> list[str]:
+    file = RESULTS / "soak.json"
+    if not file.exists():
+        return []
+    cases = json.loads(file.read_text())["cases"]
+    lines = [
+        "### What it must stand",
+        "",
+        "Made by `python benchmarks/soak.py --folder FOLDER`, FOLDER a file system of 64 MB that is filled "
+        "up, on a busy machine (two cores, load averages below): times are far above those of a quiet one. "
+        "Four clients add, change, delete, search and decide; the service is ended again and again, "
+        "mostly by SIGKILL, also while its disk is full, 600 silent or half-sent connections come in, it "
+        "calibrates and copies itself, or is sent poison. After each start all items and reviews are "
+        "compared with what was acknowledged.",
+        "",
+        "| | minutes up | starts | SIGKILL | acknowledged | unknown | lost, torn or risen again "
+        "| status 500 | longest /healthz | peak memory | load average |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    for name, c in cases.items():
+        if not name.startswith("mixed load"):
+            continue
+        killed = sum(n for end, n in c["ends"].items() if end.startswith("SIGKILL"))
+        longest = max(c["longest_healthz_ms"].values())
         lines.append(
-            f"Upkeep of {found['items']:,} items while one client searches; the longest search took: alone "
-            f"{found['alone']['longest_ms']:.0f} ms, {waits}. A listing after a change: "
-            f"{found['listing_seconds']:.2f} s."
+            f"| {name} | {c['served_seconds'] / 60:.0f} | {c['starts']} | {killed} "
+            f"| {sum(c['acknowledged'].values()):,} | {sum(c['unknown'].values())} | {len(c['faults'])} "
+            f"| {len(c['server_errors'])} | {longest / 1e3:.1f} s | {c['peak_mb']:.0f} MB "
+            f"| {c['load']:.0f} |"
         )
-    if found := cases.get("large uploads, 16 clients"):
-        lines.append(
-            f"{found['clients']} clients that upload images of 25 megapixels: memory "
-            f"{found['resident_mb']:.0f} MB before, {found['peak_mb']:.0f} MB at most."
+    lines += ["", *(f"{c['remark']}" for c in cases.values() if "remark" in c), ""]
+    if made := cases.get("made-up requests"):
+        kinds = ", ".join(
+            f"{sum(part.values()):,} {name}" for name, part in made["by_kind"].items()
         )
-    return [line for text in lines for line in (text, "")]
+        lines += [
+            f"{made['requests']:,} made-up requests ({kinds}): {made['server_errors']} server errors.",
+            "",
+        ]
+    if waits := cases.get("waits during upkeep"):
+        alone = waits["alone"]
+        rows = {name: found for name, found in waits.items() if isinstance(found, dict)}
+        lines += [
+            f"What a search waits while the service keeps itself in order ({waits['items']:,} items of "
+            f"{waits['dimensions']} dimensions with a graph, one client that searches without pause, load "
+            f"average {waits['load']:.0f}; 99 % as a multiple of that alone):",
+            "",
+            "| | searches | median | 99 % | longest | 99 %, of alone |",
+            "| --- | --: | --: | --: | --: | --: |",
+            *(
+                f"| {name} | {found['searches']} | {found['p50_ms']:.0f} ms | {found['p99_ms']:.0f} ms "
+                f"| {found['longest_ms']:.0f} ms | {found['p99_ms'] / alone['p99_ms']:.1f} |"
+                for name, found in rows.items()
+            ),
+            "",
+        ]
+    return lines
 
 
 def row(name: str, case: dict[str, float]) -> str:

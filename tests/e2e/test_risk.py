@@ -73,6 +73,30 @@ def test_without_a_share_the_page_says_how_to_get_one(page):
     assert page.is_disabled("#recalibrate")
 
 
+def test_the_gallery_is_calibrated_and_copied_from_the_page(page):
+    go(page, "risk")
+    says(page, "#snapshots", "There is none yet")
+    page.click("#snapshot")
+    says(page, "#snapshot-made", "in the service's folder of snapshots")
+    says(page, "#snapshots", "1 so far")
+    assert page.input_value("#items-wrong") == "10"
+    page.fill("#items-wrong", "20")
+    page.fill("#items-unknown", "30")
+    page.click("#calibrate-items")
+    says(page, "#items-calibrated", "Calibrated from the items.")
+    found = page.request.get(f"{page.url.split('#')[0]}v1/calibration").json()
+    assert found["max_wrong"] == 0.2
+    assert abs(found["unknown"] / found["queries"] - 0.3) < 0.02
+
+
+def test_who_may_only_read_can_change_nothing_here(serve, open_page):
+    page = open_page(serve(read_only=True))
+    go(page, "risk")
+    page.wait_for_selector("#snapshot")
+    assert page.is_disabled("#snapshot")
+    assert page.is_disabled("#calibrate-items")
+
+
 def test_the_slider_shows_what_a_risk_gives(page):
     page.click("nav a[href='#risk']")
     before = text(page, "#risk-said")

@@ -158,6 +158,21 @@ def test_who_does_not_read_the_answer_is_cut_off(tmp_path, monkeypatch):
     assert len(seen) < 10**7  # not all of it
 
 
+def test_a_request_that_takes_minutes_is_not_cut_off(folder, monkeypatch):
+    """A calibration or a snapshot has more time than others, and so has its connection."""
+    monkeypatch.setattr(connections, "PATIENCE", 1)
+    monkeypatch.setattr(connections, "TURN", 0.05)
+    snapshot = Gallery.snapshot
+
+    def slow(self, place):
+        time.sleep(3)
+        snapshot(self, place)
+
+    monkeypatch.setattr(Gallery, "snapshot", slow)
+    with live(folder, None, seconds=1) as address:
+        assert httpx.post(f"{address}/v1/snapshot", timeout=60).status_code == 201
+
+
 @pytest.mark.parametrize(
     "header",
     [b"X: " + b"y" * 10**6, b"X: y\r\n" * 10**5, b"X" * 10**6 + b": y"],

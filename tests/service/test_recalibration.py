@@ -28,6 +28,12 @@ def test_calibrating_from_the_items(client):
     assert "unknown matched" in client.post("/v1/calibration", json=body).json()["summary"]
 
 
+def test_a_target_out_of_reach_is_answered(client):
+    body = {"from_items": True, "max_wrong": 5e-324, "max_fpir": 5e-324}
+    found = client.post("/v1/calibration", json=body)
+    assert (found.status_code, found.json()["reached"]) == (200, False)
+
+
 def test_what_is_promised_is_said_clearly(client):
     for body in (
         {},

@@ -87,6 +87,18 @@ def test_decisions_are_exported(client):
     assert [entry["label"] for entry in json.loads(answer.text)["decided"]] == [7, 'b "c", d', "a"]
 
 
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_no_label_or_name_is_a_formula_of_a_spreadsheet(client, text):
+    reviews = client.app.state.service.reviews
+    reviews.decide(reviews.ask(asked(text)), "accept", reviewer=text)
+    reviews.decide(reviews.ask(asked(-1)), "accept")
+    rows = list(csv.DictReader(StringIO(client.get("/v1/reviews/export").text, newline="")))
+    assert [row["label"] for row in rows] == ["-1", f"'{text}"]
+    assert [row["reviewer"] for row in rows] == ["", f"'{text}"]
+    whole = client.get("/v1/reviews/export", params={"format": "json"}).json()["decided"]
+    assert [entry["label"] for entry in whole] == [-1, text]
+
+
 def test_the_same_image_waits_once_and_is_counted(client, world, ask):
     data = next(
         data

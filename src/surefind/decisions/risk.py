@@ -188,9 +188,14 @@ def lower_bound(wrong: Any, trials: Any, confidence: float) -> np.ndarray:
     return np.where(none, 0.0, betaincinv(np.where(none, 1, w), n - w + 1, 1 - confidence))
 
 
+MOST = 10**12
+"""Queries that nobody has: a target that needs more of them is as much out of reach as any."""
+
+
 def least_accepted(max_wrong: float, confidence: float) -> int:
     """Return n_0: how many accepted queries without an error are needed to pass."""
-    return int(np.ceil(np.log1p(-confidence) / np.log1p(-max_wrong)))
+    least = np.log1p(-confidence) / np.log1p(-max(max_wrong, 1 / MOST))
+    return int(np.ceil(min(least, MOST)))
 
 
 def plan_thresholds(

@@ -7,9 +7,10 @@ or the rest of a body that was refused. Waiting costs a caller nothing and the s
 * where a newcomer finds no place, in all or for its address, the one that has been waiting longest gives up
   its own, or else one that does not read its answer. Only if every place is busy is the newcomer sent away.
 
-A trusted proxy has as many connections as it likes, up to those in all. A request that is not over when the
-time of `PATIENCE` of them has passed is cut off: somebody does not read the answer. A body has a deadline
-of its own (`surefind.apps.service.limits`).
+A trusted proxy has as many connections as it likes, up to those in all. A request whose answer nobody reads
+is cut off when the time of `PATIENCE` of them has passed; one that is worked on has the time that a
+calibration or a snapshot may take on top. A body has a deadline of its own
+(`surefind.apps.service.limits`).
 
 uvicorn has none of this. Its one limit counts silent connections like others, and sends newcomers away; its
 fast parser keeps a header of any length, and copies it at every packet; the time for a header is not
@@ -26,6 +27,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from surefind.apps.service.settings import Settings, networks
+from surefind.apps.service.state import KEEPING
 
 IDLE = 10.0
 """Seconds that a connection may wait; above uvicorn's 5 between two requests."""
@@ -130,9 +132,13 @@ class ConnectionGuard:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        for held, limit in ((self._waiting, IDLE), (self._busy, self._patience)):
-            for connection in [c for c, since in held.items() if now - since > limit]:
-                self._shed([connection])
+        late = [c for c, since in self._waiting.items() if now - since > IDLE]
+        for connection, since in self._busy.items():
+            longer = 0.0 if connection.flow.write_paused else KEEPING
+            if now - since > self._patience + longer:
+                late.append(connection)
+        for connection in late:
+            self._shed([connection])
         some = self._waiting or self._busy
         self._turn = loop.call_later(TURN, self._look, loop) if some else None
 

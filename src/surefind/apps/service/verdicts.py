@@ -12,6 +12,9 @@ from surefind.apps.service.settings import allowed, may_write
 from surefind.apps.service.state import State
 from surefind.errors import InputError, RefusedError
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""With which a formula begins, in one spreadsheet or another."""
+
 router = APIRouter(
     prefix="/v1/reviews",
     tags=["reviews"],
@@ -35,7 +38,11 @@ async def history(state: State, limit: Annotated[int, Query(ge=1, le=200)] = 50)
 
 @router.get("/export", response_class=Response)
 async def export(state: State, format: Literal["csv", "json"] = "csv") -> Response:
-    """Return all decisions as a file, the newest first; in JSON, labels keep their type."""
+    """Return all decisions as a file, the newest first.
+
+    In JSON, labels keep their type. In CSV, an apostrophe stands before a text that a spreadsheet would
+    take for a formula.
+    """
 
     def write() -> str:
         found = [_entry(said) for said in state.reviews.history()]
@@ -44,7 +51,8 @@ async def export(state: State, format: Literal["csv", "json"] = "csv") -> Respon
         out = StringIO()
         writer = csv.DictWriter(out, list(wire.HistoryEntry.model_fields))
         writer.writeheader()
-        writer.writerows(entry.model_dump() for entry in found)
+        for entry in found:
+            writer.writerow({name: _plain(value) for name, value in entry.model_dump().items()})
         return out.getvalue()
 
     kind = "application/json" if format == "json" else "text/csv; charset=utf-8"
@@ -65,6 +73,11 @@ async def undo(id: Annotated[str, Path(max_length=64)], state: State) -> wire.Re
             raise RefusedError(409, str(error)) from error
 
     return wire.ReviewView.model_validate(await state.work(take_back))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that no spreadsheet computes: labels and reviewers' names are anybody's."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _entry(said: dict[str, Any]) -> wire.HistoryEntry:

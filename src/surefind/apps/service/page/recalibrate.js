@@ -1,22 +1,27 @@
-// Calibrate again from reviews: how many random checks there are, how many are needed, and a button.
+// Upkeep while serving: calibrate again from reviews or from the items, and copy the gallery.
 import { make, percent } from "./dom.js";
 import { get, post } from "./server.js";
+
+// A button that is pressed once at a time, and says what it does.
+function action(page, id, text, doing, said, act) {
+  const button = make("button", { type: "button", id, disabled: true }, text);
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    said.textContent = doing;
+    if (!(await page.attempt(act))) said.textContent = "";
+    button.disabled = false;
+  });
+  return button;
+}
+
+const section = (id, title, ...parts) => make("section", { "aria-labelledby": id }, make("h3", { id }, title), ...parts);
 
 export function recalibration(page, reload) {
   const counts = make("p", { id: "sample" });
   const result = make("p", { id: "recalibrated", role: "status" });
-  const button = make("button", { type: "button", id: "recalibrate", disabled: true }, "Calibrate again from reviews");
-  button.addEventListener("click", async () => {
-    button.disabled = true;
-    result.textContent = "Calibrating …";
-    const done = await page.attempt(async () => {
-      const found = await post("/v1/calibration", { with_reviews: true });
-      await reload(`Calibrated again with ${found.reviewed} reviewed random checks. ${found.summary}`);
-    });
-    if (!done) {
-      result.textContent = "";
-      button.disabled = false;
-    }
+  const button = action(page, "recalibrate", "Calibrate again from reviews", "Calibrating …", result, async () => {
+    const found = await post("/v1/calibration", { with_reviews: true });
+    await reload(`Calibrated again with ${found.reviewed} reviewed random checks. ${found.summary}`);
   });
   page.attempt(async () => {
     const { share, usable, needed, summary } = await get("/v1/reviews/sample");
@@ -25,5 +30,43 @@ export function recalibration(page, reload) {
       : "No random share of the queries is checked. Start the service with --review-share 0.02 to collect some: doubtful queries alone would mislead a calibration.";
     button.disabled = usable < needed || !page.gallery?.may_write;
   });
-  return make("section", { "aria-labelledby": "reviews-title" }, make("h3", { id: "reviews-title" }, "Learn from reviews"), counts, button, result);
+  return section("reviews-title", "Learn from reviews", counts, button, result);
+}
+
+export function calibrationFromItems(page, reload) {
+  const number = (id, value) => make("input", { type: "number", id, value, min: 0.1, max: 99, step: 0.1, inputmode: "decimal" });
+  const wrong = number("items-wrong", Number((100 * (page.calibration?.max_wrong ?? 0.01)).toPrecision(6))), unknown = number("items-unknown", 50);
+  const said = make("p", { id: "items-calibrated", role: "status" });
+  const button = action(page, "calibrate-items", "Calibrate from the items", "Calibrating, which may take a minute …", said, async () => {
+    const asked = { from_items: true, max_wrong: wrong.value / 100, unknown_share: unknown.value / 100 };
+    const found = await post("/v1/calibration", asked);
+    await reload(`Calibrated from the items. ${found.summary}`);
+  });
+  button.disabled = !page.gallery?.may_write;
+  const field = (input, text) => make("span", { class: "field" }, make("label", { for: input.id }, text), input);
+  return section(
+    "from-items-title",
+    "Calibrate without queries",
+    make("p", { class: "quiet" }, "The gallery's own items play the queries, left out one by one and with their label. The promise is then about queries like the items. It takes the place of the calibration that there is."),
+    make("div", { class: "controls" }, field(wrong, "Wrong matches at most, %"), field(unknown, "Unknown queries to expect, %"), button),
+    said,
+  );
+}
+
+export function snapshots(page) {
+  const listed = make("p", { id: "snapshots" });
+  const said = make("p", { id: "snapshot-made", role: "status" });
+  const list = async () => {
+    const { snapshots: found } = await get("/v1/snapshots");
+    const last = found.at(-1);
+    listed.textContent = last ? `${found.length} so far, the last one ${new Date(last.when).toLocaleString()}, of ${last.items} items.` : "There is none yet.";
+  };
+  const button = action(page, "snapshot", "Make a snapshot", "Copying …", said, async () => {
+    const made = await post("/v1/snapshot", {});
+    said.textContent = `${made.name}, in the service's folder of snapshots.`;
+    await list();
+  });
+  button.disabled = !page.gallery?.may_write;
+  page.attempt(list);
+  return section("snapshots-title", "Snapshots", make("p", { class: "quiet" }, "Copies of the gallery as it is at one moment; searches and changes go on."), listed, button, said);
 }

@@ -4,7 +4,7 @@ import { LEFT, RIGHT, W, across, chart, frame, key, up } from "./axes.js";
 import { bands, shares } from "./bands.js";
 import { $, draw, make, percent } from "./dom.js";
 import { errorRates } from "./rates.js";
-import { recalibration } from "./recalibrate.js";
+import { calibrationFromItems, recalibration, snapshots } from "./recalibrate.js";
 import { get } from "./server.js";
 import { drift, freshness } from "./watch.js";
 
@@ -13,7 +13,7 @@ export function showRisk(page) {
   if (!found?.calibrated) {
     $("risk-body").replaceChildren(
       make("p", { class: "card" }, "There is no calibration yet, so the risk is not known. Calibrate the gallery with held-out queries first."),
-      learning(page),
+      ...upkeep(page),
     );
     return;
   }
@@ -57,20 +57,21 @@ export function showRisk(page) {
     make("label", { for: "taken" }, "The share of wrong matches that you are ready to take"),
     slider,
     said,
-    make("p", { class: "quiet" }, "The slider only shows; the service decides by the calibration. To change it, calibrate with another max_wrong."),
+    make("p", { class: "quiet" }, "The slider only shows; the service decides by the calibration. To change it, calibrate with another share below."),
     make("div", { class: "charts" }, wrong, bands(found), errorRates(found)),
     make("h3", {}, "The calibration in words"),
     make("p", {}, found.summary),
     make("section", { id: "drift", "aria-labelledby": "drift-title" }, ...drift(found)),
-    learning(page),
+    ...upkeep(page),
   );
   update();
 }
 
-function learning(page) {
-  return recalibration(page, async (sentence) => {
+function upkeep(page) {
+  const reload = (said) => async (sentence) => {
     page.calibration = await get("/v1/calibration");
     showRisk(page);
-    $("recalibrated").textContent = sentence;
-  });
+    $(said).textContent = sentence;
+  };
+  return [recalibration(page, reload("recalibrated")), calibrationFromItems(page, reload("items-calibrated")), snapshots(page)];
 }
