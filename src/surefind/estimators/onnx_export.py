@@ -408,15 +408,17 @@ def _translations() -> dict[Any, Any]:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Keep the exporter from reporting what is its own: operators of other libraries, its deprecations."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
 
 
 def _describe(model: Any, learner: MetricLearner, outputs: tuple[str, ...]) -> None:

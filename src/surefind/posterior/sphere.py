@@ -115,8 +115,11 @@ def resultant_on_one_grid(mean: Float[Tensor, "n z"], variance: Float[Tensor, "n
     def excess(rho: Tensor, beta: Tensor) -> Tensor:
         s, weight = _grid(ENDS[-1], rho)
         size = max(LEAST_NODES, PART // rho.shape[1])
-        parts = zip(s.split(size), weight.split(size), strict=True)  # type: ignore[no-untyped-call]
-        return torch.stack([_direct_excess_at(rho, beta, *part) for part in parts]).sum(0)
+        parts = [slice(at, at + size) for at in range(0, len(s), size)]
+        total = _direct_excess_at(rho, beta, s[parts[0]], weight[parts[0]])
+        for part in parts[1:]:
+            total = total + _direct_excess_at(rho, beta, s[part], weight[part])
+        return total
 
     return _resultant(mean, variance, excess)
 
