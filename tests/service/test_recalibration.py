@@ -4,6 +4,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 from service.world import copy
 
 from surefind.decisions.decider import Decider
@@ -28,8 +29,9 @@ def test_calibrating_from_the_items(client):
     assert "unknown matched" in client.post("/v1/calibration", json=body).json()["summary"]
 
 
-def test_a_target_out_of_reach_is_answered(client):
-    body = {"from_items": True, "max_wrong": 5e-324, "max_fpir": 5e-324}
+@pytest.mark.parametrize("other", ["max_wrong", "confidence"])
+def test_a_target_out_of_reach_is_answered(client, other):
+    body = {"from_items": True, other: 5e-324, "max_fpir": 5e-324}
     found = client.post("/v1/calibration", json=body)
     assert (found.status_code, found.json()["reached"]) == (200, False)
 
