@@ -279,3 +279,23 @@ def test_sides_that_do_not_overlap_have_a_finite_answer():
     assert math.isfinite(model.none_slope)
     assert (label_posterior(enrolled, model).none < 0.01).all()
     assert (label_posterior(far, model).none > 0.99).all()
+
+
+@pytest.mark.parametrize("most", [2**20, 0], ids=["by number", "numbered anew"])
+def test_each_label_has_one_best_neighbour_and_an_item_without_one_its_own(monkeypatch, most):
+    monkeypatch.setattr("surefind.decisions.label_posterior.NUMBERS", most)
+    rng = np.random.default_rng(3)
+    scores, names = rng.normal(size=(7, 30)).round(1), rng.integers(-1, 5, size=(7, 30))
+    scores[2, 25:] = -np.inf
+    segment, first = Votes(scores, names, np.ones((7, 30), dtype=int)).segments
+    together = {}
+    for q in range(7):
+        for c in range(30):
+            key = (q, names[q, c]) if names[q, c] >= 0 else (q, "item", c)
+            together.setdefault(key, []).append((q, c))
+    assert len({segment[members[0]] for members in together.values()}) == len(together)
+    for members in together.values():
+        assert len({segment[place] for place in members}) == 1
+        best = max(members, key=lambda place: (scores[place], -place[1]))
+        chosen = [place for place in members if first[place]]
+        assert chosen == ([best] if np.isfinite(scores[best]) else [])

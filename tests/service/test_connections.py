@@ -293,3 +293,40 @@ def test_who_is_behind_a_proxy_counts_only_if_it_is_trusted(tmp_path, trusted, e
 
     assert asyncio.run(ask("10.1.2.3")) == (expected or [200, 200, 429])
     assert asyncio.run(ask("9.9.9.9")) == [200, 429, 429]
+
+
+class Sent:
+    """A transport that notes what is sent."""
+
+    def __init__(self):
+        self.calls = []
+
+    def write(self, data):
+        self.calls.append(data)
+
+    def close(self):
+        self.calls.append("closed")
+
+    def is_closing(self):
+        return False
+
+    abort = is_closing
+
+
+def test_what_is_written_in_one_turn_is_sent_at_once():
+    async def main():
+        sent = Sent()
+        joined = connections.JoinedWrites(sent, asyncio.get_running_loop())
+        joined.write(b"head")
+        joined.write(b"body")
+        assert sent.calls == []
+        await asyncio.sleep(0)
+        assert sent.calls == [b"headbody"]
+        joined.write(b"x" * (connections.HELD + 1))  # whoever writes much may have to wait
+        assert len(sent.calls) == 2
+        joined.write(b"last")
+        joined.close()
+        await asyncio.sleep(0)
+        assert sent.calls[2:] == [b"last", "closed"]
+
+    asyncio.run(main())
