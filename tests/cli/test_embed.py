@@ -76,7 +76,7 @@ def test_what_cannot_be_embedded_is_refused(refused, sure, tmp_path, source, out
     np.save("big.npy", np.zeros((2, 1, 16, 16), dtype=np.float32))
     np.save("flat.npy", np.zeros((2, 5), dtype=np.float32))
     np.save("none.npy", np.zeros((0, 8, 8), dtype=np.uint8))
-    np.savez("two.npz", x=np.zeros(2), y=np.zeros(2))
+    np.savez("two.npz", x=np.zeros(2), z=np.zeros(2))
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 half a file")
     (tmp_path / "folder.npz").mkdir()
     error = refused("embed", sure, source, "--out", out)
