@@ -40,6 +40,7 @@ COMMANDS = {
     "items list": (("g", "a/1"), {"id", "label", "kappa", "novelty", "group", "payload"}),
     "items relabel": (("g", "a/1", "--to", "0"), {"gallery", "relabelled"}),
     "items delete": (("g", "a/1"), {"gallery", "deleted", "items"}),
+    "export": (("t", "--onnx", "t.onnx"), {"path", "outputs", "expects", "checked", "kappa_error"}),
     "serve": (("g", "--check"), {"gallery", "items", "calibrated", "settings"}),
     "token": (("scanner",), {"name", "file", "token", "write"}),
     "bench": (("digits", "--methods", "margin"), {"folder", "results"}),
