@@ -241,8 +241,8 @@ def plan_thresholds(
     )
     if strangers is not None:
         chance = chance * _chance_with(strangers, comparable, quantiles, confidence)
-    # With too few queries none can pass; the loosest then says most about the data. Nor can any for a target
-    # at the end of the floating-point numbers, for which there is no chance to compute.
+    # With too few queries none can pass; the loosest then says most about the data. Nor can any if the
+    # target is at the end of the numbers, where there is no chance to compute.
     failure = 1 - np.minimum(np.nan_to_num(chance), 1)
     first = int(np.flatnonzero(failure <= AS_GOOD * failure.min())[-1])
     return ThresholdPlan(tuple(map(float, thresholds)), first)
