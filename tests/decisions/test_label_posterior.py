@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -283,7 +284,8 @@ def test_sides_that_do_not_overlap_have_a_finite_answer():
 
 @pytest.mark.parametrize("most", [2**20, 0], ids=["by number", "numbered anew"])
 def test_each_label_has_one_best_neighbour_and_an_item_without_one_its_own(monkeypatch, most):
-    monkeypatch.setattr("surefind.decisions.label_posterior.NUMBERS", most)
+    # The package has a function of the module's name.
+    monkeypatch.setattr(import_module("surefind.decisions.label_posterior"), "NUMBERS", most)
     rng = np.random.default_rng(3)
     scores, names = rng.normal(size=(7, 30)).round(1), rng.integers(-1, 5, size=(7, 30))
     scores[2, 25:] = -np.inf
