@@ -19,6 +19,7 @@ SCRIPTS = tuple(
     for name in (
         "own_vectors",
         "any_database",
+        "questions",
         "day_two",
         "train_digits",
         "bayesian_head",

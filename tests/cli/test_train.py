@@ -130,7 +130,7 @@ def test_data_that_teach_nothing_are_refused_before_a_run_is_made(refused, tmp_p
     for name, count in per_class.items():
         (tmp_path / "pets" / name).mkdir(parents=True)
         for i in range(count):
-            picture = Image.fromarray(np.full((16, 16, 3), 20 * i, np.uint8))
+            picture = Image.fromarray(np.full((16, 16, 3), 20 * i + ord(name[0]), np.uint8))
             picture.save(tmp_path / "pets" / name / f"{i}.png")
     for method in ("deterministic", "laplace-online"):
         options = ("--encoder", "small", "--method", method, "--out", "run", "--epochs", 1)

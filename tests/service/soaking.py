@@ -278,8 +278,8 @@ class Soak:
                     self.ledger.faults.append(f"the service ended by itself: {process.returncode}")
                 self.alive = False
                 await self._end(process)
-                for task in (*tasks, troubled):
-                    task.cancel()
+                # Requests under way find their connections closed; cancelled, nobody would note them.
+                troubled.cancel()
                 for found in await asyncio.gather(*tasks, troubled, return_exceptions=True):
                     if isinstance(found, Exception) and not isinstance(
                         found, asyncio.CancelledError

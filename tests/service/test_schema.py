@@ -8,7 +8,7 @@ from service.world import copy
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-CASES, WALKED = 200, 80
+CASES, WALKED = 200, 150
 
 
 def test_no_request_of_the_description_is_a_server_error(world, tmp_path):
