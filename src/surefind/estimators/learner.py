@@ -552,8 +552,7 @@ def load(path: str | Path, *, encoder: nn.Module | None = None) -> MetricLearner
     Args:
         path: The folder that `MetricLearner.save` wrote.
         encoder: The network, if its layers are not of the kinds that can be described in a file: an
-        encoder,
-            or a module such as the learner was given.
+            encoder, or a module such as the learner was given.
 
     Returns:
         The fitted learner.
