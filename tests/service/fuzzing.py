@@ -39,9 +39,12 @@ def fuzz(address: str, cases: int) -> Counter:
     return statuses
 
 
-def follow_links(address: str, cases: int) -> tuple[Counter, Counter]:
+def follow_links(
+    address: str, cases: int, wanted: tuple[str, ...] = (), most: int = 1500
+) -> tuple[Counter, Counter]:
     """Walk along the description's links; count the answers by status, and those with success by request.
 
+    It goes on until the wanted requests have succeeded, which is up to chance, or ``most`` were sent.
     Vectors and images are made usable, which made-up ones never are; otherwise there was nothing to follow.
     """
     schema = schemathesis.openapi.from_url(f"{address}/v1/openapi.json")
@@ -63,7 +66,10 @@ def follow_links(address: str, cases: int) -> tuple[Counter, Counter]:
             check(case.as_curl_command(), response)
 
     turn = 0
-    while (left := cases - sum(statuses.values())) > 0:
+    while (sent := sum(statuses.values())) < cases or (
+        sent < most and not all(followed[name] for name in wanted)
+    ):
+        left = max(cases - sent, 5 * STEPS)
         # A walk that is taken again finds another gallery, which hypothesis objects to.
         with suppress(FlakyStrategyDefinition):
             run_state_machine_as_test(
