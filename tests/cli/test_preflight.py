@@ -201,8 +201,8 @@ def test_an_estimate_without_steps_is_not_the_whole_fit(monkeypatch):
     assert training_estimate(learner, small_learners.digits()[0]) is None
 
 
-def test_tuning_is_timed_by_one_candidate(monkeypatch):
-    """14 candidates, of which one took 2 s; what is given is not tuned."""
+def test_tuning_is_timed_by_two_candidates(monkeypatch):
+    """14 candidates, of which the first took 2 s, the second 1 s more; what is given is not tuned."""
     tried = []
 
     def one(posterior, sample, generator, spreads):
@@ -215,11 +215,11 @@ def test_tuning_is_timed_by_one_candidate(monkeypatch):
     how = {"epochs": 0, "novelty": None}
     given = sf.methods.LaplacePosthoc(scale=1.0, prior_precision=1.0)
     fitted = sf.MetricLearner(network, method=given, **how).fit(data)
-    ticks = iter([10.0, 12.0])
+    ticks = iter([10.0, 12.0, 20.0, 23.0])
     monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: next(ticks))
     learner = sf.MetricLearner(network, method=sf.methods.LaplacePosthoc(), **how)
-    assert tuning_seconds(learner, fitted, data, torch.arange(2048)) == 14 * 2
-    assert tried == [(1000, 1)]
+    assert tuning_seconds(learner, fitted, data, torch.arange(2048)) == 2 + 13 * 1
+    assert tried == [(1000, 1), (1000, 2)]
     assert tuning_seconds(fitted, fitted, data, torch.arange(2048)) == 0
 
 

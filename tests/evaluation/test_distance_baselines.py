@@ -8,7 +8,7 @@ import torch
 import surefind as sf
 from surefind.evaluation.bench.distance_baselines import PointEstimate, baseline_scores
 from surefind.evaluation.bench.running import NEED_CLASSES, train_method
-from surefind.evaluation.label_vote import Asked, fit_vote
+from surefind.evaluation.label_vote import Asked, fit_votes
 from surefind.evaluation.vocabulary import DISTANCE_BASELINES
 
 
@@ -64,7 +64,7 @@ def test_a_vote_doubts_the_nearest_answer_in_the_gallery_and_any_answer_among_tr
     scores = baseline_scores("knn-vote", point)
     assert tiny.held_out[0] == "train"  # there is no validation part
     exact = sf.Embeddings(point.train, torch.full((len(point.train),), torch.inf))
-    model = fit_vote(Asked(exact, tiny.train.labels))
+    model = fit_votes(Asked(exact, tiny.train.labels))["plain"]
     fitted = 100, model.temperature, model.sharpness
     train, test = tiny.train.labels.tolist(), tiny.test.labels.tolist()
     ood = torch.nn.functional.normalize(point.ood, dim=1)
@@ -84,7 +84,7 @@ def test_a_vote_over_places_doubts_the_disc_around_the_nearest_item(placed, tmp_
     point = PointEstimate(placed, train_method("norm", placed, 0, tmp_path, lambda *_: None))
     scores = baseline_scores("knn-vote", point)
     exact = sf.Embeddings(point.train, torch.full((len(point.train),), torch.inf))
-    model = fit_vote(Asked(exact, placed.train.positions))
+    model = fit_votes(Asked(exact, placed.train.positions))["plain"]
     for found, items, part, pick in (
         (scores.retrieval, point.gallery, placed.gallery, lambda shares: shares[0]),
         (scores.id, point.train, placed.train, max),

@@ -11,7 +11,7 @@ import surefind as sf
 from surefind.decisions.label_posterior import LabelModel, label_posterior
 from surefind.evaluation import label_vote
 from surefind.evaluation.evaluate import evaluate, judge
-from surefind.evaluation.label_vote import Asked, fit_vote, hold_votes, neighbourhood, vote_shares
+from surefind.evaluation.label_vote import Asked, fit_votes, hold_votes, neighbourhood, vote_shares
 
 N, Z = 40, 3
 
@@ -96,7 +96,7 @@ def test_a_share_is_the_posterior_of_a_label_that_is_there(world):
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 def test_the_fit_is_as_likely_as_any_temperature_and_sharpness(world, weighted):
     both, labels = world
-    model = fit_vote(Asked(both, labels), weighted=weighted)
+    model = fit_votes(Asked(both, labels))["weighted" if weighted else "plain"]
     assert model.weighting == ("match" if weighted else "cosine")
     assert model.enrolled == N
 
@@ -144,7 +144,7 @@ def test_a_label_of_the_query_alone_has_no_companion(world):
     assert not elsewhere.companion[5]
     assert not vote_shares(elsewhere, LabelModel()).right[5]
     with pytest.raises(sf.DegenerateError, match="share a label"):
-        fit_vote(Asked(both, torch.arange(N)))
+        fit_votes(Asked(both, torch.arange(N)))
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_the_temperature_of_places_is_as_likely_as_any_other(route, weighted, di
     both, spots = route
     asking = np.arange(N) % 3 > 0 if divided else None
     asked = Asked.divided(both, spots, asking)
-    model = fit_vote(asked, weighted=weighted)
+    model = fit_votes(asked)["weighted" if weighted else "plain"]
     known = asked.known.tolist()
 
     def nats(t):
@@ -296,10 +296,10 @@ def test_the_temperature_of_places_is_as_likely_as_any_other(route, weighted, di
 
 def test_few_places_have_the_usual_temperature(route):
     both, spots = route
-    model = fit_vote(Asked(both[:8], spots[:8] * 0))
+    model = fit_votes(Asked(both[:8], spots[:8] * 0))["plain"]
     assert (model.temperature, model.sharpness, model.nats) == (0.05, 1.0, None)
     with pytest.raises(sf.DegenerateError, match="share a place"):
-        fit_vote(Asked(both, torch.arange(N)[:, None] * torch.tensor([100.0, 0.0])))
+        fit_votes(Asked(both, torch.arange(N)[:, None] * torch.tensor([100.0, 0.0])))
 
 
 def test_votes_over_separate_places_are_measured(fitted, generator):

@@ -70,6 +70,8 @@ SAMPLE_BYTES = 2 << 30
 """Samples held at once."""
 BATCH = 256
 """Inputs that a network sees at once."""
+VECTORS = 2048
+"""The same of vectors, such as a frozen backbone's features: sampled heads are drawn once a batch."""
 DEPTHS = (1, 5, 10)
 CURVE_POINTS = 200
 KAPPA_BINS = 60
@@ -118,16 +120,18 @@ def _drawn(
     learner: MetricLearner, part: Dataset, draw: Callable[[Tensor], Tensor], count: int
 ) -> Float[Tensor, "s n z"]:
     """Draw samples of a whole part without a second copy of them."""
+    vectors = part.read(slice(0, 1), preprocessing=learner.input_spec_).ndim == 2
+    size = VECTORS if vectors else BATCH
     inputs = batches(
         part,
         learner.encoder,
         preprocessing=learner.input_spec_,
-        size=BATCH,
+        size=size,
         workers=learner.workers,
     )
     out = torch.empty(count, len(part), learner.encoder.embedding_dim)
     for i, x in enumerate(inputs):
-        out[:, i * BATCH : i * BATCH + len(x)] = draw(x)
+        out[:, i * size : i * size + len(x)] = draw(x)
     return out
 
 

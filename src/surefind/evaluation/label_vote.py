@@ -237,15 +237,14 @@ class Asked:
         )
 
 
-def fit_vote(held_out: Asked, *, weighted: bool = False) -> LabelModel:
+def fit_votes(held_out: Asked) -> dict[str, LabelModel]:
     """Fit T and c to data that are not scored afterwards.
 
     Args:
         held_out: The data.
-        weighted: Whether votes are match scores, which weigh by κ; every κ must be finite.
 
     Returns:
-        The model.
+        The model by weighting, "plain" and, if every κ is finite, "weighted".
 
     Raises:
         DegenerateError: If no query finds its label, or place, among what it is searched in.
@@ -261,14 +260,17 @@ def fit_vote(held_out: Asked, *, weighted: bool = False) -> LabelModel:
         )
     # Evenly spaced, so that data sorted by class give all classes.
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(int)]
-    plain = sample = found.select(rows)
-    options: dict[str, Any] = {}
-    if weighted:
-        assert held_out.kappas is not None
+    plain = found.select(rows)
+    models = {"plain": _fitted(plain)}
+    if held_out.kappas is not None:
         own, others = held_out.kappas
-        sample = plain.weighted(own[rows], others, held_out.queries.mean.shape[1])
-        scale = _steepness(sample.votes.scores, plain.votes.scores)
-        options = {"weighting": "match", "scale": scale}
+        by_match = plain.weighted(own[rows], others, held_out.queries.mean.shape[1])
+        scale = _steepness(by_match.votes.scores, plain.votes.scores)
+        models["weighted"] = _fitted(by_match, weighting="match", scale=scale)
+    return models
+
+
+def _fitted(sample: Neighbourhood, **options: Any) -> LabelModel:
     if sample.places is not None:
         return fit_place_model(sample.votes.scores, sample.places.right, **options)
     # "None" is not fitted: one query without a neighbour says so.
@@ -288,7 +290,7 @@ def vote_shares(found: Neighbourhood, model: LabelModel) -> Shares:
 
     Args:
         found: The neighbours, with the scores that the model takes.
-        model: From `fit_vote`.
+        model: From `fit_votes`.
 
     Returns:
         The shares.
@@ -334,10 +336,11 @@ def hold_votes(held_out: Asked, test: Asked) -> Ballots:
     Returns:
         The votes.
     """
-    found, model = test.neighbourhood(), fit_vote(held_out)
-    models, shares = {"plain": model}, {"plain": vote_shares(found, model)}
-    if held_out.kappas is not None and test.kappas is not None:
-        model = fit_vote(held_out, weighted=True)
-        by_match = found.weighted(*test.kappas, test.queries.mean.shape[1])
-        models["weighted"], shares["weighted"] = model, vote_shares(by_match, model)
-    return Ballots(models, shares)
+    models, found = fit_votes(held_out), {"plain": test.neighbourhood()}
+    if test.kappas is not None:
+        found["weighted"] = found["plain"].weighted(*test.kappas, test.queries.mean.shape[1])
+    both = models.keys() & found.keys()
+    return Ballots(
+        {weighting: models[weighting] for weighting in sorted(both)},
+        {weighting: vote_shares(found[weighting], models[weighting]) for weighting in sorted(both)},
+    )

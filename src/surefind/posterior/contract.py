@@ -60,6 +60,12 @@ class Posterior(Protocol):
         """Draw unit embeddings; jointly, one sampled head embeds all inputs."""
         ...
 
+    def draw(
+        self, features: Tensor, n_samples: int, generator: torch.Generator
+    ) -> Float[Tensor, "s n z"]:
+        """Draw heads, and return by how much each changes the outputs before normalisation."""
+        ...
+
     def log_evidence(self) -> float:
         """Compute the Laplace approximation of the log marginal likelihood."""
         ...

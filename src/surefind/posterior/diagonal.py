@@ -129,22 +129,24 @@ class HeadPosterior(SpectralPosterior):
             Unit vectors (s, n, z).
         """
         check_int("n_samples", n_samples, least=1)
+        if joint:
+            changed = self.draw(features, n_samples, generator)
+            return unit(changed.add_(features @ self.mean.T))
         mean, variance = self.output_moments(features)
-        if not joint:
-            noise = normal((n_samples, *mean.shape), mean, generator)
-            return unit(mean + variance.sqrt() * noise)
-        return unit(self.draw(features, n_samples, generator))
+        noise = normal((n_samples, *mean.shape), mean, generator)
+        return unit(mean + variance.sqrt() * noise)
 
     def draw(
         self, features: Tensor, n_samples: int, generator: torch.Generator
     ) -> Float[Tensor, "s n z"]:
-        """Draw heads, and return the outputs of all inputs under each, before normalisation."""
-        samples = features.new_empty(n_samples, len(features), len(self.mean))
+        """Draw heads, and return by how much each changes the outputs before normalisation."""
+        check_features(features, self.mean)
+        changes = features.new_empty(n_samples, len(features), len(self.mean))
         deviation = self._variance.sqrt()
-        for sample in samples:
-            head = torch.addcmul(self.mean, deviation, normal(self.mean.shape, features, generator))
-            torch.matmul(features, head.T, out=sample)
-        return samples
+        for change in changes:
+            head = normal(self.mean.shape, features, generator).mul_(deviation)
+            torch.matmul(features, head.T, out=change)
+        return changes
 
 
 def _quadratic(

@@ -100,13 +100,19 @@ class KroneckerPosterior(SpectralPosterior):
     ) -> Float[Tensor, "s n z"]:
         """Draw unit embeddings (s, n, z); arguments as `HeadPosterior.sample`."""
         check_int("n_samples", n_samples, least=1)
+        if joint:
+            return unit(self.draw(features, n_samples, generator) + features @ self.mean.T)
         mean, variance = self._turned_moments(features)
-        if not joint:
-            noise = normal((n_samples, *mean.shape), mean, generator)
-            return unit((mean + variance.sqrt() * noise) @ self.left.T)
-        noise = normal((n_samples, *self.mean.shape), mean, generator) / self.precision.sqrt()
-        heads = self.mean + self.left @ noise @ self.right.T
-        return unit(features @ heads.mT)
+        noise = normal((n_samples, *mean.shape), mean, generator)
+        return unit((mean + variance.sqrt() * noise) @ self.left.T)
+
+    def draw(
+        self, features: Tensor, n_samples: int, generator: torch.Generator
+    ) -> Float[Tensor, "s n z"]:
+        """Draw heads, and return by how much each changes the outputs before normalisation."""
+        check_features(features, self.mean)
+        noise = normal((n_samples, *self.mean.shape), features, generator) / self.precision.sqrt()
+        return features @ (self.left @ noise @ self.right.T).mT
 
     def _turned_moments(
         self, features: Tensor
@@ -181,17 +187,22 @@ class DensePosterior(SpectralPosterior):
     ) -> Float[Tensor, "s n z"]:
         """Draw unit embeddings (s, n, z); arguments as `HeadPosterior.sample`."""
         check_int("n_samples", n_samples, least=1)
+        if joint:
+            return unit(self.draw(features, n_samples, generator) + features @ self.mean.T)
+        mean, covariance = self._output_moments(features)
+        variance, vectors = torch.linalg.eigh(covariance)
+        noise = normal((n_samples, *mean.shape), mean, generator)
+        noise = noise * variance.clamp(min=0).sqrt()
+        return unit(mean + torch.einsum("snl,nkl->snk", noise, vectors))
+
+    def draw(
+        self, features: Tensor, n_samples: int, generator: torch.Generator
+    ) -> Float[Tensor, "s n z"]:
+        """Draw heads, and return by how much each changes the outputs before normalisation."""
         check_features(features, self.mean)
-        if not joint:
-            mean, covariance = self._output_moments(features)
-            variance, vectors = torch.linalg.eigh(covariance)
-            noise = normal((n_samples, *mean.shape), mean, generator)
-            noise = noise * variance.clamp(min=0).sqrt()
-            return unit(mean + torch.einsum("snl,nkl->snk", noise, vectors))
         noise = normal((n_samples, len(self.precision)), self.mean, generator)
-        change = (noise / self.precision.sqrt()) @ self.basis.T
-        heads = self.mean + change.view(n_samples, *self.mean.shape)
-        return unit(features @ heads.mT)
+        heads = (noise / self.precision.sqrt()) @ self.basis.T
+        return features @ heads.view(n_samples, *self.mean.shape).mT
 
     def _output_moments(
         self, features: Tensor

@@ -54,6 +54,7 @@ from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
 from surefind.pairs.relations import PairList
 from surefind.posterior.contract import Posterior
+from surefind.posterior.projection import unit
 from surefind.posterior.vmf import match_score, paired_gap, vmf_log_normalizer
 from surefind.retrieval.search import sampled_nearest_labels
 
@@ -196,12 +197,12 @@ def calibrate_scale(
     labels = sample.labels
     seed = int(torch.randint(2**62, (), generator=generator))
     spread = float(posterior.relative_variance(sample.features).median())
+    outputs = sample.features @ posterior.mean.T
+    # Of the same heads under a precision times f, changes are 1/√f times these: they are drawn once.
+    changes = posterior.draw(sample.features, SAMPLES, torch.Generator().manual_seed(seed))
 
     def error(factor: float) -> float:
-        source = torch.Generator().manual_seed(seed)
-        samples = scaled(posterior, factor).sample(
-            sample.features, SAMPLES, joint=True, generator=source
-        )
+        samples = (unit(torch.add(outputs, change, alpha=factor**-0.5)) for change in changes)
         prediction, confidence = metrics.agreement(sampled_nearest_labels(samples, labels))
         return metrics.ece(confidence, prediction == labels.numpy())
 

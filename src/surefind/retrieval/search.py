@@ -112,8 +112,8 @@ def nearest_one(
 ) -> Int[Tensor, "*q"]:
     """Find the row of highest cosine for each query, as `nearest` does, without the cosine.
 
-    5,924 vectors of 2048 dimensions among themselves take 1.4 s of one core instead of 1.9 s, of which the
-    product of matrices is 1.0 s.
+    Rows among themselves are compared once for both: 5,924 vectors of 2048 dimensions take 1.3 s of one
+    core where the whole product of matrices takes 1.9 s.
 
     Args:
         queries: Near-unit vectors (q, z), rescaled here.
@@ -127,22 +127,72 @@ def nearest_one(
     rounding = 1.5 * (gallery.shape[1] + 4) * torch.finfo(torch.float32).eps / 2
     if torch.get_float32_matmul_precision() != "highest":
         rounding = torch.inf
-    rough, columns = (
-        torch.nn.functional.normalize(rows.float(), dim=1) for rows in (queries, gallery)
-    )
-    columns = columns.T.contiguous() if len(queries) > ROWS else columns.T
-    own = torch.arange(len(queries), device=gallery.device) if exclude_self else None
-    found, unsettled = [], []
-    for start in range(0, len(queries), ROWS):
-        block = torch.arange(start, min(start + ROWS, len(queries)), device=gallery.device)
-        values, indices = _best(rough[block], columns, 2, None if own is None else own[block])
-        found.append(indices[:, 0])
-        unsettled.append(block[values[:, 0] - values[:, -1] <= 2 * rounding])
-    rows, left = torch.cat(found), torch.cat(unsettled)
+    rough = torch.nn.functional.normalize(queries.float(), dim=1)
+    if exclude_self:
+        best = _best_pair_among(rough)
+    else:
+        best = _best_pair(rough, torch.nn.functional.normalize(gallery.float(), dim=1))
+    rows = best.rows
+    left = (best.first - best.second <= 2 * rounding).nonzero()[:, 0]
     if len(left):
-        hidden = None if own is None else own[left]
-        rows[left] = _settled(unit64(queries[left]), unit64(gallery), 1, hidden)[0][:, 0]
+        own = left if exclude_self else None
+        rows[left] = _settled(unit64(queries[left]), unit64(gallery), 1, own)[0][:, 0]
     return rows
+
+
+@dataclass(eq=False)
+class _BestPair:
+    """The two highest rounded cosines of each query, and where the first of them is."""
+
+    first: Float[Tensor, "*q"]
+    second: Float[Tensor, "*q"]
+    rows: Int[Tensor, "*q"]
+
+    def update(self, at: slice, first: Tensor, second: Tensor, rows: Tensor) -> None:
+        """Compare what is known of some queries with the two highest of further rows."""
+        known = self.first[at]
+        self.second[at] = torch.maximum(
+            torch.minimum(known, first), torch.maximum(self.second[at], second)
+        )
+        self.rows[at] = torch.where(first > known, rows, self.rows[at])
+        self.first[at] = torch.maximum(known, first)
+
+
+def _best_pair(rough: Float[Tensor, "q z"], gallery: Float[Tensor, "g z"]) -> _BestPair:
+    columns = gallery.T.contiguous() if len(rough) > ROWS else gallery.T
+    found = [_best(rough[i : i + ROWS], columns, 2, None) for i in range(0, len(rough), ROWS)]
+    values, indices = (torch.cat(part) for part in zip(*found, strict=True))
+    second = values[:, 1] if len(gallery) > 1 else torch.full_like(values[:, 0], -torch.inf)
+    return _BestPair(values[:, 0], second, indices[:, 0])
+
+
+def _best_pair_among(rough: Float[Tensor, "n z"]) -> _BestPair:
+    """Compare rows with each other, every two of them once."""
+    n, columns = len(rough), rough.T.contiguous()
+    lowest = rough.new_full((n,), -torch.inf)
+    best = _BestPair(lowest, lowest.clone(), torch.zeros(n, dtype=torch.int64, device=rough.device))
+    for start in range(0, n, ROWS):
+        stop = min(start + ROWS, n)
+        for left in range(start, n, max(ROWS, CELLS // ROWS)):
+            right = min(left + max(ROWS, CELLS // ROWS), n)
+            scores = rough[start:stop] @ columns[:, left:right]
+            if left == start:
+                scores.fill_diagonal_(-torch.inf)
+            best.update(slice(start, stop), *_first_two(scores, 1, left))
+            # The rows of this block see the later ones above, and are seen by them here.
+            later = scores[:, max(stop - left, 0) :]
+            if later.shape[1]:
+                best.update(slice(max(stop, left), right), *_first_two(later, 0, start))
+    return best
+
+
+def _first_two(scores: Tensor, dim: int, start: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the two highest scores along an axis, and where the first is, counted from ``start``."""
+    first, at = scores.max(dim, keepdim=True)
+    scores.scatter_(dim, at, -torch.inf)
+    second = scores.amax(dim)
+    scores.scatter_(dim, at, first)
+    return first.squeeze(dim), second, at.squeeze(dim) + start
 
 
 def _propose(

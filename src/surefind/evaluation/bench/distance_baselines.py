@@ -37,7 +37,7 @@ from surefind.errors import InputError
 from surefind.estimators.learner import MetricLearner
 from surefind.evaluation.bench.protocols import Problem
 from surefind.evaluation.evaluate import novelty_score
-from surefind.evaluation.label_vote import Asked, fit_vote, neighbourhood, vote_shares
+from surefind.evaluation.label_vote import Asked, fit_votes, neighbourhood, vote_shares
 from surefind.learning.inference import batches
 from surefind.models.encoder import Encoder, on_sphere
 from surefind.retrieval.baselines import (
@@ -181,7 +181,7 @@ def _vote_scores(point: PointEstimate) -> Scores:
     known = part is problem.train
     vectors = point.train if known else on_sphere(point.apply(point.encoder.outputs, part))
     exact = Embeddings(vectors, vectors.new_full((len(vectors),), torch.inf))
-    model = fit_vote(Asked.divided(exact, getattr(part, kind), asking))
+    model = fit_votes(Asked.divided(exact, getattr(part, kind), asking))["plain"]
     gallery = None if problem.gallery is None else getattr(problem.gallery, kind)
     in_gallery = neighbourhood(point.test, getattr(problem.test, kind), point.gallery, gallery)
 

@@ -145,7 +145,8 @@ class HeadEmbedder:
             return unit(mean + variance.sqrt() * noise)
         change = self.biases.draw(pull, n_samples, generator)
         features = completed(pull.plain, self.posterior.mean)
-        return unit(self.posterior.draw(features, n_samples, generator) + change)
+        change += self.posterior.draw(features, n_samples, generator)
+        return unit(pull.outputs + change)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the encoder's state and the posterior's parts."""
