@@ -7,6 +7,7 @@
 Reviews and thumbnails are kept beside the gallery, in GALLERY.service. ``--check`` makes nothing.
 """
 
+import gc
 import os
 import signal
 import socket
@@ -267,11 +268,16 @@ def run_until_stopped(config: Any, listening: socket.socket) -> None:
     # Idle threads of a matrix product spin while they wait for the next one, and would take the cores that
     # requests are read and written with.
     threads = max(1, (os.cpu_count() or 1) // 2)
+    # The gallery, the model and all modules stay: looking through them for garbage again and again would
+    # hold every request up, by 0.1 s of each second with 10,000 items.
+    gc.collect()
+    gc.freeze()
     try:
         with threadpool_limits(threads, user_api="blas"):
             server.run(sockets=[listening])
     except KeyboardInterrupt:
         pass
     finally:
+        gc.unfreeze()
         signal.signal(signal.SIGTERM, before)
         listening.close()
