@@ -14,6 +14,11 @@ time of a query, on embeddings of real data:
     CLINC150, 23,400 × 384         0.993, 0.22 ms   0.997, 0.44 ms   0.999, 0.93 ms
     CUB200, 11,488 × 1280          0.996, 0.54 ms   0.999, 0.90 ms   1.000, 1.57 ms
 
+Decisions need the neighbours that vote, a hundred or so, of which the far ones hardly count. Of the 106
+nearest in CUB200's embeddings and in those of LFW's faces, 128 finds 98 % and 94 %, 256 99.6 % and 98.5 %,
+424 99.9 % and 99.6 %; of 2,000 queries to a calibrated gallery of CUB200, 0.3 % are decided otherwise than
+after an exact search with 256, 0.05 % with 424, which takes 1.5 times as long.
+
 It depends on the vectors, not on their number alone: of 100,000 × 128 spread evenly over the sphere, which
 embeddings never are, a breadth of 128 finds a third (benchmarks/results/gallery.json). Compare with
 ``index="exact"`` on your own vectors before relying on it. A query that finds too few is searched exactly.
@@ -50,7 +55,7 @@ BUILD_BREADTH = 64
 """Candidates kept while a node is linked (efConstruction)."""
 
 BREADTH = 256
-"""Candidates kept while searching (efSearch), or four times what was asked for, if that is more."""
+"""Candidates kept while searching (efSearch), or twice what was asked for, if that is more."""
 
 MOST_DEAD = 0.3
 """The fraction of dead nodes above which the graph is built anew."""
@@ -196,7 +201,7 @@ class Graph:
             Rows, nearest first.
         """
         self._update(vectors)
-        options: dict[str, Any] = {"efSearch": max(BREADTH, 4 * count)}
+        options: dict[str, Any] = {"efSearch": max(BREADTH, 2 * count)}
         if self._alive is not None:
             # The bitmap must outlive the search: FAISS keeps its address only.
             options["sel"] = faiss.IDSelectorBitmap(self._alive)
