@@ -1,14 +1,11 @@
 """Many callers in one batch: each gets what it would get alone, and errors stay with their callers."""
 
 import asyncio
-import threading
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from surefind.apps.service import batching
 from surefind.apps.service.batching import Batcher, Query, search_together
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError, RefusedError, StaleError
@@ -149,57 +146,6 @@ def test_whoever_went_away_is_not_served():
     assert asyncio.run(main()) == [0, 2]
 
 
-@pytest.mark.parametrize(
-    ("free", "seconds", "on_the_loop"),
-    [(True, 1.0, True), (False, 1.0, False), (True, 0.0, False), (None, 1.0, False)],
-    ids=["nothing in the way", "somebody else has it", "too slow", "it may always wait"],
-)
-def test_what_is_quick_and_free_is_done_on_the_loop(monkeypatch, free, seconds, on_the_loop):
-    monkeypatch.setattr(batching, "AT_ONCE", seconds)
-
-    @contextmanager
-    def held():
-        yield free
-
-    async def main():
-        batcher = Batcher(
-            lambda items: [threading.get_ident()] * len(items),
-            most=4,
-            free=None if free is None else held,
-        )
-        first, second = await batcher.ask(1), await batcher.ask(2)
-        await batcher.close()
-        return first, second
-
-    first, second = asyncio.run(main())
-    assert first != threading.get_ident()  # nothing is known yet about how long it takes
-    assert (second == threading.get_ident()) == on_the_loop
-
-
-def test_an_error_on_the_loop_belongs_to_who_asked():
-    @contextmanager
-    def held():
-        yield True
-
-    async def main():
-        def run(items):
-            if "bad" in items:
-                raise RuntimeError("broken")
-            return items
-
-        batcher = Batcher(run, most=4, free=held)
-        await batcher.ask("first")
-        found = await asyncio.gather(
-            *(batcher.ask(i) for i in ("good", "bad")), return_exceptions=True
-        )
-        await batcher.close()
-        return found
-
-    good, bad = asyncio.run(main())
-    assert good == "good"
-    assert isinstance(bad, RuntimeError)
-
-
 @pytest.fixture(scope="module")
 def crowded():
     """Items with ties, some without a label or a payload, ids of both kinds; and queries."""
@@ -239,32 +185,3 @@ def test_every_field_is_the_same_alone_and_in_company(crowded):
     alone = [search_together(gallery, nothing, [query])[0] for query in queries]
     assert [reply.answers for reply in together] == [reply.answers for reply in alone]
     assert all(reply.answers[0]["decision"] is not None for reply in alone)
-
-
-def test_a_gallery_is_at_rest_when_nobody_holds_it_and_its_items_were_searched(crowded):
-    gallery, vectors, kappa = crowded
-
-    def rests():
-        with gallery.at_rest() as free:
-            return free
-
-    gallery.search(Embeddings(vectors, kappa))
-    assert rests()
-    busy, done = threading.Event(), threading.Event()
-
-    def hold():
-        with gallery._lock:
-            busy.set()
-            done.wait()
-
-    other = threading.Thread(target=hold)
-    other.start()
-    busy.wait()
-    assert not rests()
-    done.set()
-    other.join()
-    assert rests()
-    gallery.update(ids=[1], labels=["c1"])
-    assert not rests()
-    gallery.search(Embeddings(vectors, kappa))
-    assert rests()

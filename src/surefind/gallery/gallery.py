@@ -19,7 +19,7 @@ One gallery may be used by many threads; its calls wait for each other.
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,7 +164,6 @@ class Gallery:
         self._next_id: int | None = None
         self._reopen: Callable[[], Engine] | None = None
         self._seen = b""
-        self._searched: str | None = None  # its content when it was last searched
         self._kept = KeptCalibration(engine, self._lock)
         stored = engine.metadata.get(LABELS)
         self._labels = None if stored is None else LabelFit.from_json(stored)
@@ -261,28 +260,6 @@ class Gallery:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    @contextmanager
-    def at_rest(self) -> Iterator[bool]:
-        """Hold the gallery, if nobody else does, so that a search only has to search.
-
-        Yields:
-            Whether a search in this thread, within the context, would wait for nothing: no other call, no
-            disk, no server, and nothing to be fitted or built because items have changed.
-        """
-        free = self._lock.acquire(blocking=False)
-        try:
-            engine = self._open_engine
-            yield (
-                free
-                and engine is not None
-                and engine.exclusive
-                and self._searched == engine.fingerprint()
-                and not self._kept.watch.writes_soon
-            )
-        finally:
-            if free:
-                self._lock.release()
 
     def refresh(self) -> bool:
         """Read what another process has changed, in a gallery that was opened with ``mode="r"``.
@@ -483,7 +460,6 @@ class Gallery:
             answers = answers_of(found, kappa, novelty, rank, stale=stale, **vars(known))
             if watch and record is not None and not stale:
                 self._kept.watch.see(known, novelty)
-            self._searched = self._engine.fingerprint() if self._engine.exclusive else None
         return answers
 
     def calibrate(

@@ -32,8 +32,6 @@ METADATA = "watch"
 
 EVERY = 1000
 TOGETHER, SECONDS = 64, 1.0
-SOON = 4 * TOGETHER
-"""More queries than are searched at once."""
 
 
 class KeptWatch:
@@ -97,11 +95,6 @@ class KeptWatch:
             self._bet()
             if self._unkept >= EVERY:
                 self.keep()
-
-    @property
-    def writes_soon(self) -> bool:
-        """Whether the next few queries may be those after which it is kept."""
-        return self._unkept >= EVERY - SOON and not self._engine.read_only
 
     def _bet(self) -> None:
         """Bet on the queries that wait."""

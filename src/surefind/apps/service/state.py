@@ -138,7 +138,7 @@ class AppState:
         batcher = functools.partial(Batcher, most=settings.max_batch, waiting=settings.max_waiting)
         search = functools.partial(search_together, gallery, self.thumbnails.has)
         self._searches: Batcher[Query, Reply] = batcher(
-            search, observe=self.metrics.batch("search"), free=gallery.at_rest
+            search, observe=self.metrics.batch("search")
         )
         self.metrics.queue("search", lambda: len(self._searches))
         self._embedder = None if learner is None else ImageEmbedder(learner, settings.max_pixels)
