@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from surefind.apps.service import batching
 from surefind.apps.service.batching import Batcher, Query, search_together
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError, RefusedError, StaleError
@@ -144,6 +145,54 @@ def test_whoever_went_away_is_not_served():
         return served
 
     assert asyncio.run(main()) == [0, 2]
+
+
+def test_callers_that_were_answered_together_ask_together_again(monkeypatch):
+    monkeypatch.setattr(batching, "LINGER", 0.5)
+
+    async def main():
+        sizes = []
+
+        def run(items):
+            time.sleep(0.05)
+            return items
+
+        batcher = Batcher(run, most=64, observe=sizes.append)
+
+        async def caller(number):
+            for _ in range(5):
+                await asyncio.sleep(0.002 * number)
+                await batcher.ask(number)
+
+        await asyncio.gather(*(caller(i) for i in range(4)))
+        return sizes
+
+    sizes = asyncio.run(main())
+    assert sizes[0] == 1  # nothing is known yet about the others
+    assert sizes.count(4) >= 3
+
+
+def test_a_lone_caller_waits_for_nobody(monkeypatch):
+    monkeypatch.setattr(batching, "LINGER", 60.0)
+
+    async def main():
+        batcher = Batcher(lambda items: items, most=64)
+        async with asyncio.timeout(30):
+            return [await batcher.ask(i) for i in range(5)]
+
+    assert asyncio.run(main()) == [0, 1, 2, 3, 4]
+
+
+def test_callers_that_do_not_come_back_are_not_waited_for_long(monkeypatch):
+    monkeypatch.setattr(batching, "LINGER", 0.05)
+
+    async def main():
+        batcher = Batcher(lambda items: items, most=64)
+        await asyncio.gather(*(batcher.ask(i) for i in range(3)))
+        async with asyncio.timeout(30):
+            return [await batcher.ask(i) for i in range(3)]
+
+    assert asyncio.run(main()) == [0, 1, 2]
 
 
 @pytest.fixture(scope="module")
