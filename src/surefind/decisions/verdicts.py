@@ -9,6 +9,7 @@ Axes: ``q`` queries, ``k`` neighbours, ``c`` candidates.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,20 +154,23 @@ def judge(
     if calibration is None:
         return known
     signals = signals_of(found, kappa, posterior)
-
-    def rivals(rows: Int[np.ndarray, " r"]) -> list[str]:
-        # Among the labels: how many are enrolled is another question than which of them it is.
-        some = np.maximum(1 - posterior.none[rows], 1e-300)[:, None]
-        among = (posterior.probability[rows, :SHOWN] / some).tolist()
-        listed = zip(among, called[rows, :SHOWN].tolist(), strict=True)
-        return [
-            ", ".join([f"{p:.2f} {name}" for p, name in zip(*row, strict=True) if p])
-            for row in listed
-        ]
-
+    rivals = partial(_rivals, posterior, called)
     decided = calibration.decide(signals, groups, novelty=novelty, rivals=rivals)
     nameless = posterior.candidates[:, 0] < 0
     return Verdicts(**vars(known) | vars(decided.without(nameless) if nameless.any() else decided))
+
+
+def _rivals(
+    posterior: LabelPosterior, called: np.ndarray, rows: Int[np.ndarray, " r"]
+) -> list[str]:
+    """Name the labels that compete for some queries, with their shares."""
+    # Among the labels: how many are enrolled is another question than which of them it is.
+    some = np.maximum(1 - posterior.none[rows], 1e-300)[:, None]
+    among = (posterior.probability[rows, :SHOWN] / some).tolist()
+    return [
+        ", ".join([f"{p:.2f} {name}" for p, name in zip(*row, strict=True) if p])
+        for row in zip(among, called[rows, :SHOWN].tolist(), strict=True)
+    ]
 
 
 def answer_checked(found: Neighbours, queries: Checked, model: LabelModel) -> CheckedAnswers:

@@ -6,6 +6,7 @@ Axes: ``q`` queries, ``k`` neighbours.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -144,13 +145,14 @@ class Answers:
             One entry a label, the most probable first.
         """
         found = self.found
+        known = found.labels[query].tolist()
         listed: list[Evidence] = []
         for name, chance in zip(
             self.candidates[query, :labels], self.label_probability[query].tolist(), strict=False
         ):
             if name is None or (listed and chance < LEAST_SHARE):
                 break
-            columns = [c for c, label in enumerate(found.labels[query]) if label == name][:items]
+            columns = [*islice((c for c, label in enumerate(known) if label == name), items)]
             listed.append(
                 Evidence(
                     name,

@@ -134,7 +134,7 @@ def neighbours_of(
     codes, names = label_numbers(labels)
     counts = engine.label_counts()
     # Another writer may have added a label that was not counted yet.
-    sizes = np.array([*(max(counts.get(name, 1), 1) for name in names), 1])
+    sizes = np.array([*[counts.get(name) or 1 for name in names], 1])
     votes = Votes(scores, codes, sizes[codes], len(engine) - gaps.shape[1])
     return Neighbours(votes, gaps, names)
 
