@@ -92,7 +92,7 @@ def test_the_table_shows_decisions_and_counts_them(surefind, calibrated):
     decisions = expected(calibrated).decision.tolist()
     counts = ", ".join(f"{decisions.count(d)} {d}" for d in ("match", "review", "no_match"))
     assert f"Decisions: {counts}." in out
-    assert "of the label as calibrated" in out
+    assert "its probability: as calibrated" in " ".join(out.split())
 
 
 @pytest.fixture
@@ -197,6 +197,37 @@ def test_the_table_names_no_label_of_a_query_that_is_unlike_anything_seen(gated)
     assert [cell == "–" for cell in columns["none"]] == stopped
     assert all(cell == "–" for cell, at in zip(columns["runner-up"], stopped, strict=True) if at)
     assert "means nothing" in table.caption
+
+
+def test_the_table_gives_no_probability_that_was_never_tested(gated):
+    with np.load("asked.npz") as asked, Gallery.open(gated, mode="r") as opened:
+        answers = opened.search(sf.Embeddings(asked["mean"], asked["kappa"], asked["novelty"]))
+    table = answer_table([f"q{i}" for i in range(30)], answers)
+    labels = [str(cell) for cell in table.columns[1].cells]
+    unusual = [gate == "unusual" for gate in answers.gate[:20]]
+    assert {*unusual} == {True, False}
+    assert [cell.endswith("(untested)") for cell in labels] == unusual
+    assert "no probability was tested" in table.caption
+
+
+def test_a_narrow_table_keeps_what_decides(gated):
+    with np.load("asked.npz") as asked, Gallery.open(gated, mode="r") as opened:
+        embedded = sf.Embeddings(asked["mean"], asked["kappa"], asked["novelty"])
+        decided = opened.search(embedded)
+        undecided = opened.search(embedded, decide=False)
+    names = [f"a-long-name-of-a-query-{i}" for i in range(30)]
+    columns = [
+        [str(column.header) for column in answer_table(names, found, width=80).columns]
+        for found in (decided, undecided)
+    ]
+    assert columns[0] == ["query", "label", "decision", "reasons"]
+    assert columns[1] == ["query", "label", "none", "nearest"]
+
+
+def test_names_of_queries_are_whole_in_a_narrow_table(surefind, gated):
+    code, out, err = surefind("search", gated, "asked.npz")
+    assert code == 0, err
+    assert "…" not in out
 
 
 def test_files_have_gate_novelty_kappa_staleness_and_payload(surefind, gated):

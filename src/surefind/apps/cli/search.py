@@ -7,7 +7,8 @@
 ``probability`` is the calibrated one, that the label is right. ``label_probability``, ``none``, the
 runner-up's and the candidates' are those of the neighbourhood alone, which no calibration has tested. Where
 ``gate`` is "unlike", none of these means anything: they were tested, if at all, on queries that pass. The
-table has a dash in their place; files have them, for whoever wants to look into it.
+table has a dash in their place, and "untested" in that of the calibrated one where ``gate`` is "unusual";
+files have them, for whoever wants to look into it.
 Without a calibration there is no decision: null in JSON and Parquet, empty in CSV. So is a gate or a
 novelty that is not known, and κ = ∞ except in Parquet, which has infinity. In CSV reasons are separated by
 semicolons, and candidates and payload are JSON.
@@ -32,6 +33,7 @@ from surefind.apps.cli import options
 from surefind.apps.cli.console import (
     DEFAULTS,
     complain,
+    console,
     json_text,
     say,
     show_table,
@@ -46,6 +48,21 @@ from surefind.errors import InputError
 STREAM = "-"
 SHOWN, NEIGHBOURS = 20, 2
 """Queries, and neighbours of each, in the table; files have all of them."""
+WIDE = 120
+"""Characters in a line that all columns of the table need."""
+NARROW = {
+    True: ("query", "label", "decision", "reasons"),
+    False: ("query", "label", "none", "nearest"),
+}
+"""Columns where there are fewer, with decisions and without."""
+ALONE = "all by the neighbourhood alone"
+WHENCE = {
+    (True, True): "of the label as calibrated, others by the neighbourhood alone",
+    (True, False): "as calibrated",
+    (False, True): ALONE,
+    (False, False): ALONE,
+}
+"""Where probabilities come from, with decisions or without, in a wide table or a narrow one."""
 SUFFIXES = (".json", ".csv", ".parquet")
 ANSWERED = (
     "query",
@@ -175,7 +192,7 @@ def write_answers(file: Path, ids: Sequence[str], answers: "sf.Answers") -> None
 
 def show(ids: Sequence[str], answers: "sf.Answers", calibrating: str) -> None:
     """Print a table of the first answers, and a count of the decisions, or how to calibrate."""
-    show_table(answer_table(ids, answers))
+    show_table(answer_table(ids, answers, width=console.width))
     if len(answers) > SHOWN:
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
     if answers.decision is None:
@@ -189,34 +206,61 @@ def show(ids: Sequence[str], answers: "sf.Answers", calibrating: str) -> None:
     say(f"Decisions: {counted}. {old}".rstrip())
 
 
-def answer_table(ids: Sequence[str], answers: "sf.Answers") -> Table:
-    """Return the first answers as a table, with κ and novelty where that is known."""
+def answer_table(ids: Sequence[str], answers: "sf.Answers", *, width: int = WIDE) -> Table:
+    """Return the first answers as a table, with κ and novelty where that is known.
+
+    Args:
+        ids: Names of the queries.
+        answers: Theirs.
+        width: Characters in a line; where they are fewer than `WIDE`, what decides nothing is left out.
+
+    Returns:
+        The table.
+    """
+    decided, wide = answers.decision is not None, width >= WIDE
+    rows = [_cells(row, decided) for row in plain_answers(ids[:SHOWN], answers)]
+    names = [name for name in rows[0] if wide or name in NARROW[decided]] if rows else []
+    if answers.novelty is None:
+        names = [name for name in names if name not in ("κ", "novelty")]
+    notes = [f"In brackets after a label its probability: {WHENCE[decided, wide]}"]
+    if not wide:
+        notes.append("A wider terminal shows more")
+    if answers.gate is not None and "unlike" in answers.gate[:SHOWN]:
+        notes.append("A dash: unlike anything seen, so whatever is nearest means nothing")
+    if answers.gate is not None and "unusual" in answers.gate[:SHOWN]:
+        notes.append("Untested: on inputs as unusual as these no probability was tested")
+    table = Table(caption=". ".join(notes))
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for cells in rows:
+        table.add_row(*(cells[name] for name in names))
+    return table
+
+
+def _cells(row: dict[str, Any], decided: bool) -> dict[str, Text]:
+    """Return what the table may say of a query, by column."""
     from surefind.decisions.gate import p_text
 
-    decided = answers.decision is not None
-    why = ("decision", "reasons") if decided else ()
-    measured = () if answers.novelty is None else ("κ", "novelty")
-    table = Table("query", "label", *why, "runner-up", "none", *measured, "nearest")
-    own = "of the label as calibrated, others" if decided else "all"
-    table.caption = f"In brackets after a label its probability: {own} by the neighbourhood alone"
-    if answers.gate is not None and "unlike" in answers.gate[:SHOWN]:
-        table.caption += ". A dash: unlike anything seen, so whatever is nearest means nothing"
-    for row in plain_answers(ids[:SHOWN], answers):
-        unlike = row["gate"] == "unlike"
-        (label, chance), second = [(None, None)] * 2 if unlike else _first_two(row)
-        cells = [
-            Text(row["query"]),
-            Text(_labelled(label, row["probability"] if decided else chance)),
-        ]
-        if decided:
-            verdict = row["decision"]
-            cells += [Text(verdict, style=STYLES[verdict]), Text(", ".join(row["reasons"]))]
-        cells += [Text(_labelled(*second)), Text("–" if unlike else f"{row['none']:.2f}")]
-        if measured:
-            sure = "∞" if row["kappa"] is None else f"{row['kappa']:.3g}"
-            cells += [Text(sure), Text(p_text(row["novelty"]))]
-        table.add_row(*cells, Text("; ".join(map(_item_text, row["neighbours"][:NEIGHBOURS]))))
-    return table
+    unlike = row["gate"] == "unlike"
+    (label, chance), second = [(None, None)] * 2 if unlike else _first_two(row)
+    if decided:
+        # A number that was never tested would be believed all the same.
+        chance = None if row["gate"] == "unusual" else row["probability"]
+    cells = {
+        "query": row["query"],
+        "label": _labelled(label, chance),
+        "decision": row["decision"] or "",
+        "reasons": ", ".join(row["reasons"]),
+        "runner-up": _labelled(*second),
+        "none": "–" if unlike else f"{row['none']:.2f}",
+        "κ": "∞" if row["kappa"] is None else f"{row['kappa']:.3g}",
+        "novelty": "" if row["novelty"] is None else p_text(row["novelty"]),
+        "nearest": "; ".join(map(_item_text, row["neighbours"][:NEIGHBOURS])),
+    }
+    if not decided:
+        del cells["decision"], cells["reasons"]
+    styles = {"decision": STYLES.get(row["decision"], "")}
+    return {name: Text(text, style=styles.get(name, "")) for name, text in cells.items()}
 
 
 def plain_answers(ids: Sequence[str], answers: "sf.Answers") -> list[dict[str, Any]]:
@@ -261,7 +305,9 @@ def _first_two(row: dict[str, Any]) -> list[tuple[Any, float | None]]:
 
 
 def _labelled(label: Any, chance: float | None) -> str:
-    return "–" if label is None else f"{label} ({chance:.2f})"
+    return (
+        "–" if label is None else f"{label} ({'untested' if chance is None else f'{chance:.2f}'})"
+    )
 
 
 def _item_text(near: dict[str, Any]) -> str:
