@@ -1,8 +1,11 @@
 import re
+from base64 import b64decode
+from io import BytesIO
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from surefind.evaluation.artifacts import SpherePoints
 from surefind.evaluation.figures import (
@@ -85,7 +88,10 @@ def test_a_history_of_several_stages_is_one_figure():
 
 def test_images_are_laid_side_by_side():
     assert image_strip(np.zeros((3, 8, 8), np.uint8)).startswith("data:image/png;base64,")
-    assert image_strip(np.zeros((2, 100, 80, 3), np.uint8)).startswith("data:image/png;base64,")
+    photographs = image_strip(np.zeros((8, 100, 80, 3), np.uint8))
+    assert photographs.startswith("data:image/webp;base64,")
+    with Image.open(BytesIO(b64decode(photographs.partition("base64,")[2]))) as shown:
+        assert shown.size == (6 * 77 + 5 * 5, 2 * 96 + 5)  # two rows, the second not full
 
 
 def test_the_mean_faces_the_reader_and_nothing_is_mirrored(directions):

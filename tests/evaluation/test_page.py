@@ -1,9 +1,12 @@
 import re
+from base64 import b64decode
 from html.parser import HTMLParser
+from io import BytesIO
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import surefind as sf
 from surefind.evaluation.artifacts import Artifacts, SpherePoints, write_artifacts
@@ -116,7 +119,7 @@ def test_the_page_holds_everything_and_needs_nothing(whole):
     assert found.all("link") == []
     for attrs in (a for _, a in found.seen):
         for key in ("src", "href", "xlink:href"):
-            assert re.match(r"data:image/png;base64,|#", attrs.get(key) or "#")
+            assert re.match(r"data:image/(png|webp);base64,|#", attrs.get(key) or "#")
     assert "@import" not in text
     assert "url(" not in text
 
@@ -128,6 +131,23 @@ def test_figures_have_alternative_text(whole):
     svgs = found.all("svg")
     assert all(a.get("aria-label") or a.get("aria-hidden") for a in svgs)
     assert any("AUROC: LAM (online) 0." in (a.get("aria-label") or "") for a in svgs)
+
+
+def test_images_are_those_of_the_first_seed_that_has_some(result, write_results, tmp_path):
+    results = write_results(tmp_path / "results", *(result("pfe", seed) for seed in range(3)))
+    for seed, size in ((1, 8), (2, 16)):
+        strips = {"id-lowest": np.zeros((1, size, size), np.uint8)}
+        file = tmp_path / "work" / "fashion-mnist" / f"pfe-seed{seed}.npz"
+        write_artifacts(file, Artifacts(strips, {}))
+    write_report(read_results(results), tmp_path / "report.html", artifacts=tmp_path / "work")
+    (image,) = outline(tmp_path / "report.html").all("img")
+    with Image.open(BytesIO(b64decode(image["src"].partition("base64,")[2]))) as shown:
+        narrow = shown.size
+    (tmp_path / "work" / "fashion-mnist" / "pfe-seed1.npz").unlink()
+    write_report(read_results(results), tmp_path / "report.html", artifacts=tmp_path / "work")
+    (image,) = outline(tmp_path / "report.html").all("img")
+    with Image.open(BytesIO(b64decode(image["src"].partition("base64,")[2]))) as shown:
+        assert shown.size != narrow
 
 
 def test_svg_is_well_formed_and_holds_only_finite_numbers(whole):

@@ -81,6 +81,8 @@ PANELS_PER_ROW, PANEL_POINTS = 3, 21
 """Panels are small: more points would only be bytes."""
 STRIP_HEIGHT = 64
 """Images of strips are shrunk to this many pixels."""
+PHOTOGRAPH_HEIGHT, PHOTOGRAPHS_IN_A_ROW = 96, 6
+"""The same of photographs, which are larger than that."""
 MAX_NAMED_CLASSES = 12
 """With more classes than this their names would hide the points."""
 RC = {
@@ -500,19 +502,37 @@ def sphere_charts(sphere: Mapping[str, SpherePoints], title: str) -> list[Figure
 
 
 def image_strip(images: np.ndarray) -> str:
-    """Lay uint8 images (n, h, w) or (n, h, w, 3) side by side, as a PNG data URI."""
+    """Lay images side by side.
+
+    Args:
+        images: In uint8, (n, h, w) or (n, h, w, 3).
+
+    Returns:
+        A data URI: small images in one row, as PNG; photographs, which would be stamps there, in rows of
+        `PHOTOGRAPHS_IN_A_ROW`, as WebP.
+    """
     image = require("PIL.Image", "show images")
+    large = max(images.shape[1:3]) > STRIP_HEIGHT
+    kind, most, columns = (
+        ("webp", PHOTOGRAPH_HEIGHT, PHOTOGRAPHS_IN_A_ROW)
+        if large
+        else ("png", STRIP_HEIGHT, len(images))
+    )
     shrunk = [image.fromarray(one) for one in images]
     for one in shrunk:
-        one.thumbnail((STRIP_HEIGHT, STRIP_HEIGHT))
-    gap = max(1, shrunk[0].width // 14)
-    width = (shrunk[0].width + gap) * len(shrunk) - gap
-    strip = image.new("RGBA", (width, shrunk[0].height))
-    for i, one in enumerate(shrunk):
-        strip.paste(one, (i * (one.width + gap), 0))
+        one.thumbnail((most, most))
+    width, height = shrunk[0].size
+    gap = max(1, width // 14)
+    places = [
+        ((i % columns) * (width + gap), (i // columns) * (height + gap)) for i in range(len(shrunk))
+    ]
+    right, bottom = (max(side) for side in zip(*places, strict=True))
+    strip = image.new("RGBA", (right + width, bottom + height))
+    for one, place in zip(shrunk, places, strict=True):
+        strip.paste(one, place)
     buffer = io.BytesIO()
-    strip.save(buffer, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    strip.save(buffer, format=kind, optimize=True)
+    return f"data:image/{kind};base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def facing(points: SpherePoints) -> np.ndarray:

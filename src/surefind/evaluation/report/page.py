@@ -4,12 +4,12 @@ Figures show methods and distance baselines; the ablation has its table. A metho
 out of the sections that need them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from surefind.dependencies import require
-from surefind.evaluation.artifacts import STRIPS, read_artifacts
+from surefind.evaluation.artifacts import STRIPS, Artifacts, read_artifacts
 from surefind.evaluation.figures import (
     LEVEL_COLOURS,
     corruption_charts,
@@ -23,7 +23,7 @@ from surefind.evaluation.figures import (
 from surefind.evaluation.report import tables
 from surefind.evaluation.report.markdown import markdown_tables
 from surefind.evaluation.report.paper import Published, compare_published
-from surefind.evaluation.results import Results, ResultSet
+from surefind.evaluation.results import Result, Results, ResultSet
 from surefind.evaluation.vocabulary import DEFINITIONS, dataset_title, method_title, metric_of
 from surefind.files import write_atomically
 
@@ -81,11 +81,12 @@ def _section(
 ) -> dict[str, Any]:
     """Gather all that the template shows of one data set."""
     title = dataset_title(results.name)
-    firsts = {m: found[0] for m, found in results.by_method("method", "baseline").items()}
+    methods = results.by_method("method", "baseline")
+    firsts = {m: found[0] for m, found in methods.items()}
     artifacts = [
-        (method_title(m), found)
-        for m, first in firsts.items()
-        if folder and (found := read_artifacts(folder / results.name / f"{first.name}.npz"))
+        (method_title(m), kept)
+        for m, found in methods.items()
+        if folder and (kept := _kept_artifacts(folder / results.name, found))
     ]
     vote_notes = [note for note in (tables.VOTES, tables.votes_note(results)) if note]
     titled: list[tuple[str, tables.Table | None, list[str]]] = [
@@ -125,6 +126,12 @@ def _section(
         ],
         "settings": _settings(results),
     }
+
+
+def _kept_artifacts(folder: Path, results: Iterable[Result]) -> Artifacts | None:
+    """Return the artifacts of the first seed that has some: others may have been measured elsewhere."""
+    found = (read_artifacts(folder / f"{result.name}.npz") for result in results)
+    return next((kept for kept in found if kept is not None), None)
 
 
 def _settings(results: ResultSet) -> list[tuple[str, str]]:
