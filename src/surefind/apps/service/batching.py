@@ -6,7 +6,8 @@ batches and an idle one answers at once, or after ``wait`` seconds if that is gi
 Callers that ask again as soon as they are answered come one by one: the first would be served alone, and
 the others after it. So a batch waits a moment until as many have come as were there before, which serves
 four such clients 1.3 times as fast and sixteen 1.1 times. Searching on the event loop, which saves the way
-to a thread and back, was measured too: it is no faster for one client, and slower for four.
+to a thread and back, was measured too: sixteen and sixty-four clients are served 1.15 times as fast. But
+`/healthz`, and whoever asks for anything else, would wait for every search, so it is not done.
 
 If a call fails for a reason that nobody foresaw, its items are done again by halves, until the one that it
 fails for is alone: nobody's request fails for what somebody else sent.
