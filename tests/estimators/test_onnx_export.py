@@ -74,16 +74,19 @@ def test_what_is_exported_computes_what_the_learner_computes(name):
 @pytest.mark.parametrize("name", [name for name in EXPORTED if name != "hib"])
 def test_the_graph_gives_what_the_learner_gives(name, tmp_path):
     model, test = fitted(name), digits()[1]
-    made = sf.export_onnx(model, tmp_path / "m.onnx", inputs=test[:64])
-    assert made.direction_error <= 1e-5
-    assert made.kappa_error <= 1e-5
+    # The inputs of a trained last stage are rounded to half precision, where the last bit of a float32 may
+    # decide, and does on some processors.
+    close = 1e-3 if name == "frozen" else 1e-5
+    made = sf.export_onnx(model, tmp_path / "m.onnx", inputs=test[:64], tolerance=close)
+    assert made.direction_error <= close
+    assert made.kappa_error <= close
     about = {e.key: e.value for e in onnx.load(tmp_path / "m.onnx").metadata_props}
     assert json.loads(about["surefind.checked"])["inputs"] == 64
     for n in (1, 5):  # the batch is free
         batch = test[100 : 100 + n].read(preprocessing=model.input_spec_)
         wanted, found = model.embed(test[100 : 100 + n]), run(tmp_path / "m.onnx", batch)
-        assert np.abs(found[0] - wanted.mean.numpy()).max() <= 1e-5
-        np.testing.assert_allclose(found[1], wanted.kappa.numpy(), rtol=1e-5)
+        assert np.abs(found[0] - wanted.mean.numpy()).max() <= close
+        np.testing.assert_allclose(found[1], wanted.kappa.numpy(), rtol=close)
         assert len(found) == (2 if wanted.novelty is None else 3)
         if wanted.novelty is not None:
             step = 2 / len(model.novelty_.model.known)

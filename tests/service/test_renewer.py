@@ -199,7 +199,10 @@ def test_noise_among_digits_raises_the_alarm_and_health_checks_do_not(client, wo
         client.post("/v1/search/vector", json=body)
     found = calibration(client)["watch"]
     assert found["alarm"].startswith("Since ")
-    assert (found["stream"], found["direction"]) == ("novelty", "more unusual inputs")
+    assert found["stream"] == "novelty"
+    # Which of the two has won most when the alarm is raised depends on how the network was trained.
+    directions = ("more unusual inputs", "more very unusual and very usual inputs")
+    assert found["direction"] in directions
     assert found["since"] is not None
     assert figure(client, "watch_alarm") == 1
     assert figure(client, "watch_capital") >= 100
