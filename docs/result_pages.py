@@ -148,9 +148,14 @@ def summary_table(results: Results) -> str:
     return _table(["", *(short_title(part.name) for part in shown)], lines)
 
 
-def _preference(part: ResultSet) -> tuple[bool, bool, bool]:
-    """Prefer the set's own protocol, then the paper's backbone, then one that is trained in part."""
-    return part.name != base_set(part.name), "resnet50" not in part.name, "-last" not in part.name
+def _preference(part: ResultSet) -> tuple[bool, ...]:
+    """Prefer what has post-hoc LAM, the set's own protocol, the paper's backbone, one trained in part."""
+    return (
+        POSTHOC not in part.by_method("method"),
+        part.name != base_set(part.name),
+        "resnet50" not in part.name,
+        "-last" not in part.name,
+    )
 
 
 def short_title(name: str) -> str:

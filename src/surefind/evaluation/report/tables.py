@@ -298,7 +298,13 @@ def votes_table(results: ResultSet) -> Table | None:
 
 def ablation_table(results: ResultSet) -> Table | None:
     """Compare the variants of the ablation; None if there are none."""
-    metrics = [m for m in results.metrics("ablation") if m.group not in (NEAREST, VOTED)]
+    # What needs no posterior does not depend on how it was made.
+    free = (*filter(None, DETECTORS), "false_alarms_")
+    metrics = [
+        m
+        for m in results.metrics("ablation")
+        if m.group not in (NEAREST, VOTED) and not m.name.startswith(free)
+    ]
     heads = ("Stage", "Distance", "Approximation")
     return _table(results, ("ablation",), metrics, heads, ablation_parts)
 
