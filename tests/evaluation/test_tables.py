@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from surefind.evaluation.report.tables import compare
+from surefind.evaluation.report.tables import ablation_table, compare
 from surefind.evaluation.results import read_results
 from surefind.evaluation.vocabulary import metric_of
 
@@ -110,3 +110,14 @@ def test_without_seeds_and_intervals_nothing_is_claimed(methods):
     assert (found.verdict, found.basis) == ("untested", "")
     apart = compare(methods(best=[0.9, None], other=[None, 0.8], width=0.1), metric_of("auroc"))
     assert apart["other"].verdict == "untested"
+
+
+def test_the_ablation_leaves_out_what_needs_no_posterior(result, put):
+    made = result("laplace-online-arccos-fixed")
+    free = ("nearest_distance_auroc", "novelty_auroc", "novelty_r_auroc", "false_alarms_1")
+    made["values"] |= dict.fromkeys(free, 0.5)
+    (found,) = read_results(put(made)).sets
+    assert {m.name for m in found.metrics("ablation")} >= {*free, "auroc"}
+    shown = {m.name for m in ablation_table(found).metrics}
+    assert not shown & {*free}
+    assert {"recall@1", "auroc", "ausc"} <= shown
