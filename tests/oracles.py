@@ -279,6 +279,20 @@ def label_shares(scores, cosines, item_labels, voters, temperature, sharpness):
     return {label: float(d / total) for label, d in density.items()}, item_labels[nearest[0]]
 
 
+def vote_fit_loss(shares, truth, most=7.0):
+    """What T and c of a vote are chosen by: log loss of n answers, each at most so many nats, and one error
+    that was not seen, of each by its strongest rival in equal parts, as n + 1 answers count it.
+
+    ``shares`` has {label: share} of each query.
+    """
+    nats = lambda share: math.inf if share == 0 else -math.log(share)
+    right = [min(nats(own.get(label, 0.0)), most) for own, label in zip(shares, truth, strict=True)]
+    rivals = [[s for k, s in own.items() if k != y] for own, y in zip(shares, truth, strict=True)]
+    wrong = [nats(max(some)) for some in rivals if some]
+    n = len(shares)
+    return math.fsum(right) / n + math.fsum(wrong) / n / (n + 1)
+
+
 def disc_shares(scores, cosines, places, voters, temperature, radius):
     """The share of the votes within a radius of each voter for one query: [(item, share)], nearest first.
 

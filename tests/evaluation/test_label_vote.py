@@ -100,16 +100,57 @@ def test_the_fit_is_as_likely_as_any_temperature_and_sharpness(world, weighted):
     assert model.weighting == ("match" if weighted else "cosine")
     assert model.enrolled == N
 
-    def nats(t, c):
-        shares = brute_shares(both, both, labels, LabelModel(t, c), closed=True, weighted=weighted)
-        own = [share.get(int(label), 0.0) for (share, _), label in zip(shares, labels, strict=True)]
-        return np.mean([min(-math.log(max(p, 1e-300)), 7.0) for p in own])
+    def shares(t, c):
+        found = brute_shares(both, both, labels, LabelModel(t, c), closed=True, weighted=weighted)
+        return [share for share, _ in found]
 
-    best = nats(model.temperature, model.sharpness)
-    assert best == pytest.approx(model.nats, abs=1e-6)
+    def loss(t, c):
+        return oracles.vote_fit_loss(shares(t, c), labels.tolist())
+
+    fitted = model.temperature, model.sharpness
+    own = [share.get(int(label), 0.0) for share, label in zip(shares(*fitted), labels, strict=True)]
+    assert model.nats == pytest.approx(
+        np.mean([min(-math.log(max(p, 1e-300)), 7.0) for p in own]), abs=1e-6
+    )
+    best = loss(*fitted)
     for factor in (0.3, 0.7, 1.5, 3.0):
-        assert best <= nats(model.temperature * factor, model.sharpness) + 1e-3
-        assert best <= nats(model.temperature, model.sharpness * factor) + 1e-3
+        assert best <= loss(model.temperature * factor, model.sharpness) + 1e-3
+        assert best <= loss(model.temperature, model.sharpness * factor) + 1e-3
+
+
+@pytest.mark.parametrize("voters", [100, 7])
+def test_other_classes_of_the_training_data_compete(world, monkeypatch, voters):
+    monkeypatch.setattr(label_vote, "VOTERS", voters)
+    both, labels = world
+    held = labels >= 2
+    part = both[held], labels[held]
+    asked = Asked.held_out(*part, both[~held], labels[~held])
+    found, model = asked.neighbourhood(), LabelModel(0.05, 1.7)
+    shares, every = vote_shares(found, model), labels[held].tolist() + labels[~held].tolist()
+    for i in range(len(part[1])):
+        cosines = brute_scores(part[0], asked.searched, i, closed=True, weighted=False)[1]
+        share, nearest = oracles.label_shares(cosines, cosines, every, voters, 0.05, 1.7)
+        assert shares.voted[i] == pytest.approx(max(share.values()), rel=1e-9)
+        assert shares.nearest[i] == pytest.approx(share[nearest], rel=1e-9)
+    assert i not in found.indices[i]
+    assert fit_votes(asked)["plain"].enrolled == int(held.sum())
+
+
+def test_an_example_does_not_find_itself_among_its_copies():
+    same = torch.nn.functional.normalize(torch.ones(4, Z, dtype=torch.float64), dim=1)
+    items = torch.cat([same, -same])
+    found = neighbourhood(same, torch.arange(4) % 2, items, torch.arange(8) % 2, enrolled=True)
+    assert all(i not in row for i, row in enumerate(found.indices.tolist()))
+    assert found.indices.shape == (4, 7)
+    assert (found.votes.sizes == np.where(found.votes.labels == found.truth[:, None], 3, 4)).all()
+
+
+def test_training_data_of_the_same_classes_or_without_classes_do_not_compete(world):
+    both, labels = world
+    for train_known in (labels[20:], None):
+        asked = Asked.held_out(both[:20], labels[:20], both[20:], train_known)
+        assert asked.items is None
+        assert len(asked.searched) == 20
 
 
 def test_without_a_finite_kappa_there_is_a_plain_vote_only(world):
@@ -177,7 +218,7 @@ def test_votes_are_measured_as_other_libraries_do(fitted, generator):
         assert gain == pytest.approx(result.values[weighted] - result.values[metric])
         assert abs(gain - (low + high) / 2) <= high - low
     assert len(result.votes.gains) == 5
-    assert result.votes.examples == len(held_out)
+    assert result.votes.examples == result.votes.items == len(held_out)
 
 
 def test_votes_change_no_other_number_and_see_no_test_label(fitted):
@@ -272,7 +313,7 @@ def test_of_equal_discs_the_nearer_answers():
 def test_the_temperature_of_places_is_as_likely_as_any_other(route, weighted, divided):
     both, spots = route
     asking = np.arange(N) % 3 > 0 if divided else None
-    asked = Asked.divided(both, spots, asking)
+    asked = Asked.held_out(both, spots, asking=asking)
     model = fit_votes(asked)["weighted" if weighted else "plain"]
     known = asked.known.tolist()
 
@@ -311,7 +352,9 @@ def test_votes_over_separate_places_are_measured(fitted, generator):
         fitted, test, held_out=held_out, asking=asking, generator=generator, ece_samples=0
     )
     e, h = fitted.embed(test), fitted.embed(held_out)
-    ballots = hold_votes(Asked.divided(h, held_out.positions, asking), Asked(e, test.positions))
+    ballots = hold_votes(
+        Asked.held_out(h, held_out.positions, asking=asking), Asked(e, test.positions)
+    )
     wrong = ~judge(e.mean, test).hits[:, 0]
     for weighting, name in (("plain", "vote"), ("weighted", "kappa_vote")):
         shares = ballots.shares[weighting]

@@ -28,10 +28,19 @@ alone; right are 0.705 and 0.678. T stays free to choose the best voters; c and 
 
 **Fit.** Maximum likelihood on the gallery's own items (`fit_label_model`): an item that is left out should
 find its label, one whose label is left out should find none. T and c together, by the first; a and b by
-both, each half of the weight, with Platt's (1999) targets, so that sides that do not overlap have a finite
-answer. Where labels do not overlap at all the likelihood is flat; T and c then stay near `USUAL`. Policies:
-with fewer than `LEAST` items that have a companion of their label, T and c are `USUAL`; where one side is
-missing, a and b put the other side's median at 0.05 or 0.95 and its 5 % tail at ½.
+both, each half of the weight. All have Platt's (1999) targets, which count one more error than was seen: of
+n items whose label was found, the next is wrong with probability 1 / (n + 2). So sides that do not overlap
+have a finite answer, and n easy items cannot make their votes surer than n items can. With r the strongest
+rival of the true label, T and c have the least
+
+    (1/n) Σ_q min(-log P(true | q, not none), 7) + 1/(n (n + 1)) Σ_q -log P(r | q, not none)
+
+The errors that were seen cost 7 nats at most, since some are wrong labels; without the second term that
+made one mistake among hundreds as good as none. With ten of CUB200's training classes (ResNet-50, eight
+draws) c is up to 6.2 without it and 3.3 with it, and on 40 other classes log loss is 0.520 and 0.496 nats.
+Of T that are equally good the one nearest to `USUAL` is taken. Policies: with fewer than `LEAST` items that
+have a companion of their label, T and c are `USUAL`; where one side is missing, a and b put the other
+side's median at 0.05 or 0.95 and its 5 % tail at ½.
 
 **Tail.** Items beyond the K-th have scores of at most m_K. With r_l = n_l - (those seen of l), s_l could
 rise to at most log (S_l + r_l e^{m_K/T} / n_l), and at most as many labels as there are unseen items could
@@ -57,7 +66,7 @@ Axes: ``q`` queries, ``k`` neighbours, ``c`` candidates.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -301,7 +310,8 @@ def fit_place_model(
 
     temperature, nats = USUAL[0] * scale, None
     if len(scores) >= LEAST:
-        temperature, _, nats = _fit_temperature(fit, scale)
+        temperature, _ = _fit_temperature(fit, scale)
+        nats = float(place_losses(scores, right, temperature).mean())
     return LabelModel(float(temperature), 1.0, weighting=weighting, enrolled=len(scores), nats=nats)
 
 
@@ -351,26 +361,25 @@ def fit_label_model(
     Returns:
         The model of largest likelihood.
     """
-    if len(enrolled) >= LEAST:
-        fit = partial(_fit_sharpness, enrolled, truth)
-        temperature, sharpness, nats = _fit_temperature(fit, scale)
-    else:
-        (temperature, sharpness), nats = (USUAL[0] * scale, USUAL[1]), None
+    fitted = len(enrolled) >= LEAST
+    temperature, sharpness = USUAL[0] * scale, USUAL[1]
+    if fitted:
+        temperature, sharpness = _fit_temperature(partial(_fit_sharpness, enrolled, truth), scale)
     inside, outside = (
         np.where(votes.labels >= 0, label_densities(votes, temperature), -np.inf).max(1)
         for votes in (enrolled, unknown)
     )
-    level, slope = _fit_none(inside[np.isfinite(inside)], outside[np.isfinite(outside)])
-    return LabelModel(
+    model = LabelModel(
         float(temperature),
         float(sharpness),
-        level,
-        slope,
+        *_fit_none(inside[np.isfinite(inside)], outside[np.isfinite(outside)]),
         weighting,
         len(enrolled),
         len(unknown),
-        None if nats is None else float(nats),
     )
+    if not fitted:
+        return model
+    return replace(model, nats=float(label_losses(enrolled, truth, model).mean()))
 
 
 def label_numbers(labels: np.ndarray) -> tuple[Int[np.ndarray, "..."], list[Any]]:
@@ -536,47 +545,54 @@ def _tail(
 def _fit_sharpness(
     votes: Votes, truth: Int[np.ndarray, " n"], temperature: float
 ) -> tuple[float, float]:
-    """Return c of least log loss at a temperature, and that loss."""
+    """Return c of least log loss at a temperature, and that loss, one error that was not seen among it."""
     from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
 
-    density = label_densities(votes, temperature)
+    gaps, own = _gaps(votes, truth, label_densities(votes, temperature))
+    rival = np.where(votes.labels != truth[:, None], gaps, -np.inf).max(axis=1)
+    rivalled = np.isfinite(rival)  # a rival that no neighbour speaks for was not weighed
 
-    def loss(log_sharpness: float) -> float:
-        nats = _losses(votes, truth, density, float(np.exp(log_sharpness))).mean()
-        return float(nats + PRIOR * (log_sharpness - np.log(USUAL[1])) ** 2)
+    def loss(sharpness: float) -> float:
+        total = np.log(np.exp(sharpness * gaps).sum(axis=1))
+        right = np.minimum(total - sharpness * own, MOST_SURPRISE)
+        wrong = (total - sharpness * rival)[rivalled]
+        return float(right.mean() + wrong.sum() / len(votes) / (len(votes) + 1))
+
+    def penalised(log_sharpness: float) -> float:
+        away = log_sharpness - np.log(USUAL[1])
+        return loss(float(np.exp(log_sharpness))) + PRIOR * float(away) ** 2
 
     found = minimize_scalar(
-        loss, bounds=np.log(SHARPNESS), method="bounded", options={"xatol": 0.03}
+        penalised, bounds=np.log(SHARPNESS), method="bounded", options={"xatol": 0.03}
     )
     sharpness = float(np.exp(found.x))
-    return sharpness, float(_losses(votes, truth, density, sharpness).mean())
+    return sharpness, loss(sharpness)
 
 
 def label_losses(
     votes: Votes, truth: Int[np.ndarray, " n"], model: LabelModel
 ) -> Float[np.ndarray, " n"]:
     """Return -log P(true label | q, not none), at most `MOST_SURPRISE` each."""
-    density = label_densities(votes, model.temperature)
-    return _losses(votes, truth, density, model.sharpness)
+    gaps, own = _gaps(votes, truth, label_densities(votes, model.temperature))
+    total = np.log(np.exp(model.sharpness * gaps).sum(axis=1))
+    return np.asarray(np.minimum(total - model.sharpness * own, MOST_SURPRISE))
 
 
-def _losses(
-    votes: Votes, truth: Int[np.ndarray, " n"], density: Float[np.ndarray, "n k"], sharpness: float
-) -> Float[np.ndarray, " n"]:
-    top = density.max(axis=1, keepdims=True)
-    own = np.where(votes.labels == truth[:, None], density, -np.inf).max(axis=1)
-    gaps = np.where(np.isfinite(density), sharpness * (density - top), -700)
-    total = np.log(np.exp(gaps).sum(axis=1))
-    return np.asarray(np.minimum(total - sharpness * (own - top[:, 0]), MOST_SURPRISE))
+def _gaps(
+    votes: Votes, truth: Int[np.ndarray, " n"], density: Float[np.ndarray, "n k"]
+) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, " n"]]:
+    """Return log densities less the highest of their row, and those of the true labels; -inf for none."""
+    gaps = density - density.max(axis=1, keepdims=True)
+    return gaps, np.where(votes.labels == truth[:, None], gaps, -np.inf).max(axis=1)
 
 
 def _fit_temperature(
     fit: Callable[[float], tuple[float, float]], scale: float
-) -> tuple[float, float, float]:
-    """Return T and c of least log loss, and that loss; of equally good T the one nearest to the usual.
+) -> tuple[float, float]:
+    """Return T and c of least loss; of equally good T the one nearest to the usual.
 
     Args:
-        fit: Returns c of least log loss at a temperature, and that loss.
+        fit: Returns c of least loss at a temperature, and that loss.
         scale: The unit of T.
     """
     usual, step = USUAL[0] * scale, TEMPERATURES[1] / TEMPERATURES[0]
@@ -584,9 +600,9 @@ def _fit_temperature(
     def tried(temperatures: Iterable[float]) -> list[tuple[float, float, float]]:
         return [(t, *fit(t)) for t in temperatures]
 
-    def best(models: list[tuple[float, float, float]]) -> tuple[float, float, float]:
-        least = min(nats for _, _, nats in models) + NO_BETTER
-        good = [model for model in models if model[2] <= least]
+    def best(models: list[tuple[float, float, float]]) -> tuple[float, float]:
+        least = min(loss for _, _, loss in models) + NO_BETTER
+        good = [(t, c) for t, c, loss in models if loss <= least]
         return min(good, key=lambda model: abs(np.log(model[0] / usual)))
 
     models = tried(scale * TEMPERATURES)

@@ -141,12 +141,14 @@ class VoteRecord:
 
     Attributes:
         examples: How many held-out examples T and c were fitted to.
+        items: How many examples these were looked up in.
         temperature: T by weighting, "plain" and, if there is a κ, "weighted".
         sharpness: c, the same.
         gains: By metric of the plain vote, that of the weighted one less it: estimate, low, high.
     """
 
     examples: int
+    items: int
     temperature: dict[str, float]
     sharpness: dict[str, float]
     gains: dict[str, tuple[float, float, float]]
@@ -240,9 +242,12 @@ def evaluate(
     kind, record = "labels" if labelled else "positions", None
     if held_out is not None and getattr(held_out, kind) is not None:
         vectors = learner.embed(held_out) if trained is None or held_out is not train else trained
-        fitted_to = Asked.divided(vectors, getattr(held_out, kind), asking, radius)
+        beside = (trained, getattr(train, kind)) if trained is not None else ()
+        fitted_to = Asked.held_out(
+            vectors, getattr(held_out, kind), *beside, asking=asking, radius=radius
+        )
         looked_up = items, None if gallery is None else getattr(gallery, kind)
-        asked = Asked(embeddings["id"], getattr(test, kind), *looked_up, radius)
+        asked = Asked(embeddings["id"], getattr(test, kind), *looked_up, radius=radius)
         record = _add_votes(result, hold_votes(fitted_to, asked), judged, generator)
     detectors = Detectors.of(embeddings["id"], items, trained)
     # A source of their own: the rivals change no other number.
@@ -588,6 +593,7 @@ def _add_votes(
             gains[key.format("vote")] = (found.estimate, found.low, found.high)
     return VoteRecord(
         examples=ballots.models["plain"].enrolled,
+        items=ballots.items,
         temperature={w: m.temperature for w, m in ballots.models.items()},
         sharpness={w: m.sharpness for w, m in ballots.models.items()},
         gains=gains,

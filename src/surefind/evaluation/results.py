@@ -98,6 +98,7 @@ class VoteFit(Schema):
     Attributes:
         fitted_on: The part that T and c were fitted to.
         examples: How many of it.
+        items: How many examples these were looked up in; None in results that do not say.
         temperature: T by weighting, "plain" and "weighted".
         sharpness: c, the same.
         gains: By metric, the weighted vote's value less the plain one's: estimate, low, high.
@@ -105,6 +106,7 @@ class VoteFit(Schema):
 
     fitted_on: str
     examples: Count
+    items: Count | None = None
     temperature: dict[str, Number]
     sharpness: dict[str, Number]
     gains: dict[str, tuple[Number, Number, Number]] = {}

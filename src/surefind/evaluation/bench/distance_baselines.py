@@ -180,8 +180,11 @@ def _vote_scores(point: PointEstimate) -> Scores:
     kind = "labels" if part.labels is not None else "positions"
     known = part is problem.train
     vectors = point.train if known else on_sphere(point.apply(point.encoder.outputs, part))
-    exact = Embeddings(vectors, vectors.new_full((len(vectors),), torch.inf))
-    model = fit_votes(Asked.divided(exact, getattr(part, kind), asking))["plain"]
+    exact, trained = (
+        Embeddings(x, x.new_full((len(x),), torch.inf)) for x in (vectors, point.train)
+    )
+    beside = trained, getattr(problem.train, kind)
+    model = fit_votes(Asked.held_out(exact, getattr(part, kind), *beside, asking=asking))["plain"]
     gallery = None if problem.gallery is None else getattr(problem.gallery, kind)
     in_gallery = neighbourhood(point.test, getattr(problem.test, kind), point.gallery, gallery)
 
