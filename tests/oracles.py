@@ -214,7 +214,9 @@ def von_mises_match(mean_a, kappa_a, mean_b, kappa_b):
     return float((density(mean_a, kappa_a) * density(mean_b, kappa_b)).sum().mul(step).log())
 
 
-def label_posterior_oracle(scores, labels, *, temperature, sharpness, none_level, none_slope):
+def label_posterior_oracle(
+    scores, labels, *, temperature, sharpness, none_level, none_slope, prior=0.0
+):
     """P(label) for every label and P(none), for one query, from the scores of all items of a gallery."""
     items = {}
     for number, (score, label) in enumerate(zip(scores, labels, strict=True)):
@@ -226,9 +228,11 @@ def label_posterior_oracle(scores, labels, *, temperature, sharpness, none_level
     }
     named = [s for label, s in density.items() if not isinstance(label, tuple)]
     none = 1 / (1 + math.exp(none_slope * (max(named) - none_level))) if named else 1.0
-    total = math.fsum(math.exp(sharpness * s) for s in density.values())
-    shares = {label: math.exp(sharpness * s) / total for label, s in density.items()}
-    return {label: (1 - none) * share for label, share in shares.items()}, none
+    weight = {
+        label: len(items[label]) ** prior * math.exp(sharpness * s) for label, s in density.items()
+    }
+    total = math.fsum(weight.values())
+    return {label: (1 - none) * w / total for label, w in weight.items()}, none
 
 
 def logistic_regression(x, labels, precision):
@@ -240,30 +244,31 @@ def logistic_regression(x, labels, precision):
 
 
 def place_posterior_oracle(
-    scores, places, radius, *, temperature, sharpness, none_level, none_slope
+    scores, places, radius, *, temperature, sharpness, none_level, none_slope, prior=0.0
 ):
     """P(place) for places that are chosen greedily among all items, and P(none), for one query."""
 
     def near(a, b):
         return math.dist(a, b) <= radius
 
-    density = []
+    density, weight = [], []
     for place in places:
         own = [
             math.exp(m / temperature) for m, p in zip(scores, places, strict=True) if near(p, place)
         ]
         density.append(math.log(math.fsum(own) / len(own)))
+        weight.append(len(own) ** prior * math.exp(sharpness * density[-1]))
     left, chosen = set(range(len(places))), []
     while left:
-        best = max(sorted(left), key=lambda i: density[i])
+        best = max(sorted(left), key=lambda i: weight[i])
         chosen.append(best)
         left = {i for i in left if not near(places[i], places[best])}
-    none = 1 / (1 + math.exp(none_slope * (density[chosen[0]] - none_level)))
-    total = math.fsum(math.exp(sharpness * density[i]) for i in chosen)
-    return {i: (1 - none) * math.exp(sharpness * density[i]) / total for i in chosen}, none
+    none = 1 / (1 + math.exp(none_slope * (max(density[i] for i in chosen) - none_level)))
+    total = math.fsum(weight[i] for i in chosen)
+    return {i: (1 - none) * weight[i] / total for i in chosen}, none
 
 
-def label_shares(scores, cosines, item_labels, voters, temperature, sharpness):
+def label_shares(scores, cosines, item_labels, voters, temperature, sharpness, prior=0.0):
     """Each label's share of the votes for one query: {label: share}, from all items, one by one.
 
     ``scores[j]`` is what item j votes with, ``cosines[j]`` decides whether it votes; None hides an item.
@@ -274,7 +279,7 @@ def label_shares(scores, cosines, item_labels, voters, temperature, sharpness):
     for label in {item_labels[j] for j in nearest}:
         size = sum(item_labels[j] == label for j in there)
         votes = [mpmath.exp(scores[j] / temperature) for j in nearest if item_labels[j] == label]
-        density[label] = (mpmath.fsum(votes) / size) ** sharpness
+        density[label] = size**prior * (mpmath.fsum(votes) / size) ** sharpness
     total = mpmath.fsum(density.values())
     return {label: float(d / total) for label, d in density.items()}, item_labels[nearest[0]]
 

@@ -24,7 +24,8 @@ from surefind.decisions.label_posterior import (
 from tests.oracles import label_posterior_oracle, place_posterior_oracle, vote_fit_loss
 
 MODEL = LabelModel(temperature=0.05, sharpness=2.5, none_level=12.0, none_slope=0.7)
-NUMBERS = ("temperature", "sharpness", "none_level", "none_slope")
+BY_SIZE = replace(MODEL, prior=1.3)
+NUMBERS = ("temperature", "sharpness", "none_level", "none_slope", "prior")
 
 
 def numbers(model):
@@ -53,14 +54,15 @@ def world(seed, q=20, n=300, labels=12):
     return scores, names
 
 
+@pytest.mark.parametrize("model", [MODEL, BY_SIZE], ids=["equal priors", "by size"])
 @pytest.mark.parametrize("seed", range(5))
-def test_all_items_give_the_definition(seed):
+def test_all_items_give_the_definition(seed, model):
     scores, names = world(seed)
-    found = label_posterior(votes(scores, names), MODEL)
+    found = label_posterior(votes(scores, names), model)
     own = votes(scores, names).labels
     plain = [None if x < 0 else x for x in names.tolist()]
     for q, row in enumerate(scores):
-        expected, none = label_posterior_oracle(row.tolist(), plain, **numbers(MODEL))
+        expected, none = label_posterior_oracle(row.tolist(), plain, **numbers(model))
         assert found.none[q] == pytest.approx(none, abs=1e-12)
         listed = [own[q, c] for c in found.candidates[q] if c >= 0]
         best = sorted((x for x in expected if not isinstance(x, tuple)), key=lambda x: -expected[x])
@@ -93,17 +95,18 @@ def test_the_nearest_of_many_are_exact_to_a_millionth_where_the_rest_is_far():
 
 
 @pytest.mark.parametrize("k", [3, 10, 50, 200])
+@pytest.mark.parametrize("model", [MODEL, BY_SIZE], ids=["equal priors", "by size"])
 @pytest.mark.parametrize("seed", range(3))
-def test_unseen_items_change_the_answer_by_no_more_than_the_tail(k, seed):
+def test_unseen_items_change_the_answer_by_no_more_than_the_tail(k, seed, model):
     scores, names = world(seed)
     few = votes(scores, names, k=k)
-    found = label_posterior(few, MODEL)
+    found = label_posterior(few, model)
     plain = [None if x < 0 else x for x in names.tolist()]
     for q, row in enumerate(scores):
         column = found.candidates[q, 0]
         if column < 0:
             continue
-        expected, _ = label_posterior_oracle(row.tolist(), plain, **numbers(MODEL))
+        expected, _ = label_posterior_oracle(row.tolist(), plain, **numbers(model))
         assert (
             abs(expected[few.labels[q, column]] - found.probability[q, 0]) <= found.tail[q] + 1e-12
         )
@@ -236,6 +239,27 @@ def test_items_without_a_mistake_promise_no_more_than_one_in_as_many(n):
     sure = found.probability[:, 0] / (1 - found.none)
     assert (enrolled.labels[np.arange(n), found.candidates[:, 0]] == truth).all()
     assert 1 - sure.mean() == pytest.approx(1 / (n + 2), rel=0.3)
+
+
+def asked(seed, by_items, n=1500, labels=30):
+    """Draw queries of labels that overlap, alike for all or as often as there are items."""
+    rng = np.random.default_rng(seed)
+    size = rng.integers(2, 40, size=labels)
+    names = np.repeat(np.arange(labels), size)
+    truth = rng.choice(labels, size=n, p=size / size.sum() if by_items else None)
+    # Each label has one score for a query, which all of its items share but for a little.
+    level = 0.5 + 0.08 * rng.normal(size=(n, labels))
+    level[np.arange(n), truth] += 0.1
+    return votes(level[:, names] + 0.01 * rng.normal(size=(n, len(names))), names), truth
+
+
+@pytest.mark.parametrize(("by_items", "expected"), [(False, 0.0), (True, 1.0)])
+def test_how_often_labels_are_asked_for_is_learnt_from_queries(by_items, expected):
+    enrolled, truth = asked(0, by_items)
+    nobody = enrolled.some(np.arange(0))
+    model = fit_label_model(enrolled, truth, nobody, as_asked=True)
+    assert model.prior == pytest.approx(expected, abs=0.15)
+    assert fit_label_model(enrolled, truth, nobody).prior == 0
 
 
 def test_one_mistake_among_easy_items_does_not_make_the_rest_certain():

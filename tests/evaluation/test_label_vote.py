@@ -55,7 +55,7 @@ def brute_shares(queries, items, item_labels, model, *, closed, weighted, voters
     found = []
     for i in range(len(queries)):
         scores, cosines = brute_scores(queries, items, i, closed=closed, weighted=weighted)
-        fitted = model.temperature, model.sharpness
+        fitted = model.temperature, model.sharpness, model.prior
         found.append(oracles.label_shares(scores, cosines, names, voters, *fitted))
     return found
 
@@ -71,7 +71,7 @@ def test_shares_equal_their_definition_over_all_items(world, monkeypatch, weight
     found = neighbourhood(
         *(queries.mean, asked), *((None, None) if closed else (items.mean, searched))
     )
-    model = LabelModel(0.7 if weighted else 0.05, 1.7)
+    model = LabelModel(0.7 if weighted else 0.05, 1.7, prior=0.8)
     if weighted:
         found = found.weighted(queries.kappa.numpy(), items.kappa.numpy(), Z)
     shares = vote_shares(found, model)
@@ -100,22 +100,26 @@ def test_the_fit_is_as_likely_as_any_temperature_and_sharpness(world, weighted):
     assert model.weighting == ("match" if weighted else "cosine")
     assert model.enrolled == N
 
-    def shares(t, c):
-        found = brute_shares(both, both, labels, LabelModel(t, c), closed=True, weighted=weighted)
+    def shares(t, c, prior):
+        other = LabelModel(t, c, prior=prior)
+        found = brute_shares(both, both, labels, other, closed=True, weighted=weighted)
         return [share for share, _ in found]
 
-    def loss(t, c):
-        return oracles.vote_fit_loss(shares(t, c), labels.tolist())
+    def loss(t, c, prior):
+        # γ has a standard normal prior.
+        return oracles.vote_fit_loss(shares(t, c, prior), labels.tolist()) + prior**2 / 2 / N
 
-    fitted = model.temperature, model.sharpness
+    fitted = model.temperature, model.sharpness, model.prior
     own = [share.get(int(label), 0.0) for share, label in zip(shares(*fitted), labels, strict=True)]
     assert model.nats == pytest.approx(
         np.mean([min(-math.log(max(p, 1e-300)), 7.0) for p in own]), abs=1e-6
     )
     best = loss(*fitted)
     for factor in (0.3, 0.7, 1.5, 3.0):
-        assert best <= loss(model.temperature * factor, model.sharpness) + 1e-3
-        assert best <= loss(model.temperature, model.sharpness * factor) + 1e-3
+        assert best <= loss(model.temperature * factor, *fitted[1:]) + 1e-3
+        assert best <= loss(model.temperature, model.sharpness * factor, model.prior) + 1e-3
+    for prior in (0.0, model.prior / 2, model.prior + 0.3):
+        assert best <= loss(*fitted[:2], prior) + 1e-3
 
 
 @pytest.mark.parametrize("voters", [100, 7])

@@ -144,6 +144,7 @@ class VoteRecord:
         items: How many examples these were looked up in.
         temperature: T by weighting, "plain" and, if there is a κ, "weighted".
         sharpness: c, the same.
+        prior: γ, the same.
         gains: By metric of the plain vote, that of the weighted one less it: estimate, low, high.
     """
 
@@ -151,6 +152,7 @@ class VoteRecord:
     items: int
     temperature: dict[str, float]
     sharpness: dict[str, float]
+    prior: dict[str, float]
     gains: dict[str, tuple[float, float, float]]
 
 
@@ -596,6 +598,7 @@ def _add_votes(
         items=ballots.items,
         temperature={w: m.temperature for w, m in ballots.models.items()},
         sharpness={w: m.sharpness for w, m in ballots.models.items()},
+        prior={w: m.prior for w, m in ballots.models.items()},
         gains=gains,
     )
 

@@ -18,7 +18,7 @@ share is the probability that the query lies in the disc, the sum of the shares 
 (`place_shares`). The nearest answer is the nearest item, the voted one the neighbour whose disc has the
 largest share, the nearer of equal ones; it is right if the query was taken within the radius of it.
 
-T and c are fitted by maximum likelihood to data that are no test data: the part that the protocol leaves
+T, c and γ are fitted by maximum likelihood to data that are no test data: the part that the protocol leaves
 out of training, searched in itself, each example without itself; where there is no such part, or it has
 one class only, the training data, which are clustered more tightly than what is asked later. Places have
 T alone. Where their training data have two sides, as the traverses of a route have, the queries' side is
@@ -48,6 +48,7 @@ from surefind.decisions.label_posterior import (
     fit_label_model,
     fit_place_model,
     label_densities,
+    log_weights,
     place_shares,
 )
 from surefind.embeddings import Embeddings
@@ -313,7 +314,7 @@ def _fitted(sample: Neighbourhood, **options: Any) -> LabelModel:
         return fit_place_model(sample.votes.scores, sample.places.right, **options)
     # "None" is not fitted: one query without a neighbour says so.
     nobody = Votes(np.full((1, 1), -np.inf), np.full((1, 1), -1), np.ones((1, 1), dtype=int))
-    return fit_label_model(sample.votes, sample.truth, nobody, **options)
+    return fit_label_model(sample.votes, sample.truth, nobody, as_asked=True, **options)
 
 
 def _steepness(match: Float[np.ndarray, "q k"], cosines: Float[np.ndarray, "q k"]) -> float:
@@ -338,9 +339,9 @@ def vote_shares(found: Neighbourhood, model: LabelModel) -> Shares:
         share = place_shares(votes.scores, places.positions, places.radius, model.temperature)
         best = share.argmax(axis=1)
         return Shares(places.right[rows, best], share[rows, best], share[:, 0])
-    density = label_densities(votes, model.temperature)
-    best = density.argmax(axis=1)
-    share = np.exp(model.sharpness * (density - density[rows, best][:, None]))
+    weights = log_weights(votes, label_densities(votes, model.temperature), model)
+    best = weights.argmax(axis=1)
+    share = np.exp(weights - weights[rows, best][:, None])
     share /= share.sum(axis=1, keepdims=True)
     # The columns are ordered by cosine, whatever the scores are.
     same = votes.labels == votes.labels[:, :1]

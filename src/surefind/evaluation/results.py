@@ -101,6 +101,7 @@ class VoteFit(Schema):
         items: How many examples these were looked up in; None in results that do not say.
         temperature: T by weighting, "plain" and "weighted".
         sharpness: c, the same.
+        prior: γ, the same; None in results that had none.
         gains: By metric, the weighted vote's value less the plain one's: estimate, low, high.
     """
 
@@ -109,6 +110,7 @@ class VoteFit(Schema):
     items: Count | None = None
     temperature: dict[str, Number]
     sharpness: dict[str, Number]
+    prior: dict[str, Number] | None = None
     gains: dict[str, tuple[Number, Number, Number]] = {}
 
 
