@@ -161,6 +161,32 @@ def test_labels_with_many_items_do_not_outvote_others_where_they_are_counted():
     assert rare[1] > rare[0]
 
 
+def uneven(queries, seed):
+    """Queries of labels that overlap and come as often as they have items, from 1 to 40 each."""
+    rng = np.random.default_rng([8, seed])
+    means = np.random.default_rng(5).normal(size=(40, 8))
+    own = np.repeat(np.arange(40), np.arange(1, 41))
+    items = unit(means[own] + np.random.default_rng(6).normal(size=(len(own), 8)))
+    asked = rng.choice(own, size=queries)
+    cosines = unit(means[asked] + rng.normal(size=(queries, 8))) @ items.T
+    near = np.argsort(-cosines, axis=1)[:, :100]
+    return np.take_along_axis(cosines, near, axis=1), own[near], asked
+
+
+def test_how_often_labels_are_asked_for_is_learnt_where_items_are_counted():
+    counts = {label: label + 1 for label in range(40)}
+    learned = sf.Decider(max_wrong=0.3).fit(*uneven(900, 0), counts=counts)
+    assert 0.5 < learned.label_model.prior < 1.5
+    equal = replace(learned._rule, labels=replace(learned.label_model, prior=0.0))
+    cosines, labels, asked = uneven(2000, 1)
+    right = [(learned.decide(cosines, labels).label == asked).mean()]
+    learned._rule = equal
+    right.append((learned.decide(cosines, labels).label == asked).mean())
+    nearest = (labels[:, 0] == asked).mean()
+    assert right[0] > right[1]
+    assert right[0] > nearest
+
+
 def test_a_gate_stops_what_is_unlike_anything_seen():
     cosines, labels, truth = world(900)
     p = np.random.default_rng(0).random(900)

@@ -16,6 +16,7 @@ from surefind.decisions.label_posterior import (
     LabelModel,
     Votes,
     fit_label_model,
+    fit_prior,
     label_densities,
     label_losses,
     label_posterior,
@@ -207,17 +208,19 @@ def left_out(seed, n=600, spread=0.06, wrong=0.15):
     return Votes(scores, labels, sizes, 100), truth, Votes(stranger, labels % 19, sizes, 100)
 
 
-def fit_loss(enrolled, truth, temperature, sharpness):
-    """What T and c are chosen by, one query at a time."""
+def fit_loss(enrolled, truth, temperature, sharpness, prior=0.0):
+    """What T, c and γ are chosen by, one query at a time."""
     shares = []
-    for scores, labels in zip(enrolled.scores, enrolled.labels, strict=True):
-        density = {
-            label: sharpness * np.logaddexp.reduce(scores[labels == label] / temperature)
-            for label in set(labels.tolist())
-        }
-        total = np.logaddexp.reduce(list(density.values()))
-        shares.append({label: math.exp(d - total) for label, d in density.items()})
-    return vote_fit_loss(shares, truth.tolist(), MOST_SURPRISE)
+    for scores, labels, sizes in zip(enrolled.scores, enrolled.labels, enrolled.sizes, strict=True):
+        size = dict(zip(labels.tolist(), np.log(sizes).tolist(), strict=True))
+        weight = {}
+        for label in size:
+            density = np.logaddexp.reduce(scores[labels == label] / temperature) - size[label]
+            weight[label] = sharpness * density + prior * size[label]
+        total = np.logaddexp.reduce(list(weight.values()))
+        shares.append({label: math.exp(w - total) for label, w in weight.items()})
+    # γ has a standard normal prior.
+    return vote_fit_loss(shares, truth.tolist(), MOST_SURPRISE) + prior**2 / 2 / len(truth)
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.1])
@@ -260,6 +263,28 @@ def test_how_often_labels_are_asked_for_is_learnt_from_queries(by_items, expecte
     model = fit_label_model(enrolled, truth, nobody, as_asked=True)
     assert model.prior == pytest.approx(expected, abs=0.15)
     assert fit_label_model(enrolled, truth, nobody).prior == 0
+
+
+@pytest.mark.parametrize(("by_items", "expected"), [(False, 0.0), (True, 1.0)])
+def test_the_prior_alone_is_as_likely_as_any_other(by_items, expected):
+    enrolled, truth = asked(1, by_items, n=400)
+    # Scores that a label shares, moved by 0.1 with a deviation of 0.08: log odds of 0.1 / 0.08² each.
+    start = LabelModel(0.05, 0.05 * 0.1 / 0.08**2, enrolled=7, nats=0.5, prior=0.7)
+    model = fit_prior(enrolled, truth, start)
+    assert replace(model, prior=start.prior) == start
+    assert model.prior == pytest.approx(expected, abs=0.3)
+
+    fixed = enrolled, truth, start.temperature, start.sharpness
+    best = fit_loss(*fixed, model.prior)
+    for prior in (0.0, model.prior / 2, model.prior + 0.2, model.prior + 0.6):
+        assert best <= fit_loss(*fixed, prior) + 1e-4
+
+
+def test_few_queries_or_labels_of_one_size_leave_equal_priors():
+    enrolled, truth = asked(2, by_items=True, n=LEAST - 1)
+    assert fit_prior(enrolled, truth, MODEL).prior == 0
+    even, names, _ = left_out(2, n=100)
+    assert fit_prior(even, names, BY_SIZE).prior == 0
 
 
 def test_one_mistake_among_easy_items_does_not_make_the_rest_certain():

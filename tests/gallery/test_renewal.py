@@ -73,6 +73,38 @@ def test_labels_that_are_not_enrolled_are_unknown_and_change_sides(people):
     assert gallery._kept.record.decider.renewals == 2
 
 
+def uneven(people, rng, count):
+    """People as they come: the first rarely, the last thirty times as often."""
+    return rng.choice(30, size=count, p=np.arange(1, 31) / 465)
+
+
+def test_how_often_labels_are_asked_for_is_learnt_from_queries_and_kept():
+    people, rng = People(spread=0.6), np.random.default_rng(3)
+    gallery, who = Gallery(), np.repeat(np.arange(30), np.arange(1, 31))
+    gallery.add(people.faces(who), labels=names(who), ids=[f"{w}-{n}" for n, w in enumerate(who)])
+    assert gallery.label_model.prior == 0  # items cannot say
+    asked = uneven(people, rng, 1500)
+    gallery.calibrate(people.faces(asked), names(asked), max_wrong=0.3, contributions=False)
+    learnt = gallery._kept.record.decider.label_model.prior
+    assert 0.4 < learnt < 2
+    fresh = uneven(people, rng, 1000)
+    faces = people.faces(fresh)
+    found = gallery.search(faces, k=1)
+    right = np.mean(found.label == names(fresh))
+    assert right > np.mean(found.labels[:, 0] == names(fresh))
+    assert right > np.mean(copied(gallery).search(faces, k=1).label == names(fresh))
+    # So many more that the rest is fitted again.
+    more = np.repeat(np.arange(30), 2 * np.arange(1, 31))
+    gallery.add(people.faces(more), labels=names(more))
+    gallery.search(faces[:1])
+    renewed = gallery._kept.record.decider
+    assert renewed.renewals == 1
+    assert renewed.label_model.prior == learnt
+    assert renewed.label_model.enrolled > len(who)
+    gallery.calibrate(unknown_share=0.5)
+    assert gallery._kept.record.decider.label_model.prior == 0
+
+
 def copied(gallery):
     """A gallery with the same items that never was another one."""
     fresh = Gallery()

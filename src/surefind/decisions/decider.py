@@ -12,7 +12,8 @@ their neighbours (`surefind.decisions.verdicts`). It knows nothing of where neig
 posterior over labels in `Decider.fit`; nothing is fitted to the others, which test the thresholds. So the
 promise is the calibration's: at most ``max_wrong`` of the matches are wrong, for queries like the checked
 ones, in the database as it was searched. What was fitted needs the whole neighbourhood: search as many
-neighbours later as in `fit`. (A gallery fits the posterior to its own items instead.)
+neighbours later as in `fit`. (A gallery fits the posterior to its own items instead, and of the third only
+learns how often labels are asked for, `learn_prior`: its items cannot say.)
 
 **Renewal.** When items have come or gone, the checked queries are searched again: those whose label was
 enrolled or removed change sides, and the same promise is tested on the same split. A gallery notices by
@@ -34,7 +35,7 @@ from surefind.arrays import as_scores
 from surefind.decisions.calibration import Calibration, calibrate, held_out_probability
 from surefind.decisions.gate import Gate, read_novelty
 from surefind.decisions.groups import draw_parts, draw_share
-from surefind.decisions.label_posterior import LabelModel, fit_label_model
+from surefind.decisions.label_posterior import LabelModel, Votes, fit_label_model, fit_prior
 from surefind.decisions.seal import sealed, unsealed
 from surefind.decisions.tables import (
     ITSELF,
@@ -538,13 +539,39 @@ def _fitting_part(checked: Checked, target: Target) -> Int[np.ndarray, " s"]:
     return rows
 
 
+def learn_prior(
+    model: LabelModel, found: Neighbours, checked: Checked, target: Target
+) -> LabelModel:
+    """Learn from checked queries how often labels are asked for, where the posterior is not fitted to them.
+
+    Args:
+        model: The posterior over labels.
+        found: Neighbours of the queries.
+        checked: What is known of them.
+        target: Splits them as the calibration will, which tests on the others.
+
+    Returns:
+        The posterior with another γ.
+    """
+    some, truth = _fitting(found, checked, _fitting_part(checked, target))
+    known = truth >= 0
+    return fit_prior(some.some(known), truth[known], model)
+
+
+def _fitting(
+    found: Neighbours, checked: Checked, rows: Int[np.ndarray, " s"]
+) -> tuple[Votes, Int[np.ndarray, " s"]]:
+    """Return neighbours and labels of some of the queries, -1 for a label that no neighbour has."""
+    number = {name: code for code, name in enumerate(found.names)}
+    truth = [number.get(checked.truth[row], -1) for row in rows]
+    return found.votes.some(rows), np.array(truth, dtype=np.int64)
+
+
 def _fit_labels(found: Neighbours, checked: Checked, rows: Int[np.ndarray, " s"]) -> LabelModel:
     """Fit the posterior over labels to some of the queries."""
-    votes = found.votes
-    number = {name: code for code, name in enumerate(found.names)}
-    truth = np.array([number.get(checked.truth[row], -1) for row in rows], dtype=np.int64)
-    some, known = votes.some(rows), truth >= 0
-    return fit_label_model(some.some(known), truth[known], some.some(~known))
+    some, truth = _fitting(found, checked, rows)
+    known = truth >= 0
+    return fit_label_model(some.some(known), truth[known], some.some(~known), as_asked=True)
 
 
 def _tables_to_json(tables: Tables) -> dict[str, Any]:

@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from surefind.decisions.calibration import Calibration
-from surefind.decisions.decider import Decider
+from surefind.decisions.decider import Decider, Target, learn_prior
 from surefind.decisions.label_posterior import LabelModel
 from surefind.decisions.seal import sealed, unsealed
 from surefind.decisions.verdicts import Checked, CheckedAnswers, answer_checked
@@ -157,12 +157,14 @@ class Asked:
     """How calibration queries were answered, and by which gallery.
 
     Attributes:
+        model: The posterior over labels.
         answers: What a decider learns from.
         notes: What to keep in mind about the queries, a sentence each.
         content: The gallery's content fingerprint then.
         settings: How neighbours were found.
     """
 
+    model: LabelModel
     answers: CheckedAnswers
     notes: tuple[str, ...]
     content: str
@@ -170,9 +172,25 @@ class Asked:
 
 
 def ask(
-    engine: Engine, queries: CalibrationQueries, hoods: Neighbourhoods, model: LabelModel
+    engine: Engine,
+    queries: CalibrationQueries,
+    hoods: Neighbourhoods,
+    model: LabelModel,
+    target: Target | None = None,
 ) -> Asked:
-    """Answer calibration queries by what they find."""
+    """Answer calibration queries by what they find.
+
+    Args:
+        engine: The gallery's records.
+        queries: To answer.
+        hoods: What they find.
+        model: The posterior over labels.
+        target: Of a calibration that learns from them how often labels are asked for, if they are no items
+            of the gallery; None to take the posterior as it is.
+
+    Returns:
+        The answers, and the posterior that they are by.
+    """
     found, hidden = hoods.found(queries)
     own = np.asarray(hoods.ids == objects(queries.ids, (len(queries), 1)), dtype=bool)
     copies = hidden & ~own & (hoods.gaps <= queries.copies)
@@ -185,7 +203,7 @@ def ask(
     sizes = near.votes.sizes.copy()
     for (q, number), times in gone.items():
         sizes[q, near.votes.labels[q] == number] -= times
-    votes = replace(near.votes, sizes=np.maximum(sizes, 1))
+    near = replace(near, votes=replace(near.votes, sizes=np.maximum(sizes, 1)))
     checked = Checked(
         queries.labels,
         are_enrolled(engine, queries, hoods),
@@ -193,11 +211,14 @@ def ask(
         queries.novelty,
         None if queries.items else queries.groups,
     )
+    if target is not None and not queries.items:
+        model = learn_prior(model, near, checked, target)
     counts = engine.label_counts()
     absent = given(queries.labels) & ~np.array([label in counts for label in queries.labels])
     met = int((hidden & np.isfinite(hoods.gaps)).any(axis=1).sum())
     return Asked(
-        answer_checked(replace(near, votes=votes), checked, model),
+        model,
+        answer_checked(near, checked, model),
         _notes(queries, met=met, absent=int(absent.sum())),
         content=engine.fingerprint(),
         settings=Settings(VOTERS, engine.index),

@@ -142,9 +142,9 @@ class KeptCalibration:
         """
         engine = self._engine
         labels = fit_labels(engine)
-        asked = ask(engine, queries, hoods, labels.model)
+        asked = ask(engine, queries, hoods, labels.model, target)
         decider = Decider(**asdict(target)).learned(
-            asked.answers, labels.model, contributions=contributions, notes=asked.notes
+            asked.answers, asked.model, contributions=contributions, notes=asked.notes
         )
         record = CalibrationRecord.of(decider, asked, model=model, items=labels.items)
         watch = Watch.start(queries.novelty, decider.held_out_probability(asked.answers))
@@ -274,8 +274,13 @@ class KeptCalibration:
 
 
 def _posterior(engine: Engine, labels: LabelFit) -> LabelFit:
+    """Return the posterior to renew by: fitted again to a gallery twice as large, or half."""
     ratio = len(engine) / max(labels.items, 1)
-    return labels if 1 / DOUBLED <= ratio <= DOUBLED else fit_labels(engine)
+    if 1 / DOUBLED <= ratio <= DOUBLED:
+        return labels
+    fitted = fit_labels(engine)
+    # How often labels are asked for was learnt from the queries, which stay.
+    return replace(fitted, model=replace(fitted.model, prior=labels.model.prior))
 
 
 def _asked_again(
