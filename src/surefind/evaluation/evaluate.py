@@ -140,7 +140,7 @@ class VoteRecord:
     """How the votes over labels were fitted, and what weighting them by κ changed.
 
     Attributes:
-        examples: How many held-out examples T and c were fitted to.
+        examples: How many held-out examples T, c and γ were fitted to.
         items: How many examples these were looked up in.
         temperature: T by weighting, "plain" and, if there is a κ, "weighted".
         sharpness: c, the same.

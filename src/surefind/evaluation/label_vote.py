@@ -60,7 +60,7 @@ from surefind.retrieval.search import nearest
 VOTERS = 100
 """Neighbours that vote."""
 SAMPLE = 10_000
-"""Examples that T and c are fitted to, at most."""
+"""Examples that votes are fitted to, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,7 +277,7 @@ class Asked:
 
 
 def fit_votes(held_out: Asked) -> dict[str, LabelModel]:
-    """Fit T and c to data that are not scored afterwards.
+    """Fit T, c and γ to data that are not scored afterwards.
 
     Args:
         held_out: The data.

@@ -96,7 +96,7 @@ class VoteFit(Schema):
     """How the votes over labels were fitted, and what weighting them by κ changed.
 
     Attributes:
-        fitted_on: The part that T and c were fitted to.
+        fitted_on: The part that T, c and γ were fitted to.
         examples: How many of it.
         items: How many examples these were looked up in; None in results that do not say.
         temperature: T by weighting, "plain" and "weighted".

@@ -404,13 +404,17 @@ def votes_note(results: ResultSet) -> str:
             sentences.append(f"{method_title(method)}: {'; '.join(parts)}.")
     if not sentences:
         return ""
-    data = sorted({r.votes.fitted_on for r in results.results if r.votes is not None})
+    every = [r.votes for r in results.results if r.votes is not None]
+    data = sorted({fit.fitted_on for fit in every})
+    # Looked up among others, if there are more items than examples.
+    wider = {fit.items for fit in every if fit.items is not None and fit.items > fit.examples}
+    among = f", looked up in {max(wider):,} examples" if wider else ""
     said = "; ".join(
         f"{verdict} for {', '.join(verdicts[verdict])}" for verdict in GAINS if verdict in verdicts
     )
     summary = f"Weighting votes by κ, judged by the {DECIDED}: {said}. " if said else ""
     return (
-        f"T and c of the votes were fitted on the {' or '.join(data)} data. {summary}"
+        f"The votes were fitted on the {' or '.join(data)} data{among}. {summary}"
         f"The κ-weighted vote less the plain one: {' '.join(sentences)}"
     )
 
