@@ -285,8 +285,8 @@ def label_shares(scores, cosines, item_labels, voters, temperature, sharpness, p
 
 
 def vote_fit_loss(shares, truth, most=7.0):
-    """What T and c of a vote are chosen by: log loss of n answers, each at most so many nats, and one error
-    that was not seen, of each by its strongest rival in equal parts, as n + 1 answers count it.
+    """What T, c and γ of a vote are chosen by: log loss of n answers, each at most so many nats, and one
+    error that was not seen, of each by its strongest rival in equal parts, as n + 1 answers count it.
 
     ``shares`` has {label: share} of each query.
     """

@@ -113,6 +113,21 @@ def test_unseen_items_change_the_answer_by_no_more_than_the_tail(k, seed, model)
         )
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_the_tail_holds_for_small_galleries_and_steep_models(seed):
+    rng = np.random.default_rng(seed)
+    n, k = int(rng.integers(5, 14)), int(rng.integers(1, 5))
+    names, scores = rng.integers(3, size=n), rng.uniform(0, 1, size=(1, n))
+    model = LabelModel(
+        0.1, rng.uniform(0.2, 3), rng.uniform(4, 9), rng.uniform(1, 50), prior=rng.uniform(0, 2)
+    )
+    few = votes(scores, names, k=k)
+    found = label_posterior(few, model)
+    expected, _ = label_posterior_oracle(scores[0].tolist(), names.tolist(), **numbers(model))
+    answer = few.labels[0, found.candidates[0, 0]]
+    assert abs(expected[answer] - found.probability[0, 0]) <= found.tail[0] + 1e-12
+
+
 def test_a_label_of_a_thousand_items_does_not_drown_one_of_three():
     rng = np.random.default_rng(0)
     names = np.repeat([0, 1], [1000, 3])
@@ -234,9 +249,12 @@ def test_the_fit_is_at_least_as_likely_as_any_other_model(wrong):
             assert fit_loss(enrolled, truth, temperature, sharpness) >= best - 2e-3
 
 
+@pytest.mark.parametrize("far", [0.0, 0.5, 1.5])
 @pytest.mark.parametrize("n", [40, 400])
-def test_items_without_a_mistake_promise_no_more_than_one_in_as_many(n):
+def test_items_without_a_mistake_promise_no_more_than_one_in_as_many(n, far):
     enrolled, truth, unknown = left_out(0, n=n, spread=0.02, wrong=0.0)
+    own = enrolled.labels == truth[:, None]
+    enrolled = replace(enrolled, scores=np.where(own, enrolled.scores, enrolled.scores - far))
     model = fit_label_model(enrolled, truth, unknown)
     found = label_posterior(enrolled, model)
     sure = found.probability[:, 0] / (1 - found.none)
@@ -278,6 +296,16 @@ def test_the_prior_alone_is_as_likely_as_any_other(by_items, expected):
     best = fit_loss(*fixed, model.prior)
     for prior in (0.0, model.prior / 2, model.prior + 0.2, model.prior + 0.6):
         assert best <= fit_loss(*fixed, prior) + 1e-4
+
+
+def test_queries_that_found_nothing_do_not_say_how_often_labels_are_asked_for():
+    enrolled, truth = asked(1, by_items=True, n=200)
+    expected = fit_prior(enrolled, truth, MODEL)
+    given = enrolled.scores, enrolled.labels, enrolled.sizes
+    empty = Votes(*(np.concatenate([x, x[:5]]) for x in given))
+    empty.scores[200:] = -np.inf
+    assert fit_prior(empty, np.concatenate([truth, truth[:5]]), MODEL) == expected
+    assert fit_prior(empty.some(np.arange(200, 205)), truth[:5], MODEL).prior == 0
 
 
 def test_few_queries_or_labels_of_one_size_leave_equal_priors():

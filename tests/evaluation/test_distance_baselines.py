@@ -65,7 +65,7 @@ def test_a_vote_doubts_the_nearest_answer_in_the_gallery_and_any_answer_among_tr
     assert tiny.held_out[0] == "train"  # there is no validation part
     exact = sf.Embeddings(point.train, torch.full((len(point.train),), torch.inf))
     model = fit_votes(Asked(exact, tiny.train.labels))["plain"]
-    fitted = 100, model.temperature, model.sharpness
+    fitted = 100, model.temperature, model.sharpness, model.prior
     train, test = tiny.train.labels.tolist(), tiny.test.labels.tolist()
     ood = torch.nn.functional.normalize(point.ood, dim=1)
     for queries, got in ((point.test, scores.id), (ood, scores.ood)):

@@ -6,7 +6,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from surefind.decisions.decider import Decider
+from surefind.decisions.decider import Decider, Target
+from surefind.decisions.groups import draw_parts
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError, StaleError
 from surefind.gallery import renewal
@@ -73,36 +74,67 @@ def test_labels_that_are_not_enrolled_are_unknown_and_change_sides(people):
     assert gallery._kept.record.decider.renewals == 2
 
 
-def uneven(people, rng, count):
+def uneven(rng, count):
     """People as they come: the first rarely, the last thirty times as often."""
     return rng.choice(30, size=count, p=np.arange(1, 31) / 465)
 
 
-def test_how_often_labels_are_asked_for_is_learnt_from_queries_and_kept():
+def test_how_often_labels_are_asked_for_is_learnt_from_queries_and_kept(tmp_path):
     people, rng = People(spread=0.6), np.random.default_rng(3)
     gallery, who = Gallery(), np.repeat(np.arange(30), np.arange(1, 31))
     gallery.add(people.faces(who), labels=names(who), ids=[f"{w}-{n}" for n, w in enumerate(who)])
     assert gallery.label_model.prior == 0  # items cannot say
-    asked = uneven(people, rng, 1500)
+    asked = uneven(rng, 1500)
     gallery.calibrate(people.faces(asked), names(asked), max_wrong=0.3, contributions=False)
     learnt = gallery._kept.record.decider.label_model.prior
     assert 0.4 < learnt < 2
-    fresh = uneven(people, rng, 1000)
+    fresh = uneven(rng, 1000)
     faces = people.faces(fresh)
     found = gallery.search(faces, k=1)
     right = np.mean(found.label == names(fresh))
     assert right > np.mean(found.labels[:, 0] == names(fresh))
     assert right > np.mean(copied(gallery).search(faces, k=1).label == names(fresh))
-    # So many more that the rest is fitted again.
+    # The same without decisions, and after it was opened again.
+    assert (gallery.search(faces, k=1, decide=False).label == found.label).all()
+    gallery.save(tmp_path / "own")
+    gallery.snapshot(tmp_path / "kept")
+    with Gallery.open(tmp_path / "kept") as again:
+        assert again.label_model == gallery.label_model
+        assert again._kept.record.decider.label_model == again.label_model
+        few = np.arange(30).repeat(2)
+        again.add(people.faces(few), labels=names(few))  # a tenth more
+        assert again.label_model.enrolled > gallery.label_model.enrolled
+        assert again.label_model.prior == learnt
+    # So many more that the rest is fitted again, and this with it.
     more = np.repeat(np.arange(30), 2 * np.arange(1, 31))
     gallery.add(people.faces(more), labels=names(more))
     gallery.search(faces[:1])
     renewed = gallery._kept.record.decider
     assert renewed.renewals == 1
-    assert renewed.label_model.prior == learnt
     assert renewed.label_model.enrolled > len(who)
+    assert renewed.label_model.prior == pytest.approx(learnt, abs=0.5)
+    assert renewed.label_model.prior != learnt
     gallery.calibrate(unknown_share=0.5)
     assert gallery._kept.record.decider.label_model.prior == 0
+    gallery.close()
+
+
+def test_queries_that_test_thresholds_teach_nothing():
+    people, rng = People(spread=0.6), np.random.default_rng(3)
+    gallery, who = Gallery(), np.repeat(np.arange(30), np.arange(1, 31))
+    gallery.add(people.faces(who), labels=names(who))
+    asked = uneven(rng, 900)
+    faces, called = people.faces(asked), np.array(names(asked), dtype=object)
+    gallery.calibrate(faces, called.tolist(), contributions=False)
+    learnt = gallery.label_model.prior
+    (fitting, testing), _ = draw_parts(np.ones(900, dtype=bool), Target().rng)
+    assert len(fitting) + len(testing) == 900
+    called[testing] = called[rng.permutation(testing)]
+    gallery.calibrate(faces, called.tolist(), contributions=False)
+    assert gallery.label_model.prior == learnt
+    called[fitting] = "p0"
+    gallery.calibrate(faces, called.tolist(), contributions=False)
+    assert gallery.label_model.prior != learnt
 
 
 def copied(gallery):

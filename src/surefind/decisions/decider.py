@@ -561,10 +561,10 @@ def learn_prior(
 def _fitting(
     found: Neighbours, checked: Checked, rows: Int[np.ndarray, " s"]
 ) -> tuple[Votes, Int[np.ndarray, " s"]]:
-    """Return neighbours and labels of some of the queries, -1 for a label that no neighbour has."""
+    """Return neighbours and labels of some of the queries, -1 for one that is not enrolled or not found."""
     number = {name: code for code, name in enumerate(found.names)}
-    truth = [number.get(checked.truth[row], -1) for row in rows]
-    return found.votes.some(rows), np.array(truth, dtype=np.int64)
+    truth = np.array([number.get(checked.truth[row], -1) for row in rows], dtype=np.int64)
+    return found.votes.some(rows), np.where(checked.enrolled[rows], truth, -1)
 
 
 def _fit_labels(found: Neighbours, checked: Checked, rows: Int[np.ndarray, " s"]) -> LabelModel:

@@ -34,20 +34,20 @@ alone; right are 0.705 and 0.678. T stays free to choose the best voters; c and 
 
 **Fit.** Maximum likelihood on the gallery's own items (`fit_label_model`): an item that is left out should
 find its label, one whose label is left out should find none. T, c and γ together, by the first; a and b by
-both, each half of the weight. All have Platt's (1999) targets, which count one more error than was seen: of
-n items whose label was found, the next is wrong with probability 1 / (n + 2). So sides that do not overlap
-have a finite answer, and n easy items cannot make their votes surer than n items can. With r the strongest
-rival of the true label, T, c and γ have the least
+both, each half of the weight. They have Platt's (1999) targets, which count one more error than was seen:
+of n items whose label was found, the next is wrong with probability 1 / (n + 2). So sides that do not
+overlap have a finite answer, and n easy items cannot make votes surer than n items can. With r the
+strongest rival of the true label, T, c and γ have the least
 
     (1/n) Σ_q min(-log P(true | q, not none), 7) + 1/(n (n + 1)) Σ_q -log P(r | q, not none)
 
 The errors that were seen cost 7 nats at most, since some are wrong labels; without the second term that
 made one mistake among hundreds as good as none. With ten of CUB200's training classes (ResNet-50, eight
 draws) c is up to 6.2 without it and 3.3 with it, and on 40 other classes log loss is 0.520 and 0.496 nats.
-γ has a standard normal prior besides, since labels of about one size say nothing of it. Of T that are
-equally good the one nearest to `USUAL` is taken. Policies: with fewer than `LEAST` items that have a
-companion of their label, T and c are `USUAL` and γ is 0; where one side is missing, a and b put the other
-side's median at 0.05 or 0.95 and its 5 % tail at ½.
+γ, from 0 to `MOST_PRIOR`, has a standard normal prior besides, since labels of about one size say nothing
+of it. Of T that are equally good the one nearest to `USUAL` is taken. Policies: with fewer than `LEAST`
+items that have a companion of their label, T and c are `USUAL` and γ is 0; where one side is missing, a and
+b put the other side's median at 0.05 or 0.95 and its 5 % tail at ½.
 
 **Tail.** Items beyond the K-th have scores of at most m_K. With r_l = n_l - (those seen of l), s_l could
 rise to at most log (S_l + r_l e^{m_K/T} / n_l), and the unseen items could all be of new labels, of which
@@ -87,17 +87,18 @@ USUAL = 0.05, 2.5
 """T for cosines and c, where a gallery cannot say: what CUB200's features have."""
 
 LEAST = 20
-"""Items with a companion below which T and c are not fitted."""
+"""Items with a companion below which T, c and γ are not fitted."""
 
 TEMPERATURES = np.geomspace(2**-10, 1.0, 11)
 SHARPNESS = 0.05, 50.0
-PRIORS = 0.0, 2.0
 SLOPES = 0.01, 50.0
+MOST_PRIOR = 2.0
+"""Largest γ."""
 NO_BETTER, PRIOR = 1e-3, 1e-4
 """Nats an item by which T must be better than one nearer to the usual, and that log c costs, squared."""
 
 MOST_SURPRISE = 7.0
-"""Nats that one item may cost where T and c are chosen: a wrong label must not outvote all others."""
+"""Nats that one item may cost where T, c and γ are chosen: a wrong label must not outvote all others."""
 
 CAP = 50.0
 """Largest log-odds, for a query without a rival."""
@@ -164,6 +165,11 @@ class Votes:
     def there(self) -> Bool[np.ndarray, "q k"]:
         """Which neighbours there are."""
         return np.asarray(np.isfinite(self.scores))
+
+    @cached_property
+    def log_sizes(self) -> Float[np.ndarray, "q k"]:
+        """The logarithm of n_l of each one's label."""
+        return np.asarray(np.log(self.sizes))
 
     @cached_property
     def complete(self) -> bool:
@@ -256,7 +262,8 @@ def position_posterior(
     with np.errstate(divide="ignore"):
         mass = (agree * weight[:, None]).sum(-1) / votes.sizes
         density = np.where(np.isfinite(votes.scores), np.log(mass) + top, -np.inf)
-    chosen, weights = np.full_like(density, -np.inf), log_weights(votes, density, model)
+    chosen = np.full_like(density, -np.inf)
+    weights = log_weights(votes, density, model.sharpness, model.prior)
     left, rows = np.isfinite(votes.scores), np.arange(len(density))
     while left.any():
         best = np.where(left, weights, -np.inf).argmax(1)
@@ -338,18 +345,29 @@ def place_losses(
 def label_densities(votes: Votes, temperature: float) -> Float[np.ndarray, "q k"]:
     """Return s_l in the column of each label's best neighbour, -inf in every other column."""
     segment, first = votes.segments
-    weight, top = _weights(votes.scores, temperature)
-    mass = np.bincount(segment.ravel(), weights=weight.ravel())[segment]
+    scaled = votes.scores / temperature
+    # Seen from its own best neighbour no label vanishes, however far it is from another one.
+    best = scaled.ravel()[segment]
+    away = (
+        scaled - best if votes.complete else np.where(votes.there, scaled - _or_zero(best), -np.inf)
+    )
+    mass = np.bincount(segment.ravel(), weights=np.exp(away).ravel())[segment]
     with np.errstate(divide="ignore"):
-        return np.where(first, np.log(mass / votes.sizes) + top, -np.inf)
+        return np.where(first, np.log(mass / votes.sizes) + best, -np.inf)
 
 
 def log_weights(
-    votes: Votes, density: Float[np.ndarray, "q k"], model: LabelModel
+    votes: Votes, density: Float[np.ndarray, "q k"], sharpness: float, prior: float
 ) -> Float[np.ndarray, "q k"]:
     """Return c s_l + γ log n_l where there is a density, -inf in every other column."""
-    weights = model.sharpness * density
-    return weights + model.prior * np.log(votes.sizes) if model.prior else weights
+    weights = sharpness * density
+    return weights + prior * votes.log_sizes if prior else weights
+
+
+def _log_total(weights: Float[np.ndarray, "q k"]) -> Float[np.ndarray, " q"]:
+    """Return the logarithm of the sum over labels."""
+    top = weights.max(axis=1)
+    return np.asarray(top + np.log(np.exp(weights - top[:, None]).sum(axis=1)))
 
 
 def _spare(votes: Votes) -> Float[np.ndarray, "q k"]:
@@ -380,7 +398,7 @@ def fit_label_model(
             is 0.
 
     Returns:
-        The model of largest likelihood.
+        The model of least loss, as above.
     """
     fitted = len(enrolled) >= LEAST
     found = _Trial(USUAL[0] * scale, USUAL[1])
@@ -454,7 +472,8 @@ def _posterior(
 ) -> LabelPosterior:
     q, k = density.shape
     starts = np.arange(0, q * k, k)[:, None]
-    weights, labelled = log_weights(votes, density, model), votes.labels >= 0
+    weights = log_weights(votes, density, model.sharpness, model.prior)
+    labelled = votes.labels >= 0
     answerable, named = weights, density
     if not labelled.all():
         answerable, named = (np.where(labelled, x, -np.inf) for x in (weights, density))
@@ -554,17 +573,19 @@ def _tail(
 ) -> Float[np.ndarray, " q"]:
     """Return how far unseen items could move the answer; ``best`` is the highest density of a label."""
     own, beyond = answer.own, _beyond(votes, model)
-    rivals = _rivals(log_weights(votes, density, model), answer)
+    worth = model.sharpness, model.prior
+    rivals = _rivals(log_weights(votes, density, *worth), answer)
     # Of one new label, or of several.
     together = float(votes.unseen) ** max(1.0, model.prior)
     with np.errstate(divide="ignore"):
         raised = np.logaddexp(density, np.log(spare() / votes.sizes) + beyond[:, None])
     raised = np.where(np.isfinite(density), raised, -np.inf)
-    weights = log_weights(votes, raised, model)
-    # Highest: all unseen items are the answer's; lowest: all are its rivals', or new labels.
+    weights = log_weights(votes, raised, *worth)
+    # Highest: all unseen items are the answer's, and some label is as near as can be; lowest: all are its
+    # rivals', or new labels.
     others = np.where(np.isfinite(rivals), weights, -np.inf)
     worst = _odds(others, own) + together * _safe_exp(model.sharpness * beyond - own)
-    better = np.maximum(best, raised.take(answer.place))
+    better = np.maximum(np.where(votes.labels >= 0, raised, -np.inf).max(axis=1), beyond)
     enrolled, surer = (sigmoid(model.none_slope * (s - model.none_level)) for s in (best, better))
     now = enrolled / (1 + _odds(rivals, own))
     highest = np.where(answer.found, weights.take(answer.place), 0.0)
@@ -598,7 +619,7 @@ def _fit_weights(
     at = minimize_scalar(penalised, bounds=bounds, method="bounded", options={"xatol": 0.03}).x
     prior = 0.0
     if as_asked and _sizes_differ(votes):
-        start, limits = np.array([at, prior]), [tuple(bounds), PRIORS]
+        start, limits = np.array([at, prior]), [tuple(bounds), (0.0, MOST_PRIOR)]
         found = minimize(lambda x: penalised(*x), start, bounds=limits, method="L-BFGS-B")
         at, prior = found.x
     sharpness, prior = float(np.exp(at)), float(prior)
@@ -618,6 +639,8 @@ def fit_prior(votes: Votes, truth: Int[np.ndarray, " n"], model: LabelModel) -> 
     """
     from scipy.optimize import minimize_scalar
 
+    rows = np.flatnonzero(votes.there.any(axis=1))
+    votes, truth = votes.some(rows), truth[rows]
     if len(votes) < LEAST or not _sizes_differ(votes):
         return replace(model, prior=0.0)
     loss = _loss_at(votes, truth, model.temperature)
@@ -625,14 +648,17 @@ def fit_prior(votes: Votes, truth: Int[np.ndarray, " n"], model: LabelModel) -> 
     def penalised(prior: float) -> float:
         return loss(model.sharpness, prior) + _doubt(prior, votes)
 
-    found = minimize_scalar(penalised, bounds=PRIORS, method="bounded", options={"xatol": 0.01})
+    found = minimize_scalar(
+        penalised, bounds=(0.0, MOST_PRIOR), method="bounded", options={"xatol": 0.01}
+    )
     # The search never tries the end itself.
     prior = float(found.x) if found.fun < penalised(0.0) else 0.0
     return replace(model, prior=prior)
 
 
 def _sizes_differ(votes: Votes) -> bool:
-    return bool(np.ptp(votes.sizes[votes.there]) > 0)
+    sizes = votes.sizes[votes.there]
+    return bool(len(sizes) and np.ptp(sizes) > 0)
 
 
 def _doubt(prior: float, votes: Votes) -> float:
@@ -644,15 +670,13 @@ def _loss_at(
     votes: Votes, truth: Int[np.ndarray, " n"], temperature: float
 ) -> Callable[[float, float], float]:
     """Return the loss at a temperature, one error that was not seen among it, as a function of c and γ."""
-    density, size = label_densities(votes, temperature), np.log(votes.sizes)
-    gaps = density - density.max(axis=1, keepdims=True)
+    density = label_densities(votes, temperature)
     own, n = votes.labels == truth[:, None], len(votes)
 
     def loss(sharpness: float, prior: float) -> float:
-        weights = sharpness * gaps + prior * size if prior else sharpness * gaps
+        weights = log_weights(votes, density, sharpness, prior)
         right, wrong = (np.where(some, weights, -np.inf).max(axis=1) for some in (own, ~own))
-        top = np.maximum(right, wrong)
-        total = top + np.log(np.exp(weights - top[:, None]).sum(axis=1))
+        total = _log_total(weights)
         rivalled = np.isfinite(wrong)  # a rival that no neighbour speaks for was not weighed
         unseen = (total - wrong)[rivalled].sum() / n / (n + 1)
         return float(np.minimum(total - right, MOST_SURPRISE).mean() + unseen)
@@ -664,11 +688,10 @@ def label_losses(
     votes: Votes, truth: Int[np.ndarray, " n"], model: LabelModel
 ) -> Float[np.ndarray, " n"]:
     """Return -log P(true label | q, not none), at most `MOST_SURPRISE` each."""
-    weights = log_weights(votes, label_densities(votes, model.temperature), model)
+    density = label_densities(votes, model.temperature)
+    weights = log_weights(votes, density, model.sharpness, model.prior)
     own = np.where(votes.labels == truth[:, None], weights, -np.inf).max(axis=1)
-    top = weights.max(axis=1)
-    total = top + np.log(np.exp(weights - top[:, None]).sum(axis=1))
-    return np.asarray(np.minimum(total - own, MOST_SURPRISE))
+    return np.asarray(np.minimum(_log_total(weights) - own, MOST_SURPRISE))
 
 
 def _fit_temperature(fit: Callable[[float], _Trial], scale: float) -> _Trial:

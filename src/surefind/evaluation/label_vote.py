@@ -30,6 +30,9 @@ a hundred. With features of CUB200's training classes (ResNet-50, as they are; t
 tested on, eight divisions) log loss falls from 0.496 to 0.486 nats where 40 others stand beside the ten,
 and the voted label is right in 0.841 instead of 0.840.
 
+γ is fitted for a closed set, whose queries come as its items do: so do the examples that are left out. A
+test set that is looked up in a gallery is taken to be asked about like that too.
+
 Axes: ``q`` queries, ``g`` gallery, ``k`` neighbours.
 """
 
@@ -339,7 +342,8 @@ def vote_shares(found: Neighbourhood, model: LabelModel) -> Shares:
         share = place_shares(votes.scores, places.positions, places.radius, model.temperature)
         best = share.argmax(axis=1)
         return Shares(places.right[rows, best], share[rows, best], share[:, 0])
-    weights = log_weights(votes, label_densities(votes, model.temperature), model)
+    density = label_densities(votes, model.temperature)
+    weights = log_weights(votes, density, model.sharpness, model.prior)
     best = weights.argmax(axis=1)
     share = np.exp(weights - weights[rows, best][:, None])
     share /= share.sum(axis=1, keepdims=True)

@@ -7,8 +7,9 @@ a folder.
 
 A search returns neighbours and a posterior over labels (`surefind.decisions.label_posterior`), which is
 fitted to the gallery's own items when it is first needed, and again when the gallery has grown or shrunk by
-a tenth. After `Gallery.calibrate` a search also returns, per query, the probability that the answered label
-is right and a decision. A calibration holds for one content, one model and one way of searching
+a tenth; how often labels are asked for it learns from the queries of a calibration. After
+`Gallery.calibrate` a search also returns, per query, the probability that the answered label is right and a
+decision. A calibration holds for one content, one model and one way of searching
 (`surefind.gallery.calibration_record`); when items come and go it is renewed (`surefind.gallery.renewal`),
 or decisions are marked as stale or refused, as the user chose. Whether queries still look like the
 calibration's is watched (`Gallery.watch`).
@@ -793,7 +794,10 @@ class Gallery:
 
     @property
     def label_model(self) -> LabelModel:
-        """How neighbours' votes become probabilities of labels, fitted to the items that are there now."""
+        """How neighbours' votes become probabilities of labels, fitted to the items that are there now.
+
+        How often labels are asked for, its ``prior``, was learnt from the queries of the last calibration.
+        """
         return self.fit_labels()
 
     def fit_labels(self) -> LabelModel:
@@ -811,7 +815,8 @@ class Gallery:
     def _label_fit(self) -> LabelFit:
         """Return the posterior over labels, fitted if need be."""
         if self._labels is None or not self._labels.fits(len(self._engine)):
-            self._labels = fit_labels(self._engine)
+            prior = 0.0 if self._labels is None else self._labels.model.prior
+            self._labels = fit_labels(self._engine, prior=prior)
             if not self._engine.read_only:
                 fitted = {LABELS: self._labels.to_json()}
                 with suppress(

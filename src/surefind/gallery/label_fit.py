@@ -17,7 +17,7 @@ Axes: ``n`` items, ``s`` sampled ones, ``k`` neighbours, ``z`` embedding.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -78,18 +78,20 @@ class LabelFit:
         return cls(LabelModel(**value["model"]), value["items"])
 
 
-def fit_labels(engine: Engine, *, seed: int = 0) -> LabelFit:
+def fit_labels(engine: Engine, *, seed: int = 0, prior: float = 0.0) -> LabelFit:
     """Fit the posterior over labels to a gallery's own items.
 
     Args:
         engine: The gallery's records.
         seed: Draws the sample.
+        prior: γ, which items cannot say, where queries have said it.
 
     Returns:
         The fit, for as many items as there are.
     """
     left = leave_out(engine, np.random.default_rng(seed)) if len(engine) else None
-    return LabelFit(LabelModel() if left is None else fit_left_out(left), len(engine))
+    model = LabelModel() if left is None else fit_left_out(left)
+    return LabelFit(replace(model, prior=prior), len(engine))
 
 
 def fit_left_out(left: "LeftOut") -> LabelModel:

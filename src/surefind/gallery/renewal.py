@@ -16,7 +16,8 @@ docs/benchmarks.md).
 
 **Cost.** `surefind.gallery.neighbourhoods` keeps what the queries find up to date, so a renewal costs one
 comparison of the queries with what changed, and the fit. The posterior over labels stays as it was until
-the gallery has doubled or halved. What each signal adds is measured when the user calibrates, not here.
+the gallery has doubled or halved; it is then fitted to the items again, and learns from the queries again
+how often labels are asked for. What each signal adds is measured when the user calibrates, not here.
 
 **Without stopping searches.** `renew` holds the gallery's lock while it takes in what changed, not while it
 fits; the new calibration is put in place only if the gallery is still what it was made for. A search uses
@@ -53,7 +54,7 @@ from surefind.gallery.engine import Engine, Id
 from surefind.gallery.kept_watch import METADATA as WATCH
 from surefind.gallery.kept_watch import KeptWatch
 from surefind.gallery.label_fit import METADATA as LABELS
-from surefind.gallery.label_fit import LabelFit, fit_labels
+from surefind.gallery.label_fit import fit_labels
 from surefind.gallery.neighbourhoods import Neighbourhoods
 
 POLICIES = ("renew", "mark", "refuse")
@@ -150,7 +151,7 @@ class KeptCalibration:
         watch = Watch.start(queries.novelty, decider.held_out_probability(asked.answers))
         kept = {
             METADATA: record.to_json(),
-            LABELS: labels.to_json(),
+            LABELS: record.labels.to_json(),
             QUERIES: queries.to_json(),
             WATCH: watch.to_json(),
         }
@@ -197,7 +198,8 @@ class KeptCalibration:
                     break
                 content, hoods = self._engine.fingerprint(), self._followed(queries)
                 if hoods is not None and attempt == ATTEMPTS - 1:
-                    self._install(*_asked_again(self._engine, record, queries, hoods))
+                    asked, items = _asked_again(self._engine, record, queries, hoods)
+                    self._install(_again(record, asked, items), asked)
                     break
             if hoods is None:
                 hoods = self._searched(queries, content)
@@ -206,9 +208,8 @@ class KeptCalibration:
                     continue
                 if content != self._engine.fingerprint():
                     continue
-                labels = _posterior(self._engine, record.labels)
-                asked = ask(self._engine, queries, hoods, labels.model)
-            renewed = _again(record, asked, labels)
+                asked, items = _asked_again(self._engine, record, queries, hoods)
+            renewed = _again(record, asked, items)
             with self._lock:
                 if self.record is record and not renewed.renewable(self._engine):
                     self._install(renewed, asked)
@@ -225,13 +226,16 @@ class KeptCalibration:
                 return
             if make is None:
                 hoods = Neighbourhoods.search(self._engine, queries)
-                self._install(*_asked_again(self._engine, record, queries, hoods))
+                asked, items = _asked_again(self._engine, record, queries, hoods)
+                self._install(_again(record, asked, items), asked)
                 return
         engine = make()
-        renewed = _asked_again(engine, record, queries, Neighbourhoods.search(engine, queries))
+        hoods = Neighbourhoods.search(engine, queries)
+        asked, items = _asked_again(engine, record, queries, hoods)
+        renewed = _again(record, asked, items)
         with self._lock:
             if self.record is record:
-                self._install(*renewed)
+                self._install(renewed, asked)
 
     def _install(self, record: CalibrationRecord, asked: Asked) -> None:
         engine, answers = self._engine, asked.answers
@@ -273,27 +277,23 @@ class KeptCalibration:
         return hoods
 
 
-def _posterior(engine: Engine, labels: LabelFit) -> LabelFit:
-    """Return the posterior to renew by: fitted again to a gallery twice as large, or half."""
-    ratio = len(engine) / max(labels.items, 1)
-    if 1 / DOUBLED <= ratio <= DOUBLED:
-        return labels
-    fitted = fit_labels(engine)
-    # How often labels are asked for was learnt from the queries, which stay.
-    return replace(fitted, model=replace(fitted.model, prior=labels.model.prior))
-
-
 def _asked_again(
     engine: Engine, record: CalibrationRecord, queries: CalibrationQueries, hoods: Neighbourhoods
-) -> tuple[CalibrationRecord, Asked]:
-    labels = _posterior(engine, record.labels)
-    asked = ask(engine, queries, hoods, labels.model)
-    return _again(record, asked, labels), asked
+) -> tuple[Asked, int]:
+    """Answer calibration queries again, by another posterior over labels if the gallery is twice as large.
+
+    Returns:
+        The answers, and to how many items the posterior was fitted.
+    """
+    labels, target = record.labels, None
+    if not 1 / DOUBLED <= len(engine) / max(labels.items, 1) <= DOUBLED:
+        labels, target = fit_labels(engine), record.decider.target
+    return ask(engine, queries, hoods, labels.model, target), labels.items
 
 
-def _again(record: CalibrationRecord, asked: Asked, labels: LabelFit) -> CalibrationRecord:
-    decider = record.decider.renewed(asked.answers, labels.model, notes=asked.notes)
-    return CalibrationRecord.of(decider, asked, model=record.model, items=labels.items)
+def _again(record: CalibrationRecord, asked: Asked, items: int) -> CalibrationRecord:
+    decider = record.decider.renewed(asked.answers, asked.model, notes=asked.notes)
+    return CalibrationRecord.of(decider, asked, model=record.model, items=items)
 
 
 def queries_of_items(

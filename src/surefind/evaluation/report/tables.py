@@ -404,11 +404,13 @@ def votes_note(results: ResultSet) -> str:
             sentences.append(f"{method_title(method)}: {'; '.join(parts)}.")
     if not sentences:
         return ""
-    every = [r.votes for r in results.results if r.votes is not None]
-    data = sorted({fit.fitted_on for fit in every})
-    # Looked up among others, if there are more items than examples.
-    wider = {fit.items for fit in every if fit.items is not None and fit.items > fit.examples}
-    among = f", looked up in {max(wider):,} examples" if wider else ""
+    every = [(r.votes, r.examples["train"]) for r in results.results if r.votes is not None]
+    data = sorted({fit.fitted_on for fit, _ in every})
+    # More than were trained on: what was left out, and the training data beside it.
+    wider = {fit.items for fit, train in every if fit.items is not None and fit.items > train}
+    among = (
+        f", looked up in {' or '.join(f'{n:,}' for n in sorted(wider))} examples" if wider else ""
+    )
     said = "; ".join(
         f"{verdict} for {', '.join(verdicts[verdict])}" for verdict in GAINS if verdict in verdicts
     )
