@@ -51,9 +51,8 @@ data that is left out of training, and to nothing else. It is searched in itself
 ResNet-50, where it has other classes than the training data, in both together. These two were measured
 again when the fit was changed, after a poor result of CUB200 (seed 3) had been seen: the change was settled
 on their training classes. Votes of the other sets are by the fit before it, which counted no error that was
-not seen and had no prior; with thousands of examples of ten classes of one size, both make no difference
-that shows. Cells without votes (–) are of trainings
-that were not kept. Cells with votes, and the distance baselines of their seed, come from trainings that
+not seen and had no prior; they were not measured again. Cells without votes (–) are of trainings that were
+not kept. Cells with votes, and the distance baselines of their seed, come from trainings that
 were made anew with the same settings and seed. They did not end with the same weights (the number of
 threads may differ), and the code that selects scale and prior precision was rewritten in between, so
 means over seeds of LAM mix posteriors selected before and after. The ablation is of the earlier trainings.
