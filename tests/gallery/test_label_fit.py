@@ -152,7 +152,7 @@ def test_it_is_fitted_again_when_the_gallery_has_grown_by_a_tenth(monkeypatch):
     fit = label_fit.fit_labels
     monkeypatch.setattr(
         "surefind.gallery.gallery.fit_labels",
-        lambda engine: fits.append(len(engine)) or fit(engine),
+        lambda engine, **how: fits.append(len(engine)) or fit(engine, **how),
     )
     x, who, draw, _ = world(n=100)
     gallery = Gallery()
