@@ -63,9 +63,10 @@ def test_reviewing_by_keyboard_is_kept(waiting):
 
 def test_any_label_of_the_gallery_can_be_chosen_whatever_its_type(tmp_path, open_page):
     """The demo's digits are texts: "3" is a label there, and the number 3 is not."""
-    vectors = np.eye(4)[[0] * 20 + [1] * 20 + [2]]
+    # So many that others are too improbable to be listed.
+    vectors = np.eye(4)[[0] * 200 + [1] * 200 + [2]]
     gallery = Gallery(normalize=True, path=tmp_path / "texts")
-    gallery.add(vectors, labels=["1"] * 20 + ["2"] * 20 + ["3"])
+    gallery.add(vectors, labels=["1"] * 200 + ["2"] * 200 + ["3"])
     gallery.close()
     with live(tmp_path / "texts", None, review_share=1) as address:
         page = open_page(address)
