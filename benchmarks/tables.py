@@ -143,6 +143,12 @@ PHOTOGRAPHS = [
 ]
 
 
+EARLIER_FIT = (
+    "All of it was measured before the fit of the posterior over labels counted an error that was not "
+    "seen, and has not been measured again."
+)
+
+
 def main() -> None:
     PAGE.write_text(page())
     cases = json.loads((RESULTS / "core.json").read_text())["cases"]
@@ -516,8 +522,7 @@ def decisions_lines() -> list[str]:
         "known, the nearest item's label and the voted one. "
         "Half of the queries for people and birds, a fifth of those for intents, have no "
         "match in the gallery. The strength of the penalty was chosen while looking at the first LFW row, "
-        "so that row confirms nothing. All of it was measured before the fit of the posterior over labels "
-        "counted an error that was not seen; it has not been measured again.",
+        f"so that row confirms nothing. {EARLIER_FIT}",
         "",
         f"| | right | {' | '.join(('κ', *SIGNALS[1:]))} |",
         "| --- |" + " --: |" * (len(SIGNALS) + 1),
@@ -575,7 +580,7 @@ def audit_lines() -> list[str]:
     lines = [
         "## Audit",
         "",
-        "Made by `python benchmarks/audit.py --data FOLDER`, which says how. Of the labels "
+        f"Made by `python benchmarks/audit.py --data FOLDER`, which says how. {EARLIER_FIT} Of the labels "
         f"{found['share']:.0%} are replaced by another at random; who finds them? Average precision of the "
         "order; then the items that are named as wrong, with precision and recall. cleanlab gets "
         "out-of-sample probabilities of several models on the same vectors: of its orders the best is "
@@ -628,7 +633,8 @@ def living_lines() -> list[str]:
     lines = [
         "## Day two",
         "",
-        "Made by `python benchmarks/living.py --data FOLDER`, which says what is measured. A gallery "
+        "Made by `python benchmarks/living.py --data FOLDER`, which says what is measured. "
+        f"{EARLIER_FIT} A gallery "
         "that is calibrated with held-out queries and with its own items, told the share of unknown "
         "queries, and asked other queries: the share that is a match, and how many of those are "
         "wrong. The last column is the coverage of self-calibration less what the held-out "
