@@ -17,10 +17,10 @@ from surefind.estimators.whitening import (
     class_moments,
     leave_classes_out,
     listed_moments,
-    whitening,
 )
 from surefind.models import vectors as blocks
 from surefind.models.vectors import Vectors, vector_encoder
+from surefind.pairs.whitening import whitening
 
 
 def generator(seed=0):
@@ -319,15 +319,27 @@ def test_listed_pairs_have_no_classes_to_leave_out():
     assert choose(X, pairs, "auto").name == "identity"
 
 
-def test_positions_are_refused_or_left_as_they_are():
+def test_positions_have_no_classes_to_leave_out():
     X, _ = uneven()
-    places = sf.Positions(torch.rand(15, 2, dtype=torch.float64, generator=generator()))
-    with pytest.raises(sf.InputError) as refused:
-        choose(X, places)
+    at = torch.arange(15, dtype=torch.float64)[:, None] * 20  # neighbours are 20 m apart
+    places = sf.Positions(torch.cat([at, torch.zeros_like(at)], dim=1))
+    metric = choose(X, places)
+    assert metric.ridge == RIDGE
+    near = oracles.listed_kind([(i, i + 1, True) for i in range(14)], 15)
+    expected = oracles.centred_whitening(
+        oracles.positive_scatter(X, near), oracles.unit_mean(X), RIDGE
+    )
+    np.testing.assert_allclose(metric.weights, expected, rtol=1e-9, atol=1e-12)
+    assert choose(X, places, "auto").name == "identity"
+
+
+def test_positions_of_which_no_two_are_near_are_nothing_to_learn_from():
+    X, _ = uneven()
+    at = 100 * torch.arange(15, dtype=torch.float64)[:, None].expand(15, 2)
+    with pytest.raises(sf.DegenerateError) as refused:
+        choose(X, sf.Positions(at))
     assert refused.value.field == "metric"
-    metric = choose(X, places, "auto")
-    assert metric.name == "identity"
-    assert "positions" in metric.reason
+    assert choose(X, sf.Positions(at), "auto").name == "identity"
 
 
 def test_the_identity_needs_nothing():

@@ -32,6 +32,15 @@ def test_a_frozen_problem_is_another_one_with_a_protocol_of_its_own(birds, tmp_p
     assert refusal.value.field == "freeze_backbone"
 
 
+def test_the_head_of_places_starts_whitened_within_them(birds, placed):
+    protocol = replace(birds.protocol, margin=0.1)
+    problem = replace(placed, protocol=protocol)
+    frozen = frozen_problem(problem)
+    assert frozen.freezing.head == frozen.protocol.head == "whitened-within"
+    assert frozen.protocol.margin > protocol.margin
+    assert frozen_problem(birds).protocol.margin == birds.protocol.margin
+
+
 @pytest.mark.parametrize("trained_stages", [0, 1])
 def test_all_methods_are_measured_on_features_computed_once(
     birds, tmp_path, trained_stages, monkeypatch

@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import oracles
 import pytest
 import small_learners
 import torch
@@ -17,6 +18,7 @@ from surefind.learning.seeds import seeded
 from surefind.models.backbones import with_linear_head
 from surefind.models.cuts import cut_backbone
 from surefind.models.towers import tower_of
+from surefind.pairs.whitening import RIDGE
 
 FIXED = {"scale": 1e3, "prior_precision": 10.0}
 """Tuning corrupts what a method takes as inputs, which here are features, and there images."""
@@ -286,6 +288,46 @@ def test_whitening_without_shrinkage_is_scikit_learns(monkeypatch, normal):
     ours = (features @ weights.T + bias).numpy()
     oracle = PCA(4, whiten=True).fit_transform(features.numpy()) * np.sqrt(300 / 299)
     np.testing.assert_allclose(np.abs(ours[:, ::-1]), np.abs(oracle), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("known", ["labels", "positions"])
+@pytest.mark.parametrize("outputs", [2, 6, 8])
+def test_heads_start_whitened_within_classes_and_places(known, outputs, normal):
+    places = torch.arange(40) // 4
+    inputs = (normal(10, 6)[places] + normal(40, 6) @ normal(6, 6)).float()
+    apart = 100.0 * places.double()
+    data = (
+        sf.Dataset(inputs, places)
+        if known == "labels"
+        else sf.Dataset(inputs, positions=torch.stack([apart, torch.zeros(40)], dim=1))
+    )
+    encoder = sf.Encoder(nn.Sequential(nn.Identity()), nn.Linear(6, outputs))
+    one = learner(encoder, freezing=sf.Freezing(head="whitened-within"), epochs=0, novelty=None)
+    if outputs > 6:
+        with pytest.raises(sf.InputError) as refusal:
+            one.fit(data)
+        assert refusal.value.field == "head"
+        return
+    head = one.fit(data).fitted.upper.encoder.head
+    h = inputs.double().numpy()
+    ours = h @ head.weight.detach().double().numpy().T + head.bias.detach().numpy()
+    apart = [
+        np.outer(h[i] - h[j], h[i] - h[j]) for i in range(40) for j in range(i) if i // 4 == j // 4
+    ]
+    oracle = (h - h.mean(0)) @ oracles.whitening(np.mean(apart, axis=0), RIDGE)
+    if outputs < 6:
+        oracle = PCA(outputs).fit_transform(oracle)[:, ::-1]
+        ours, oracle = np.abs(ours), np.abs(oracle)
+    np.testing.assert_allclose(ours, oracle, rtol=1e-3, atol=1e-3)
+
+
+def test_a_head_cannot_start_whitened_within_classes_of_equal_examples(normal):
+    data = sf.Dataset(normal(5, 4).float().repeat_interleave(2, dim=0), torch.arange(10) // 2)
+    encoder = sf.Encoder(nn.Sequential(nn.Identity()), nn.Linear(4, 4))
+    one = learner(encoder, freezing=sf.Freezing(head="whitened-within"), epochs=0, novelty=None)
+    with pytest.raises(sf.DegenerateError) as refusal:
+        one.fit(data)
+    assert refusal.value.field == "head"
 
 
 def test_the_head_starts_from_the_features_of_the_last_stage_too(digits):

@@ -1,14 +1,7 @@
-"""Whitening within classes: a metric for vectors in closed form, or the reason to leave them as they are.
+"""Whitening within classes or places: a metric for vectors, or the reason to leave them as they are.
 
-    S = Σ_(i,j) (h_i - h_j)(h_i - h_j)ᵀ    over the m unordered positive pairs,    S̄ = S/m
-    W = ((S̄ d/tr S̄ + λ I) / (1 + λ))^(-1/2),    z = W (h - μ)
-
-with h the unit vectors without the one, and μ their mean: the head is W with the bias -W μ. Up to a factor,
-which the sphere removes, W is (S̄ + λ (tr S̄/d) I)^(-1/2): the inverse root of a covariance with linear
-shrinkage λ/(1 + λ) to a multiple of the identity. The factor makes the mean eigenvalue under the root one,
-so that W tends to the identity for large λ, and a given prior precision means the same with either metric.
-Directions in which members of a class differ count less; it is the centring and within-class whitening of
-PLDA. The identity stays uncentred: its neighbours are those of X.
+The map is that of `surefind.pairs.whitening`, W (h - μ) with h the unit vectors without the one and μ their
+mean. The identity stays uncentred: its neighbours are those of X.
 
 **Weights of the classes.** Every positive pair counts the same, as in the contrastive loss. A class of n_c
 examples so enters as n_c Σ_(i in c) (h_i - mean_c)(h_i - mean_c)ᵀ: n_c times its weight in the pooled
@@ -25,15 +18,14 @@ more than `STANDARD_ERRORS` standard errors. The choice is made before a project
 before training. Of a class up to `MEMBERS` rows are judged, and up to `JUDGED` at a time, chosen at random
 beyond, in every round anew.
 
-Policy: fewer than `SHARES` such classes, and a `PairList`, which has no classes: "auto" means the identity,
-"whitened" takes λ = `RIDGE`. Positions: "auto" means the identity, "whitened" is refused. Fewer differences
-than columns leave S singular; λ > 0 bounds W. No positive pair, or only equal vectors: "auto" means the
-identity, "whitened" is refused. Rows without a direction must be left out before. Whatever is chosen,
-`Metric.reason` says why.
+Policy: fewer than `SHARES` such classes, and a `PairList` or positions, which have no classes: "auto" means
+the identity, "whitened" takes λ = `RIDGE`. Fewer differences than columns leave S singular; λ > 0 bounds W.
+No positive pair, or only equal vectors: "auto" means the identity, "whitened" is refused. Rows without a
+direction must be left out before. Whatever is chosen, `Metric.reason` says why.
 
 Cost: two passes over the rows, O(n d²), in float64, however many rounds: these only add up shares. Then 16
 eigendecompositions, and 15 searches of up to `JUDGED` rows for each candidate. (`SHARES` + 2) d² numbers
-and one mean a class are held.
+and one mean a class are held. Positions hold all rows in float64.
 
 What is not guaranteed: that other classes than those of the fit gain. On training classes of CUB200 (frozen
 ImageNet features) recall@1 was 0.809 without whitening and, with λ = 10, 3, 1, 0.3, 0.1, 0.03, it was
@@ -54,10 +46,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import DegenerateError
 from surefind.models.vectors import Vectors
 from surefind.pairs.blocks import blocks
 from surefind.pairs.relations import Classes, PairList, Relation
+from surefind.pairs.whitening import (
+    NO_DIFFERENCE,
+    RIDGE,
+    centred,
+    factors,
+    pair_scatter,
+    spectrum,
+)
 from surefind.retrieval.search import nearest_one
 
 MetricName = Literal["identity", "whitened", "auto"]
@@ -65,9 +65,6 @@ METRICS = get_args(MetricName)
 
 RIDGES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
 """Candidates for λ."""
-
-RIDGE = 3.0
-"""λ where no classes can be left out to choose it by: the middle of 1 … 10, which gained on CUB200."""
 
 ROUNDS = (
     ((5, 0), (1, 4), (2, 3)),
@@ -88,9 +85,6 @@ MEMBERS, JUDGED = 64, 4096
 
 PAIR_ELEMENTS = 1 << 21
 """Numbers of listed pairs' differences held at a time: 16 MB."""
-
-NO_DIFFERENCE = 1e-20
-"""Mean squared distance of unit vectors up to which positive pairs are equal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +188,6 @@ def choose_metric(
         The metric, with its reason.
 
     Raises:
-        InputError: If whitening is asked for and the relation has no list of positive pairs.
         DegenerateError: If whitening is asked for and there is nothing to learn it from.
     """
     if metric == "identity":
@@ -202,12 +195,14 @@ def choose_metric(
     shares = _shares(relation, generator)
     try:
         moments = positive_moments(vectors, relation, shares)
-    except InputError as refusal:
+    except DegenerateError as refusal:
         if metric == "auto":
             return Metric(None, None, refusal.message)
         raise
     if not len(shares[-1]):  # the smallest
-        lacking = f"fewer than {SHARES} classes with two examples are too few to leave some out"
+        lacking = "without classes, none can be left out to choose by"
+        if isinstance(relation, Classes):
+            lacking = f"fewer than {SHARES} classes with two examples are too few to leave some out"
         if metric == "auto":
             return Metric(None, None, f"{lacking}.")
         return Metric(centred(*moments.without(), RIDGE), RIDGE, f"{lacking}, so λ is {RIDGE:g}.")
@@ -226,18 +221,17 @@ def choose_metric(
 
 
 def positive_moments(vectors: Vectors, relation: Relation, shares: list[Tensor]) -> Moments:
-    """Add up vectors and the differences of positive pairs: of classes by share, of listed pairs in one.
+    """Add up vectors and the differences of positive pairs: of classes by share, of other pairs in one.
 
     Args:
         vectors: The rows (n, d).
-        relation: Labels or listed pairs.
+        relation: Labels, listed pairs or positions.
         shares: As for `class_moments`.
 
     Returns:
         The sums.
 
     Raises:
-        InputError: If the relation is neither.
         DegenerateError: If no positive pair differs.
     """
     if isinstance(relation, Classes):
@@ -245,21 +239,14 @@ def positive_moments(vectors: Vectors, relation: Relation, shares: list[Tensor])
     elif isinstance(relation, PairList):
         moments = listed_moments(vectors, relation)
     else:
-        raise InputError(
-            "whitening is learnt from labels or listed pairs, not from positions.",
-            field="metric",
-            hint=HINT,
-        )
+        moments = placed_moments(vectors, relation)
     if float(moments.scatters.sum(0).trace()) <= NO_DIFFERENCE * int(moments.pairs.sum()):
         raise DegenerateError(
             "no two different vectors are a positive pair, so whitening cannot be learnt.",
             field="metric",
-            hint=HINT,
+            hint='Take the metric "identity".',
         )
     return moments
-
-
-HINT = 'Take the metric "identity".'
 
 
 def class_moments(vectors: Vectors, classes: Classes, shares: list[Tensor]) -> Moments:
@@ -312,24 +299,21 @@ def listed_moments(vectors: Vectors, pairs: PairList) -> Moments:
     for at in blocks(slice(0, len(left)), max(1, PAIR_ELEMENTS // d)):
         apart = _unit(vectors, left[at]) - _unit(vectors, right[at])
         scatter.addmm_(apart.T, apart)
+    return _one_share(total, len(vectors), scatter, len(left))
+
+
+def placed_moments(vectors: Vectors, relation: Relation) -> Moments:
+    """Add up all vectors, and the differences of near pairs, in a share without rows."""
+    h = _unit(vectors, slice(None))
+    scatter, pairs = pair_scatter(h, relation)
+    return _one_share(h.sum(0), len(h), scatter, pairs)
+
+
+def _one_share(
+    total: Float[Tensor, " d"], rows: int, scatter: Float[Tensor, "d d"], pairs: int
+) -> Moments:
     none = torch.zeros(1, dtype=torch.int64)
-    return Moments(
-        total, len(vectors), torch.zeros(1, d).double(), none, scatter[None], none + len(left)
-    )
-
-
-def centred(
-    scatter: Float[Tensor, "d d"], mean: Float[Tensor, " d"], ridge: float
-) -> Float[Tensor, "d features"]:
-    """Compute [W, -W μ] from S, at any scale, μ and λ."""
-    W = whitening(scatter, ridge)
-    return torch.cat([W, -(W @ mean)[:, None]], dim=1)
-
-
-def whitening(scatter: Float[Tensor, "d d"], ridge: float) -> Float[Tensor, "d d"]:
-    """Compute W from S, at any scale, and λ."""
-    variances, directions = _spectrum(scatter)
-    return (directions * _factors(variances, ridge)) @ directions.T
+    return Moments(total, rows, torch.zeros_like(total)[None], none, scatter[None], none + pairs)
 
 
 def leave_classes_out(
@@ -376,10 +360,10 @@ def _search(
     mean: Float[Tensor, " d"],
 ) -> tuple[Bool[Tensor, " r"], Bool[Tensor, "c r"]]:
     """Search each row among the others; return whether its class was found, as they are and with each λ."""
-    variances, directions = _spectrum(scatter)
+    variances, directions = spectrum(scatter)
     # In the scatter's own basis: the rotation back would change no cosine.
     rotated = (h - mean) @ directions
-    spaces = (h, *(normalize(rotated * _factors(variances, ridge)) for ridge in RIDGES))
+    spaces = (h, *(normalize(rotated * factors(variances, ridge)) for ridge in RIDGES))
     found = [own[nearest_one(u, u, exclude_self=True)] == own for u in spaces]
     return found[0], torch.stack(found[1:])
 
@@ -409,18 +393,6 @@ def _numbered(classes: Classes) -> tuple[Int[Tensor, " n"], Int[Tensor, " k"]]:
     """Number the classes by rising label; return the number of each row, and the sizes."""
     _, index, counts = torch.unique(classes.labels, return_inverse=True, return_counts=True)
     return index, counts
-
-
-def _spectrum(scatter: Float[Tensor, "d d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, "d d"]]:
-    """Compute variances, of mean one, along orthonormal directions (columns)."""
-    variances, directions = torch.linalg.eigh(scatter)
-    variances = variances.clamp(min=0)
-    mean = variances.mean()
-    return (variances / mean if mean > 0 else torch.ones_like(variances)), directions
-
-
-def _factors(variances: Float[Tensor, " d"], ridge: float) -> Float[Tensor, " d"]:
-    return ((variances + ridge) / (1 + ridge)).rsqrt()
 
 
 def _unit_blocks(vectors: Vectors) -> Iterator[tuple[slice, Float[Tensor, "b d"]]]:

@@ -28,7 +28,7 @@ from surefind.data.feature_views import FeatureViews
 from surefind.data.inputs import InputSpec
 from surefind.data.preprocessing import Preprocessing
 from surefind.embeddings import Embeddings
-from surefind.errors import InputError
+from surefind.errors import DegenerateError, InputError
 from surefind.learning.feature_pass import FeaturePass, OnRows, as_kept, network_digest
 from surefind.learning.inference import apply, like_network
 from surefind.learning.methods.contract import Embedder, Sampler, prefixed
@@ -37,10 +37,12 @@ from surefind.models.checkpoint import load_state
 from surefind.models.cuts import Cut, cut_backbone
 from surefind.models.encoder import Encoder
 from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
+from surefind.pairs.relations import Relation, as_relation
+from surefind.pairs.whitening import NO_DIFFERENCE, RIDGE, pair_scatter, whitening
 from surefind.validation import check_choice, check_int
 
 PREFIX = "frozen"
-HeadStart = Literal["given", "identity", "whitened"]
+HeadStart = Literal["given", "identity", "whitened", "whitened-within"]
 HEAD_STARTS = get_args(HeadStart)
 SHRINKAGE = 0.5
 """Share of the mean variance in every direction's, when features are whitened."""
@@ -57,9 +59,11 @@ class Freezing:
             on the plain one alone.
         cache: Folder where features are kept for this training and later ones; None for the folder that
             `fit` is given, or memory if that is None too.
-        head: What the head starts as: as it is "given"; the "identity"; or "whitened", the principal
+        head: What the head starts as: as it is "given"; the "identity"; "whitened", the principal
             components of the training features, each divided by its standard deviation with shrinkage
-            (`principal_head`). The last two need as many outputs as features, or fewer.
+            (`principal_head`); or "whitened-within" classes or places, which makes differences between
+            examples that belong together small (`surefind.pairs.whitening`). All but the first need as
+            many outputs as features, or fewer.
 
     Raises:
         InputError: If a number is negative, or there is no such start.
@@ -260,7 +264,8 @@ class FrozenEmbedder:
 def started(upper: Encoder, features: Dataset, start: HeadStart) -> Encoder:
     """Let the head start as is wanted.
 
-    With fewer outputs than features, both starts take the principal components of the training features.
+    With fewer outputs than features, the starts take principal components: of the training features, or of
+    what whitening within classes makes of them.
 
     Args:
         upper: What is trained on features; stays as it is.
@@ -287,11 +292,36 @@ def started(upper: Encoder, features: Dataset, start: HeadStart) -> Encoder:
     else:
         training = upper.backbone.training
         upper.backbone.eval()
-        found = apply(upper.backbone, features, upper)
+        found = apply(upper.backbone, features, upper).double()
         upper.backbone.train(training)
-        weights, bias = principal_head(found.double(), z, whiten=start == "whitened")
+        if start == "whitened-within":
+            weights, bias = within_head(found, as_relation(features.relation()), z)
+        else:
+            weights, bias = principal_head(found, z, whiten=start == "whitened")
     columns = [weights] if upper.head.bias is None else [weights, bias[:, None]]
     return upper.with_head(torch.cat(columns, dim=1).to(upper.head.weight))
+
+
+def within_head(features: Tensor, relation: Relation, z: int) -> tuple[Tensor, Tensor]:
+    """Return weights (z, d) and bias (z) that whiten features (n, d) within classes or places.
+
+    λ is `RIDGE`. Fewer outputs are the principal components of the whitened features.
+
+    Raises:
+        DegenerateError: If no two features that belong together differ.
+    """
+    mean, (scatter, pairs) = features.mean(0), pair_scatter(features, relation)
+    length = features.square().sum(1).mean()
+    if float(scatter.trace()) <= NO_DIFFERENCE * pairs * float(length):
+        raise DegenerateError(
+            "no two different examples belong together, so the head cannot start whitened within classes.",
+            field="head",
+            hint='Let it start as the "identity".',
+        )
+    weights = whitening(scatter, RIDGE)
+    if z < len(weights):
+        weights = principal_head((features - mean) @ weights, z, whiten=False)[0] @ weights
+    return weights, -weights @ mean
 
 
 def principal_head(features: Tensor, z: int, *, whiten: bool) -> tuple[Tensor, Tensor]:

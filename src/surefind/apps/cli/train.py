@@ -150,8 +150,11 @@ def train(
         int, Option(help="Augmented views of each image to compute features of; none by default.")
     ] = 0,
     head: Annotated[
-        Literal["given", "identity", "whitened"] | None,
-        Option(help="What the head on a frozen backbone starts as; at random by default."),
+        Literal["given", "identity", "whitened", "whitened-within"] | None,
+        Option(
+            help="What the head on a frozen backbone starts as; at random by default. `whitened-within`: "
+            "what members of a class differ in counts less."
+        ),
     ] = None,
     cache: options.Cache = None,
     on_bad: options.OnBad = "refuse",

@@ -9,7 +9,8 @@ whole network:
 | --- | --- | --- |
 | learning rate | 1e-4 | 1e-5 |
 | epochs | 6 | 3 |
-| head starts as | the identity | the identity |
+| head starts as | the identity; of places, whitened within them | the same |
+| margin | the set's own; of places 1.5 | the same |
 | examples of a class in a batch | 4, or the set's own number | the same |
 | networks of MC dropout, joint samples | 20 | 20 |
 | temperature of online LAM | 0.01 | 0.01 |
@@ -19,6 +20,20 @@ Settled on CUB200's training classes (ResNet-50, two thirds of them trained on, 
 batches at random; 0.813 after six at 1e-4, 0.784 at 3e-4. A head that starts whitened within classes begins
 at 0.80 and ends at the same 0.814; whitening all features costs 0.01 (0.848 to 0.835 over three such parts,
 before training).
+
+Places differ from birds: the same one by day and by night, in summer and in winter, differs in directions
+that all places share, and whitening within them (`surefind.pairs.whitening`) takes these out. Settled on
+the training places (EfficientNet-Lite0; fitted on SPED and one part of Nordland, tested on the other, and
+fitted on Nordland, tested on SPED), six epochs at 1e-4, recall@1, and R-AUROC of the vote:
+
+    identity, margin 0.1 (the paper's, of MSLS)     0.234, 0.151, 0.473     0.797, 0.773, 0.839
+    identity, margin 1                              0.227, 0.175, 0.493     0.809, 0.800, 0.872
+    whitened within, not trained                    0.257, 0.175, 0.502     0.746, 0.791, 0.878
+    whitened within, margin 1                       0.266, 0.164, 0.511     0.781, 0.801, 0.868
+    whitened within, margin 1.5                     0.287, 0.207, 0.506     0.768, 0.796, 0.887
+
+With the last, votes have the lowest log loss of these in the mean. After whitening, images of two places
+are at a squared distance of about 2, so that a margin of 0.1 has nothing to push apart.
 
 Heads drawn from online LAM's prior, which is as wide as the head's first weights, have noise as long as
 their outputs, and a head that starts as the identity works already. A first run, at a temperature of 1, had
@@ -52,6 +67,8 @@ HEAD: Mapping[str, Any] = {
 }
 LAST_STAGE: Mapping[str, Any] = {**HEAD, "epochs": 3, "online_epochs": 3, "learning_rate": 1e-5}
 """What a frozen protocol changes: with nothing but the head to train, and with the last stages."""
+PLACES: Mapping[str, Any] = {"head": "whitened-within", "margin": 1.5}
+"""What it changes besides for data that have positions in place of labels."""
 EXAMPLES_PER_CLASS = 4
 """K of the batches, where the set's protocol has none: half a batch would be of classes alone in it."""
 ECE_SAMPLES = 20
@@ -89,6 +106,8 @@ def frozen_problem(
         )
     part = f"last{trained_stages}" if trained_stages else "frozen"
     changed = dict(LAST_STAGE if trained_stages else HEAD)
+    if problem.train.labels is None:
+        changed |= PLACES
     if epochs is not None:
         changed |= {"epochs": epochs, "online_epochs": epochs}
     wanted = problem.preprocessing
@@ -107,7 +126,7 @@ def frozen_problem(
             examples_per_class=protocol.examples_per_class or EXAMPLES_PER_CLASS,
         ),
         preprocessing=wanted,
-        freezing=Freezing(trained_stages=trained_stages, cache=cache, head=HEAD["head"]),
+        freezing=Freezing(trained_stages=trained_stages, cache=cache, head=changed["head"]),
     )
 
 
