@@ -61,11 +61,20 @@ def test_lam_has_a_fixed_posterior_and_the_rest_its_defaults(name, n):
 
 
 def test_what_has_no_recipe_is_refused():
-    for recipe, name in (("paper", "digits"), ("mine", "cifar10")):
+    for recipe, name in (("paper", "digits"), ("mine", "cifar10"), ("released", "fashion-mnist")):
         with pytest.raises(sf.InputError) as refusal:
             recipe_protocol(recipe, name)
         assert refusal.value.field == "recipe"
-    assert list(RECIPES) == ["paper"]
+    assert list(RECIPES) == ["paper", "released"]
+
+
+def test_the_released_codes_recipe_differs_in_learning_rate_and_memory_alone():
+    text, code = (recipe_protocol(recipe, "cifar10") for recipe in RECIPES)
+    changed = {"recipe": "released", "learning_rate": pytest.approx(256 * text.learning_rate)}
+    assert code.settings() == text.settings() | changed
+    ours, theirs = (method_settings("laplace-online", protocol) for protocol in (text, code))
+    assert theirs == ours | {"memory": 1e-3}
+    assert method_settings("laplace-posthoc", text) == method_settings("laplace-posthoc", code)
 
 
 @pytest.fixture(scope="module")
