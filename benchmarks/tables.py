@@ -10,6 +10,11 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
+from surefind.evaluation.report.paper import PAPER
+from surefind.evaluation.report.tables import compare, number_text
+from surefind.evaluation.results import read_results
+from surefind.evaluation.vocabulary import METHODS, RECIPES, base_set, dataset_title, metric_of
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DOCS = ROOT / "docs"
@@ -229,7 +234,42 @@ def page() -> str:
         *service_lines(),
         *soak_lines(),
         *RECIPE,
+        *recipe_lines(),
     ])
+
+
+def recipe_lines() -> list[str]:
+    """Compare results by a recipe with those by our own protocol, and with the paper's."""
+    sets = {part.name: part.by_method("method") for part in read_results(RESULTS).sets}
+    lines = [
+        "What came out, mean ± standard deviation over seeds; in brackets the paper's number:",
+        "",
+        "| | | recall@1 | AUROC | AUSC | ECE |",
+        "| --- | --- | --: | --: | --: | --: |",
+    ]
+    for name in ("fashion-mnist", "cifar10"):
+        for method in ("deterministic", "laplace-posthoc", "laplace-online"):
+            for how in (*(f"{name}-{recipe}" for recipe in RECIPES), name):
+                if method in sets.get(how, {}):
+                    cells = (recipe_cell(sets[how], method, m) for m in RECIPE_METRICS)
+                    lines.append(
+                        f"| {dataset_title(how)} | {METHODS[method]} | {' | '.join(cells)} |"
+                    )
+    return [*lines, ""]
+
+
+RECIPE_METRICS = ("recall@1", "auroc", "ausc", "ece")
+
+
+def recipe_cell(methods: dict[str, Any], method: str, metric: str) -> str:
+    """Return a mean over seeds, the paper's number in brackets."""
+    score = compare({method: methods[method]}, metric_of(metric)).get(method)
+    if score is None:
+        return "–"
+    dataset = base_set(methods[method][0].dataset)
+    theirs = PAPER.values[dataset].get(method, {}).get(metric)
+    text = " ".join(number_text(score.mean, score.sd)).strip()
+    return text if theirs is None else f"{text} ({theirs[0]:.2f})"
 
 
 def learning_lines() -> list[str]:

@@ -31,6 +31,16 @@ def test_parts_are_found_by_name():
         splits["query"]
 
 
+def test_what_is_printed_is_a_line_however_large_the_set():
+    data = labelled([0, 1] * 4000, names=map(str, range(8000)))
+    assert repr(data) == "Dataset('toy', 8,000 examples, 2 classes)"
+    placed = Dataset(data.inputs[:3], positions=torch.zeros(3, 2))
+    assert repr(Splits({"train": data, "query": placed})) == (
+        "Splits(train=Dataset('toy', 8,000 examples, 2 classes), "
+        "query=Dataset('data', 3 examples, positions))"
+    )
+
+
 def test_open_set_takes_the_first_classes_in_order():
     data = labelled([3, 1, 0, 1, 2, 3, 0], classes="abcd")
     splits = open_set_split(data)

@@ -29,7 +29,7 @@ SMALL_SIDE = 8
 """Maps smaller than this on a side may be of any network; images are larger."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """``n`` examples with labels or positions.
 
@@ -70,6 +70,11 @@ class Dataset:
         checked = {"labels": labels, "positions": positions, "names": names, "classes": classes}
         for key, value in checked.items():
             object.__setattr__(self, key, value)
+
+    def __repr__(self) -> str:
+        known = [] if self.labels is None else [f"{len(self.labels.unique())} classes"]
+        known += [] if self.positions is None else ["positions"]
+        return f"Dataset({self.name!r}, {', '.join([f'{len(self):,} examples', *known])})"
 
     def __len__(self) -> int:
         return len(self.inputs)

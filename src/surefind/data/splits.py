@@ -33,7 +33,7 @@ STRETCH = 2500.0
 """Side of the squares, in metres, that are cut by place: far more than the radius of a pair."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Splits:
     """The named parts of a data set.
 
@@ -42,6 +42,9 @@ class Splits:
     """
 
     parts: Mapping[str, Dataset]
+
+    def __repr__(self) -> str:
+        return f"Splits({', '.join(f'{name}={part!r}' for name, part in self.parts.items())})"
 
     def __getitem__(self, name: str) -> Dataset:
         if name not in self.parts:
