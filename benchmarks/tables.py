@@ -142,7 +142,9 @@ PHOTOGRAPHS = [
     "both also give the published split. Places are learned from Nordland and SPED and tested on the "
     "others; `surefind.data.places` says what counts as the same place in each. Only Berlin Halensee has "
     "metres; for the others 25 m stand for a tolerance in frames. Votes over places are fitted to Nordland "
-    "and SPED, the queries' side looked up in the other, never to a test set. MSLS's images need an "
+    "and SPED, the queries' side looked up in the other, never to a test set. On a frozen backbone, the "
+    "head of places starts whitened within the training places, with a margin that fits it "
+    "(`surefind.evaluation.bench.frozen`). MSLS's images need an "
     "account with the publisher, so it has no numbers here.",
     "",
 ]

@@ -321,6 +321,25 @@ def test_heads_start_whitened_within_classes_and_places(known, outputs, normal):
     np.testing.assert_allclose(ours, oracle, rtol=1e-3, atol=1e-3)
 
 
+def test_places_are_whitened_within_the_learners_own_radius(normal):
+    inputs, at = normal(30, 4).float(), torch.arange(30.0)[:, None] * torch.tensor([[1.0, 0.0]])
+    data = sf.Dataset(inputs, positions=at)
+
+    def head(near):
+        encoder = sf.Encoder(nn.Sequential(nn.Identity()), nn.Linear(4, 4))
+        freezing = sf.Freezing(head="whitened-within")
+        options = {"freezing": freezing, "epochs": 0, "novelty": None, "radii": (near, 20.0)}
+        return learner(encoder, **options).fit(data).fitted.upper.encoder.head.weight.double()
+
+    h = inputs.double().numpy()
+    for near in (1.0, 2.0):
+        apart = [
+            np.outer(h[i] - h[j], h[i] - h[j]) for i in range(30) for j in range(i) if i - j <= near
+        ]
+        expected = oracles.whitening(np.mean(apart, axis=0), RIDGE)
+        np.testing.assert_allclose(head(near).detach(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_head_cannot_start_whitened_within_classes_of_equal_examples(normal):
     data = sf.Dataset(normal(5, 4).float().repeat_interleave(2, dim=0), torch.arange(10) // 2)
     encoder = sf.Encoder(nn.Sequential(nn.Identity()), nn.Linear(4, 4))

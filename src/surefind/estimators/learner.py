@@ -391,7 +391,7 @@ class MetricLearner:
         # What else decides the training is in the key of the features.
         settings = run.settings | {"head": backbone.freezing.head}
         above = replace(run, config=replace(run.config, preprocessing=None), settings=settings)
-        upper = started(backbone.upper, kept, backbone.freezing.head)
+        upper = started(backbone.upper, kept, backbone.freezing.head, run.config.radii)
         fitted = _method(self.method).fit(upper, kept, above)
         self.embedder_ = FrozenEmbedder(backbone, fitted)
         self.history_ = run.history

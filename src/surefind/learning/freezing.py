@@ -261,7 +261,9 @@ class FrozenEmbedder:
 
 
 @torch.no_grad()
-def started(upper: Encoder, features: Dataset, start: HeadStart) -> Encoder:
+def started(
+    upper: Encoder, features: Dataset, start: HeadStart, radii: tuple[float, float]
+) -> Encoder:
     """Let the head start as is wanted.
 
     With fewer outputs than features, the starts take principal components: of the training features, or of
@@ -271,6 +273,7 @@ def started(upper: Encoder, features: Dataset, start: HeadStart) -> Encoder:
         upper: What is trained on features; stays as it is.
         features: The training data.
         start: As `Freezing.head`.
+        radii: Where the data have positions: as `MetricLearner`'s.
 
     Returns:
         An encoder with that head.
@@ -295,7 +298,9 @@ def started(upper: Encoder, features: Dataset, start: HeadStart) -> Encoder:
         found = apply(upper.backbone, features, upper).double()
         upper.backbone.train(training)
         if start == "whitened-within":
-            weights, bias = within_head(found, as_relation(features.relation()), z)
+            near, far = radii
+            known = features.relation(positive_radius=near, negative_radius=far)
+            weights, bias = within_head(found, as_relation(known), z)
         else:
             weights, bias = principal_head(found, z, whiten=start == "whitened")
     columns = [weights] if upper.head.bias is None else [weights, bias[:, None]]
