@@ -81,7 +81,8 @@ RECIPE = [
     "",
     "`surefind bench fashion-mnist --recipe paper --methods deterministic,laplace-posthoc,laplace-online "
     "--seeds 3` trains and measures FashionMNIST, and likewise CIFAR10, as the paper says instead of as we "
-    "found better; its results are in the [full tables](results/tables.md), under names of their own.",
+    "found better; its results are in the [full tables](results/tables.md), under names of their own. "
+    "`surefind bench cifar10 --recipe released …` takes learning rate and memory factor from the code.",
     "",
     "| | FashionMNIST | CIFAR10 | ours |",
     "| --- | --- | --- | --- |",
@@ -240,14 +241,18 @@ def page() -> str:
     ])
 
 
+RECIPE_METRICS = ("recall@1", "auroc", "ausc", "ece")
+
+
 def recipe_lines() -> list[str]:
     """Compare results by a recipe with those by our own protocol, and with the paper's."""
     sets = {part.name: part.by_method("method") for part in read_results(RESULTS).sets}
     lines = [
-        "What came out, mean ± standard deviation over seeds; in brackets the paper's number:",
+        "What came out, mean ± standard deviation over seeds; in brackets the paper's number. "
+        f"{PAPER.caveat}",
         "",
-        "| | | recall@1 | AUROC | AUSC | ECE |",
-        "| --- | --- | --: | --: | --: | --: |",
+        "| | | seeds | recall@1 | AUROC | AUSC | ECE |",
+        "| --- | --- | --: | --: | --: | --: | --: |",
     ]
     for name in ("fashion-mnist", "cifar10"):
         for method in ("deterministic", "laplace-posthoc", "laplace-online"):
@@ -255,12 +260,10 @@ def recipe_lines() -> list[str]:
                 if method in sets.get(how, {}):
                     cells = (recipe_cell(sets[how], method, m) for m in RECIPE_METRICS)
                     lines.append(
-                        f"| {dataset_title(how)} | {METHODS[method]} | {' | '.join(cells)} |"
+                        f"| {dataset_title(how)} | {METHODS[method]} | {len(sets[how][method])} | "
+                        f"{' | '.join(cells)} |"
                     )
     return [*lines, ""]
-
-
-RECIPE_METRICS = ("recall@1", "auroc", "ausc", "ece")
 
 
 def recipe_cell(methods: dict[str, Any], method: str, metric: str) -> str:

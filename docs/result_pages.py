@@ -260,12 +260,12 @@ def _range(values: Iterable[float]) -> str:
 
 
 def _against_paper(parts: Sequence[ResultSet], metric: str) -> str:
-    """Count where ours is better or worse than the paper's, on networks trained whole as its were."""
+    """Count where our own protocol is better or worse than the paper's, on networks trained whole."""
     gaps = [
         score.mean - theirs
         for part in parts
         for method, score in scores_of(part, metric).items()
-        if not _frozen(part) and (theirs := _paper(part, method, metric)) is not None
+        if part.name == base_set(part.name) and (theirs := _paper(part, method, metric)) is not None
     ]
     if not gaps:
         return ""

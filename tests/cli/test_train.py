@@ -13,6 +13,7 @@ from surefind.apps.cli import console as progress
 from surefind.apps.cli import train as training
 from surefind.apps.cli.preflight import Estimate
 from surefind.data.folder import load_folder
+from surefind.learning.freezing import HEAD_STARTS
 from surefind.models.checkpoint import load_tensors
 
 pytestmark = pytest.mark.slow
@@ -257,6 +258,14 @@ def test_views_are_computed_into_a_cache_that_may_be_moved(surefind, frozen, tmp
     assert "features: 96" not in err
     assert not (tmp_path / "cache").exists()
     assert sf.load("run").freezing == sf.Freezing(views=2, head="whitened")
+
+
+@pytest.mark.parametrize("start", HEAD_STARTS)
+def test_a_head_may_start_as_any_start_that_there_is(surefind, frozen, start):
+    run = (*frozen, "--head", start, "--embedding-dim", 4, "--epochs", 0, "--out", "run")
+    code, _, err = surefind(*run)
+    assert code == 0, err
+    assert sf.load("run").freezing == sf.Freezing(head=start)
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,11 @@ def test_parts_are_found_by_name():
 
 def test_what_is_printed_is_a_line_however_large_the_set():
     data = labelled([0, 1] * 4000, names=map(str, range(8000)))
-    assert repr(data) == "Dataset('toy', 8,000 examples, 2 classes)"
+    assert repr(data) == "Dataset('toy', n=8,000, classes=2)"
     placed = Dataset(data.inputs[:3], positions=torch.zeros(3, 2))
     assert repr(Splits({"train": data, "query": placed})) == (
-        "Splits(train=Dataset('toy', 8,000 examples, 2 classes), "
-        "query=Dataset('data', 3 examples, positions))"
+        "Splits(train=Dataset('toy', n=8,000, classes=2), "
+        "query=Dataset('data', n=3, with positions))"
     )
 
 

@@ -65,7 +65,7 @@ def test_what_has_no_recipe_is_refused():
         with pytest.raises(sf.InputError) as refusal:
             recipe_protocol(recipe, name)
         assert refusal.value.field == "recipe"
-    assert list(RECIPES) == ["paper", "released"]
+    assert list(RECIPES) == list(recipes.BY_RECIPE) == ["paper", "released"]
 
 
 def test_the_released_codes_recipe_differs_in_learning_rate_and_memory_alone():

@@ -12,6 +12,7 @@ from torch import nn
 
 import surefind as sf
 from surefind.data.feature_views import FeatureViews
+from surefind.learning.feature_pass import FeaturePass
 from surefind.learning.freezing import SHRINKAGE, FrozenBackbone, principal_head
 from surefind.learning.methods import METHODS
 from surefind.learning.seeds import seeded
@@ -340,13 +341,40 @@ def test_places_are_whitened_within_the_learners_own_radius(normal):
         np.testing.assert_allclose(head(near).detach(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_head_cannot_start_whitened_within_classes_of_equal_examples(normal):
-    data = sf.Dataset(normal(5, 4).float().repeat_interleave(2, dim=0), torch.arange(10) // 2)
-    encoder = sf.Encoder(nn.Sequential(nn.Identity()), nn.Linear(4, 4))
-    one = learner(encoder, freezing=sf.Freezing(head="whitened-within"), epochs=0, novelty=None)
+@pytest.mark.parametrize("copies", [2, 3, 8])
+@pytest.mark.parametrize("known", ["labels", "positions"])
+def test_a_head_cannot_start_whitened_within_classes_of_equal_examples(copies, known, normal):
+    inputs, own = normal(5, 64).float().repeat_interleave(copies, dim=0), torch.arange(5 * copies)
+    own = own // copies
+    data = (
+        sf.Dataset(inputs, own)
+        if known == "labels"
+        else sf.Dataset(inputs, positions=100.0 * own[:, None] * torch.ones(1, 2))
+    )
     with pytest.raises(sf.DegenerateError) as refusal:
-        one.fit(data)
+        whitened_within(64).fit(data)
     assert refusal.value.field == "head"
+
+
+def test_what_whitening_cannot_be_learnt_from_is_refused_before_features_are_computed(
+    normal, monkeypatch
+):
+    monkeypatch.setattr(FeaturePass, "run", lambda *_: pytest.fail("computed features"))
+    for labels in (None, torch.arange(10)):
+        with pytest.raises(sf.InputError):
+            whitened_within(4).fit(sf.Dataset(normal(10, 4).float(), labels))
+
+
+def test_a_head_without_a_bias_is_whitened_and_not_centred(normal):
+    data = sf.Dataset(normal(12, 4).float() + 1, torch.arange(12) // 3)
+    heads = [whitened_within(4, bias=b).fit(data).fitted.upper.encoder.head for b in (True, False)]
+    torch.testing.assert_close(heads[0].weight, heads[1].weight)
+    assert heads[1].bias is None
+
+
+def whitened_within(d, **options):
+    encoder = sf.Encoder(nn.Sequential(nn.Identity()), nn.Linear(d, d, **options))
+    return learner(encoder, freezing=sf.Freezing(head="whitened-within"), epochs=0, novelty=None)
 
 
 def test_the_head_starts_from_the_features_of_the_last_stage_too(digits):

@@ -5,7 +5,14 @@ import torch
 
 import surefind as sf
 from surefind.pairs import blocks
-from surefind.pairs.whitening import centred, factors, pair_scatter, spectrum, whitening
+from surefind.pairs.whitening import (
+    centred,
+    check_difference,
+    factors,
+    pair_scatter,
+    spectrum,
+    whitening,
+)
 
 N = 14
 
@@ -66,6 +73,21 @@ def test_tight_places_far_apart_keep_their_scatter():
     np.testing.assert_allclose(
         pair_scatter(torch.from_numpy(h), relation)[0], expected, rtol=1e-5, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("copies", [2, 3, 5, 8])
+@pytest.mark.parametrize("d", [4, 64, 512])
+def test_what_rounding_leaves_of_equal_features_is_nothing(copies, d):
+    own = torch.arange(7 * copies) // copies
+    h = torch.from_numpy(np.random.default_rng(d).standard_normal((7, d)))[own]
+    at = 100 * own[:, None] * torch.ones(1, 2, dtype=torch.float64)
+    for relation in (sf.Classes(own), sf.Positions(at)):
+        scatter, pairs = pair_scatter(h, relation)
+        assert pairs == 7 * copies * (copies - 1) // 2
+        assert not scatter.any()
+        with pytest.raises(sf.DegenerateError) as refusal:
+            check_difference(scatter, "head")
+        assert refusal.value.field == "head"
 
 
 def test_no_positive_pair_has_no_scatter():

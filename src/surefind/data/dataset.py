@@ -72,9 +72,12 @@ class Dataset:
             object.__setattr__(self, key, value)
 
     def __repr__(self) -> str:
-        known = [] if self.labels is None else [f"{len(self.labels.unique())} classes"]
-        known += [] if self.positions is None else ["positions"]
-        return f"Dataset({self.name!r}, {', '.join([f'{len(self):,} examples', *known])})"
+        parts = [repr(self.name), f"n={len(self):,}"]
+        if self.labels is not None:
+            parts.append(f"classes={len(self.labels.unique()):,}")
+        if self.positions is not None:
+            parts.append("with positions")
+        return f"Dataset({', '.join(parts)})"
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -17,13 +17,13 @@ or is a `PairList`. Classes with one example have no positive pair but count as 
 zero row has no direction: `fit` leaves it out with a warning, and `embed` returns κ = 0.
 
 ``metric="whitened"`` starts from `surefind.estimators.whitening` instead of the identity: centring, in the
-bias, and within-class whitening, learnt from positive pairs in closed form. The identity is the default: it
-needs no choice, and its neighbours are those of X; "auto" takes whitening only where classes left out say
-that it helps.
+bias, and whitening within classes or places, learnt from positive pairs in closed form. The identity is the
+default: it needs no choice, and its neighbours are those of X; "auto" takes whitening only where classes
+left out say that it helps.
 
 The scan of the pairs is exact up to 200,000 examples, and samples 8,192 columns beyond
 (`surefind.curvature.pair_scan`), labels and the diagonal only. X may be memory-mapped; an exact scan holds
-outputs (n, z) three to five times, a sampled one only blocks.
+outputs (n, z) three to five times, a sampled one only blocks; whitening by positions holds X three times.
 
 Axes: ``n`` examples, ``d`` columns of X, ``z`` embedding.
 """
@@ -95,8 +95,9 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     Args:
         embedding_dim: z; None for as many as X has columns.
-        metric: What the head is before training: "identity", "whitened" within classes, or "auto": whitened
-            only if that retrieves classes that were left out better. See `surefind.estimators.whitening`.
+        metric: What the head is before training: "identity", "whitened" within classes or places, or
+            "auto": whitened only if that retrieves classes that were left out better. See
+            `surefind.estimators.whitening`.
         epochs: Passes of training; 0 keeps the metric, or the principal projection in it.
         distance: "arccos" or "euclidean", see `surefind.curvature.outputs`.
         margin: Squared distance up to which negative pairs repel.

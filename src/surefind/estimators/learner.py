@@ -224,6 +224,7 @@ class MetricLearner:
         """
         dataset = as_dataset("dataset", dataset)
         learns = self.epochs or not isinstance(_method(self.method), Deterministic)
+        learns |= self.freezing is not None and self.freezing.head == "whitened-within"
         # Pairs of positions are counted one by one: of many, the pass over all pairs will tell.
         if learns and (dataset.labels is not None or len(dataset) <= COUNTED_POSITIONS):
             near, far = self.radii

@@ -28,7 +28,7 @@ from surefind.data.feature_views import FeatureViews
 from surefind.data.inputs import InputSpec
 from surefind.data.preprocessing import Preprocessing
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import InputError
 from surefind.learning.feature_pass import FeaturePass, OnRows, as_kept, network_digest
 from surefind.learning.inference import apply, like_network
 from surefind.learning.methods.contract import Embedder, Sampler, prefixed
@@ -38,7 +38,7 @@ from surefind.models.cuts import Cut, cut_backbone
 from surefind.models.encoder import Encoder
 from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
 from surefind.pairs.relations import Relation, as_relation
-from surefind.pairs.whitening import NO_DIFFERENCE, RIDGE, pair_scatter, whitening
+from surefind.pairs.whitening import RIDGE, check_difference, pair_scatter, whitening
 from surefind.validation import check_choice, check_int
 
 PREFIX = "frozen"
@@ -267,7 +267,7 @@ def started(
     """Let the head start as is wanted.
 
     With fewer outputs than features, the starts take principal components: of the training features, or of
-    what whitening within classes makes of them.
+    what whitening within classes makes of them. A head without a bias is not centred.
 
     Args:
         upper: What is trained on features; stays as it is.
@@ -279,7 +279,8 @@ def started(
         An encoder with that head.
 
     Raises:
-        InputError: If there are more outputs than features.
+        InputError: If there are more outputs than features; as a `DegenerateError`, if the head is to be
+            whitened within classes of equal examples.
     """
     if start == "given":
         return upper
@@ -300,7 +301,7 @@ def started(
         if start == "whitened-within":
             near, far = radii
             known = features.relation(positive_radius=near, negative_radius=far)
-            weights, bias = within_head(found, as_relation(known), z)
+            weights, bias = within_head(found, as_relation(known).to(found.device), z)
         else:
             weights, bias = principal_head(found, z, whiten=start == "whitened")
     columns = [weights] if upper.head.bias is None else [weights, bias[:, None]]
@@ -311,18 +312,9 @@ def within_head(features: Tensor, relation: Relation, z: int) -> tuple[Tensor, T
     """Return weights (z, d) and bias (z) that whiten features (n, d) within classes or places.
 
     λ is `RIDGE`. Fewer outputs are the principal components of the whitened features.
-
-    Raises:
-        DegenerateError: If no two features that belong together differ.
     """
-    mean, (scatter, pairs) = features.mean(0), pair_scatter(features, relation)
-    length = features.square().sum(1).mean()
-    if float(scatter.trace()) <= NO_DIFFERENCE * pairs * float(length):
-        raise DegenerateError(
-            "no two different examples belong together, so the head cannot start whitened within classes.",
-            field="head",
-            hint='Let it start as the "identity".',
-        )
+    mean, scatter = features.mean(0), pair_scatter(features, relation)[0]
+    check_difference(scatter, "head")
     weights = whitening(scatter, RIDGE)
     if z < len(weights):
         weights = principal_head((features - mean) @ weights, z, whiten=False)[0] @ weights

@@ -153,7 +153,7 @@ def train(
         Literal["given", "identity", "whitened", "whitened-within"] | None,
         Option(
             help="What the head on a frozen backbone starts as; at random by default. `whitened-within`: "
-            "what members of a class differ in counts less."
+            "what members of a class, or images of a place, differ in counts less."
         ),
     ] = None,
     cache: options.Cache = None,

@@ -132,7 +132,7 @@ RELEASED_PROTOCOLS = {
     )
 }
 """The same with its code's learning rate and memory factor."""
-BY_RECIPE = dict(zip(RECIPES, (PAPER_PROTOCOLS, RELEASED_PROTOCOLS), strict=True))
+BY_RECIPE = {"paper": PAPER_PROTOCOLS, "released": RELEASED_PROTOCOLS}
 
 
 def recipe_protocol(recipe: str, name: str) -> Protocol:
