@@ -47,25 +47,25 @@ validation data, drawings of letters were looked at for FashionMNIST and faces f
 were developed.
 
 Votes over labels have a temperature, a sharpness and a prior; all are fitted to the tenth of the training
-data that is left out of training, and to nothing else. It is searched in itself; in CUB200 and in LFW with
-ResNet-50, where it has other classes than the training data, in both together. CUB200 and LFW with ResNet-50
-were measured again when the fit was changed, after a poor result of CUB200 (seed 3) had been seen: the
-change was settled on their training classes. Votes of FashionMNIST, CIFAR10 and LFW with MobileFaceNet are by
-the fit before it, which counted no error that was not seen and had no prior; they were not measured again.
-Votes over places have a temperature alone, and are as before.
+data that is left out of training, and to nothing else. It is searched in itself; in CUB200 and in LFW
+with ResNet-50, where it has other classes than the training data, in both together. CUB200 and LFW with
+ResNet-50 were measured again when the fit was changed, after a poor result of CUB200 (seed 3) had been
+seen: the change was settled on their training classes. Votes of FashionMNIST, CIFAR10 and LFW with
+MobileFaceNet are by the fit before it, which counted no error that was not seen and had no prior; they
+were not measured again. Votes over places have a temperature alone, and are as before.
 
 Places were measured again when their head began to start whitened within the training places, with a
 margin that fits it. That was settled on the training places, after results of the test places with a head
-that starts as the identity had been seen. Of the nearest item on Gardens Point, St Lucia and Berlin Halensee
-(point estimate, five seeds), before and now: recall@1 0.599, 0.475, 0.293 and 0.646, 0.496, 0.383; AUSC by the
-vote 0.832, 0.711, 0.391 and 0.839, 0.733, 0.505; R-AUROC of the vote 0.837, 0.800, 0.677 and 0.794, 0.805, 0.664:
-fewer answers are wrong, and those that are left are harder to tell.
+that starts as the identity had been seen. Of the nearest item on Gardens Point, St Lucia and Berlin
+Halensee (point estimate, five seeds), before and now: recall@1 0.599, 0.475, 0.293 and 0.646, 0.496,
+0.383; AUSC by the vote 0.832, 0.711, 0.391 and 0.839, 0.733, 0.505; R-AUROC of the vote 0.837, 0.800,
+0.677 and 0.794, 0.805, 0.664: fewer answers are wrong, and those that are left are harder to tell.
 
-Cells without votes (–) are of trainings that were not kept. Cells of FashionMNIST and CIFAR10 with votes, and
-the distance baselines of their seed, come from trainings that were made anew with the same settings and
-seed. They did not end with the same weights (the number of threads may differ), and the code that selects
-scale and prior precision was rewritten in between, so means over seeds of LAM mix posteriors selected before
-and after. The ablation of these two is of the earlier trainings.
+Cells without votes (–) are of trainings that were not kept. Cells of FashionMNIST and CIFAR10 with votes,
+and the distance baselines of their seed, come from trainings that were made anew with the same settings
+and seed. They did not end with the same weights (the number of threads may differ), and the code that
+selects scale and prior precision was rewritten in between, so means over seeds of LAM mix posteriors
+selected before and after. The ablation of these two is of the earlier trainings.
 
 """
 TRAINING = (
