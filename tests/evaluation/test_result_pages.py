@@ -125,17 +125,22 @@ def test_it_is_said_where_a_free_baseline_wins(module, put, result, mahalanobis,
     assert said in pages["ood"].headline
 
 
-def test_numbers_of_frozen_networks_are_not_counted_against_the_papers(module, put, result):
+def test_numbers_of_frozen_networks_are_not_counted_against_the_papers_and_recipes_apart(
+    module, put, result
+):
     made = [
         result("laplace-posthoc", dataset=name, values={"recall@1": recall}, protocol=protocol)
         for name, recall, protocol in (
             ("cifar10", 0.7, {"ood": None}),
-            ("fashion-mnist-paper", 0.7, {"ood": None}),
+            ("fashion-mnist-paper", 0.7, {"ood": None, "recipe": "paper"}),
             ("lfw-frozen-resnet50", 0.9, {"ood": None, "frozen": True}),
         )
     ]
     (page,) = module.result_pages(read_results(put(*made)))
-    assert "better in 1 of 2 numbers that it has too and worse in 1;" in page.markdown
+    assert "better in 1 of 1 numbers that it has too and worse in 0;" in page.markdown
+    assert (
+        "recipe, ours is better in 0 of 1 numbers that it has too and worse in 1." in page.markdown
+    )
     assert "beside frozen ones its numbers are for orientation. On LFW it counts" in page.notes
     assert "0.900 (0.44)" in page.table
 
