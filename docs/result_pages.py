@@ -265,12 +265,12 @@ def _against_paper(parts: Sequence[ResultSet], metric: str) -> str:
     said = []
     if own:
         said.append(
-            f"On networks trained whole, as the paper's were, ours is {_counted(own, metric)}; settings "
+            f"On networks trained whole, as the paper's were, ours is {_above_and_below(own, metric)}; settings "
             "and definitions differ."
         )
     if recipe:
         said.append(
-            f"Trained and measured by the paper's recipe, ours is {_counted(recipe, metric)}."
+            f"Trained and measured by the paper's recipe, ours is {_above_and_below(recipe, metric)}."
         )
     return " ".join(said)
 
@@ -287,7 +287,7 @@ def _gaps(parts: Sequence[ResultSet], metric: str, *, recipe: bool) -> list[floa
     ]
 
 
-def _counted(gaps: Sequence[float], metric: str) -> str:
+def _above_and_below(gaps: Sequence[float], metric: str) -> str:
     sign = -1 if metric_of(metric).better == "lower" else 1
     better, worse = (sum(s * sign * g > LEAST_GAP for g in gaps) for s in (1, -1))
     return f"better in {better} of {len(gaps)} numbers that it has too and worse in {worse}"
