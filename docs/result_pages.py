@@ -265,8 +265,8 @@ def _against_paper(parts: Sequence[ResultSet], metric: str) -> str:
     said = []
     if own:
         said.append(
-            f"On networks trained whole, as the paper's were, ours is {_above_and_below(own, metric)}; settings "
-            "and definitions differ."
+            f"On networks trained whole, as the paper's were, ours is {_above_and_below(own, metric)}; "
+            "settings and definitions differ."
         )
     if recipe:
         said.append(
