@@ -251,7 +251,7 @@ BENCHMARKS = (
 """The data sets that have a protocol."""
 RECIPES = {
     "paper": "the paper's recipe",
-    "released": "the paper's recipe with its code's learning rate and memory",
+    "released": "the recipe with its code's learning rate",
 }
 """Other protocols of some of them, under `{set}-{recipe}`."""
 _BACKBONE = re.compile(r"(?:frozen|last(?P<stages>[1-9][0-9]*))-(?P<backbone>.+)")
