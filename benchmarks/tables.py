@@ -249,8 +249,8 @@ FINDING = [
     "the text's learning rate leaves the network hardly trained: half of the paper's recall@1, an AUROC "
     "around chance. With the code's, 256 times as large, recall@1 is nine tenths of the paper's, and the "
     "AUROC of post-hoc LAM above its 0.50 (one seed); our own settings are better in every number. So the "
-    "paper's numbers on CIFAR10 rest on its code's learning rate, not its text's. The recipe has three seeds "
-    "on FashionMNIST and two on CIFAR10; online LAM with the code's learning rate was not measured.",
+    "paper's numbers on CIFAR10 rest on its code's learning rate, not its text's. The recipe has three "
+    "seeds on FashionMNIST and two on CIFAR10; online LAM with the code's learning rate was not measured.",
     "",
 ]
 
