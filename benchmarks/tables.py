@@ -257,8 +257,8 @@ FINDING = [
     "AUROC 0.62 ± 0.12 post-hoc and 0.65 ± 0.08 online, where the paper has 0.50 and 0.78: one seed comes "
     "near that with 0.74 online, the others do not, and between the two is no difference that three seeds "
     "could show. So the paper's recall@1 on CIFAR10 rests on its code's learning rate, not its text's, and "
-    "its AUROC is not reached by either. Our own settings answer better and are far better calibrated; "
-    "their AUROC is 0.69 post-hoc and 0.55 online, of one seed.",
+    "online LAM's AUROC is reached by neither. Our own settings answer better and are far better "
+    "calibrated; their AUROC is 0.69 post-hoc and 0.55 online, of one seed.",
     "",
 ]
 
