@@ -36,7 +36,7 @@ HALFWAY = 800
 """Nordland's frame that divides it, of 1,622 that lie half a radius apart."""
 
 Settings = dict[str, Any]
-UNTRAINED: Settings = {"learning_rate": 1e-12, "epochs": 1}
+UNTRAINED: Settings = {"epochs": 0}
 WITHIN: Settings = {"head": "whitened-within"}
 TRIED: dict[str, dict[str, Settings]] = {
     "cub200": {

@@ -155,7 +155,7 @@ PHOTOGRAPHS = [
     "",
     "With features in the cache, all methods and free baselines of one seed took 17 minutes of one core on "
     "CUB200 with ResNet-50 and 7 with EfficientNet-Lite0, 2 on LFW with MobileFaceNet, and 2 to 3 on each "
-    "set of places; a row of the ablation one to three. Five seeds and the ablations of all of them come "
+    "set of places; a row of the ablation at most 3. Five seeds and the ablations of all of them come "
     "to about 2.1 hours on two cores (LFW with ResNet-50 is estimated). Times in the results themselves "
     "are of machines that did other things besides.",
     "",
