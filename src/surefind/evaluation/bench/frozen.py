@@ -43,9 +43,9 @@ two parts of Nordland and on SPED, and R-AUROC of the vote, with EfficientNet-Li
     whitened within, margin 1                       0.275, 0.191, 0.506     0.772, 0.782, 0.885
     whitened within, margin 1.5                     0.281, 0.191, 0.506     0.770, 0.804, 0.884
 
-The last two hardly differ; 1.5 was taken by the log loss of votes, measured earlier on the same parts. After
-whitening, images of two places are at a squared distance of about 2, so that a margin of 0.1 has nothing to
-push apart. With the last stage trained it was not tried.
+The last two hardly differ; 1.5 was taken by the log loss of votes, measured earlier on the same parts.
+After whitening, images of two places are at a squared distance of about 2, so that a margin of 0.1 has
+nothing to push apart. With the last stage trained it was not tried.
 
 Heads drawn from online LAM's prior, which is as wide as the head's first weights, have noise as long as
 their outputs, and a head that starts as the identity works already. A first run, at a temperature of 1, had
