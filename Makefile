@@ -1,5 +1,6 @@
 # make demo: see what it is for. make check: format, lint, types and the quick tests, for the working day.
-# make test: everything a change must pass.
+# make test: everything a change must pass, in five minutes.
+# make nightly: what takes longer: soaks, kills, fuzzing and several processes at length, databases, the package.
 # make e2e: the service's page in a real Chromium. make docs: the site, in build/site.
 # make package: wheel and sdist, used in an environment of their own.
 # make databases: decisions on what real vector databases return; it installs them.
@@ -10,16 +11,19 @@ DIST := build/package
 INSTALL := $(DIST)/env/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surefind needs Python 3.11 or newer; this is %d.%d. Name another one: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 
-.PHONY: demo check test lint e2e package databases docs format bench clean
+.PHONY: demo check test nightly lint e2e package databases docs format bench clean
 
 demo: .venv/demo
 	$(BIN)/surefind demo --out build/demo
 
 check: lint
-	$(BIN)/pytest -q -n auto --dist loadfile -m "not slow and not e2e and not databases"
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not slow and not nightly and not e2e and not databases"
 
 test: lint
-	$(BIN)/pytest -q -n auto --dist loadfile -m "not e2e and not databases"
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not nightly and not e2e and not databases"
+
+nightly: .venv/ready package databases
+	$(BIN)/pytest -q -m nightly
 
 e2e: .venv/ready
 	command -v chromium >/dev/null || (apt-get update && apt-get install -y chromium)

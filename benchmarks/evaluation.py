@@ -12,7 +12,7 @@ import torch
 from measure import Prepared, run_cases
 
 from surefind import metrics
-from surefind.retrieval.baselines import fit_knn_density, fit_mahalanobis, fit_margin
+from surefind.paper.baselines import fit_knn_density, fit_mahalanobis, fit_margin
 from surefind.retrieval.search import nearest, sampled_nearest_labels
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.json"

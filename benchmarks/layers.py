@@ -3,7 +3,7 @@
     python benchmarks/layers.py DATA WORK [--epochs 20] [--only cifar10/laplace-posthoc]
 
 DATA is the folder of the data sets; WORK that of `surefind bench`, whose checkpoints are resumed, or made.
-The rule of `surefind.posterior.biases` was chosen by AUROC of validation images against inputs made of
+The rule of `surefind.paper.bias_posterior` was chosen by AUROC of validation images against inputs made of
 others of them, which needs no test data and none of another set; those were measured once, afterwards.
 Writes benchmarks/results/layers.json.
 """
@@ -22,13 +22,13 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 import surefind as sf
 from surefind import metrics
-from surefind.curvature.biases import pullback
-from surefind.evaluation.bench.protocols import Problem, load_problem
 from surefind.learning.inference import like_network
 from surefind.learning.methods import LaplaceOnline, LaplacePosthoc
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
-from surefind.posterior.biases import HEAD_SHARE, PROBES, SHAPE, layer_variances
+from surefind.paper.bias_curvature import pullback
+from surefind.paper.bias_posterior import HEAD_SHARE, PROBES, SHAPE, layer_variances
+from surefind.paper.protocols import Problem, load_problem
 from surefind.posterior.tuning import blurred, reduced_contrast, shuffled
 
 RESULTS = Path(__file__).parent / "results" / "layers.json"

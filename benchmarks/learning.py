@@ -23,7 +23,6 @@ from measure import environment
 import surefind as sf
 from surefind.data.batches import read_batches
 from surefind.data.images import ImageFiles
-from surefind.data.small_images import load_idx
 from surefind.learning.freezing import FrozenBackbone
 from surefind.learning.methods.deterministic import (
     EncoderTask,
@@ -38,6 +37,7 @@ from surefind.learning.train import Task
 from surefind.models.backbones import resnet50
 from surefind.models.convnets import fashion_mnist_net
 from surefind.pairs.objectives import Contrastive
+from surefind.paper.small_images import load_idx
 
 RESULTS = Path(__file__).parent / "results" / "learning.json"
 

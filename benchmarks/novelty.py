@@ -23,11 +23,11 @@ from measure import environment
 
 import surefind as sf
 from surefind import metrics
-from surefind.data.catalogue import load
 from surefind.learning.seeds import seeded
 from surefind.models.backbones import resnet50
 from surefind.models.convnets import cifar10_net, fashion_mnist_net
-from surefind.retrieval.baselines import fit_nearest_distance
+from surefind.paper.baselines import fit_nearest_distance
+from surefind.paper.catalogue import load
 
 RESULTS = Path(__file__).parent / "results" / "novelty.json"
 REPEATS = 12

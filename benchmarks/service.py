@@ -34,14 +34,14 @@ from measure import environment
 from PIL import Image
 
 import surefind as sf
-from surefind.data.small_images import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
+from surefind.paper.small_images import load_digits
 
 RESULTS = Path(__file__).parent / "results" / "service.json"
 TESTS = Path(__file__).parents[1] / "tests" / "service"
-LAUNCH = "import typer; from surefind.apps.cli.serve import serve; typer.run(serve)"
+LAUNCH = "import typer; from surefind.cli.serve import serve; typer.run(serve)"
 BARE = Path(__file__).parent / "bare_faiss.py"
 BESIDE = {"exact": 10_000, "hnsw": 200_000}
 """Items of 128 dimensions for each index, where the service is compared with bare FAISS."""

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from measure import environment
 
-from surefind.data.photographs import CITY_STEP
-from surefind.evaluation.bench.frozen import frozen_problem, with_features
-from surefind.evaluation.bench.protocols import PROTOCOLS, Problem, load_problem, training_parts
-from surefind.evaluation.bench.running import train_method
 from surefind.evaluation.evaluate import evaluate
 from surefind.learning.seeds import seeded
 from surefind.pairs.relations import POSITIVE_RADIUS
+from surefind.paper.frozen import frozen_problem, with_features
+from surefind.paper.photographs import CITY_STEP
+from surefind.paper.protocols import PROTOCOLS, Problem, load_problem, training_parts
+from surefind.paper.running import train_method
 
 RESULTS = Path(__file__).parent / "results" / "settling.json"
 KEPT = {"recall@1", "vote_right", "vote_ausc", "nearest_vote_r_auroc", "vote_r_auroc"}

@@ -10,10 +10,10 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from surefind.evaluation.report.paper import PAPER
-from surefind.evaluation.report.tables import compare, number_text
-from surefind.evaluation.results import read_results
-from surefind.evaluation.vocabulary import METHODS, RECIPES, base_set, dataset_title, metric_of
+from surefind.paper.published import PAPER
+from surefind.paper.results import read_results
+from surefind.paper.tables import compare, number_text
+from surefind.paper.vocabulary import METHODS, RECIPES, base_set, dataset_title, metric_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -146,11 +146,11 @@ PHOTOGRAPHS = [
     "",
     "CUB200 is benchmarked zero-shot, by halves of the classes, with Cars196 as OOD inputs; the loaders of "
     "both also give the published split. Places are learned from Nordland and SPED and tested on the "
-    "others; `surefind.data.places` says what counts as the same place in each. Only Berlin Halensee has "
+    "others; `surefind.paper.places` says what counts as the same place in each. Only Berlin Halensee has "
     "metres; for the others 25 m stand for a tolerance in frames. Votes over places are fitted to Nordland "
     "and SPED, the queries' side looked up in the other, never to a test set. On a frozen backbone, the "
     "head of places starts whitened within the training places, with a margin that fits it "
-    "(`surefind.evaluation.bench.frozen`). MSLS's images need an "
+    "(`surefind.paper.frozen`). MSLS's images need an "
     "account with the publisher, so it has no numbers here.",
     "",
     "With features in the cache, all methods and free baselines of one seed took 17 minutes of one core on "
@@ -988,7 +988,7 @@ def settling_lines() -> list[str]:
     lines = [
         "## Settings of frozen backbones",
         "",
-        "What `surefind.evaluation.bench.frozen` chose by: parts of the training data that take turns in "
+        "What `surefind.paper.frozen` chose by: parts of the training data that take turns in "
         "being asked, while a head is trained on the rest (`python benchmarks/settling.py` says which), "
         "point estimate, one seed, six epochs at 1e-4 unless said otherwise. One number for each part.",
     ]

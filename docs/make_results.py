@@ -6,9 +6,9 @@ from pathlib import Path
 from result_pages import Page, in_order, result_pages, short_title, summary_table
 
 from surefind.evaluation.figures import write_figure
-from surefind.evaluation.report.markdown import markdown_tables
-from surefind.evaluation.report.paper import PAPER
-from surefind.evaluation.results import Results, read_results
+from surefind.paper.markdown import markdown_tables
+from surefind.paper.published import PAPER
+from surefind.paper.results import Results, read_results
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

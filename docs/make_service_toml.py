@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from surefind.apps.service.configuration import example
+from surefind.service.configuration import example
 
 FILE = Path(__file__).parent / "reference" / "service.toml"
 

@@ -2,7 +2,7 @@
 
 All of it is computed from result files; sets, methods and measurements without a result are left out.
 A row is a set, or a set by another protocol. Numbers are means over seeds; which is best, and what does not
-differ from it, is decided as in the full tables (`surefind.evaluation.report.tables`), over methods and
+differ from it, is decided as in the full tables (`surefind.paper.tables`), over methods and
 baselines together. A free baseline is an uncertainty that needs no training beyond the point estimate's.
 """
 
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from surefind.evaluation.figures import Dots, dot_chart, line_styles, panel_chart
-from surefind.evaluation.report.paper import LEAST_GAP, PAPER
-from surefind.evaluation.report.tables import Score, compare, number_text
-from surefind.evaluation.results import Result, Results, ResultSet
-from surefind.evaluation.vocabulary import (
+from surefind.paper.published import LEAST_GAP, PAPER
+from surefind.paper.results import Result, Results, ResultSet
+from surefind.paper.tables import Score, compare, number_text
+from surefind.paper.vocabulary import (
     DATASETS,
     DISTANCE_BASELINES,
     METHODS,

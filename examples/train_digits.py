@@ -5,8 +5,8 @@ import tempfile
 import torch
 
 import surefind as sf
-from surefind.data.catalogue import load
 from surefind.models.convnets import small_net
+from surefind.paper.catalogue import load
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from surefind.apps.cli import main
+from surefind.cli import main
 
 
 def command(*arguments):

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from surefind.apps.cli.app import app
-from surefind.apps.service.configuration import FIELDS, variable
-from surefind.apps.service.settings import Settings
+from surefind.cli.app import app
+from surefind.service.configuration import FIELDS, variable
+from surefind.service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

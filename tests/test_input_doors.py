@@ -9,10 +9,10 @@ from PIL import Image
 from torch import nn
 
 import surefind as sf
-from surefind.apps.cli import main
-from surefind.apps.service.embedding import ImageEmbedder
+from surefind.cli import main
 from surefind.data.images import ImageFiles, decode_image
 from surefind.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+from surefind.service.embedding import ImageEmbedder
 
 CUT = sf.Preprocessing(resize=14, crop=12, mean=IMAGENET_MEAN, std=IMAGENET_STD, flip=True)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.apps.cli import main
-from surefind.arrays import complete_labels, label_values
+from surefind.checks import complete_labels, label_values
+from surefind.cli import main
 
 WHOLE = {
     "integers": np.arange(12) % 3,

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefind import metrics
-    from surefind.apps.client.client import AsyncClient, Client  # noqa: F401
-    from surefind.apps.service.reviews import read_reviews
     from surefind.curvature.dataset import dataset_curvature, dataset_kronecker_curvature
     from surefind.curvature.head import head_curvature
     from surefind.curvature.network import network_curvature
@@ -55,15 +53,17 @@ if TYPE_CHECKING:
     from surefind.posterior.structured import DensePosterior, KroneckerPosterior
     from surefind.posterior.tuning import pair_loss, tune_on_pairs
     from surefind.posterior.vmf import vmf_concentration, vmf_log_normalizer, vmf_match_score
+    from surefind.service.client import AsyncClient, Client  # noqa: F401
+    from surefind.service.reviews import read_reviews
 
 __version__ = "0.2.0"
 
 _HOME = {
     "Answers": "gallery.answers",
-    "AsyncClient": "apps.client.client",
+    "AsyncClient": "service.client",
     "Audit": "gallery.findings",
     "Classes": "pairs.relations",
-    "Client": "apps.client.client",
+    "Client": "service.client",
     "Dataset": "data.dataset",
     "Decider": "decisions.decider",
     "DegenerateError": "errors",
@@ -102,7 +102,7 @@ _HOME = {
     "network_curvature": "curvature.network",
     "pair_loss": "posterior.tuning",
     "pair_targets": "pairs.losses",
-    "read_reviews": "apps.service.reviews",
+    "read_reviews": "service.reviews",
     "spherical_moments": "posterior.sphere",
     "tune_on_pairs": "posterior.tuning",
     "tune_prior_precision": "posterior.evidence",

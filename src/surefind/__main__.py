@@ -1,5 +1,5 @@
 """``python -m surefind`` is the command line."""
 
-from surefind.apps.cli import main
+from surefind.cli import main
 
 main()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from surefind.errors import Hint, InputError
-from surefind.tensor_validation import UNIT_TOLERANCE, check_matrix, check_unit_rows
+from surefind.tensor_checks import UNIT_TOLERANCE, check_matrix, check_unit_rows
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 

@@ -8,8 +8,8 @@ import pytest
 from command_line import command
 from PIL import Image
 
-from surefind.apps.cli.app import refusal_text
-from surefind.evaluation.bench.protocols import PROTOCOLS
+from surefind.cli.app import refusal_text
+from surefind.paper.protocols import PROTOCOLS
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def refused(surefind, monkeypatch):
             return refusal_text(error, options)
 
         with monkeypatch.context() as patch:
-            patch.setattr("surefind.apps.cli.app.refusal_text", recording)
+            patch.setattr("surefind.cli.app.refusal_text", recording)
             code, _, err = surefind(*arguments)
         assert code == 1, err
         assert err.startswith("Error: ")

@@ -9,8 +9,8 @@ import sys
 import pytest
 import typer
 
-from surefind.apps.cli import main
-from surefind.apps.cli.app import app, data_app, explanation, option_names, refusal_text, run
+from surefind.cli import main
+from surefind.cli.app import app, data_app, explanation, option_names, refusal_text, run
 from surefind.errors import Hint, InputError
 
 EXAMPLE = re.compile(r"Example: `(surefind [^`]+)`")
@@ -64,7 +64,7 @@ def test_an_unknown_command_is_wrong_usage(surefind):
 
 PROBE = """
 import sys
-from surefind.apps.cli import main
+from surefind.cli import main
 try:
     main()
 finally:
@@ -103,9 +103,7 @@ def test_a_mistake_shows_no_traceback(tmp_path, arguments, code):
 
 @pytest.mark.parametrize("library", ["rich", "tomli_w", "typer"])
 def test_without_its_extra_the_command_line_says_what_to_install(library):
-    code = (
-        f"import sys; sys.modules[{library!r}] = None; from surefind.apps.cli import main; main()"
-    )
+    code = f"import sys; sys.modules[{library!r}] = None; from surefind.cli import main; main()"
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
@@ -116,8 +114,8 @@ def test_without_its_extra_the_command_line_says_what_to_install(library):
 
 
 def test_a_missing_library_of_another_kind_is_not_hidden(monkeypatch):
-    monkeypatch.delitem(sys.modules, "surefind.apps.cli.app")
-    monkeypatch.setitem(sys.modules, "surefind.apps.cli.doctor", None)
+    monkeypatch.delitem(sys.modules, "surefind.cli.app")
+    monkeypatch.setitem(sys.modules, "surefind.cli.doctor", None)
     with pytest.raises(ModuleNotFoundError):
         main()
 
@@ -182,7 +180,7 @@ def test_an_interrupt_before_a_command_runs_is_no_traceback(monkeypatch, capsys,
     def stop(**_):
         raise error
 
-    monkeypatch.setattr("surefind.apps.cli.app.app", stop)
+    monkeypatch.setattr("surefind.cli.app.app", stop)
     with pytest.raises(SystemExit, match="1"):
         run()
     assert capsys.readouterr().err == "Error: interrupted.\n"
@@ -192,7 +190,7 @@ def test_an_interrupt_within_a_command_says_that_nothing_is_lost(surefind, monke
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("surefind.apps.cli.doctor.machine", stop)
+    monkeypatch.setattr("surefind.cli.doctor.machine", stop)
     code, _, err = surefind("doctor")
     assert code == 1
     assert "Interrupted: nothing is half written; the same command starts again." in err
@@ -202,6 +200,6 @@ def test_a_defect_keeps_its_traceback(surefind, monkeypatch):
     def broken(*_):
         raise TypeError("ours")
 
-    monkeypatch.setattr("surefind.apps.cli.doctor.machine", broken)
+    monkeypatch.setattr("surefind.cli.doctor.machine", broken)
     with pytest.raises(TypeError, match="ours"):
         surefind("doctor")

@@ -8,8 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
-from surefind.apps.service.images import Thumbnails, small_picture
 from surefind.gallery.gallery import Gallery
+from surefind.service.images import Thumbnails, small_picture
 
 
 def people(n=200, count=8, seed=1):

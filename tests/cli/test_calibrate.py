@@ -6,9 +6,9 @@ import pytest
 from PIL import Image
 
 import surefind as sf
-from surefind.apps.cli.items import own_ids, read_items
-from surefind.apps.service.reviews import FILE, Reviews
+from surefind.cli.items import own_ids, read_items
 from surefind.gallery.gallery import Gallery
+from surefind.service.reviews import FILE, Reviews
 
 
 def faces(n, seed, people=20):

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from surefind.apps.cli import console as progress
-from surefind.apps.cli import main
-from surefind.apps.cli.console import spelled
+from surefind.cli import console as progress
+from surefind.cli import main
+from surefind.cli.console import spelled
 from surefind.learning.train import Progress
 
 pytestmark = pytest.mark.slow
@@ -137,8 +137,8 @@ def test_a_benchmark_leads_to_its_report(surefind, quick):
 
 def test_the_demo_leads_to_commands_that_exist(surefind, monkeypatch):
     """The story itself is told elsewhere."""
-    monkeypatch.setattr("surefind.apps.demo.run_demo", lambda *_, **__: None)
-    monkeypatch.setattr("surefind.apps.demo.write_page", lambda *_: None)
+    monkeypatch.setattr("surefind.demo.run_demo", lambda *_, **__: None)
+    monkeypatch.setattr("surefind.demo.write_page", lambda *_: None)
     lines = hinted("demo", "--out", "shown")
     assert lines[-1] == "surefind serve shown/gallery --model shown/run --images shown/images"
     for line in lines[:-1]:

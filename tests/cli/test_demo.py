@@ -7,8 +7,8 @@ from PIL import Image
 from strange import strange_images
 
 import surefind as sf
-from surefind.apps.cli.demo import clear_place
-from surefind.apps.demo.experiment import EIGHT, KNOWN, MAX_WRONG, NINE, material
+from surefind.cli.demo import clear_place
+from surefind.demo.experiment import EIGHT, KNOWN, MAX_WRONG, NINE, material
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.apps.cli import doctor
-from surefind.data import catalogue
-from surefind.dependencies import distribution, require
+from surefind.checks import distribution, require
+from surefind.cli import doctor
+from surefind.paper import catalogue
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 

@@ -4,7 +4,7 @@ import torch
 from sklearn.datasets import load_iris
 
 import surefind as sf
-from surefind.apps.cli.run_folder import open_run
+from surefind.cli.run_folder import open_run
 from surefind.learning.methods import LaplacePosthoc
 from surefind.models.vectors import Vectors, vector_encoder
 

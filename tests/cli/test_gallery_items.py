@@ -9,7 +9,7 @@ import pytest
 import typer
 
 import surefind as sf
-from surefind.apps.cli import gallery_items
+from surefind.cli import gallery_items
 from surefind.gallery.gallery import Gallery
 
 

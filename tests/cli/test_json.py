@@ -7,7 +7,7 @@ import pytest
 import typer
 
 import surefind as sf
-from surefind.apps.cli.app import app
+from surefind.cli.app import app
 
 COMMANDS = {
     "doctor": ((), {"surefind", "python", "libraries", "missing", "data_sets"}),
@@ -66,8 +66,8 @@ def test_every_command_has_the_option_and_is_tried_here():
 
 @pytest.mark.slow
 def test_every_command_prints_one_document(surefind, quick, monkeypatch):
-    monkeypatch.setattr("surefind.apps.demo.run_demo", lambda *_, **__: None)
-    monkeypatch.setattr("surefind.apps.demo.write_page", lambda *_: None)
+    monkeypatch.setattr("surefind.demo.run_demo", lambda *_, **__: None)
+    monkeypatch.setattr("surefind.demo.write_page", lambda *_: None)
     rng = np.random.default_rng(0)
     y = np.arange(120) % 4
     x = rng.normal(size=(4, 6))[y] + 0.3 * rng.normal(size=(120, 6))
@@ -81,7 +81,7 @@ def test_every_command_prints_one_document(surefind, quick, monkeypatch):
 
 
 def test_what_is_wrong_is_in_the_document_and_in_the_exit_code(surefind, monkeypatch):
-    from surefind.data import catalogue
+    from surefind.paper import catalogue
 
     check = catalogue.check
     entry = catalogue.ENTRIES["digits"]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.apps.cli.console import console
-from surefind.apps.cli.embed import write_embeddings
-from surefind.apps.cli.items import read_items
+from surefind.cli.console import console
+from surefind.cli.embed import write_embeddings
+from surefind.cli.items import read_items
 from surefind.decisions import Gate
 from surefind.gallery.gallery import Gallery
 

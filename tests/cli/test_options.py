@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from surefind.apps.cli.options import (
+from surefind.cli.options import (
     complete_benched,
     complete_method,
     complete_methods,
@@ -57,7 +57,7 @@ def test_sources_are_sets_and_files(place):
 def test_the_shell_gets_them(place, typed, offered):
     """As bash asks, with the answer printed a line each, and no PyTorch loaded for it."""
     code = (
-        "import sys\nfrom surefind.apps.cli import main\nsys.argv = ['surefind']\n"
+        "import sys\nfrom surefind.cli import main\nsys.argv = ['surefind']\n"
         "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
     )
     environment = {

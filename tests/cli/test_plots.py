@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from surefind.apps.cli.plots import draw_curves, draw_history, draw_uncertainty
+from surefind.cli.plots import draw_curves, draw_history, draw_uncertainty
 
 
 def test_figures_do_not_depend_on_the_day(tmp_path):
@@ -28,7 +28,7 @@ def test_without_an_uncertainty_there_is_no_figure_of_it(tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     for module in ("train", "evaluate"):
-        monkeypatch.setattr(f"surefind.apps.cli.{module}.can_draw", lambda: False)
+        monkeypatch.setattr(f"surefind.cli.{module}.can_draw", lambda: False)
 
 
 def test_without_matplotlib_everything_else_is_there(surefind, undrawn, tmp_path):

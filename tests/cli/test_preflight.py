@@ -9,7 +9,7 @@ import small_learners
 import torch
 
 import surefind as sf
-from surefind.apps.cli.preflight import (
+from surefind.cli.preflight import (
     Estimate,
     check_file,
     check_place,
@@ -73,7 +73,7 @@ def test_durations_are_said_as_people_do(seconds, text):
 
 def test_a_disk_that_is_almost_full_enough_says_how_much_is_missing(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")(10**9, 10**9 - 1_190_000, 1_190_000)
-    monkeypatch.setattr("surefind.apps.cli.preflight.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("surefind.cli.preflight.shutil.disk_usage", lambda _: usage)
     with pytest.raises(sf.InputError) as caught:
         check_place(tmp_path, 1_204_000)
     assert "needs about 1.2 MB, 14 kB more than the disk has left (1.2 MB)" in caught.value.message
@@ -122,7 +122,7 @@ def test_training_is_extrapolated_from_a_few_steps():
 
 def test_an_ensemble_takes_as_many_times_longer(monkeypatch):
     ticks = iter(range(1000))
-    monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("surefind.cli.preflight.time.perf_counter", lambda: float(next(ticks)))
     train = small_learners.digits()[0][:64]
     one = training_estimate(small_learners.learner("deterministic", epochs=1), train)
     five = training_estimate(small_learners.learner("deep-ensemble", epochs=1), train)
@@ -173,8 +173,8 @@ def test_a_fit_without_steps_is_extrapolated_with_its_square(monkeypatch):
     """Of 8192 vectors: parts of 512, 512 and 1024 take 0.1 s, then 5 + 1 and 10 + 4 seconds."""
     data = sf.Dataset(torch.rand(8192, 2))
     clock = iter([0.0, 0.1, 10.0, 16.0, 20.0, 34.0])
-    monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: next(clock))
-    monkeypatch.setattr("surefind.apps.cli.preflight.tuning_seconds", lambda *_: 7.0)
+    monkeypatch.setattr("surefind.cli.preflight.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("surefind.cli.preflight.tuning_seconds", lambda *_: 7.0)
     sizes = []
     monkeypatch.setattr(sf.MetricLearner, "fit", lambda self, part: sizes.append(len(part)))
     found = posterior_estimate(small_learners.learner(epochs=0, novelty=None), data)
@@ -186,8 +186,8 @@ def test_novelty_grows_no_further_than_its_sample(monkeypatch):
     """Fits take 0 s; parts of 512 and 1024 take 1 and 2 s, and 2048 of 8192 are looked at."""
     data = sf.Dataset(torch.rand(8192, 2))
     clock = iter([0.0, 0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 2.0])
-    monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: next(clock))
-    monkeypatch.setattr("surefind.apps.cli.preflight.tuning_seconds", lambda *_: 0.0)
+    monkeypatch.setattr("surefind.cli.preflight.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("surefind.cli.preflight.tuning_seconds", lambda *_: 0.0)
     for name in ("fit", "fit_novelty"):
         monkeypatch.setattr(sf.MetricLearner, name, lambda self, part: None)
     learner = small_learners.learner(epochs=0, novelty=sf.Novelty(sample=2048))
@@ -216,7 +216,7 @@ def test_tuning_is_timed_by_two_candidates(monkeypatch):
     given = sf.methods.LaplacePosthoc(scale=1.0, prior_precision=1.0)
     fitted = sf.MetricLearner(network, method=given, **how).fit(data)
     ticks = iter([10.0, 12.0, 20.0, 23.0])
-    monkeypatch.setattr("surefind.apps.cli.preflight.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("surefind.cli.preflight.time.perf_counter", lambda: next(ticks))
     learner = sf.MetricLearner(network, method=sf.methods.LaplacePosthoc(), **how)
     assert tuning_seconds(learner, fitted, data, torch.arange(2048)) == 2 + 13 * 1
     assert tried == [(1000, 1), (1000, 2)]

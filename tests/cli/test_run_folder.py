@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.apps.cli.run_folder import RunFolder, create_run, open_run, read_config, readme_text
+from surefind.cli.run_folder import RunFolder, create_run, open_run, read_config, readme_text
 
 COMMANDS = [("embed", "plain", "digits:test", "--out", "a.npz"), ("evaluate", "plain")]
 COMMANDS += [("fit", "plain", "--out", "new")]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import surefind as sf
-from surefind.apps.cli.search import answer_table
+from surefind.cli.search import answer_table
 from surefind.gallery.gallery import Gallery
 
 

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import surefind as sf
-from surefind.apps.cli.items import read_items
-from surefind.apps.cli.sources import (
+from surefind.cli.items import read_items
+from surefind.cli.sources import (
     labelled,
     part_names,
     read_source,
@@ -16,7 +16,7 @@ from surefind.apps.cli.sources import (
     readable,
     split_part,
 )
-from surefind.apps.cli.train import FITTING, SIDES, chosen_encoder
+from surefind.cli.train import FITTING, SIDES, chosen_encoder
 from surefind.data.preprocessing import Preprocessing
 
 

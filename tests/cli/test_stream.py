@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import surefind as sf
-from surefind.apps.cli import stream
-from surefind.apps.cli.stream import LINES, Answerer, Splitter, answer_stream, line_batches
+from surefind.cli import stream
+from surefind.cli.stream import LINES, Answerer, Splitter, answer_stream, line_batches
 from surefind.errors import DegenerateError, InputError, StaleError
 from surefind.gallery.gallery import Gallery
 

@@ -9,9 +9,9 @@ from command_line import two_processes
 from PIL import Image
 
 import surefind as sf
-from surefind.apps.cli import console as progress
-from surefind.apps.cli import train as training
-from surefind.apps.cli.preflight import Estimate
+from surefind.cli import console as progress
+from surefind.cli import train as training
+from surefind.cli.preflight import Estimate
 from surefind.data.folder import load_folder
 from surefind.learning.freezing import HEAD_STARTS
 from surefind.models.checkpoint import load_tensors
@@ -58,8 +58,8 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_read(refused, run, 
     def read(*_, **__):
         raise AssertionError("data were read first")
 
-    monkeypatch.setattr("surefind.apps.cli.train.read_source", read)
-    monkeypatch.setattr("surefind.apps.cli.fit.read_source", read)
+    monkeypatch.setattr("surefind.cli.train.read_source", read)
+    monkeypatch.setattr("surefind.cli.fit.read_source", read)
     for command in (("train", "digits"), ("fit", "plain")):
         assert refused(*command, "--out", "plain").field == "resume"
 
@@ -84,7 +84,7 @@ def test_divergence_after_the_estimate_names_the_folder(refused, monkeypatch):
     def diverge(*_, **__):
         raise sf.NumericalError("the training diverged.")
 
-    monkeypatch.setattr("surefind.apps.cli.train.say_how_long", lambda *_, **__: None)
+    monkeypatch.setattr("surefind.cli.train.say_how_long", lambda *_, **__: None)
     monkeypatch.setattr(sf.MetricLearner, "fit", diverge)
     error = refused(*TRAIN, "--epochs", 1)
     assert isinstance(error, sf.NumericalError)

@@ -7,8 +7,8 @@ import torch
 
 import surefind as sf
 from surefind import dependencies as extras
+from surefind.checks import check_int
 from surefind.data.images import row_numbers
-from surefind.validation import check_int
 
 
 @pytest.mark.parametrize(

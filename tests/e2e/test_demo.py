@@ -8,8 +8,8 @@ from service.world import png
 from strange import strange_images
 
 import surefind as sf
-from surefind.apps.demo.experiment import KNOWN, material, run_demo
-from surefind.apps.demo.page import write_page
+from surefind.demo.experiment import KNOWN, material, run_demo
+from surefind.demo.page import write_page
 
 pytestmark = pytest.mark.e2e
 

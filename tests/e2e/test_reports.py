@@ -7,7 +7,7 @@ import pytest
 from e2e.test_access import violations
 from typer.testing import CliRunner
 
-from surefind.apps.cli.app import app
+from surefind.cli.app import app
 
 pytestmark = pytest.mark.e2e
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -9,8 +9,8 @@ from playwright import sync_api as api
 from service.live import live
 from service.test_verdicts import asked
 
-from surefind.apps.service.reviews import FILE, Reviews
 from surefind.gallery.gallery import Gallery
+from surefind.service.reviews import FILE, Reviews
 
 pytestmark = pytest.mark.e2e
 

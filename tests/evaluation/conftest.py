@@ -9,10 +9,10 @@ from PIL import Image
 
 import surefind as sf
 from surefind.evaluation import evaluate as evaluation
-from surefind.evaluation.bench import running
-from surefind.evaluation.bench.ood_sets import OodSet
-from surefind.evaluation.bench.protocols import Problem, Protocol
 from surefind.models.convnets import small_net
+from surefind.paper import running
+from surefind.paper.ood_sets import OodSet
+from surefind.paper.protocols import Problem, Protocol
 
 PROTOCOL = Protocol(None, (OodSet("noise", "all"),), 0.7, 1, 1, 32, 32, 1e-3, ece_samples=4)
 

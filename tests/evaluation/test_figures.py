@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from surefind.evaluation.artifacts import SpherePoints
 from surefind.evaluation.figures import (
     PALETTE,
     Dots,
@@ -25,8 +24,9 @@ from surefind.evaluation.figures import (
     sphere_charts,
     write_figure,
 )
-from surefind.evaluation.results import Result
-from surefind.evaluation.vocabulary import DISTANCE_BASELINES, METHODS
+from surefind.paper.artifacts import SpherePoints
+from surefind.paper.results import Result
+from surefind.paper.vocabulary import DISTANCE_BASELINES, METHODS
 
 
 def words(svg):

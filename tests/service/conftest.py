@@ -2,9 +2,9 @@ import pytest
 from fastapi.testclient import TestClient
 from service import world as worlds
 
-from surefind.apps.service.app import create_app
-from surefind.apps.service.settings import Settings
 from surefind.gallery.gallery import Gallery
+from surefind.service.app import create_app
+from surefind.service.settings import Settings
 
 
 @pytest.fixture(scope="session")

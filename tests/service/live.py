@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from surefind.apps.cli.serve import listen
-from surefind.apps.service.app import create_app
-from surefind.apps.service.connections import guarded_config
-from surefind.apps.service.settings import Settings
+from surefind.cli.serve import listen
 from surefind.gallery.gallery import Gallery
+from surefind.service.app import create_app
+from surefind.service.connections import guarded_config
+from surefind.service.settings import Settings
 
 
 @contextmanager

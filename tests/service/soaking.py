@@ -35,7 +35,7 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 
-LAUNCH = "import typer; from surefind.apps.cli.serve import serve; typer.run(serve)"
+LAUNCH = "import typer; from surefind.cli.serve import serve; typer.run(serve)"
 TOKEN = "soak"
 LABELS = [f"label {n}" for n in range(8)]
 DIM = 16

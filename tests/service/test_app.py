@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from service.world import outvoted, png
 
-from surefind.apps.service import telemetry
-from surefind.apps.service.app import PAGE
-from surefind.apps.service.reference_page import reference_page
+from surefind.service import telemetry
+from surefind.service.app import PAGE
+from surefind.service.reference_page import reference_page
 
 
 def test_it_is_alive(client):

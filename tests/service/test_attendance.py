@@ -17,7 +17,7 @@ from service.world import copy
 
 from surefind.gallery.gallery import Gallery
 
-LAUNCH = "import typer; from surefind.apps.cli.serve import serve; typer.run(serve)"
+LAUNCH = "import typer; from surefind.cli.serve import serve; typer.run(serve)"
 SEARCH = {"vectors": [[0.0, 0.0, 1.0]]}
 
 
@@ -47,7 +47,7 @@ def test_what_waits_for_a_client_that_has_gone_is_not_begun(world, tmp_path, mon
         return add(self, *args, **kwargs)
 
     monkeypatch.setattr(Gallery, "add", slow)
-    monkeypatch.setattr("surefind.apps.service.state.THREADS", 1)
+    monkeypatch.setattr("surefind.service.state.THREADS", 1)
     with live(copy(world, tmp_path), None) as address:
         host, port = address.removeprefix("http://").split(":")
 
@@ -94,7 +94,7 @@ def test_who_waits_when_the_service_is_stopped_is_told_so(world, tmp_path, monke
         return add(self, *args, **kwargs)
 
     monkeypatch.setattr(Gallery, "add", slow)
-    monkeypatch.setattr("surefind.apps.service.connections.GRACE", 1)
+    monkeypatch.setattr("surefind.service.connections.GRACE", 1)
     place = copy(world, tmp_path)
 
     def ask(address):
@@ -165,7 +165,7 @@ def answers(place):
 
 @pytest.mark.parametrize("index", ["exact", "hnsw"])
 def test_the_index_is_chosen_at_the_start(tmp_path, index):
-    from surefind.apps.cli.serve import open_gallery
+    from surefind.cli.serve import open_gallery
 
     x = np.eye(4, dtype=np.float32)
     with Gallery(path=tmp_path / "gallery") as made:

@@ -6,11 +6,11 @@ import time
 import numpy as np
 import pytest
 
-from surefind.apps.service import batching
-from surefind.apps.service.batching import Batcher, Query, search_together
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError, RefusedError, StaleError
 from surefind.gallery.gallery import Gallery
+from surefind.service import batching
+from surefind.service.batching import Batcher, Query, search_together
 
 
 def nothing(_id, _payload):

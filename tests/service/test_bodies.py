@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from surefind.apps.service import bodies
-from surefind.apps.service import messages as wire
 from surefind.errors import RefusedError
+from surefind.service import bodies
+from surefind.service import messages as wire
 
 ITEMS = [
     {"vector": [1, 0.0], "id": 'a"]}[{\\', "payload": {"x": [[1], {"y": "]"}], "\\": '\\"'}},

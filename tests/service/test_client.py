@@ -12,9 +12,9 @@ from service.live import live
 from service.world import copy, png
 
 import surefind as sf
-from surefind.apps.client import client as client_module
-from surefind.apps.service import messages as wire
-from surefind.apps.service.tokens import make_token
+from surefind.service import client as client_module
+from surefind.service import messages as wire
+from surefind.service.tokens import make_token
 
 EXCEPTIONS = {("DELETE", "/v1/items/{id}"): "delete sends one or many to /v1/items/delete"}
 """Operations without a method, and why."""

@@ -10,9 +10,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from surefind.apps.cli.app import register
-from surefind.apps.cli.serve import serve
-from surefind.apps.service.configuration import (
+from surefind.cli.app import register
+from surefind.cli.serve import serve
+from surefind.errors import InputError
+from surefind.gallery.gallery import Gallery
+from surefind.service.configuration import (
     FIELDS,
     configure,
     example,
@@ -20,9 +22,7 @@ from surefind.apps.service.configuration import (
     unknown_variables,
     variable,
 )
-from surefind.apps.service.settings import Settings
-from surefind.errors import InputError
-from surefind.gallery.gallery import Gallery
+from surefind.service.settings import Settings
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "reference" / "service.toml"
 DEFAULTS = {"folder": Path("here.service")}

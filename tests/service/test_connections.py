@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from service.live import live
 
-from surefind.apps.service import connections
-from surefind.apps.service.app import create_app
-from surefind.apps.service.settings import Settings
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
+from surefind.service import connections
+from surefind.service.app import create_app
+from surefind.service.settings import Settings
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 from service.stub import NEAR, Encoder
 
-from surefind.apps.service.reviews import Reviews
 from surefind.errors import StorageError
 from surefind.gallery import store
 from surefind.gallery.gallery import Gallery
+from surefind.service.reviews import Reviews
 
 
 @pytest.fixture

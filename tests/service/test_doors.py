@@ -11,9 +11,11 @@ from fastapi.testclient import TestClient
 from service.live import live
 from service.world import copy, png
 
-from surefind.apps.service.app import create_app
-from surefind.apps.service.limits import MOST_CLIENTS, Buckets
-from surefind.apps.service.settings import (
+from surefind.errors import InputError, NumericalError, StorageError
+from surefind.gallery.gallery import Gallery
+from surefind.service.app import create_app
+from surefind.service.limits import MOST_CLIENTS, Buckets
+from surefind.service.settings import (
     NOTHING,
     READ,
     WRITE,
@@ -22,8 +24,6 @@ from surefind.apps.service.settings import (
     is_loopback,
     permission,
 )
-from surefind.errors import InputError, NumericalError, StorageError
-from surefind.gallery.gallery import Gallery
 
 READER, WRITER = {"Authorization": "Bearer reader"}, {"Authorization": "Bearer writer"}
 ITEM = {"items": [{"vector": [0.0, 0.0, 1.0]}]}
@@ -216,7 +216,7 @@ def test_a_defect_is_answered_without_details(small, monkeypatch, caplog):
         raise KeyError("secret content")
 
     monkeypatch.setattr(client.app.state.service.gallery, "get", fail)
-    with caplog.at_level("INFO", "surefind.apps.service"):
+    with caplog.at_level("INFO", "surefind.service"):
         answer = client.get("/v1/items/a")
     assert answer.status_code == 500
     assert "secret" not in answer.text

@@ -48,7 +48,7 @@ def test_vectors_without_kappa_are_refused_where_the_calibration_had_it(serve, p
 
 
 def test_they_do_not_fail_others_in_the_same_batch(people):
-    from surefind.apps.service.batching import Query, search_together
+    from surefind.service.batching import Query, search_together
 
     gallery, vectors = calibrated(people, plain=False), people[2][0].mean.tolist()
     good, bad = Query(vectors[:1], [70.0], 1), Query(vectors[:1], [None], 1)

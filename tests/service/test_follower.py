@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from service.world import copy
 
-from surefind.apps.service import follower
-from surefind.apps.service.settings import Settings
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
+from surefind.service import follower
+from surefind.service.settings import Settings
 
 NORTH = {"vectors": [[0.0, 0.0, 1.0]], "kappa": [20.0], "novelty": [0.5]}
 BODY = NORTH | {"k": 1, "keep": True}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from service.world import copy
 
-from surefind.apps.service import health
 from surefind.gallery import faiss_engine, graph
 from surefind.gallery.gallery import Gallery
+from surefind.service import health
 
 
 @pytest.fixture(autouse=True)

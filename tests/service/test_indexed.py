@@ -7,9 +7,9 @@ from PIL import Image
 from service.world import png
 from typer.testing import CliRunner
 
-from surefind.apps.cli import serve as serving
-from surefind.apps.cli.app import register
-from surefind.apps.cli.index import index, remember
+from surefind.cli import serve as serving
+from surefind.cli.app import register
+from surefind.cli.index import index, remember
 from surefind.gallery.gallery import Gallery
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from service.world import png
 
-from surefind.apps.service.batching import Query, search_together
-from surefind.apps.service.reviews import Reviews, read_reviews
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
+from surefind.service.batching import Query, search_together
+from surefind.service.reviews import Reviews, read_reviews
 
 AXES = np.eye(4)
 

@@ -13,10 +13,10 @@ from PIL import Image
 from service import poison
 from service.stub import NEAR, Encoder
 
-from surefind.apps.service.batching import Batcher
-from surefind.apps.service.embedding import ImageEmbedder
 from surefind.errors import RefusedError, StorageError
 from surefind.gallery.gallery import Gallery
+from surefind.service.batching import Batcher
+from surefind.service.embedding import ImageEmbedder
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import json
 import pytest
 from fastapi.exceptions import RequestValidationError
 
-from surefind.apps.service.problems import answer_to
 from surefind.errors import InputError, NumericalError, RefusedError, StaleError, StorageError
+from surefind.service.problems import answer_to
 
 MISSING = {"loc": ("body", "k"), "msg": "Field required"}
 

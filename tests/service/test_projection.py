@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from surefind.apps.service import projection
+from surefind.service import projection
 
 
 def test_the_map_shows_the_largest_variance(client):

@@ -10,9 +10,9 @@ from service.test_searches import FIELDS, body_of
 from service.world import outvoted, png
 from strange import strange_images
 
-from surefind.apps.service import renewer as module
-from surefind.apps.service.renewer import Renewer
 from surefind.gallery.gallery import Gallery
+from surefind.service import renewer as module
+from surefind.service.renewer import Renewer
 
 
 def wait_until(true, seconds=30):

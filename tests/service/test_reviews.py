@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from service.world import outvoted, png
 
-from surefind.apps.service.reviews import FILE, Reviews, read_reviews
-from surefind.apps.service.settings import Settings
 from surefind.errors import DegenerateError, InputError, StorageError
+from surefind.service.reviews import FILE, Reviews, read_reviews
+from surefind.service.settings import Settings
 
 
 def question(label="x", kappa=3.0, **drawn):
@@ -211,7 +211,7 @@ def test_killed_at_any_moment_no_acknowledged_review_is_lost(tmp_path):
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from surefind.apps.service.reviews import Reviews\n"
+        "from surefind.service.reviews import Reviews\n"
         "reviews = Reviews(Path(sys.argv[1]))\n"
         "while True:\n"
         "    ids = [reviews.ask({'vector': [1.0, 0.0], 'kappa': 3.0, 'label': 1}) for _ in range(2)]\n"

@@ -8,11 +8,11 @@ import pytest
 from service.world import blurred, outvoted, png
 from strange import strange_images
 
-from surefind.apps.service import messages as wire
-from surefind.apps.service import searches
 from surefind.decisions import decision, gate
 from surefind.gallery.answers import answer_records
 from surefind.gallery.gallery import Gallery
+from surefind.service import messages as wire
+from surefind.service import searches
 
 FIELDS = {"vectors": "mean", "kappa": "kappa", "novelty": "novelty"}
 

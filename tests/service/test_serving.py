@@ -16,9 +16,9 @@ import uvicorn
 from service.world import copy
 from typer.testing import CliRunner
 
-from surefind.apps.cli.app import register
-from surefind.apps.cli.run_folder import open_run
-from surefind.apps.cli.serve import gallery_and_run, listen, open_gallery, run_until_stopped, serve
+from surefind.cli.app import register
+from surefind.cli.run_folder import open_run
+from surefind.cli.serve import gallery_and_run, listen, open_gallery, run_until_stopped, serve
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 app = typer.Typer()
 register(app, serve)
-LAUNCH = "import typer; from surefind.apps.cli.serve import serve; typer.run(serve)"
+LAUNCH = "import typer; from surefind.cli.serve import serve; typer.run(serve)"
 
 
 def invoke(*arguments):
@@ -174,7 +174,7 @@ def wait_for(address):
 
 def test_what_is_not_needed_to_listen_is_not_imported():
     """Each of them takes a second or so, which a service that is started again has not."""
-    imports = "import sys; from surefind.apps.service.app import create_app; print(*sys.modules)"
+    imports = "import sys; from surefind.service.app import create_app; print(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", imports], capture_output=True, text=True, check=True
     )

@@ -11,12 +11,12 @@ import typer
 from service.world import outvoted, png
 from typer.testing import CliRunner
 
-from surefind.apps.cli.app import register
-from surefind.apps.cli.token import token
-from surefind.apps.service import telemetry
-from surefind.apps.service.settings import NOTHING, READ, WRITE, Settings, permission
-from surefind.apps.service.tokens import make_token, read_tokens, remove_token
+from surefind.cli.app import register
+from surefind.cli.token import token
 from surefind.errors import InputError
+from surefind.service import telemetry
+from surefind.service.settings import NOTHING, READ, WRITE, Settings, permission
+from surefind.service.tokens import make_token, read_tokens, remove_token
 
 DIGEST = hashlib.sha256(b"x").hexdigest()
 

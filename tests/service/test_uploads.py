@@ -10,8 +10,8 @@ from PIL import Image
 from service.hostile import noise, rotated, save, uploads
 from service.world import png
 
-from surefind.apps.service.images import check_header, small_picture
 from surefind.errors import RefusedError
+from surefind.service.images import check_header, small_picture
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import pytest
 from service.test_reviews import drawn, question, searched
 from service.world import png
 
-from surefind.apps.service.reviews import FILE, Reviews
 from surefind.errors import InputError
+from surefind.service.reviews import FILE, Reviews
 
 
 def asked(label="x", **more):

@@ -17,11 +17,11 @@ import torch
 from PIL import Image
 
 import surefind as sf
-from surefind.apps.service.images import Thumbnails, small_picture
-from surefind.data.small_images import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
+from surefind.paper.small_images import load_digits
+from surefind.service.images import Thumbnails, small_picture
 
 ITEMS = 240
 UNKNOWN = (8, 9)

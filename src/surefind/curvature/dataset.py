@@ -26,14 +26,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind.checks import check_choice, check_positive
 from surefind.curvature.outputs import DISTANCES, Distance, OutputHessians, output_hessians
 from surefind.curvature.structured import KroneckerCurvature, kronecker_of_blocks
 from surefind.errors import DegenerateError, InputError
 from surefind.pairs.blocks import blocks
 from surefind.pairs.losses import pair_weights
 from surefind.pairs.relations import Labels, Relation, as_relation
-from surefind.tensor_validation import check_directed, check_matrix
-from surefind.validation import check_choice, check_positive
+from surefind.tensor_checks import check_directed, check_matrix
 
 FEATURE_ELEMENTS = 1 << 22
 """Numbers of features read at a time: 16 MB in float32."""

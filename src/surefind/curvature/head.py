@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind.checks import check_choice
 from surefind.curvature.outputs import (
     DISTANCES,
     Distance,
@@ -32,8 +33,7 @@ from surefind.curvature.outputs import (
     output_hessians_of_targets,
 )
 from surefind.errors import InputError
-from surefind.tensor_validation import check_directed, check_finite, check_float, check_matrix
-from surefind.validation import check_choice
+from surefind.tensor_checks import check_directed, check_finite, check_float, check_matrix
 
 Approximation = Literal["fixed", "positive", "full"]
 APPROXIMATIONS = get_args(Approximation)

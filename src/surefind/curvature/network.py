@@ -25,7 +25,7 @@ from surefind.curvature.outputs import Distance
 from surefind.errors import InputError
 from surefind.pairs.blocks import blocks
 from surefind.pairs.relations import Labels
-from surefind.tensor_validation import check_matrix
+from surefind.tensor_checks import check_matrix
 
 CHUNK_ELEMENTS = 1 << 24
 """Numbers of per-example gradients held at a time: 64 MB in float32."""

@@ -58,7 +58,7 @@ from surefind.models.vectors import Vectors, with_ones
 from surefind.pairs.blocks import blocks, inside_margin
 from surefind.pairs.losses import pair_weights
 from surefind.pairs.relations import Classes, Relation, class_sums
-from surefind.tensor_validation import check_directed
+from surefind.tensor_checks import check_directed
 
 GROUP = 16
 """Columns that are looked at through their maximum."""

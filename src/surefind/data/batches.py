@@ -28,11 +28,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from surefind.checks import check_choice, check_int
 from surefind.data.dataset import Dataset
 from surefind.data.inputs import AugmentSeed, InputSpec
 from surefind.data.preprocessing import Preprocessing
 from surefind.errors import DegenerateError, InputError
-from surefind.validation import check_choice, check_int
 
 SINGLES = ("drop", "repeat", "keep")
 

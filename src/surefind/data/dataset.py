@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefind.arrays import VECTOR_KINDS, complete_labels
+from surefind.checks import VECTOR_KINDS, complete_labels
 from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles, ImageReport, row_numbers, verify_images
 from surefind.data.inputs import BLOCK_ROWS, AugmentSeed, InputSpec, read_inputs
@@ -37,7 +37,7 @@ class Dataset:
         inputs: uint8 images (n, h, w) or (n, c, h, w), features (n, d) of any real numbers, float images
             (n, c, h, w), as a tensor or an array; `ImageFiles`; or `FeatureViews`, which a frozen network
             has computed.
-        labels: A class per example (`surefind.arrays`): integers, or strings, which become integers with
+        labels: A class per example (`surefind.checks`): integers, or strings, which become integers with
             `classes`.
             Kept as an int64 tensor (n), or None.
         positions: Metric coordinates (n, 2), kept as a float64 tensor, or None.

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from surefind.arrays import VECTOR_KINDS
+from surefind.checks import VECTOR_KINDS, require
 from surefind.data.images import decode_image
 from surefind.data.tables import one_of, read_table, shortened
-from surefind.dependencies import require
 from surefind.errors import InputError
 
 NUMPY = (".npy", ".npz")

@@ -36,9 +36,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefind.dependencies import require
+from surefind.checks import check_choice, check_int, require
 from surefind.errors import Hint, InputError
-from surefind.validation import check_choice, check_int
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 DECODER_SCALES = (8, 4, 2, 1)

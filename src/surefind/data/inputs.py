@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefind.checks import check_int
 from surefind.data.feature_views import FeatureViews
 from surefind.data.images import (
     MAX_PIXELS,
@@ -37,7 +38,6 @@ from surefind.data.images import (
 )
 from surefind.data.preprocessing import Preprocessing, example_rng
 from surefind.errors import InputError
-from surefind.validation import check_int
 
 AugmentSeed = int | tuple[int, ...] | None
 UNIT_RANGE = (0.0, 1.0)

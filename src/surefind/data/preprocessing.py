@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefind.checks import check_choice, check_int
 from surefind.data.images import INTERPOLATIONS, Frame
 from surefind.errors import InputError
-from surefind.validation import check_choice, check_int
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

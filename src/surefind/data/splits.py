@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefind.checks import check_choice, check_int
 from surefind.data.batches import rows_by_class
 from surefind.data.dataset import Dataset
 from surefind.errors import DegenerateError, Hint, InputError
-from surefind.validation import check_choice, check_int
 
 QUERY_SINGLES = ("gallery", "query", "drop", "refuse")
 VALIDATION_SINGLES = ("train", "drop", "refuse")

@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from surefind.checks import require
 from surefind.data.dataset import Dataset
 from surefind.data.images import MAX_PIXELS, ImageFiles, check_exist
 from surefind.data.splits import Splits
-from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
 
 NAMED = 8

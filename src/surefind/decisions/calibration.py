@@ -42,7 +42,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Bool, Float
 
-from surefind.arrays import as_correct
+from surefind.checks import as_correct, require
 from surefind.decisions.decision import Decisions, ReasonLimits, decide, measure_limits
 from surefind.decisions.gate import Gate, GateCounts, read_novelty
 from surefind.decisions.groups import (
@@ -58,7 +58,6 @@ from surefind.decisions.identification import Identification
 from surefind.decisions.probability import Contributions, MatchProbability, measure_contributions
 from surefind.decisions.risk import LIKELY, RiskCurve, least_accepted, more_queries, safe_floor
 from surefind.decisions.signals import KAPPA_RANGE, Signals
-from surefind.dependencies import require
 from surefind.errors import DegenerateError, InputError
 
 FORMAT = 5

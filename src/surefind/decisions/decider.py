@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from surefind.arrays import as_scores
+from surefind.checks import as_scores, require
 from surefind.decisions.calibration import Calibration, calibrate, held_out_probability
 from surefind.decisions.gate import Gate, read_novelty
 from surefind.decisions.groups import draw_parts, draw_share
@@ -54,7 +54,6 @@ from surefind.decisions.verdicts import (
     answer_checked,
     judge,
 )
-from surefind.dependencies import require
 from surefind.errors import InputError
 from surefind.files import write_atomically
 

@@ -64,9 +64,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from surefind.arrays import as_array
+from surefind.checks import as_array, check_int
 from surefind.errors import DegenerateError, Hint, InputError
-from surefind.validation import check_int
 
 FORMAT = 1
 FALSE_ALARM = 0.01

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from surefind.arrays import as_scores
+from surefind.checks import as_scores
 from surefind.decisions.risk import lower_bound
 from surefind.errors import Hint, InputError
 

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from surefind.arrays import as_array, as_scores
+from surefind.checks import as_array, as_scores
 from surefind.decisions.label_posterior import LabelPosterior
 from surefind.errors import InputError
 

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from surefind.arrays import as_array
+from surefind.checks import as_array
 from surefind.decisions.label_posterior import Votes, listed_numbers
 from surefind.decisions.verdicts import Neighbours
 from surefind.errors import DegenerateError, InputError

@@ -12,7 +12,7 @@ Training is no default: on frozen ImageNet features of CUB200 (split as there) r
 linear layer forgets what the large model knew of other classes. On the classes of the fit it brought no
 clear gain either (0.671; trained 0.632 … 0.681).
 
-Policy: ``y`` has a label per row (`surefind.arrays`), or a position (n, 2) in the units of the two radii,
+Policy: ``y`` has a label per row (`surefind.checks`), or a position (n, 2) in the units of the two radii,
 or is a `PairList`. Classes with one example have no positive pair but count as negatives of the others. A
 zero row has no direction: `fit` leaves it out with a warning, and `embed` returns κ = 0.
 
@@ -44,7 +44,7 @@ from sklearn.utils import check_random_state  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor
 
-from surefind.arrays import complete_labels
+from surefind.checks import check_choice, check_int, check_positive, complete_labels
 from surefind.curvature.dataset import check_informative
 from surefind.curvature.outputs import DISTANCES
 from surefind.curvature.pair_scan import scan_pairs
@@ -75,7 +75,6 @@ from surefind.posterior.contract import Posterior, posterior_tensors, restored_p
 from surefind.posterior.fit import POSTERIORS, FittedPosterior, fit_posterior
 from surefind.posterior.tuning import TuningSample, draw_sample
 from surefind.retrieval.search import nearest
-from surefind.validation import check_choice, check_int, check_positive
 
 POSITIVE = ("margin", "learning_rate", "positive_radius", "negative_radius")
 """Options that are finite numbers above zero."""

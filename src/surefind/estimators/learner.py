@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from surefind.checks import check_choice, check_int, check_positive
 from surefind.curvature.dataset import check_informative
 from surefind.data.dataset import Dataset
 from surefind.data.feature_views import FeatureViews
@@ -52,7 +53,6 @@ from surefind.models.splitting import EXAMPLES, Split, joined, run_module, split
 from surefind.novelty.statistics import StageWatch
 from surefind.pairs.objectives import MARGIN, Contrastive, ContrastiveLoss, Objective
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, as_relation
-from surefind.validation import check_choice, check_int, check_positive
 
 FORMAT = 4
 FILE = "model.safetensors"

@@ -37,10 +37,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from surefind.checks import check_positive, require
 from surefind.data.dataset import Dataset
 from surefind.data.inputs import InputSpec
 from surefind.data.torch_data import as_dataset, is_torch_data
-from surefind.dependencies import require
 from surefind.errors import Hint, InputError, NumericalError
 from surefind.estimators.learner import MetricLearner
 from surefind.files import write_atomically
@@ -61,7 +61,6 @@ from surefind.posterior.diagonal import HeadPosterior
 from surefind.posterior.projection import directions, unit
 from surefind.posterior.sphere import resultant_on_one_grid
 from surefind.posterior.structured import KroneckerPosterior
-from surefind.validation import check_positive
 
 TOLERANCE = 1e-5
 SCORE_TOLERANCE = 1e-2

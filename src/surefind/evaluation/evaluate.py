@@ -10,7 +10,7 @@ queries and gallery, and each query has a nearest neighbour under it; the uncert
 fraction of samples that agree on its most frequent class, or, without classes, on the most frequent item.
 ECE takes the most frequent class as prediction and its fraction as confidence, so it needs classes.
 Two more are the shares of a label, or of the disc of ``radius`` around an item, in the neighbours' votes,
-plain and weighted by κ (`surefind.evaluation.label_vote`); they need held-out data to be fitted to. Whether
+plain and weighted by κ (`surefind.paper.label_vote`); they need held-out data to be fitted to. Whether
 weighting by κ helps is said by the difference of the two on the same queries, with a paired bootstrap
 interval.
 
@@ -60,10 +60,10 @@ from surefind.data.torch_data import as_dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, Hint, InputError
 from surefind.estimators.learner import MetricLearner
-from surefind.evaluation.label_vote import Asked, Ballots, hold_votes
 from surefind.learning.inference import batches
 from surefind.pairs.relations import POSITIVE_RADIUS
-from surefind.retrieval.baselines import NeighbourDistance, fit_nearest_distance
+from surefind.paper.baselines import NeighbourDistance, fit_nearest_distance
+from surefind.paper.label_vote import Asked, Ballots, hold_votes
 from surefind.retrieval.search import nearest, sampled_nearest
 
 SAMPLE_BYTES = 2 << 30

@@ -28,11 +28,12 @@ from typing import Any
 
 import numpy as np
 
+from surefind.checks import require
 from surefind.decisions.identification import Identification
-from surefind.dependencies import require
-from surefind.evaluation.artifacts import SpherePoints
-from surefind.evaluation.results import CorruptionCurve, KappaHistogram, Result
-from surefind.evaluation.vocabulary import (
+from surefind.files import write_atomically
+from surefind.paper.artifacts import SpherePoints
+from surefind.paper.results import CorruptionCurve, KappaHistogram, Result
+from surefind.paper.vocabulary import (
     DETECTORS,
     DISTANCE_BASELINES,
     METHODS,
@@ -41,7 +42,6 @@ from surefind.evaluation.vocabulary import (
     method_title,
     metric_of,
 )
-from surefind.files import write_atomically
 
 PALETTE = {
     "bg": ("#ffffff", "#15171b"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from surefind.dependencies import require
+from surefind.checks import require
 from surefind.embeddings import kappa_to_json, novelty_to_json
 from surefind.gallery.engine import Id, Label, Records, objects
 from surefind.gallery.items import read_query_ids

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefind.checks import check_choice, check_fraction, check_int
 from surefind.decisions.calibration import Calibration, least_queries
 from surefind.decisions.decider import Target
 from surefind.decisions.drift import WatchReport
@@ -56,7 +57,6 @@ from surefind.gallery.ranking import RANKS, find
 from surefind.gallery.renewal import POLICIES, KeptCalibration, queries_of_items
 from surefind.gallery.review_sample import ReviewSample
 from surefind.gallery.store import change_count
-from surefind.validation import check_choice, check_fraction, check_int
 
 if TYPE_CHECKING:
     from surefind.gallery.forecast import Forecast

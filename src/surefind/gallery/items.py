@@ -3,13 +3,13 @@
 Policies:
 
 * Plain vectors have no uncertainty that is known: their κ is infinite, and they have no novelty.
-* Vectors must have length 1 within `surefind.validation.UNIT_TOLERANCE`, unless ``normalize`` asks to
+* Vectors must have length 1 within `surefind.checks.UNIT_TOLERANCE`, unless ``normalize`` asks to
   rescale them. Zero vectors and NaN are refused either way. All are rescaled in float64 and kept as
   float32.
 * An id is a string or an integer; ``1`` and ``"1"`` are different ids.
 * What is kept can be read back at every door: strings are text that UTF-8 can write (no lone surrogates),
   integers lie below `INTEGERS`, and a payload has at most `DEPTH` lists and dicts in one another.
-* A label is a string, an integer other than -1, or None; whole floats and NaN are read as `surefind.arrays`
+* A label is a string, an integer other than -1, or None; whole floats and NaN are read as `surefind.checks`
   says. -1 and None in a calibration mean: not in the gallery.
 * A payload is a dict that JSON can hold; it comes back as JSON gives it back (tuples as lists).
 """
@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefind.arrays import VECTOR_KINDS, label_values
+from surefind.checks import VECTOR_KINDS, label_values
 from surefind.embeddings import Embeddings
 from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Id, Label
-from surefind.tensor_validation import (
+from surefind.tensor_checks import (
     UNIT_TOLERANCE,
     check_directed,
     check_matrix,

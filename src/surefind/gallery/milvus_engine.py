@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 from jaxtyping import Float
 
-from surefind.dependencies import install_command
+from surefind.checks import install_command
 from surefind.errors import InputError, StorageError
 from surefind.gallery.engine import (
     Id,

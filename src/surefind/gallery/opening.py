@@ -8,12 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefind.dependencies import install_command
+from surefind.checks import check_choice, install_command
 from surefind.errors import Hint, InputError
 from surefind.gallery.engine import Engine
 from surefind.gallery.milvus_engine import MilvusEngine
 from surefind.gallery.store import holds_gallery
-from surefind.validation import check_choice
 
 if TYPE_CHECKING:
     from surefind.gallery.faiss_engine import FaissEngine

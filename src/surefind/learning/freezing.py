@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from surefind.checks import check_choice, check_int
 from surefind.data.dataset import Dataset
 from surefind.data.feature_views import FeatureViews
 from surefind.data.inputs import InputSpec
@@ -39,7 +40,6 @@ from surefind.models.encoder import Encoder
 from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
 from surefind.pairs.relations import Relation, as_relation
 from surefind.pairs.whitening import RIDGE, check_difference, pair_scatter, whitening
-from surefind.validation import check_choice, check_int
 
 PREFIX = "frozen"
 HeadStart = Literal["given", "identity", "whitened", "whitened-within"]

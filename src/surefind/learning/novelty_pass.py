@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefind.checks import check_fraction, check_int
 from surefind.data.dataset import Dataset
 from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
@@ -38,7 +39,6 @@ from surefind.learning.session import digest
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.novelty.model import CONFIDENCE, LEAST, NoveltyModel, fit_novelty_model
 from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
-from surefind.validation import check_fraction, check_int
 
 BATCH = 256
 SAVE_EVERY = 30.0

@@ -21,6 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from surefind.checks import check_int
 from surefind.data.batches import class_batches, grid_cells, random_batches, read_batches
 from surefind.data.dataset import Dataset
 from surefind.data.feature_views import FeatureViews
@@ -31,7 +32,6 @@ from surefind.learning.distributed import part, sum_gradients, world
 from surefind.learning.seeds import seeded
 from surefind.models.initialization import borrowed_rng
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, Relation, as_relation
-from surefind.validation import check_int
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes any torch optimiser for the parameters."""

@@ -26,9 +26,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from surefind.arrays import as_array, as_scores
+from surefind.checks import as_array, as_scores, check_int
 from surefind.errors import DegenerateError, InputError
-from surefind.validation import check_int
 
 BLOCK = 2**22
 """Drawn indices held at once: 32 MB."""

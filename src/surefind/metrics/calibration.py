@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from surefind.arrays import as_array, as_correct, as_labels, as_scores
+from surefind.checks import as_array, as_correct, as_labels, as_scores, check_int
 from surefind.errors import InputError
-from surefind.validation import check_int
 
 
 @dataclass(frozen=True, eq=False)

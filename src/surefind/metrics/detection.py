@@ -34,9 +34,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from surefind.arrays import as_correct, as_scores
+from surefind.checks import as_correct, as_scores, check_fraction
 from surefind.errors import DegenerateError, InputError
-from surefind.validation import check_fraction
 
 FRACTIONS = 100
 """Fractions dropped: 0 % to 99 % in steps of one."""

@@ -29,10 +29,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 
-from surefind.arrays import as_array, label_codes
+from surefind.checks import as_array, check_int, check_positive, label_codes
 from surefind.errors import DegenerateError, Hint, InputError
-from surefind.tensor_validation import check_matrix
-from surefind.validation import check_int, check_positive
+from surefind.tensor_checks import check_matrix
 
 BLOCK = 2**22
 """Distances held at once when positions are compared: 32 MB."""

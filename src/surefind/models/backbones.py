@@ -38,6 +38,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from surefind.checks import check_choice
 from surefind.errors import Hint, InputError
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, empty_head
@@ -49,7 +50,6 @@ from surefind.models.texts import FAMILIES as TEXT_FAMILIES
 from surefind.models.texts import POOLINGS as TEXT_POOLINGS
 from surefind.models.texts import TextTower
 from surefind.models.towers import Tower, chosen_pooling, family_of, library, tower_of
-from surefind.validation import check_choice
 
 BILINEAR = 2
 """The number that Pillow has for it, which is what the files hold."""

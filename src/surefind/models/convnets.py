@@ -14,10 +14,10 @@ format too; and a ReLU comes after the pooling, with which it commutes, where th
 import torch
 from torch import nn
 
+from surefind.checks import check_int
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize, untouched_rng
 from surefind.models.pooling import FlattenPositions
-from surefind.validation import check_int
 
 KEEP, POOL = False, True
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from surefind.checks import check_int
 from surefind.errors import InputError
 from surefind.models.initialization import NORMS
 from surefind.models.pooling import GeM
 from surefind.models.towers import Tower
-from surefind.validation import check_int
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,11 +25,11 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor, nn
 
+from surefind.checks import check_int
 from surefind.errors import InputError
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import NORMS
 from surefind.models.pooling import GeM
-from surefind.validation import check_int
 
 _MASKS: ContextVar[tuple[torch.Generator, bool] | None] = ContextVar("masks", default=None)
 """The generator of the masks, and whether they are joint."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from surefind.errors import InputError
-from surefind.tensor_validation import check_matrix
+from surefind.tensor_checks import check_matrix
 
 
 class Unnormalized(nn.Module):

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from surefind.checks import check_choice
 from surefind.errors import InputError
 from surefind.models.initialization import untouched_rng
 from surefind.models.pooling import GeM
-from surefind.validation import check_choice
 
 IMAGES = "images"
 TRIAL_SIDE = 224

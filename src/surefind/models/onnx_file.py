@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefind.dependencies import require
+from surefind.checks import require
 from surefind.errors import InputError
 from surefind.models.graph import IMAGES, node, trial, trial_images
 

@@ -23,10 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefind.dependencies import require
+from surefind.checks import check_choice, require
 from surefind.errors import InputError
 from surefind.models.graph import TRIAL_SIDE
-from surefind.validation import check_choice
 
 POOLINGS = ("auto", "own", "mean", "cls")
 DTYPES = {

@@ -13,8 +13,8 @@ Axes: ``n`` examples, ``c`` channels, ``h`` and ``w`` positions of a map, ``t`` 
 import torch
 from torch import Tensor, nn
 
+from surefind.checks import check_positive
 from surefind.errors import InputError
-from surefind.validation import check_positive
 
 
 def generalized_mean(values: Tensor, p: Tensor | float, eps: float) -> Tensor:

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from surefind.checks import check_choice, check_int
 from surefind.errors import InputError
 from surefind.models.encoder import on_sphere
 from surefind.models.initialization import untouched_rng
 from surefind.models.towers import library
-from surefind.validation import check_choice, check_int
 
 FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "bert": ("BertModel", {"add_pooling_layer": False}),

@@ -23,11 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefind.dependencies import require
+from surefind.checks import check_choice, require
 from surefind.errors import Hint, InputError
 from surefind.models.initialization import initialize, untouched_rng
 from surefind.models.pooling import GeM
-from surefind.validation import check_choice
 
 
 @dataclass(frozen=True)

@@ -42,10 +42,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind.checks import check_fraction, check_positive
 from surefind.pairs.blocks import inside_margin
 from surefind.pairs.relations import Labels, Relation, as_relation
-from surefind.tensor_validation import check_matrix, check_unit_rows
-from surefind.validation import check_fraction, check_positive
+from surefind.tensor_checks import check_matrix, check_unit_rows
 
 
 def pair_targets(

@@ -22,10 +22,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from surefind.checks import check_choice, check_int
 from surefind.pairs.blocks import inside_margin
 from surefind.pairs.losses import checked_pairs
 from surefind.pairs.relations import Labels, PairList
-from surefind.validation import check_choice, check_int
 
 Mining = Literal["all", "hard", "semi-hard"]
 

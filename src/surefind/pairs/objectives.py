@@ -12,11 +12,11 @@ from typing import Any, Protocol, get_args, runtime_checkable
 import torch
 from torch import Tensor
 
+from surefind.checks import check_choice, check_fraction, check_positive
 from surefind.errors import InputError
 from surefind.pairs.losses import Negatives, relation_loss, unsquared_loss
 from surefind.pairs.mining import Mining, mine_pairs
 from surefind.pairs.relations import Classes, Relation
-from surefind.validation import check_choice, check_fraction, check_positive
 
 MARGIN = 0.7
 """Squared distance up to which negative pairs repel, unless another is given."""

@@ -20,10 +20,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from surefind.checks import check_positive
 from surefind.errors import DegenerateError, InputError
 from surefind.pairs.blocks import column_blocks, inside_margin, row_blocks, without_self
-from surefind.tensor_validation import check_matrix
-from surefind.validation import check_positive
+from surefind.tensor_checks import check_matrix
 
 POSITIVE_RADIUS, NEGATIVE_RADIUS = 25.0, 50.0
 """Metres within which two positions are one place, and beyond which they are two: those of MSLS."""

@@ -18,7 +18,7 @@ from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.posterior.evidence import Evidence, laplace_log_evidence
 from surefind.posterior.precision import laplace_precision
-from surefind.tensor_validation import check_matrix
+from surefind.tensor_checks import check_matrix
 
 
 @runtime_checkable

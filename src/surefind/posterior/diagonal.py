@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind.checks import check_int
 from surefind.curvature.structured import Structure
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
@@ -29,8 +30,7 @@ from surefind.posterior.contract import SpectralPosterior, Spectrum, check_featu
 from surefind.posterior.evidence import Evidence
 from surefind.posterior.precision import check_precision
 from surefind.posterior.projection import gaussian_embeddings, unit
-from surefind.tensor_validation import check_matrix
-from surefind.validation import check_int
+from surefind.tensor_checks import check_matrix
 
 SQUARES = 1 << 19
 """Squared features held at a time: 2 MB in float32."""

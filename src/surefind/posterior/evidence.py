@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind.checks import check_positive
 from surefind.errors import DegenerateError, InputError
 from surefind.posterior.precision import clip_negative
-from surefind.tensor_validation import check_float, check_matrix
-from surefind.validation import check_positive
+from surefind.tensor_checks import check_float, check_matrix
 
 
 @dataclass(frozen=True)

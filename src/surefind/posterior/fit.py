@@ -35,6 +35,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from surefind.checks import check_choice, check_positive
 from surefind.curvature.structured import STRUCTURES, Curvature, Structure
 from surefind.posterior.contract import Posterior, Spectrum, spectral_posterior
 from surefind.posterior.diagonal import HeadPosterior
@@ -47,7 +48,6 @@ from surefind.posterior.tuning import (
     scaled,
     select_prior_precision,
 )
-from surefind.validation import check_choice, check_positive
 
 POSTERIORS: dict[Structure, Any] = {
     kind.structure: kind for kind in (HeadPosterior, KroneckerPosterior, DensePosterior)

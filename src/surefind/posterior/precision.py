@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind.checks import check_positive
 from surefind.errors import DegenerateError, InputError
-from surefind.tensor_validation import check_finite
-from surefind.validation import check_positive
+from surefind.tensor_checks import check_finite
 
 
 def laplace_precision(

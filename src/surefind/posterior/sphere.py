@@ -38,7 +38,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from surefind.errors import InputError
-from surefind.tensor_validation import check_matrix
+from surefind.tensor_checks import check_matrix
 
 STEP = 0.25
 FIRST_Y = -3.6

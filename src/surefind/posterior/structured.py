@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind.checks import check_int
 from surefind.curvature.structured import KroneckerCurvature, Structure
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
@@ -27,8 +28,7 @@ from surefind.posterior.diagonal import normal
 from surefind.posterior.evidence import Evidence
 from surefind.posterior.precision import check_precision, clip_negative
 from surefind.posterior.projection import gaussian_embeddings, unit
-from surefind.tensor_validation import check_finite, check_matrix
-from surefind.validation import check_int
+from surefind.tensor_checks import check_finite, check_matrix
 
 
 @dataclass(frozen=True, eq=False)

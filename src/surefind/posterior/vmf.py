@@ -35,10 +35,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind.checks import check_int
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.tensor_validation import check_float
-from surefind.validation import check_int
+from surefind.tensor_checks import check_float
 
 DEBYE_TERMS = 9
 DEBYE_ORDER = 24

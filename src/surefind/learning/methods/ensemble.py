@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from surefind.checks import check_choice, check_int
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.learning.inference import apply
@@ -27,7 +28,6 @@ from surefind.learning.session import TrainingSession
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize
 from surefind.posterior.projection import sampled_embeddings
-from surefind.validation import check_choice, check_int
 
 REDRAW = ("auto", "all", "head")
 

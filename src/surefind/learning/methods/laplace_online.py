@@ -38,6 +38,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from surefind.checks import check_choice, check_fraction, check_positive
 from surefind.curvature.head import Approximation, head_curvature
 from surefind.curvature.outputs import Distance
 from surefind.data.dataset import Dataset
@@ -61,7 +62,6 @@ from surefind.pairs.objectives import Objective
 from surefind.pairs.relations import Relation
 from surefind.posterior.diagonal import HeadPosterior, normal
 from surefind.posterior.precision import add_step
-from surefind.validation import check_choice, check_fraction, check_positive
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class LaplaceOnline:
         tuning: "chosen" sets scale and prior of the final posterior by the rule of
             `surefind.posterior.tuning`, from the curvature that was learnt; "trained" leaves H as it was.
         layers: "head", or "biases" for a posterior over the biases of all layers as well, fitted after
-            training (`surefind.posterior.biases`); embedding takes about three times as long.
+            training (`surefind.paper.bias_posterior`); embedding takes about three times as long.
     """
 
     distance: Distance = "arccos"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from surefind.curvature.biases import Pullback, bias_curvature, bias_layers, pullback
+from surefind.checks import check_choice
 from surefind.curvature.dataset import check_dense, dataset_output_hessians
 from surefind.curvature.head import Approximation, head_curvature
 from surefind.curvature.outputs import Distance
@@ -41,7 +41,8 @@ from surefind.models.encoder import Encoder, on_sphere, plain_features
 from surefind.models.vectors import UnitRows, warn_of_unit_features
 from surefind.pairs.blocks import blocks
 from surefind.pairs.losses import pair_targets
-from surefind.posterior.biases import BiasPosterior, fit_biases, orthonormal
+from surefind.paper.bias_curvature import Pullback, bias_curvature, bias_layers, pullback
+from surefind.paper.bias_posterior import BiasPosterior, fit_biases, orthonormal
 from surefind.posterior.contract import (
     Posterior,
     completed,
@@ -57,7 +58,6 @@ from surefind.posterior.fit import (
 )
 from surefind.posterior.projection import gaussian_embeddings, unit
 from surefind.posterior.tuning import TuningSample, draw_sample
-from surefind.validation import check_choice
 
 FEATURE_BYTES = 4 << 30
 """Features up to this size are kept in memory; larger ones are computed a second time instead."""
@@ -287,7 +287,7 @@ class LaplacePosthoc:
             largest evidence, None to tune it on training data.
         structure: Of the posterior: "diagonal", "kronecker" or, for small heads, "dense".
         layers: "head", or "biases" for a posterior over the biases of all layers as well
-            (`surefind.posterior.biases`); embedding takes about three times as long.
+            (`surefind.paper.bias_posterior`); embedding takes about three times as long.
     """
 
     distance: Distance = "arccos"

@@ -1,1 +1,0 @@
-"""Applications around the library: the command line, the service, and the demo."""

@@ -1,0 +1,213 @@
+"""`surefind doctor` and `surefind data`: libraries, machine and data sets; what is missing, where it is."""
+
+import os
+import platform
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+import surefind as sf
+from surefind.checks import IMPORTED_AS, install_command
+from surefind.cli.console import Failure, say
+from surefind.cli.options import DataFolder, complete_set
+from surefind.cli.preflight import size_text
+
+CORE = ("torch", "numpy", "safetensors", "jaxtyping")
+EXTRAS = {
+    "cli": "pydantic rich tomli-w typer",
+    "backbones": "transformers",
+    "data": "pillow pyarrow scikit-learn scipy",
+    "onnx": "onnx onnxruntime onnxscript",
+    "decisions": "pydantic scipy",
+    "gallery": "faiss-cpu",
+    "milvus": "milvus-lite pymilvus",
+    "report": "jinja2 matplotlib pydantic",
+    "serve": "fastapi httptools prometheus-client python-multipart threadpoolctl uvicorn"
+    + ("" if sys.platform == "win32" else " uvloop"),
+    "client": "httpx pydantic",
+}
+"""What each extra brings of its own. It stands here and is not read from the installed
+package, whose own list may be missing or older than the code; a test compares it with pyproject.toml."""
+
+
+def doctor(data: DataFolder = None) -> Any:
+    """List what is installed, what this machine has, and what is missing.
+
+    Example: `surefind doctor`
+    """
+    sections = {
+        "Versions": versions(),
+        "Machine": machine(),
+        "Extras": extras(),
+        "Data sets": data_sets(data),
+    }
+    for title, lines in sections.items():
+        say(title, style="bold")
+        for line in lines:
+            say(f"  {line}")
+    return lambda: {
+        "surefind": sf.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "libraries": {name: _version(name) for name in CORE},
+        "processors": os.cpu_count(),
+        "memory": dict(zip(("total", "free"), memory(), strict=True)),
+        "missing": {extra: lacking(extra) for extra in EXTRAS},
+        "data_sets": set_places(data),
+    }
+
+
+def versions() -> list[str]:
+    """List the versions of surefind, Python and the libraries that it always needs."""
+    system = f"Python {platform.python_version()} on {platform.platform()}"
+    core = ", ".join(f"{name} {_version(name)}" for name in CORE)
+    return [f"surefind {sf.__version__}, {system}", core]
+
+
+def machine() -> list[str]:
+    """Describe processors, devices, memory and disk."""
+    import torch
+
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        devices.append("Apple GPU")
+    lines = [
+        f"{os.cpu_count()} processors, {torch.get_num_threads()} threads of PyTorch",
+        f"GPU: {', '.join(devices) or 'none; everything runs on the processor'}",
+    ]
+    total, free = memory()
+    if total is not None:
+        left = "" if free is None else f", {size_text(free)} free"
+        lines.append(f"memory: {size_text(total)}{left}")
+    lines.append(f"disk: {size_text(shutil.disk_usage(Path()).free)} free in {Path().resolve()}")
+    return lines
+
+
+def memory() -> tuple[int | None, int | None]:
+    """Return the machine's memory and what is free of it, in bytes; None where that is not reported."""
+    names: Any = getattr(os, "sysconf_names", {})
+    if "SC_PHYS_PAGES" not in names:
+        return None, None
+    page = os.sysconf("SC_PAGE_SIZE")
+    free = os.sysconf("SC_AVPHYS_PAGES") * page if "SC_AVPHYS_PAGES" in names else None
+    listed = Path("/proc/meminfo")
+    if listed.is_file():  # counts what the system would give back, which the call above does not
+        found = re.search(r"MemAvailable:\s+(\d+) kB", listed.read_text())
+        free = int(found[1]) * 1024 if found else free
+    return os.sysconf("SC_PHYS_PAGES") * page, free
+
+
+def extras() -> list[str]:
+    """List what each optional part of surefind lacks, because it cannot be imported, and the remedy."""
+    lines = []
+    for extra in EXTRAS:
+        missing = lacking(extra)
+        remedy = f"{', '.join(missing)} missing: {install_command(*missing)}"
+        lines.append(f"{extra}: {remedy if missing else 'all there'}")
+    return lines
+
+
+def lacking(*names: str) -> list[str]:
+    """Return the libraries of some extras that cannot be imported."""
+    brought = dict.fromkeys(library for extra in names for library in EXTRAS[extra].split())
+    modules = {name: IMPORTED_AS.get(name, name.replace("-", "_")) for name in brought}
+    return [name for name, module in modules.items() if not _importable(module)]
+
+
+def data_sets(folder: Path | None) -> list[str]:
+    """List where each known data set is, or that it is not there."""
+    missing = "not there; `surefind data list` says where to get it"
+    return [f"{name}: {place or missing}" for name, place in set_places(folder).items()]
+
+
+def set_places(folder: Path | None) -> dict[str, str | None]:
+    """Return where each known data set is; None for one that is not there."""
+    from surefind.paper.catalogue import find, set_names
+
+    places: dict[str, str | None] = {}
+    for name in set_names():
+        try:
+            places[name] = str(find(name, folder) or "comes with scikit-learn")
+        except sf.InputError:
+            places[name] = None
+    return places
+
+
+def list_sets() -> Any:
+    """List the data sets that are known by name.
+
+    Example: `surefind data list`
+    """
+    from surefind.paper.catalogue import ENTRIES
+
+    for name, entry in ENTRIES.items():
+        say(f"{name:15s} {entry.title}: {entry.get}")
+    return [{"name": n, "title": entry.title, "get": entry.get} for n, entry in ENTRIES.items()]
+
+
+def check_set(
+    name: Annotated[
+        str, Argument(help="A set's name; see `surefind data list`.", autocompletion=complete_set)
+    ],
+    data: DataFolder = None,
+    decode: Annotated[bool, Option(help="Decode every image file once.")] = True,
+) -> Any:
+    """Compare a data set with what its publisher announces: counts and checksums; decode its images.
+
+    Example: `surefind data check digits`
+    """
+    from surefind.paper.catalogue import check
+
+    report = check(name, data, decode=decode)
+    place = f"{report.folder}, found by {report.found_by}" if report.folder else "a library"
+    say(f"{report.title} in {place}", style="bold")
+    published = report.published
+    for part, count in report.counts.items():
+        told = [_of(count, "examples", published.counts.get(part))]
+        if part in report.n_classes:
+            told.append(_of(report.n_classes[part], "classes", published.n_classes.get(part)))
+        say(f"  {part}: {', '.join(told)}")
+    for file, verdict in report.checksums.items():
+        say(f"  {file}: checksum {verdict}")
+    if report.decoded:
+        say(f"  {report.decoded} image files decoded")
+    for problem in report.problems:
+        say(problem, style="red")
+    found = {
+        "name": name,
+        "ok": report.ok,
+        "folder": report.folder,
+        "counts": dict(report.counts),
+        "checksums": dict(report.checksums),
+        "decoded": report.decoded,
+        "problems": list(report.problems),
+    }
+    if not report.ok:
+        return Failure(found)
+    *first, last = report.compared or ("nothing",)
+    compared = f"{', '.join(first)} and {last}" if first else last
+    say(f"Everything is as published, as far as that is known here: {compared} compared.")
+    return found
+
+
+def _of(count: int, what: str, published: int | None) -> str:
+    return f"{count} {what}" + ("" if published is None else f" of {published} published")
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+def _importable(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None

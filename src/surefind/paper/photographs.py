@@ -1,0 +1,482 @@
+"""Published sets of photographs, as their publishers ship them: birds, cars, faces and street views.
+
+CUB-200-2011: lists of images, labels and the split beside a folder of images.
+
+    images.txt               <id> <path below images/>
+    image_class_labels.txt   <id> <class, from 1>
+    train_test_split.txt     <id> <1 for training>
+    classes.txt              <class> <name>
+
+or, as github.com/cyizhuo/CUB-200-2011-dataset has it, a folder per part of the published split and class:
+
+    train/001.Black_footed_Albatross/….jpg, test/001.Black_footed_Albatross/….jpg
+
+The number in the folder's name is the class.
+
+Cars196 (Stanford Cars), in either of its published forms. The test annotations of the devkit itself have no
+classes: the file ``…_withlabels.mat`` has.
+
+    cars_annos.mat, car_ims/                                       all images in one list
+    devkit/cars_train_annos.mat, cars_train/,
+    devkit/cars_test_annos_withlabels.mat (or beside), cars_test/  training and test apart
+    devkit/cars_meta.mat                                           class names
+
+or, as github.com/cyizhuo/Stanford_Cars_dataset has it, a folder per part of the published split and class:
+
+    train/AM General Hummer SUV 2000/000001.jpg, test/AM General Hummer SUV 2000/000046.jpg
+
+The names of the folders have no numbers, and the publisher's list is alphabetical by maker only. Its order
+is recovered from the files: they keep the numbers of ``car_ims``, which run through the classes in the
+order of the list. So classes are ordered by their least number. (All classes have consecutive numbers but
+119, GMC Savana Van 2012, which has 70 of its 136 behind class 122; its least still comes before class
+120's.) The first 98 classes then have the 8,054 images that are published for the zero-shot protocol.
+
+Frozen features of both: what a fixed network makes of each image, a row each in ``cub200_effnetlite0.npz``
+and ``cars196_test_effnetlite0.npz``. The split is the zero-shot one of image retrieval, by class, not the
+file's: CUB trains on the first half of the classes and tests on the second; of Cars196 there is the second
+half only.
+
+    x       features, floating point (n, d)
+    y       the class, from 1, as the publisher numbers it
+    split   the publisher's part
+    path    the image below the publisher's folder
+
+Labeled Faces in the Wild: a folder per person, and the publisher's lists of people. Training and test
+people differ in each of these lists, so the split is open-set. ``labels.csv`` may hold fewer people than
+the lists do; those it does not hold are left out. Without it, each person must have as many images as the
+list says.
+
+    peopleDevTrain.txt, peopleDevTest.txt   a count, then "<name> <images>" per person
+    people.txt                              the number of folds; per fold a count and its people
+    labels.csv                              instead of counting: columns file, label
+
+Mapillary Street-level Sequences (MSLS): queries and a database per city, with UTM positions. Copenhagen and
+San Francisco validate; the other cities train. Panoramas are left out, as in the publisher's protocol. UTM
+zones use the same numbers again, so the cities are moved apart: each lies `CITY_STEP` metres further east
+than the one before it by name. Distances within a city stay.
+
+    train_val/<city>/{query,database}/images/<key>.jpg
+    train_val/<city>/{query,database}/postprocessed.csv    key, easting, northing, …
+    train_val/<city>/{query,database}/raw.csv              key, pano, …
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from surefind.data.dataset import Dataset
+from surefind.data.folder import image_paths, images_by_class
+from surefind.data.formats import read_arrays, read_mat
+from surefind.data.images import ImageFiles, check_exist
+from surefind.data.splits import Splits, open_set_split, split_by_protocol
+from surefind.data.tables import read_table
+from surefind.errors import InputError
+from surefind.paper.catalogue import CARS_FILE, CUB_FILE
+
+
+def load_cub(folder: str | Path, *, protocol: str = "zero-shot") -> Splits:
+    """Load CUB-200-2011.
+
+    Args:
+        folder: Where ``images.txt``, or ``train`` and ``test`` are; ``CUB_200_2011`` in it is found too.
+        protocol: ``"zero-shot"`` (train on the first half of the classes, test on the second) or
+            ``"published"`` (the split of the publisher).
+
+    Returns:
+        The parts ``"train"`` and ``"test"``.
+
+    Raises:
+        InputError: If a list or an image is missing, or the lists do not fit together.
+    """
+    folder = Path(folder)
+    if (folder / "CUB_200_2011").is_dir():
+        folder /= "CUB_200_2011"
+    if not (folder / "images.txt").is_file() and _holds_parts(folder):
+        return _from_folders(folder, _by_own_number, protocol, "CUB-200-2011")
+    paths = _read_list(folder / "images.txt")
+    labels = _read_list(folder / "image_class_labels.txt")
+    in_train = _read_list(folder / "train_test_split.txt")
+    classes = _read_list(folder / "classes.txt")
+    if not paths.keys() == labels.keys() == in_train.keys():
+        raise InputError(
+            f"the lists in {folder} do not name the same images: images.txt has {len(paths)}, "
+            f"image_class_labels.txt {len(labels)}, train_test_split.txt {len(in_train)}. "
+            "Copy them again."
+        )
+    files = [str(folder / "images" / p) for p in paths.values()]
+    check_exist(files, folder / "images.txt")
+    if unknown := sorted(set(labels.values()) - classes.keys()):
+        raise InputError(f"{folder / 'classes.txt'} does not name class {unknown[0]}.")
+    dataset = Dataset(
+        ImageFiles(files),
+        [classes[labels[i]] for i in paths],
+        names=list(paths.values()),
+        classes=list(classes.values()),
+        name="CUB-200-2011",
+    )
+    return split_by_protocol(dataset, np.array([in_train[i] == "1" for i in paths]), protocol)
+
+
+def _read_list(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; CUB-200-2011 comes with it.")
+    entries = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        key, _, value = line.strip().partition(" ")
+        if not value:
+            raise InputError(f"{path} line {number}: expected a number and a value; got {line!r}.")
+        entries[key] = value.strip()
+    return entries
+
+
+ClassOrder = Callable[[dict[str, list[Path]], Path], list[str]]
+"""Puts the names of class folders, with their images, into the publisher's order."""
+
+
+def _holds_parts(folder: Path) -> bool:
+    return any((folder / part).is_dir() for part in ("train", "test"))
+
+
+def _from_folders(folder: Path, order: ClassOrder, protocol: str, name: str) -> Splits:
+    """Load a folder per part of the published split, and in each a folder per class."""
+    images = {part: images_by_class(folder / part) for part in ("train", "test")}
+    if alone := sorted(images["train"].keys() ^ images["test"].keys()):
+        raise InputError(
+            f"{len(alone)} classes are not in both of train and test of {folder}, the first is "
+            f"{alone[0]!r}; every class of {name} is. Copy the folders again."
+        )
+    classes = order({c: images["train"][c] + images["test"][c] for c in images["train"]}, folder)
+    rows = [(p, c, part == "train") for c in classes for part in images for p in images[part][c]]
+    paths, labels, in_train = zip(*rows, strict=True)
+    dataset = Dataset(
+        ImageFiles(paths),
+        labels,
+        names=[p.relative_to(folder).as_posix() for p in paths],
+        classes=classes,
+        name=name,
+    )
+    return split_by_protocol(dataset, np.array(in_train), protocol)
+
+
+def _by_own_number(images: dict[str, list[Path]], folder: Path) -> list[str]:
+    """Order classes by the number that their names begin with; none may be missing."""
+    classes = sorted(images)
+    for number, name in enumerate(classes, start=1):
+        if not name.startswith(f"{number:03}."):
+            raise InputError(
+                f"the class folders of {folder} do not count from 001. up without a gap: class {number} is "
+                f"{name!r}. Copy the missing ones, or rename them as published."
+            )
+    return classes
+
+
+def _by_least_file(images: dict[str, list[Path]], folder: Path) -> list[str]:
+    """Order classes by the least number among the names of their files."""
+    for path in (p for paths in images.values() for p in paths):
+        if not path.stem.isdecimal():
+            raise InputError(
+                f"{path} does not have the publisher's number for its name, such as 000046.jpg, so the "
+                f"order of the classes of {folder} is not known. Copy the files with their names."
+            )
+    return sorted(images, key=lambda name: min(int(p.stem) for p in images[name]))
+
+
+CARS_TEST_LISTS = ("cars_test_annos_withlabels.mat", "devkit/cars_test_annos_withlabels.mat")
+
+
+def load_cars(folder: str | Path, *, protocol: str = "zero-shot") -> Splits:
+    """Load Cars196.
+
+    Args:
+        folder: Where ``cars_annos.mat``, ``devkit``, or ``train`` and ``test`` are.
+        protocol: ``"zero-shot"`` (train on the first half of the classes, test on the second) or
+            ``"published"`` (the split of the publisher).
+
+    Returns:
+        The parts ``"train"`` and ``"test"``.
+
+    Raises:
+        InputError: If a list or an image is missing, or a class has no name.
+    """
+    folder = Path(folder)
+    one_list = (folder / "cars_annos.mat").is_file()
+    if not one_list and not (folder / "devkit").is_dir() and _holds_parts(folder):
+        return _from_folders(folder, _by_least_file, protocol, "Cars196")
+    if one_list:
+        names, labels, in_train, classes = _one_list(folder)
+    else:
+        names, labels, in_train, classes = _two_lists(folder)
+    files = [str(folder / n) for n in names]
+    check_exist(files, "the annotations")
+    if labels.min() < 1 or labels.max() > len(classes):
+        raise InputError(
+            f"the annotations in {folder} have classes {labels.min()} … {labels.max()}, but "
+            f"{len(classes)} class names; copy the .mat files again."
+        )
+    dataset = Dataset(ImageFiles(files), labels - 1, names=names, classes=classes, name="Cars196")
+    return split_by_protocol(dataset, in_train, protocol)
+
+
+def _one_list(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray, list[str]]:
+    path = folder / "cars_annos.mat"
+    notes = read_mat(path, "annotations").reshape(-1)
+    names = _texts(_field(path, notes, "relative_im_path"))
+    in_train = _integers(_field(path, notes, "test")) == 0
+    classes = _texts(read_mat(path, "class_names").reshape(-1))
+    return names, _integers(_field(path, notes, "class")), in_train, classes
+
+
+def _two_lists(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray, list[str]]:
+    test = next(
+        (folder / t for t in CARS_TEST_LISTS if (folder / t).is_file()), folder / CARS_TEST_LISTS[0]
+    )
+    lists = ((folder / "devkit" / "cars_train_annos.mat", "cars_train"), (test, "cars_test"))
+    names: list[str] = []
+    labels, in_train = [], []
+    for path, images in lists:
+        notes = read_mat(path, "annotations").reshape(-1)
+        names += [f"{images}/{n}" for n in _texts(_field(path, notes, "fname"))]
+        labels.append(_integers(_field(path, notes, "class")))
+        in_train.append(np.full(len(notes), images == "cars_train"))
+    classes = _texts(read_mat(folder / "devkit" / "cars_meta.mat", "class_names").reshape(-1))
+    return names, np.concatenate(labels), np.concatenate(in_train), classes
+
+
+def _field(path: Path, notes: Any, name: str) -> Any:
+    if notes.dtype.names is None or name not in notes.dtype.names:
+        raise InputError(
+            f"the annotations in {path} have no field {name!r}; they have "
+            f"{', '.join(notes.dtype.names or ())}. Is it the published file?"
+        )
+    return notes[name]
+
+
+def _texts(cells: Any) -> list[str]:
+    # MATLAB wraps each text in an array of its own.
+    return [str(np.asarray(c).reshape(-1)[0]) for c in cells]
+
+
+def _integers(cells: Any) -> np.ndarray:
+    return np.array([int(np.asarray(c).reshape(-1)[0]) for c in cells], dtype=np.int64)
+
+
+FEATURE_FIELDS = ("x", "y", "split", "path")
+FEATURE_FOLDER = "embeddings"
+"""A folder of features that may lie in the folder of the data sets."""
+
+
+def load_cub_features(folder: str | Path) -> Splits:
+    """Load the parts "train" and "test" of the features of CUB-200-2011."""
+    return open_set_split(
+        read_features(_feature_file(folder, CUB_FILE), name="CUB-200-2011 features")
+    )
+
+
+def load_cars_features(folder: str | Path) -> Splits:
+    """Load the part "test" of the features of Cars196."""
+    return Splits({
+        "test": read_features(_feature_file(folder, CARS_FILE), name="Cars196 features")
+    })
+
+
+def read_features(path: str | Path, *, name: str) -> Dataset:
+    """Read a file of features, with labels as the file numbers them."""
+    stored = read_arrays(path)
+    if missing := [k for k in FEATURE_FIELDS if k not in stored]:
+        raise InputError(f"{path} is no file of features: it has no {missing[0]!r}.")
+    x, y, _, paths = (stored[k] for k in FEATURE_FIELDS)
+    if x.ndim != 2 or len({len(v) for v in (x, y, paths)}) > 1:
+        raise InputError(
+            f"{path} does not have features (n, d) with a class and a path each: x has shape "
+            f"{x.shape}, y {y.shape}, path {paths.shape}. Copy it again."
+        )
+    return Dataset(x, y.astype("int64"), names=paths, name=name)
+
+
+def _feature_file(folder: str | Path, file: str) -> Path:
+    inner = Path(folder) / FEATURE_FOLDER / file
+    return inner if inner.is_file() else Path(folder) / file
+
+
+IMAGE_FOLDERS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-funneled", "images")
+DEV_LISTS = {"train": "peopleDevTrain.txt", "test": "peopleDevTest.txt"}
+
+
+def load_lfw(folder: str | Path, *, test_folds: Sequence[int] = (9, 10)) -> Splits:
+    """Load LFW.
+
+    Args:
+        folder: Where the lists are and the folder of images (``lfw`` or ``images``) is.
+        test_folds: Folds of ``people.txt``, from 1, that make the test part; used when there are no
+            ``peopleDev…`` lists.
+
+    Returns:
+        The parts ``"train"`` and ``"test"``; without any list of people, the part ``"all"``.
+
+    Raises:
+        InputError: If there are no images, or they do not fit the lists.
+    """
+    root = Path(folder)
+    images = next((root / n for n in IMAGE_FOLDERS if (root / n).is_dir()), root)
+    lists = _people(root, test_folds)
+    found = _images_of(root, images)
+    if not (root / "labels.csv").is_file():
+        _check_counts(lists, found, images)
+    classes = sorted(found)
+    parts = {}
+    for part, people in (lists or {"all": dict.fromkeys(classes, 0)}).items():
+        chosen = [p for p in sorted(people) if p in found]
+        paths = [p for person in chosen for p in found[person]]
+        parts[part] = Dataset(
+            ImageFiles(paths),
+            [person for person in chosen for _ in found[person]],
+            names=[p.relative_to(images).as_posix() for p in paths],
+            classes=classes,
+            name="LFW",
+        )
+    return Splits(parts)
+
+
+def _images_of(root: Path, images: Path) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    listed = root / "labels.csv"
+    if listed.is_file():
+        table = read_table(listed)
+        paths = [images / f for f in table.filled("file")]
+        check_exist(paths, listed)
+        for path, person in zip(paths, table.filled("label"), strict=True):
+            found.setdefault(person, []).append(path)
+    elif images.is_dir():
+        for path in image_paths(images):
+            found.setdefault(path.parent.name, []).append(path)
+    if not found:
+        raise InputError(f"{root} holds no LFW images; expected a folder per person in lfw/.")
+    return found
+
+
+def _people(root: Path, test_folds: Sequence[int]) -> dict[str, dict[str, int]]:
+    if all((root / f).is_file() for f in DEV_LISTS.values()):
+        return {part: _read_folds(root / f, folds=1)[0] for part, f in DEV_LISTS.items()}
+    path = root / "people.txt"
+    if not path.is_file():
+        return {}
+    folds = _read_folds(path)
+    if not set(test_folds) < set(range(1, len(folds) + 1)) or not test_folds:
+        raise InputError(
+            f"test_folds must name some of the folds 1 … {len(folds)} of {path}, not all; "
+            f"got {tuple(test_folds)}."
+        )
+    parts: dict[str, dict[str, int]] = {"train": {}, "test": {}}
+    for number, fold in enumerate(folds, start=1):
+        parts["test" if number in test_folds else "train"].update(fold)
+    return parts
+
+
+def _read_folds(path: Path, folds: int | None = None) -> list[dict[str, int]]:
+    lines = iter(path.read_text(encoding="utf-8").splitlines())
+    result = []
+    try:
+        for _ in range(int(next(lines)) if folds is None else folds):
+            people = (next(lines).split() for _ in range(int(next(lines))))
+            result.append({name: int(count) for name, count in people})
+    except (StopIteration, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"{path} is not a whole list of people: fewer lines than it announces, or one that is "
+            "not a name and a number. Copy it again."
+        ) from error
+    return result
+
+
+def _check_counts(
+    lists: dict[str, dict[str, int]], found: dict[str, list[Path]], images: Path
+) -> None:
+    wrong = [
+        f"{name} has {len(found.get(name, []))} of {count}"
+        for people in lists.values()
+        for name, count in people.items()
+        if len(found.get(name, [])) != count
+    ]
+    if wrong:
+        raise InputError(
+            f"{len(wrong)} people in {images} do not have the images that the list announces: "
+            f"{'; '.join(wrong[:5])}. Copy them again, or write a labels.csv of what is there."
+        )
+
+
+VALIDATION_CITIES = ("cph", "sf")
+MSLS_SIDES = ("query", "database")
+CITY_STEP = 1e7
+
+
+def load_msls(
+    folder: str | Path, *, validation_cities: Sequence[str] = VALIDATION_CITIES
+) -> Splits:
+    """Load MSLS.
+
+    Args:
+        folder: Where the cities are; ``train_val`` inside it is found too.
+        validation_cities: Cities whose queries are looked up in their databases.
+
+    Returns:
+        Of ``"train"`` (both sides of the other cities, each by itself as ``"train-query"`` and
+        ``"train-database"``), ``"query"`` and ``"database"`` (of the validation cities) those for which
+        there are cities.
+
+    Raises:
+        InputError: If there are no cities, or images do not fit their lists.
+    """
+    root = Path(folder)
+    if (root / "train_val").is_dir():
+        root /= "train_val"
+    cities = sorted(p.name for p in root.glob("*") if (p / "database").is_dir())
+    if not cities:
+        raise InputError(
+            f"{root} holds no MSLS cities; expected folders with query/ and database/ inside."
+        )
+    names = ("train", *(f"train-{side}" for side in MSLS_SIDES), *MSLS_SIDES)
+    rows: dict[str, list[tuple[str, float, float]]] = {name: [] for name in names}
+    for number, city in enumerate(cities):
+        for side in MSLS_SIDES:
+            found = [
+                (path, east + CITY_STEP * number, north)
+                for path, east, north in _read_side(root / city / side)
+            ]
+            for part in (side,) if city in validation_cities else ("train", f"train-{side}"):
+                rows[part] += found
+    return Splits({part: _located(root, found) for part, found in rows.items() if found})
+
+
+def _located(root: Path, rows: list[tuple[str, float, float]]) -> Dataset:
+    paths, east, north = zip(*rows, strict=True)
+    return Dataset(
+        ImageFiles(paths),
+        positions=list(zip(east, north, strict=True)),
+        names=[Path(p).relative_to(root).as_posix() for p in paths],
+        name="MSLS",
+    )
+
+
+def _read_side(folder: Path) -> list[tuple[str, float, float]]:
+    table = read_table(folder / "postprocessed.csv")
+    keys = table.filled("key")
+    panoramas = _panoramas(folder, keys)
+    paths = [str(folder / "images" / f"{key}.jpg") for key in keys]
+    rows = zip(keys, paths, table.numbers("easting"), table.numbers("northing"), strict=True)
+    kept = [(path, east, north) for key, path, east, north in rows if key not in panoramas]
+    check_exist([path for path, _, _ in kept], table.path)
+    return kept
+
+
+def _panoramas(folder: Path, keys: list[str]) -> set[str]:
+    path = folder / "raw.csv"
+    if not path.is_file():
+        return set()
+    raw = read_table(path)
+    if set(raw.filled("key")) != set(keys):
+        raise InputError(
+            f"{path} and postprocessed.csv do not list the same images ({len(raw)} and "
+            f"{len(keys)}). Copy them again."
+        )
+    return {k for k, pano in zip(raw["key"], raw["pano"], strict=True) if pano.lower() == "true"}

@@ -1,0 +1,266 @@
+"""The numbers of the LAM paper, and the comparison of ours with published ones.
+
+| the paper's table | sets |
+| --- | --- |
+| Closed-set results (`tab:ooddetection`) | fashion-mnist, cifar10 |
+| Open-set results (`tab:cub200`) | cub200, lfw |
+| Results on MSLS (`tab:msls`) | msls (its validation set), msls-challenge |
+| Ablation on Hessian approximation (`tab:ablation_ood`) | variants on lfw |
+
+Results of a set by another protocol, on a frozen backbone for instance, are compared with the numbers of
+the set (`base_set`), with a sentence that says so.
+
+Its names and ours: mAP@1 and R@1 are recall@1 (the two are the same), R@k is recall@k, mAP@k and M@k are
+map@k, AUROC, AUPRC, AUSC and ECE are auroc, auprc, ausc and ece. Numbers are means over five runs, ± one
+standard deviation where the paper gives it. They do not measure quite what ours do: its ECE leaves out
+queries of confidence 1, its AUSC adds the neighbour's uncertainty and cannot pass 0.99, its uncertainty is
+a sum of standard deviations and not 1/κ, on LFW a query without a match counts as recall 0 and precision 1,
+and the checkpoint was chosen on the test set.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from surefind.paper.results import ResultSet
+from surefind.paper.tables import Entry, Line, Table, compare, number_text, seeds_text
+from surefind.paper.vocabulary import (
+    Kind,
+    ablation_parts,
+    base_set,
+    dataset_title,
+    method_title,
+)
+
+LEAST_GAP = 0.01
+"""Gaps to published numbers up to this are rounding: they come with two digits. Larger ones count from two
+standard deviations of both together on."""
+Number = tuple[float, float | None]
+"""Mean, and standard deviation if it was given."""
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """Numbers that somebody else published.
+
+    Attributes:
+        source: What to call them in a heading.
+        values: Number by metric by method by data set, under our names.
+        ablation_dataset: The data set of the ablation.
+        caveat: What must be known before the numbers are compared.
+        ood_examples: How many OOD inputs there were, by data set: AUPRC depends on their fraction.
+    """
+
+    source: str
+    values: Mapping[str, Mapping[str, Mapping[str, Number]]]
+    ablation_dataset: str = ""
+    caveat: str = ""
+    ood_examples: Mapping[str, int] = field(default_factory=dict)
+
+
+_CLOSED = "recall@1 map@5 map@10 auroc auprc ausc ece"
+_OPEN = "recall@1 map@5 map@10 auroc auprc ausc"
+_PLACES = "recall@1 recall@5 recall@10 map@5 map@10 ausc"
+_ABLATION = "map@5 auroc ausc"
+
+_TABLES = {
+    ("fashion-mnist", _CLOSED): """
+        deterministic    0.78±0.01 0.73±0.01 0.72±0.01 - - - -
+        deep-ensemble    0.69 0.62 0.59 0.41 0.46 0.61 0.04
+        pfe              0.78±0.00 0.74±0.00 0.72±0.00 0.53±0.03 0.46±0.01 0.65±0.01 0.26±0.02
+        hib              0.69±0.08 0.63±0.09 0.61±0.09 0.60±0.12 0.60±0.11 0.65±0.08 0.54±0.08
+        mc-dropout       0.76±0.03 0.71±0.03 0.70±0.03 0.93±0.03 0.93±0.03 0.84±0.06 0.03±0.04
+        laplace-posthoc  0.78±0.00 0.74±0.00 0.72±0.00 0.96±0.02 0.96±0.02 0.86±0.01 0.03±0.00
+        laplace-online   0.81±0.00 0.77±0.01 0.76±0.01 0.98±0.01 0.98±0.01 0.89±0.01 0.02±0.00
+    """,
+    ("cifar10", _CLOSED): """
+        deterministic    0.66±0.00 0.59±0.00 0.58±0.00 - - - -
+        deep-ensemble    0.66 0.61 0.59 0.42 0.67 0.72 0.02
+        mc-dropout       0.46±0.01 0.37±0.01 0.34±0.01 0.60±0.03 0.76±0.02 0.61±0.01 0.05±0.00
+        hib              0.11±0.01 0.07±0.00 0.05±0.00 0.44±0.17 0.70±0.1 0.29±0.03 0.04±0.02
+        pfe              0.66±0.00 0.60±0.00 0.58±0.00 0.21±0.02 0.56±0.01 0.56±0.01 0.11±0.01
+        laplace-posthoc  0.66±0.00 0.60±0.00 0.58±0.00 0.50±0.11 0.69±0.07 0.81±0.01 0.23±0.01
+        laplace-online   0.66±0.01 0.60±0.00 0.57±0.01 0.78±0.04 0.85±0.03 0.83±0.01 0.01±0.00
+    """,
+    ("cub200", _OPEN): """
+        deterministic    0.62±0.01 0.48±0.01 0.42±0.01 - - -
+        deep-ensemble    0.21 0.11 0.07 0.47 0.55 0.21
+        pfe              0.62±0.01 0.5±0.01 0.43±0.01 0.44±0.16 0.5±0.08 0.61±0.02
+        hib              0.33±0.04 0.19±0.02 0.14±0.02 0.54±0.12 0.61±0.1 0.31±0.07
+        mc-dropout       0.61±0.00 0.48±0.00 0.42±0.00 0.73±0.08 0.68±0.07 0.63±0.01
+        laplace-posthoc  0.65±0.01 0.52±0.01 0.45±0.01 0.56±0.16 0.61±0.11 0.66±0.03
+        laplace-online   0.61±0.00 0.48±0.00 0.42±0.00 0.80±0.03 0.75±0.03 0.63±0.01
+    """,
+    ("lfw", _OPEN): """
+        deterministic    0.44±0.00 0.68±0.00 0.65±0.00 - - -
+        deep-ensemble    0.36 0.57 0.54 0.52 0.64 0.33
+        pfe              0.44±0.00 0.68±0.00 0.65±0.00 0.03±0.02 0.41±0.0 0.49±0.01
+        mc-dropout       0.42±0.00 0.65±0.01 0.63±0.01 0.03±0.01 0.41±0.0 0.46±0.01
+        laplace-posthoc  0.44±0.01 0.68±0.01 0.65±0.00 0.65±0.14 0.72±0.11 0.45±0.03
+        laplace-online   0.46±0.00 0.71±0.00 0.69±0.00 0.71±0.22 0.78±0.17 0.50±0.02
+    """,
+    ("msls", _PLACES): """
+        deterministic    0.77 0.88 0.90 0.61 0.56 -
+        mc-dropout       0.75 0.87 0.87 0.59 0.54 0.77
+        pfe              0.77 0.88 0.90 0.61 0.56 0.73
+        laplace-posthoc  0.76 0.86 0.89 0.60 0.55 0.74
+        laplace-online   0.76 0.87 0.90 0.60 0.56 0.77
+    """,
+    ("msls-challenge", _PLACES): """
+        deterministic    0.58 0.74 0.78 0.45 0.43 -
+        mc-dropout       0.55 0.71 0.76 0.43 0.41 0.57
+        pfe              0.58 0.74 0.78 0.45 0.44 0.57
+        laplace-posthoc  0.58 0.74 0.78 0.45 0.44 0.59
+        laplace-online   0.57 0.74 0.78 0.45 0.43 0.63
+    """,
+    ("lfw", _ABLATION): """
+        laplace-posthoc-euclidean-fixed     0.70±0.0 0.57±0.25 0.44±0.01
+        laplace-posthoc-euclidean-positive  0.70±0.0 0.58±0.23 0.45±0.01
+        laplace-posthoc-euclidean-full      0.70±0.0 0.56±0.26 0.44±0.01
+        laplace-posthoc-arccos-fixed        0.69±0.0 0.53±0.20 0.46±0.02
+        laplace-posthoc-arccos-positive     0.70±0.0 0.29±0.11 0.48±0.01
+        laplace-posthoc-arccos-full         0.69±0.0 0.55±0.18 0.45±0.01
+        laplace-online-euclidean-fixed      0.63±0.01 0.77±0.04 0.31±0.02
+        laplace-online-euclidean-positive   0.70±0.0 0.38±0.10 0.47±0.01
+        laplace-online-euclidean-full       0.67±0.01 0.59±0.04 0.42±0.01
+        laplace-online-arccos-fixed         0.71±0.0 0.78±0.18 0.50±0.03
+        laplace-online-arccos-positive      0.70±0.0 0.23±0.03 0.46±0.00
+        laplace-online-arccos-full          0.71±0.0 0.70±0.12 0.51±0.01
+    """,
+}
+
+
+_OOD_EXAMPLES = {"fashion-mnist": 10_000, "cifar10": 26_032}
+
+
+def _parsed() -> dict[str, Mapping[str, Mapping[str, Number]]]:
+    sets: dict[str, dict[str, Mapping[str, Number]]] = {}
+    for (name, header), body in _TABLES.items():
+        for line in body.strip().splitlines():
+            method, *numbers = line.split()
+            found: dict[str, Number] = {}
+            for metric, number in zip(header.split(), numbers, strict=True):
+                if number != "-":
+                    mean, _, sd = number.partition("±")
+                    found[metric] = float(mean), float(sd) if sd else None
+            sets.setdefault(name, {})[method] = MappingProxyType(found)
+    return {name: MappingProxyType(methods) for name, methods in sets.items()}
+
+
+PAPER = Published(
+    source="the paper",
+    values=MappingProxyType(_parsed()),
+    ablation_dataset="lfw",
+    caveat=(
+        "The paper's definitions differ from ours in places: its uncertainty is a sum of standard "
+        "deviations and not 1/κ, its ECE leaves out queries of confidence 1, its AUSC adds the "
+        "neighbour's uncertainty and cannot pass 0.99, and its checkpoints were chosen on the test set. "
+        "AUPRC depends on the fraction of OOD inputs, and is comparable only where that is the same."
+    ),
+    ood_examples=MappingProxyType(_OOD_EXAMPLES),
+)
+"""The numbers of the paper's four tables."""
+
+
+@dataclass(frozen=True)
+class PaperComparison:
+    """One comparison with what was published.
+
+    Attributes:
+        source: What to call what was published.
+        title: Its heading.
+        table: Our numbers, each with the published one.
+        caveat: What must be known before they are compared; may be empty.
+        gaps: A sentence or more for each method that differs.
+    """
+
+    source: str
+    title: str
+    table: Table
+    caveat: str
+    gaps: tuple[str, ...] = ()
+
+
+def compare_published(
+    results: ResultSet, published: Published | None, remarks: Mapping[str, str] | None = None
+) -> list[PaperComparison]:
+    """Compare methods, and the variants of the ablation, with published numbers.
+
+    Args:
+        results: All results of a data set.
+        published: The numbers, if there are any.
+        remarks: Why a method differs, by "dataset/method", in whole sentences.
+
+    Returns:
+        The comparisons that there are numbers for.
+    """
+    if published is None:
+        return []
+    source, where = published.source, published.ablation_dataset
+    base, found = base_set(results.name), []
+    if table := _table(results, published, base, "method"):
+        remarks = remarks or {}
+        gaps = tuple(
+            f"{method_title(method)}: {phrase}. {remarks.get(f'{results.name}/{method}', '')}".rstrip()
+            for method, phrase in _gaps(results, published).items()
+        )
+        title = f"Comparison with {source}"
+        caveat = " ".join(filter(None, [_protocol_note(results, source), published.caveat]))
+        found.append(PaperComparison(source, title, table, caveat, gaps))
+    if table := _table(results, published, where, "ablation"):
+        caveat = (
+            f"Ours is on {dataset_title(results.name)}, {source}'s on {dataset_title(where)}: compare the "
+            "order of the variants, not the levels."
+        )
+        title = f"Comparison of the ablation with {source}"
+        found.append(PaperComparison(source, title, table, "" if where == base else caveat))
+    return found
+
+
+def _protocol_note(results: ResultSet, source: str) -> str:
+    """Say what was trained where it was not the whole network; empty where it was."""
+    if not results.results[0].protocol.get("frozen"):
+        return ""
+    return f"Ours is {dataset_title(results.name)}; {source}'s networks were trained whole."
+
+
+def _table(results: ResultSet, published: Published, dataset: str, kind: Kind) -> Table | None:
+    """Return the methods and metrics that both have, or None if there are none."""
+    values = published.values.get(dataset, {})
+    methods = {m: found for m, found in results.by_method(kind).items() if m in values}
+    metrics = [x for x in results.metrics(kind) if any(x.name in values[m] for m in methods)]
+    if not methods or not metrics:
+        return None
+    scores = {x.name: compare(methods, x) for x in metrics}
+    lines = []
+    for method, found in methods.items():
+        entries = []
+        for x in metrics:
+            score, theirs = scores[x.name].get(method), values[method].get(x.name)
+            ours = number_text(score.mean, score.sd) if score else ("–", "")
+            text = " ".join(number_text(*theirs, digits=2)).strip() if theirs else "–"
+            entries.append(Entry(*ours, published=text) if score or theirs else None)
+        title = ", ".join(ablation_parts(method)) if kind == "ablation" else method_title(method)
+        lines.append(Line((title,), seeds_text(found), tuple(entries), kind))
+    return Table(("Method",), tuple(metrics), tuple(lines))
+
+
+def _gaps(results: ResultSet, published: Published) -> dict[str, str]:
+    """Describe by method where it differs from what was published."""
+    base, methods = base_set(results.name), results.by_method("method")
+    values, theirs_ood = published.values.get(base, {}), published.ood_examples.get(base)
+    ood_differs = theirs_ood not in (None, results.results[0].examples.get("ood"))
+    found: dict[str, list[str]] = {}
+    for metric in results.metrics("method"):
+        if metric.name == "auprc" and ood_differs:  # it depends on the fraction of OOD inputs
+            continue
+        for method, score in compare(methods, metric).items():
+            if theirs := values.get(method, {}).get(metric.name):
+                gap, spread = score.mean - theirs[0], math.hypot(score.sd or 0, theirs[1] or 0)
+                if abs(gap) > max(LEAST_GAP, 2 * spread):
+                    verdict = "better" if (gap > 0) == (metric.better == "higher") else "worse"
+                    found.setdefault(method, []).append(
+                        f"{metric.title} {score.mean:.3f} against {theirs[0]:.2f} ({verdict})"
+                    )
+    return {method: ", ".join(found[method]) for method in methods if method in found}

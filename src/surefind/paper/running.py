@@ -1,0 +1,445 @@
+"""Train and measure the methods of a benchmark that have no result yet, seed by seed.
+
+A result that is there is kept, never measured twice. It is refused if it is invalid, or was made by another
+protocol, on other data or with other settings of the method: then its numbers do not compare, and the user
+decides which to keep.
+"""
+
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, is_dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surefind.checks import check_choice
+from surefind.embeddings import Embeddings
+from surefind.errors import InputError
+from surefind.estimators.learner import DEFAULT_NOVELTY, MetricLearner
+from surefind.evaluation.evaluate import (
+    DEPTHS,
+    LARGEST_UNCERTAINTY,
+    Evaluation,
+    evaluate,
+    false_alarms,
+    judge,
+    kappa_histogram,
+    measure,
+)
+from surefind.learning.inference import like_network
+from surefind.learning.methods import METHODS as METHOD_CLASSES
+from surefind.learning.methods import DeepEnsemble, LaplaceOnline, LaplacePosthoc
+from surefind.learning.methods.contract import Method
+from surefind.learning.methods.laplace_posthoc import HeadEmbedder
+from surefind.learning.seeds import seeded
+from surefind.learning.session import Report
+from surefind.metrics import auroc, recall_per_query
+from surefind.paper.artifacts import Artifacts, extreme_images, sphere_points, write_artifacts
+from surefind.paper.corruptions import corruption_curves
+from surefind.paper.distance_baselines import PointEstimate, baseline_scores
+from surefind.paper.frozen import with_features
+from surefind.paper.protocols import Problem, Protocol
+from surefind.paper.recipes import SampledEmbedder
+from surefind.paper.results import Result, read_result, result_file, write_result
+from surefind.paper.vocabulary import ABLATION, DETECTORS, DISTANCE_BASELINES, METHODS
+
+SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", *DISTANCE_BASELINES)
+"""Methods whose first training stage is the point estimate."""
+DIFFERENT = {
+    "protocol": "by another protocol",
+    "examples": "on other data",
+    "files": "on other files",
+    "settings": "with other settings of the method",
+}
+"""What it means if a result differs from what is to be measured."""
+NEED_CLASSES = ("mahalanobis",)
+"""Distance baselines that data with positions only cannot have."""
+WIDE = 50.0
+"""Metres of the second radius, where the first is 25."""
+CORRUPTED = 256
+"""Test images that are corrupted."""
+BATCH = 64
+
+OnResult = Callable[[str, int, dict[str, float] | None], None]
+"""Called with method and seed before a measurement, with None, and after it, with its values."""
+
+
+def select_methods(names: Iterable[str], *, with_ablation: bool) -> list[str]:
+    """Return the methods of these names ("all" for all), in the order in which they are best run."""
+    known, wanted = [*METHODS, *DISTANCE_BASELINES], set(names)
+    for name in wanted:
+        check_choice("method", name, ["all", *known])
+    chosen = [name for name in known if wanted & {"all", name}]
+    return [*chosen, *(ABLATION if with_ablation else ())]
+
+
+def build_method(name: str, protocol: Protocol | None = None) -> Method:
+    """Return a method with its options, the protocol's if it has some for it.
+
+    Args:
+        name: The method; a distance baseline's is the point estimate.
+        protocol: How it is benchmarked; None for the defaults.
+
+    Returns:
+        The method.
+    """
+    check_choice("method", name, [*METHODS, *DISTANCE_BASELINES, *ABLATION])
+    given = (None if protocol is None else protocol.options) or {}
+    if name in ABLATION:
+        _, stage, *options = name.split("-")
+        variant: Any = LaplacePosthoc if stage == "posthoc" else LaplaceOnline
+        return cast(Method, variant(*options, **given.get(f"laplace-{stage}", {})))
+    kind: Any = METHOD_CLASSES["deterministic" if name in DISTANCE_BASELINES else name]
+    return cast(Method, kind(**given.get(name, {})))
+
+
+def method_settings(name: str, protocol: Protocol | None = None) -> dict[str, Any]:
+    """Return the options of a method as JSON holds them."""
+    method = build_method(name, protocol)
+    options: dict[str, Any] = asdict(method) if is_dataclass(method) else {}
+    return {"method": type(method).__name__, **json.loads(json.dumps(options))}
+
+
+def joint_samples(name: str, problem: Problem) -> int:
+    """Return how many joint samples a method needs; an ensemble has no more than its members."""
+    method, wanted = build_method(name, problem.protocol), problem.protocol.ece_samples
+    return min(wanted, method.members) if isinstance(method, DeepEnsemble) else wanted
+
+
+def train_method(
+    name: str, problem: Problem, seed: int, work: Path, report: Report
+) -> MetricLearner:
+    """Train a method, resume its training, or load what was trained.
+
+    Args:
+        name: The method.
+        problem: Data, network and protocol.
+        seed: Decides everything random.
+        work: Folder of the seed's checkpoints.
+        report: Called after each training step.
+
+    Returns:
+        The fitted learner.
+    """
+    protocol, method = problem.protocol, build_method(name, problem.protocol)
+    online = isinstance(method, LaplaceOnline)
+    learner = MetricLearner(
+        problem.build(seeded(seed, "encoder")),
+        method=method,
+        epochs=protocol.online_epochs if online else protocol.epochs,
+        seed=seed,
+        batch_size=protocol.online_batch_size if online else protocol.batch_size,
+        margin=protocol.margin,
+        learning_rate=protocol.learning_rate,
+        decay=protocol.decay,
+        examples_per_class=protocol.examples_per_class,
+        preprocessing=problem.preprocessing,
+        objective=protocol.objective,
+        novelty=DEFAULT_NOVELTY if protocol.novelty else None,
+        freeze_backbone=problem.freezing or False,
+    )
+    learner.fit(
+        problem.train,
+        held_out=problem.validation,
+        folder=work / checkpoint_folder(name),
+        report=report,
+    )
+    if protocol.kappa_samples is not None and isinstance(learner.fitted, HeadEmbedder):
+        learner.embedder_ = SampledEmbedder(learner.fitted, protocol.kappa_samples, seed)
+    return learner
+
+
+def checkpoint_folder(name: str) -> str:
+    """Return the folder of a method's checkpoints; methods that train alike share one."""
+    if name in SHARED or name.startswith("laplace-posthoc"):
+        return "shared"
+    return "laplace-online" if build_method(name) == LaplaceOnline() else name
+
+
+def run_problem(
+    problem: Problem,
+    methods: Iterable[str],
+    seeds: Iterable[int],
+    *,
+    results: Path,
+    work: Path,
+    on_result: OnResult = lambda *_: None,
+    say: Callable[[str], None] = lambda _: None,
+    report: Report = lambda *_: None,
+) -> None:
+    """Measure what has no result yet; the results that are there are checked first, and kept.
+
+    Args:
+        problem: From `load_problem` or `custom_problem`.
+        methods: From `select_methods`.
+        seeds: One result of each method for each seed.
+        results: Folder of the results.
+        work: Folder of checkpoints and artifacts.
+        on_result: Called before and after each measurement.
+        say: Called with sentences that the user should read.
+        report: Called after each training step.
+    """
+    for note in problem.notes:
+        say(note)
+    wanted = _measurable(methods, problem, say)
+    files = {
+        (seed, method): result_file(results, problem.name, method, seed)
+        for seed in seeds
+        for method in wanted
+    }
+    kept = {file: read_result(file) for file in files.values() if file.exists()}
+    for file, result in kept.items():
+        _check_comparable(file, result, problem)
+    _report_versions(kept, say)
+    _report_ood_sets(kept, problem, say)
+    if len(kept) < len(files):
+        problem = with_features(problem, work, report)
+    versions = {package: version(package) for package in ("surefind", "torch", "numpy")}
+    versions["python"] = platform.python_version()
+    points: dict[int, PointEstimate] = {}
+    for (seed, method), file in files.items():
+        if file in kept:
+            continue
+        on_result(method, seed, None)
+        start = time.perf_counter()
+        train = partial(train_method, method, problem, seed, work / problem.name / f"seed{seed}")
+        artifacts = work / problem.name / f"{method}-seed{seed}.npz"
+        if method in DISTANCE_BASELINES:
+            if seed not in points:
+                points = {seed: PointEstimate(problem, train(report))}
+            if method == "novelty" and not points[seed].has_novelty:
+                say(f"novelty of seed {seed} is left out: the point estimate has none fitted.")
+                continue
+            measured = _measure_baseline(method, points[seed], seed, artifacts)
+        else:
+            measured = _measure_method(method, problem, train(report), seed, artifacts)
+        result = Result(
+            **measured,
+            seconds=time.perf_counter() - start,
+            dataset=problem.name,
+            method=method,
+            seed=seed,
+            **_conditions(method, problem),
+            versions=versions,
+        )
+        write_result(results, result)
+        on_result(method, seed, result.values)
+
+
+def _measurable(methods: Iterable[str], problem: Problem, say: Callable[[str], None]) -> list[str]:
+    """Return the methods without those that the data cannot have, and say which these are."""
+    wanted = list(methods)
+    for method in wanted:
+        build_method(method)
+    for method in NEED_CLASSES if problem.train.labels is None else ():
+        if method in wanted:
+            say(f"{method} is left out: it needs classes, and {problem.train.name} has positions.")
+            wanted.remove(method)
+    return wanted
+
+
+def _conditions(method: str, problem: Problem) -> dict[str, Any]:
+    """Return under what a method is measured: results that differ in it do not compare."""
+    return {
+        "settings": method_settings(method, problem.protocol),
+        "protocol": problem.protocol.settings(),
+        "examples": problem.examples,
+        "files": problem.files,
+    }
+
+
+def _check_comparable(file: Path, result: Result, problem: Problem) -> None:
+    conditions = _conditions(result.method, problem)
+    for field, how in DIFFERENT.items():
+        then, now = getattr(result, field), conditions[field]
+        if then != now:
+            changed = [k for k in {**now, **then} if then.get(k) != now.get(k)]
+            said = ", ".join(f"{k} was {then.get(k)!r}, is {now.get(k)!r}" for k in changed)
+            raise InputError(
+                f"{file} was measured {how}: {said}. Write to another folder of results, or move this one "
+                "away to measure it again."
+            )
+    for name, part in problem.ood_parts.items():
+        there = result.ood.get(name)
+        if there is not None and there.examples != len(part):
+            raise InputError(
+                f"{file} was measured on other OOD data: {name} had {there.examples} inputs, has "
+                f"{len(part)}. Write to another folder of results, or move this one away to measure it "
+                "again."
+            )
+
+
+def _report_versions(results: Mapping[Path, Result], say: Callable[[str], None]) -> None:
+    """Say which results another version of surefind made."""
+    here = version("surefind")
+    others: dict[str, list[str]] = {}
+    for file, result in results.items():
+        if result.version != here:
+            others.setdefault(result.version, []).append(file.name)
+    for there, files in sorted(others.items()):
+        say(
+            f"{len(files)} results by surefind {there} are kept, this is {here}: {', '.join(files)}. "
+            "Delete them to measure them again."
+        )
+
+
+def _report_ood_sets(
+    results: Mapping[Path, Result], problem: Problem, say: Callable[[str], None]
+) -> None:
+    """Say which results were measured on fewer out-of-distribution sets than there are now."""
+    lacking: dict[str, list[str]] = {}
+    for file, result in results.items():
+        if missing := [name for name in problem.more_ood if name not in result.ood]:
+            lacking.setdefault(", ".join(missing), []).append(file.name)
+    for names, files in lacking.items():
+        say(
+            f"{len(files)} results are kept that were not measured on the OOD sets {names}: "
+            f"{', '.join(files)}. Delete them to measure them again."
+        )
+
+
+def _measure_method(
+    name: str, problem: Problem, learner: MetricLearner, seed: int, artifacts: Path
+) -> dict[str, Any]:
+    samples = joint_samples(name, problem)
+    fitted_on, held_out, asking = problem.held_out or ("", None, None)
+    found = evaluate(
+        learner,
+        problem.test,
+        problem.ood,
+        gallery=problem.gallery,
+        generator=seeded(seed, "evaluation"),
+        ece_samples=samples,
+        held_out=held_out,
+        asking=asking,
+        train=problem.train,
+        more_ood=problem.more_ood,
+    )
+    measured = _measured(found) | {
+        "ood": _ood_results(problem, found.values, found.more_ood),
+        "history": {stage: [asdict(e) for e in v] for stage, v in learner.history_.items()},
+    }
+    if "ausc" in found.values:
+        edges, counts = kappa_histogram(found.uncertainty)
+        measured |= {
+            "kappa": {"edges": edges, **counts},
+            "corruptions": _corruptions(problem, learner, seeded(seed, "corruptions")),
+            "ece_samples": samples,
+        }
+        _save_artifacts(artifacts, problem, found.uncertainty, found.embeddings, seed)
+    if problem.protocol.metres:
+        measured["values"] |= _wider_recall(problem, learner)
+    if found.votes is not None:
+        measured["votes"] = {"fitted_on": fitted_on, **asdict(found.votes)}
+    fitted = learner.embedder_for(problem.test)
+    if isinstance(fitted, SampledEmbedder):
+        fitted = fitted.embedder
+    if isinstance(fitted, HeadEmbedder):
+        precision = fitted.posterior.precision
+        measured["posterior"] = {
+            "clipped": fitted.posterior.clipped,
+            "least_precision": float(precision.min()),
+            "median_precision": float(precision.median()),
+            "largest_precision": float(precision.max()),
+        }
+    return measured
+
+
+def _wider_recall(problem: Problem, learner: MetricLearner) -> dict[str, float]:
+    """Return recall where anything within `WIDE` metres is the same place."""
+    gallery = problem.gallery
+    items = None if gallery is None else learner.embed(gallery).mean
+    judged = judge(learner.embed(problem.test).mean, problem.test, items, gallery, radius=WIDE)
+    return {f"recall@{k}_{WIDE:g}m": float(recall_per_query(judged, k).mean()) for k in DEPTHS}
+
+
+def _measure_baseline(
+    name: str, point: PointEstimate, seed: int, artifacts: Path
+) -> dict[str, Any]:
+    problem, scores = point.problem, baseline_scores(name, point)
+    judged = judge(point.test, problem.test, point.gallery, problem.gallery)
+    uncertainty, detection = {"id": scores.id}, None
+    if scores.ood is not None:
+        uncertainty["ood"], detection = scores.ood, (scores.id, scores.ood)
+    generator = seeded(seed, "evaluation")
+    found = measure(judged, generator, uncertainty=scores.retrieval, detection=detection)
+    if name == "novelty":
+        found.values.update(false_alarms(scores.id))
+    _save_artifacts(artifacts, problem, uncertainty, {}, seed)
+    more = {name: {"auroc": auroc(scores.id, ood)} for name, ood in scores.more_ood.items()}
+    return _measured(found) | {"ood": _ood_results(problem, found.values, more)}
+
+
+def _ood_results(
+    problem: Problem, first: Mapping[str, float], more: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """Return what a result records of each out-of-distribution set, the first one's among its values."""
+    names = {f"{prefix}auroc" for prefix in DETECTORS}
+    recorded = {}
+    for name, part in problem.ood_parts.items():
+        values = more.get(name, first)
+        recorded[name] = {
+            "kind": problem.ood_kind(name),
+            "examples": len(part),
+            **{key: values[key] for key in sorted(names & values.keys())},
+        }
+    return recorded
+
+
+def _measured(found: Evaluation) -> dict[str, Any]:
+    return {
+        # JSON has no word for NaN and infinity, and no table should.
+        "values": {name: v for name, v in found.values.items() if math.isfinite(v)},
+        "intervals": found.intervals,
+        "curves": found.curves,
+        "left_out": found.left_out,
+    }
+
+
+def _corruptions(
+    problem: Problem, learner: MetricLearner, generator: torch.Generator
+) -> dict[str, Any]:
+    """Trace uncertainty against blur, noise and occlusion of test images, if these pass the network."""
+    if not problem.images or problem.freezing is not None:
+        return {}
+    chosen = torch.randperm(len(problem.test), generator=generator)[:CORRUPTED].sort().values
+    images = problem.test.read(chosen, preprocessing=problem.shown)
+
+    def uncertainty(batch: Tensor) -> np.ndarray:
+        wanted = problem.preprocessing
+        inputs = batch if wanted is None else wanted.normalise(batch)
+        parts = like_network(inputs, learner.encoder).split(BATCH)  # type: ignore[no-untyped-call]
+        found = torch.cat([learner.fitted.embed(x).uncertainty for x in parts])
+        return np.asarray(found.double().clamp(max=LARGEST_UNCERTAINTY))
+
+    return dict(corruption_curves(uncertainty, images, generator))
+
+
+def _save_artifacts(
+    file: Path,
+    problem: Problem,
+    uncertainty: Mapping[str, np.ndarray],
+    embeddings: Mapping[str, Embeddings],
+    seed: int,
+) -> None:
+    """Save the least and the most uncertain images, and three-dimensional embeddings, if there are any."""
+    generator = seeded(seed, "artifacts")
+    strips: dict[str, np.ndarray] = {}
+    for part, values in uncertainty.items() if problem.images else ():
+        read = partial(problem.data(part).read, preprocessing=problem.shown)
+        strips |= extreme_images(part, read, values)
+    sphere = {
+        part: sphere_points(e.mean.numpy(), e.kappa.numpy(), problem.data(part).labels, generator)
+        for part, e in embeddings.items()
+        if e.mean.shape[1] == 3
+    }
+    if strips or sphere:
+        write_artifacts(file, Artifacts(strips, sphere))

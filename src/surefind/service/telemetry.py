@@ -1,0 +1,340 @@
+"""Every request is counted, logged and numbered; an unforeseen error becomes an answer without details.
+
+The log has one line of JSON for each request: when, what kind of request (the route, not the address: ids
+are user content), the name of the caller's token, its status, its milliseconds and its number. No token,
+id, label, vector, file name or error text is in it.
+
+Prometheus reads requests, their times, batches, decisions and items:
+
+surefind_requests_total{method, route, status}
+surefind_request_seconds{route}             a histogram
+surefind_batch_size{kind}                   a histogram: requests that were done together
+surefind_decisions_total{decision}          "none" without a calibration
+surefind_gate_total{gate}                   queries that came with a novelty, if there is a gate
+surefind_items, surefind_reviews_pending
+surefind_waiting{kind}                      requests that wait to be searched or embedded
+surefind_review_failures_total              queries that could not be kept for a person
+surefind_renewals_total, surefind_renewal_failures_total
+surefind_renewal_seconds                    of the last renewal
+surefind_follows_total, surefind_follow_failures_total      of a service that only reads
+surefind_stale                              1 from a change of the items until the renewal, or else 0
+surefind_calibration_age_seconds            since it was made or renewed; NaN without one
+surefind_watch_queries                      seen since the calibration was made
+surefind_watch_capital                      100 raises the alarm
+surefind_watch_alarm                        1 since queries were found to differ, or else 0
+
+surefind_storage_bytes{place}               of the gallery's folder and of the service's
+surefind_disk_free_bytes                    where the service's folder is
+process_*                                   CPU, memory and open files
+
+The moments of a service's life are lines of the log too: start, ready, stopping, stopped, calibration
+renewed, gallery followed, tokens reloaded. A renewal that fails has the kind and the place of
+the error, and so has a review that could not be kept.
+"""
+
+import functools
+import logging
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic_core import to_json
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from surefind.gallery.gallery import Gallery
+from surefind.service.problems import problem
+from surefind.service.settings import CALLER
+
+LOGGER = logging.getLogger("surefind.service")
+
+
+class JsonLines(logging.Formatter):
+    """Write a record and its ``fields`` as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
+        return to_json(line | getattr(record, "fields", {})).decode()
+
+
+def write_to_stderr() -> None:
+    """Log to the standard error; the command line calls this."""
+    # Records need not say which thread and process wrote them: `JsonLines` does not write that.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    LOGGER.handlers = [handler]
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False
+
+
+def log_failure(event: str, error: Exception) -> None:
+    """Log that something in the background failed; its text may hold what a user sent."""
+    LOGGER.error(event, extra={"fields": {"defect": _where(error)}})
+
+
+def log_event(event: str, **fields: Any) -> None:
+    """Log a moment in the service's life."""
+    LOGGER.info(event, extra={"fields": fields})
+
+
+def tokens_reloaded(count: int) -> None:
+    """Log that the file of tokens was read again."""
+    log_event("tokens reloaded", tokens=count)
+
+
+def tokens_failed(error: Exception) -> None:
+    """Log that the file of tokens cannot be used any more; what it says names no token."""
+    fields = {"reason": str(error), "effect": "the tokens before stay in force"}
+    LOGGER.error("tokens not reloaded", extra={"fields": fields})
+
+
+def log_request(fields: dict[str, Any], defect: str | None) -> None:
+    """Log a request; ``defect`` is the kind of an unforeseen error, and where it was raised."""
+    fields |= {} if defect is None else {"defect": defect}
+    level = logging.INFO if defect is None else logging.ERROR
+    if LOGGER.isEnabledFor(level):
+        # A line does not say whence it was written, so the stack is not searched for that.
+        where, extra = ("", 0), {"fields": fields}
+        record = LOGGER.makeRecord(LOGGER.name, level, *where, "request", (), None, extra=extra)
+        LOGGER.handle(record)
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """The figures of one service, in a registry of its own.
+
+    Args:
+        gallery: What is served.
+        pending: Counts the queries that wait for a person.
+        dropped: Counts those that should, and for which there was no room.
+        folder: The service's.
+    """
+
+    def __init__(
+        self,
+        gallery: Gallery,
+        pending: Callable[[], int],
+        dropped: Callable[[], int],
+        *,
+        folder: Path,
+    ) -> None:
+        self._registry = CollectorRegistry()
+        own: dict[str, Any] = {"namespace": "surefind", "registry": self._registry}
+        requests = Counter("requests", "Requests answered.", ["method", "route", "status"], **own)
+        times = Histogram("request_seconds", "Time to answer.", ["route"], buckets=SECONDS, **own)
+        self._batches = Histogram(
+            "batch_size", "Requests done together.", ["kind"], buckets=SIZES, **own
+        )
+        decisions = Counter("decisions", "Queries answered, by decision.", ["decision"], **own)
+        Gauge("items", "Items in the gallery.", **own).set_function(lambda: len(gallery))
+        Gauge("reviews_pending", "Queries that wait for a person.", **own).set_function(pending)
+        Gauge(
+            "reviews_dropped", "Queries for which there was no room to wait.", **own
+        ).set_function(dropped)
+        self._unkept = Counter("review_failures", "Reviews that could not be kept.", **own)
+        self._renewals = Counter("renewals", "Renewals of the calibration.", **own)
+        self._failures = Counter("renewal_failures", "Renewals that failed.", **own)
+        self._follows = Counter("follows", "Times that the gallery was read again.", **own)
+        self._unfollowed = Counter("follow_failures", "Times that this failed.", **own)
+        self._last = Gauge("renewal_seconds", "Time of the last renewal.", **own)
+        Gauge("stale", "Whether the calibration is stale.", **own).set_function(
+            lambda: gallery.stale
+        )
+        for name, meaning in (
+            ("queries", "Queries compared with the calibration's."),
+            ("capital", "What the watch has won; 100 is an alarm."),
+        ):
+            value = functools.partial(_watched, gallery, name)
+            Gauge(f"watch_{name}", meaning, **own).set_function(value)
+        Gauge("watch_alarm", "Whether queries differ from the calibration's.", **own).set_function(
+            lambda: _watched(gallery, "alarm") != 0
+        )
+        Gauge("calibration_age_seconds", "Age of the calibration.", **own).set_function(
+            lambda: _age(gallery)
+        )
+        self._waiting = Gauge("waiting", "Requests that wait.", ["kind"], **own)
+        _measure_storage({"gallery": Path(gallery.place), "service": folder}, own)
+        ProcessCollector(registry=self._registry)
+        gates = Counter("gate", "Queries with novelty, by what the gate says.", ["gate"], **own)
+        self._gated = functools.cache(lambda name: gates.labels(name).inc)
+        # Labels are looked up once: there are few, and many requests.
+        self._of = functools.cache(
+            lambda *asked: (requests.labels(*asked).inc, times.labels(asked[1]).observe)
+        )
+        self._decided = functools.cache(lambda name: decisions.labels(name).inc)
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        count, observe = self._of(method, route, status)
+        count()
+        observe(seconds)
+
+    def batch(self, kind: str) -> Callable[[int], None]:
+        """Return what counts the batches of a kind."""
+        return self._batches.labels(kind).observe
+
+    def queue(self, kind: str, length: Callable[[], int]) -> None:
+        """Count the requests of a kind that wait, whenever they are asked for."""
+        self._waiting.labels(kind).set_function(length)
+
+    def decision(self, decision: str | None, gate: str | None = None) -> None:
+        """Count an answer, and what the gate says about the query."""
+        self._decided(decision or "none")()
+        if gate is not None:
+            self._gated(gate)()
+
+    def review_failed(self, error: Exception) -> None:
+        """Count and log a query that could not be kept for a person."""
+        self._unkept.inc()
+        log_failure("review not kept", error)
+
+    def renewed(self, seconds: float) -> None:
+        """Count a renewal of the calibration."""
+        self._renewals.inc()
+        self._last.set(seconds)
+        log_event("calibration renewed", seconds=round(seconds, 3))
+
+    def renewal_failed(self, error: Exception) -> None:
+        """Count and log a renewal that failed."""
+        self._failures.inc()
+        log_failure("renewal failed", error)
+
+    def followed(self, items: int) -> None:
+        """Count that the gallery was read again after another process changed it."""
+        self._follows.inc()
+        log_event("gallery followed", items=items)
+
+    def following_failed(self, error: Exception) -> None:
+        """Count and log that the gallery could not be read again."""
+        self._unfollowed.inc()
+        log_failure("gallery not followed", error)
+
+    def text(self) -> tuple[bytes, str]:
+        """Return everything as Prometheus reads it, and the content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+def _watched(gallery: Gallery, name: str) -> Any:
+    """Return a value of the watch's report, 0 if there is none."""
+    return getattr(gallery.watch(), name, None) or 0
+
+
+def _age(gallery: Gallery) -> float:
+    made = gallery.calibrated_at
+    return float("nan") if made is None else (datetime.now(UTC) - made).total_seconds()
+
+
+MEASURED = 30.0
+"""Seconds for which the size of a folder is remembered: it may hold many files."""
+
+
+def _measure_storage(places: dict[str, Path], own: dict[str, Any]) -> None:
+    sizes = Gauge("storage_bytes", "Bytes of files.", ["place"], **own)
+    for name, place in places.items():
+        if name == "service" or place.is_dir():  # a gallery in memory or on a server has no folder
+            sizes.labels(name).set_function(_Remembered(functools.partial(_bytes_of, place)))
+    folder = places["service"]
+    Gauge("disk_free_bytes", "Free bytes where the service keeps its files.", **own).set_function(
+        lambda: shutil.disk_usage(folder).free if folder.is_dir() else float("nan")
+    )
+
+
+class _Remembered:
+    """A figure that is found out again after a while."""
+
+    def __init__(self, find: Callable[[], float]) -> None:
+        self._find, self._value, self._until = find, 0.0, 0.0
+
+    def __call__(self) -> float:
+        now = time.monotonic()
+        if now >= self._until:
+            self._value, self._until = self._find(), now + MEASURED
+        return self._value
+
+
+def _bytes_of(folder: Path) -> float:
+    """Return the size of all files in a folder; those that go meanwhile count nothing."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_size
+            except OSError:
+                continue
+    return float(total)
+
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+SAFE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+}
+"""The page needs nothing of other hosts, so a browser may fetch nothing there."""
+SAFE = [(name.lower().encode(), value.encode()) for name, value in SAFE_HEADERS.items()]
+
+
+class Recorder:
+    """ASGI middleware around all others: numbers, counts and logs requests."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and record what became of it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        number, start, status, defect = os.urandom(6).hex(), time.perf_counter(), 0, None
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = (b"x-request-id", number.encode())
+                message["headers"] = [*message["headers"], *SAFE, own]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            defect = _where(error)
+            if not status:
+                answer = problem(500, f"a defect of the service; its number is {number}.")
+                await answer(scope, receive, watched)
+        seconds = time.perf_counter() - start
+        route = getattr(scope.get("route"), "path", "") or "none"
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._metrics.request(method, route, status, seconds)
+        asked = {"request": number, "caller": scope.get(CALLER), "method": method, "route": route}
+        log_request(asked | {"status": status, "ms": round(seconds * 1e3, 2)}, defect)
+
+
+def _where(error: Exception) -> str:
+    """Name an error's kind and place; its text may hold what a user sent."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"

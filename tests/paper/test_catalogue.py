@@ -1,0 +1,154 @@
+import dataclasses
+import gzip
+import hashlib
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import surefind as sf
+from surefind.paper import catalogue
+from surefind.paper.catalogue import ENTRIES, check, find, load, set_names
+
+
+def write_idx(folder, prefix, n):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, shape in (("images-idx3", (n, 28, 28)), ("labels-idx1", (n,))):
+        header = bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
+        values = (np.arange(np.prod(shape)) % 10).astype(np.uint8).tobytes()
+        path = folder / f"{prefix}-{name}-ubyte.gz"
+        path.write_bytes(gzip.compress(header + values, mtime=0))
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """MNIST as if its publisher had made 20 and 10 images, in a folder and in the catalogue."""
+    for prefix, n in (("train", 20), ("t10k", 10)):
+        write_idx(tmp_path / "mnist", prefix, n)
+    sums = {
+        p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (tmp_path / "mnist").iterdir()
+    }
+    entry = dataclasses.replace(ENTRIES["mnist"], counts={"train": 20, "test": 10}, checksums=sums)
+    monkeypatch.setattr(catalogue, "ENTRIES", {**ENTRIES, "mnist": entry})
+    return tmp_path
+
+
+def test_a_set_is_found_in_its_folder_or_the_one_above(small):
+    assert find("mnist", small) == find("mnist", small / "mnist") == small / "mnist"
+    assert len(load("mnist", small).train) == 20
+    assert load("mnist", str(small / "mnist")).test.name == "MNIST"
+
+
+def test_a_set_is_found_where_the_system_has_it(small, monkeypatch, tmp_path):
+    fashion = dataclasses.replace(ENTRIES["fashion-mnist"], system=(str(small / "mnist"),))
+    monkeypatch.setattr(catalogue, "ENTRIES", {"fashion-mnist": fashion})
+    assert find("fashion-mnist") == small / "mnist"
+    assert find("fashion-mnist", tmp_path / "elsewhere") == small / "mnist"
+    assert load("fashion-mnist").test.classes[9] == "Ankle boot"
+
+
+def test_a_whole_set_passes_the_check(small):
+    report = check("mnist", small)
+    assert report.ok
+    assert report.counts == {"train": 20, "test": 10}
+    assert report.n_classes == {"train": 10, "test": 10}
+    assert set(report.checksums.values()) == {"ok"}
+    assert len(report.checksums) == 4
+
+
+def test_the_check_says_what_it_compared(small, tmp_path, monkeypatch):
+    report = check("mnist", small)
+    assert report.found_by == "*-images-idx3-ubyte*"
+    assert report.compared == ("examples", "classes", "checksums")
+    assert report.decoded == 0
+    unknown = dataclasses.replace(catalogue.ENTRIES["mnist"], counts={}, n_classes={}, checksums={})
+    monkeypatch.setattr(catalogue, "ENTRIES", {"mnist": unknown})
+    assert check("mnist", small).compared == ()
+    assert check("mnist", small).ok
+
+
+def test_the_check_decodes_every_file_once(tmp_path, save_image, monkeypatch):
+    for i in (1, 2):
+        for part in ("train", "test"):
+            save_image(f"{part}/00{i}.Bird/{part}.jpg")
+    entry = dataclasses.replace(ENTRIES["cub200"], counts={"train": 2, "test": 2}, n_classes={})
+    monkeypatch.setattr(catalogue, "ENTRIES", {"cub200": entry})
+    report = check("cub200", tmp_path)
+    assert report.ok
+    assert (report.decoded, report.found_by) == (4, "train/001.*")
+    assert report.compared == ("examples",)
+    bad = tmp_path / "test" / "002.Bird" / "test.jpg"
+    bad.write_bytes(bad.read_bytes()[:-40])
+    assert check("cub200", tmp_path, decode=False).ok
+    report = check("cub200", tmp_path)
+    assert report.decoded == 4
+    assert len(report.problems) == 1
+    assert str(bad) in report.problems[0]
+
+
+def test_the_check_names_what_is_wrong(small):
+    write_idx(small / "mnist", "t10k", 5)
+    (small / "mnist" / "train-images-idx3-ubyte.gz").unlink()
+    (small / "mnist" / "train-labels-idx1-ubyte.gz").unlink()
+    report = check("mnist", small)
+    assert not report.ok
+    assert report.counts == {"test": 5}
+    assert report.checksums["t10k-images-idx3-ubyte.gz"] == "differs"
+    told = "\n".join(report.problems)
+    assert "t10k-images-idx3-ubyte.gz is not the published file: its SHA-256 differs" in told
+    assert "part 'test' has 5 examples where 10 are published" in told
+    assert "part 'test' has 5 classes where 10 are published" in told
+    assert "part 'train' is not there (20 examples)" in told
+
+
+def test_the_check_reports_a_half_copied_file(small):
+    path = small / "mnist" / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    report = check("mnist", small)
+    assert report.checksums[path.name] == "differs"
+    assert "half copied" in report.problems[-1]
+    assert report.counts == {}
+
+
+@pytest.mark.parametrize("name", sorted(set(ENTRIES) - {"digits"}))
+def test_a_missing_set_is_answered_in_one_sentence(tmp_path, monkeypatch, name):
+    entry = dataclasses.replace(ENTRIES[name], system=())
+    monkeypatch.setattr(catalogue, "ENTRIES", {name: entry})
+    with pytest.raises(sf.InputError) as error:
+        load(name, tmp_path)
+    message = str(error.value)
+    assert message.startswith(f"{entry.title} is not in {tmp_path}; get ")
+    assert message.endswith(f"put it in {tmp_path / name}.")
+    with pytest.raises(sf.InputError, match=r"no folder was given; get .* give that folder"):
+        load(name)
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones():
+    for ask in (load, check, find):
+        with pytest.raises(
+            sf.InputError, match=r"name must be one of 'fashion-mnist', 'mnist', .*"
+        ):
+            ask("imagenet")
+    assert "digits" in set_names()
+
+
+def test_the_digits_need_no_folder():
+    report = check("digits")
+    assert report.ok
+    assert report.folder is None
+    assert len(load("digits").test) == 599
+
+
+def test_checksums_are_sha256():
+    for entry in ENTRIES.values():
+        assert all(len(s) == 64 and int(s, 16) for s in entry.checksums.values())
+
+
+def test_the_list_of_names_needs_no_pytorch():
+    code = (
+        "import sys; from surefind.paper.catalogue import ENTRIES, set_names\n"
+        "assert set_names() == tuple(ENTRIES) and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

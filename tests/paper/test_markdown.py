@@ -1,0 +1,267 @@
+import re
+
+import pytest
+
+from surefind.paper.markdown import markdown_tables
+from surefind.paper.published import PAPER, Published
+from surefind.paper.results import read_results
+
+
+@pytest.fixture
+def written(put):
+    return lambda *results, **options: markdown_tables(read_results(put(*results)), **options)
+
+
+def table_rows(text):
+    return [
+        [c.strip() for c in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+
+
+def test_best_second_spread_and_seeds_are_marked(written, result):
+    text = written(
+        *(result("pfe", s, values={"auroc": 0.9 + s / 100}) for s in range(3)),
+        *(result("hib", s, values={"auroc": 0.5 + s / 50}) for s in range(3)),
+        result("mc-dropout", 7, values={"auroc": 0.2}),
+    )
+    rows = {r[0]: r for r in table_rows(text)}
+    assert rows["Method"] == ["Method", "seeds", "AUROC ↑"]
+    assert rows["PFE"] == ["PFE", "3", "**0.910 ± 0.010**"]
+    assert rows["HIB"] == ["HIB", "3", "_0.520 ± 0.020_"]
+    assert rows["MC dropout"] == ["MC dropout", "1 (7)", "0.200?"]
+    assert "different seeds" in text
+    assert "a paired t-test" in text
+    assert "? — " in text
+
+
+def test_distance_baselines_have_their_own_block_and_take_no_rank_in_retrieval(written, result):
+    baseline = result("mahalanobis", values={"recall@1": 0.99, "auroc": 0.99})
+    text = written(result("pfe", values={"recall@1": 0.8, "auroc": 0.9}), baseline)
+    rows = table_rows(text)
+    assert [r[0] for r in rows[2:]] == ["PFE", "_distance baselines_", "Mahalanobis"]
+    assert rows[2][2].startswith("**0.800**")
+    assert rows[2][3] == "_0.900_"
+    assert rows[4][2].startswith("0.990")
+    assert rows[4][3] == "**0.990**"
+    assert "best at: AUROC (Mahalanobis)." in text
+
+
+def test_one_seed_shows_intervals_and_says_what_they_are(written, result):
+    a = result("pfe", values={"recall@1": 0.8}, intervals={"recall@1": [0.7, 0.9]})
+    b = result("hib", values={"recall@1": 0.75}, intervals={"recall@1": [0.7, 0.8]})
+    text = written(a, b)
+    rows = {r[0]: r for r in table_rows(text)}
+    assert rows["PFE"][2] == "**0.800** (0.700–0.900)"
+    assert rows["HIB"][2] == "≈ _0.750_ (0.700–0.800)"
+    assert "the 95 % bootstrap intervals overlap" in text
+    assert "paired t-test" not in text
+
+
+def test_columns_that_could_not_be_tested_are_said(written, result):
+    text = written(result("pfe", values={"ece": 0.1}), result("hib", values={"ece": 0.2}))
+    assert "Not tested against the best, for want of seeds and intervals: ECE." in text
+    assert "0.200?" not in text
+
+
+def test_the_ablation_has_a_table_of_its_own(written, result):
+    text = written(
+        result(),
+        result("laplace-online-arccos-fixed"),
+        result("laplace-posthoc-euclidean-full"),
+    )
+    ablation = table_rows(text.split("### Ablation")[1])
+    assert ablation[0][:4] == ["Stage", "Distance", "Approximation", "seeds"]
+    assert [r[:3] for r in ablation[2:]] == [
+        ["post-hoc", "euclidean", "full"],
+        ["online", "arccos", "fixed"],
+    ]
+
+
+def votes(*gains):
+    """Make votes whose gain by κ is known."""
+    both = {"plain": 1.0, "weighted": 1.0}
+    return {
+        "fitted_on": "validation",
+        "examples": 9,
+        "temperature": both,
+        "sharpness": both,
+        "gains": {"vote_ausc": gains} if gains else {},
+    }
+
+
+def test_votes_stand_beside_kappa_and_what_has_none_has_a_dash(written, result):
+    plain = {"recall@1": 0.8, "vote_right": 0.85, "vote_ausc": 0.9, "nearest_vote_r_auroc": 0.95}
+    weighted = plain | {"ausc": 0.7, "kappa_vote_ausc": 0.91}
+    text = written(
+        result("deterministic", values=plain, intervals={}, votes=votes()),
+        result("laplace-posthoc", values=weighted, intervals={}, votes=votes(0.01, 0.002, 0.02)),
+        result("pfe", values={"recall@1": 0.81, "ausc": 0.75}, intervals={}),
+    )
+    main, table = text.split("### Votes over labels")
+    assert "voted" not in main
+    rows = {r[0]: r for r in table_rows(table)}
+    assert rows["Method"][2:] == [
+        *("recall@1 ↑", "AUSC by 1/κ ↑", "R-AUROC by vote ↑"),
+        *("voted right ↑", "voted AUSC ↑", "κ-voted AUSC ↑"),
+    ]
+    assert rows["Deterministic"][3] == rows["Deterministic"][7] == "–"
+    assert rows["PFE"][4:] == ["–"] * 4
+    assert "fitted on the validation data" in table
+    assert "by the AUSC of the voted label: better for LAM (post-hoc)." in table
+    assert "LAM (post-hoc): voted AUSC +0.0100 (+0.0020 to +0.0200), better." in table
+    assert "Deterministic:" not in table
+    assert "### Votes" not in written(result("pfe", dataset="digits")).split("## FashionMNIST")[0]
+
+
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ([(0.01, 0.002, 0.02)] * 2, "better"),
+        ([(-0.01, -0.02, -0.002)] * 2, "worse"),
+        ([(0.01, -0.002, 0.02)] * 2, "no difference shown"),
+        ([(0.01, 0.002, 0.02), (-0.01, -0.02, -0.002)], "no difference shown"),
+        ([(0.01, -1.0, 1.0), (0.011, -1.0, 1.0), (0.012, -1.0, 1.0)], "better"),
+        ([(0.01, 0.0, 0.1), (-0.011, -0.1, 0.0), (0.012, 0.0, 0.1)], "no difference shown"),
+    ],
+)
+def test_whether_kappa_helps_is_decided_over_seeds(written, result, gains, verdict):
+    text = written(
+        *(
+            result("pfe", seed, values={"vote_ausc": 0.9, "kappa_vote_ausc": 0.9}, votes=votes(*g))
+            for seed, g in enumerate(gains)
+        )
+    )
+    assert f"over {len(gains)} seeds, {verdict}." in text
+    assert f"of the voted label: {verdict} for PFE." in text
+
+
+def test_mixed_versions_are_said_over_the_table(written, result):
+    text = written(result(), result("pfe", versions={"surefind": "0.2.0"}))
+    before = text.split("| Method")[0]
+    assert "**Mixed versions.**" in before
+    assert "0.2.0 measured 1 (pfe-seed0.json)" in before
+    assert "Mixed" not in written(result(), result("pfe"))
+
+
+def test_queries_that_were_left_out_are_counted(written, result):
+    assert "1,234 queries without" in written(result(left_out=1234))
+
+
+def test_the_papers_numbers_are_compared_with_a_sentence_for_what_differs(written, result):
+    text = written(
+        result(values={"recall@1": 0.9, "auroc": 0.985, "ece": 0.2}),
+        published=PAPER,
+        remarks={"fashion-mnist/laplace-online": "Because of this."},
+    )
+    comparison = text.split("### Comparison with the paper")[1]
+    rows = table_rows(comparison)
+    assert rows[2] == [
+        "LAM (online)",
+        "1",
+        "0.900 / 0.81 ± 0.00",
+        "0.985 / 0.98 ± 0.01",
+        "0.200 / 0.02 ± 0.00",
+    ]
+    said = next(line for line in comparison.splitlines() if line.startswith("- "))
+    assert said == (
+        "- LAM (online): recall@1 0.900 against 0.81 (better), ECE 0.200 against 0.02 (worse). "
+        "Because of this."
+    )
+
+
+def test_an_ablation_on_another_set_says_so(written, result):
+    text = written(result("laplace-online-arccos-fixed", values={"map@5": 0.8}), published=PAPER)
+    assert "Ours is on FashionMNIST, the paper's on LFW" in text
+    assert "0.800 / 0.71 ± 0.00" in text
+    there = written(
+        result("laplace-online-arccos-fixed", dataset="lfw", values={"map@5": 0.8}), published=PAPER
+    )
+    assert "Ours is on LFW" not in there
+
+
+def test_precision_is_not_compared_where_the_fraction_of_ood_inputs_differs(written, result):
+    values = {"auroc": 0.9, "auprc": 0.2}
+    same = written(result("pfe", values=values), published=PAPER)
+    assert "AUPRC 0.200 against 0.46 (worse)" in same
+    fewer = {"train": 54000, "test": 10000, "ood": 5000}
+    text = written(result("pfe", values=values, examples=fewer), published=PAPER)
+    assert "AUROC 0.900 against 0.53 (better)" in text
+    assert "AUPRC 0.200 against" not in text
+
+
+def test_a_set_that_was_not_published_has_no_such_table(written, result):
+    assert "Comparison" not in written(result(dataset="digits"), published=PAPER)
+    nothing = Published("nobody", {"fashion-mnist": {"laplace-online": {"other": (0.5, None)}}})
+    assert "Comparison" not in written(result(), published=nothing)
+
+
+def test_what_one_side_lacks_is_a_dash(written, result):
+    theirs = {"laplace-online": {"auroc": (0.5, None)}, "pfe": {"ece": (0.1, 0.01)}}
+    text = written(
+        result(values={"auroc": 0.9, "ece": 0.2}),
+        result("pfe", values={"auroc": 0.9}),
+        published=Published("them", {"fashion-mnist": theirs}),
+    )
+    rows = {r[0]: r for r in table_rows(text.split("### Comparison with them")[1])}
+    assert rows["LAM (online)"][2:] == ["0.900 / 0.50", "0.200 / –"]
+    assert rows["PFE"][2:] == ["0.900 / –", "– / 0.10 ± 0.01"]
+
+
+def test_a_bar_in_a_name_starts_no_column(written, result):
+    text = written(result("mine|too"))
+    assert "| mine\\|too |" in text
+    assert len(set(re.findall(r"\n## (.*)", text))) == 1
+
+
+def sets(**aurocs):
+    """Make the record of OOD sets from their AUROC by κ and by novelty."""
+    return {
+        name: {"kind": "near" if name == "cifar100" else "far", "examples": 10}
+        | dict(zip(("auroc", "novelty_auroc"), both, strict=False))
+        for name, both in aurocs.items()
+    }
+
+
+def test_ood_sets_have_columns_and_means_of_their_kind(written, result):
+    text = written(
+        result(ood=sets(mnist=(0.6, 0.9), noise=(0.8, 1.0), cifar100=(0.7, 0.5))),
+        result("pfe", values={"auroc": 0.95}, ood=sets(mnist=(0.95,))),
+        result("hib", values={"auroc": 0.65}),
+        result("margin", ood=sets(mnist=(0.5,), noise=(0.4,), cifar100=(0.3,))),
+        result("deterministic", ood={"mnist": {"examples": 10, "nearest_distance_auroc": 0.91}}),
+    )
+    table = table_rows(text.split("### Out-of-distribution sets")[1])
+    assert table[0] == [
+        *("Method", "By", "seeds", "MNIST ↑", "Noise ↑", "far mean ↑", "CIFAR100 ↑", "near mean ↑")
+    ]
+    rows = {(r[0], r[1]): [c.strip("*_?") for c in r[3:]] for r in table[2:]}
+    assert rows["LAM (online)", "κ"] == ["0.600", "0.800", "0.700", "0.700", "0.700"]
+    assert rows["LAM (online)", "novelty"] == ["0.900", "1.000", "0.950", "0.500", "0.500"]
+    assert rows["PFE", "κ"] == ["0.950", "–", "–", "–", "–"]
+    assert rows["HIB", "κ"] == ["0.650", "–", "–", "–", "–"]  # measured before there were sets
+    assert rows["Deterministic", "nearest distance"][0] == "0.910"
+    baseline = rows["Top-1/top-2 margin", "own score"]
+    assert baseline == ["0.500", "0.400", "0.450", "0.300", "0.300"]
+    assert "More OOD sets: 10 of Noise, 10 of CIFAR100." in text
+    assert "### Out-of" not in written(result("pfe", dataset="digits")).split("## FashionMNIST")[0]
+
+
+def test_the_best_detector_of_each_method_is_said(written, result):
+    values = {"auroc": 0.5, "nearest_distance_auroc": 0.8, "r_auroc": 0.9, "novelty_r_auroc": 0.7}
+    text = written(
+        *(result("pfe", seed, values=values | {"auroc": 0.5 + seed / 10}) for seed in range(3)),
+        result("hib", values={"auroc": 0.9}),
+    )
+    assert (
+        "PFE. OOD inputs: nearest distance detects them best (0.800); κ 0.600. "
+        "Wrong retrievals: κ detects them best (0.900); novelty 0.700." in text
+    )
+    assert "HIB. OOD" not in text
+    assert "What detects best" not in written(result("pfe"), result("hib"))
+
+
+def test_a_first_set_that_was_not_there_is_not_counted(written, result):
+    text = written(result("pfe", examples={"train": 5, "test": 6}, ood=sets(noise=(0.9,))))
+    assert "OOD inputs: " not in text.split("|")[0]

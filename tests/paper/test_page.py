@@ -1,0 +1,245 @@
+import re
+from base64 import b64decode
+from html.parser import HTMLParser
+from io import BytesIO
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import surefind as sf
+from surefind.evaluation.figures import PALETTE
+from surefind.paper.artifacts import Artifacts, SpherePoints, write_artifacts
+from surefind.paper.page import write_report
+from surefind.paper.published import PAPER
+from surefind.paper.results import read_results
+
+VOID = {"meta", "img", "br"}
+
+
+class Outline(HTMLParser):
+    """Collects what a page holds, and fails on tags that do not close."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.text = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.seen if name == tag]
+
+
+def outline(file):
+    found = Outline()
+    found.feed(file.read_text(encoding="utf-8"))
+    assert found.open == []
+    return found
+
+
+OOD = {
+    "mnist": {"kind": "far", "examples": 10000, "auroc": 0.9, "novelty_auroc": 0.8},
+    "cifar100": {"kind": "near", "examples": 10000, "auroc": 0.6, "nearest_distance_auroc": 0.7},
+}
+
+
+@pytest.fixture
+def page(put, tmp_path):
+    def make(*results, **options):
+        write_report(read_results(put(*results)), tmp_path / "report.html", **options)
+        return outline(tmp_path / "report.html")
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(result, write_results, tmp_path_factory):
+    """The file of a page that has every section, made once."""
+    folder = tmp_path_factory.mktemp("whole")
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=(30, 3))
+    mean /= np.linalg.norm(mean, axis=1, keepdims=True)
+    points = SpherePoints(mean, np.logspace(0, 3, 30), np.arange(30) % 5)
+    strips = {
+        "id-lowest": np.zeros((3, 8, 8), np.uint8),
+        "ood-highest": np.zeros((3, 100, 80, 3), np.uint8),
+    }
+    write_artifacts(
+        folder / "work" / "fashion-mnist" / "laplace-online-seed0.npz",
+        Artifacts(strips, {"id": points, "ood": points}),
+    )
+    methods = ("deterministic", "laplace-online", "pfe", "mine & <b>yours", "mahalanobis")
+    results = write_results(
+        folder / "results",
+        *(result(m, seed) for m in methods for seed in range(3)),
+        result("hib", ood=OOD),
+        result("laplace-online-arccos-fixed"),
+        result("pfe", dataset="cifar10"),
+    )
+    file = folder / "out" / "report.html"
+    write_report(read_results(results), file, artifacts=folder / "work", published=PAPER)
+    return file
+
+
+def test_the_page_holds_everything_and_needs_nothing(whole):
+    found = outline(whole)
+    text = "".join(found.text)
+    for heading in (
+        "How to read this",
+        "FashionMNIST",
+        "CIFAR10",
+        "Ablation: stage × distance × approximation",
+        "Comparison with the paper",
+        "ROC curves",
+        "Precision-recall curves",
+        "Calibration curves",
+        "Sparsification curves",
+        "Out-of-distribution sets",
+        "Detection of each out-of-distribution set",
+        "Distribution of κ",
+        "Uncertainty under corruption",
+        "Embeddings on the sphere",
+        "Most certain and most uncertain images",
+    ):
+        assert heading in text, heading
+    assert found.all("script") == []
+    assert found.all("link") == []
+    for attrs in (a for _, a in found.seen):
+        for key in ("src", "href", "xlink:href"):
+            assert re.match(r"data:image/(png|webp);base64,|#", attrs.get(key) or "#")
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_figures_have_alternative_text(whole):
+    found = outline(whole)
+    assert len(found.all("img")) == 2
+    assert all(a["alt"] for a in found.all("img"))
+    svgs = found.all("svg")
+    assert all(a.get("aria-label") or a.get("aria-hidden") for a in svgs)
+    assert any("AUROC: LAM (online) 0." in (a.get("aria-label") or "") for a in svgs)
+
+
+def test_images_are_those_of_the_first_seed_that_has_some(result, write_results, tmp_path):
+    results = write_results(tmp_path / "results", *(result("pfe", seed) for seed in range(3)))
+    for seed, size in ((1, 8), (2, 16)):
+        strips = {"id-lowest": np.zeros((1, size, size), np.uint8)}
+        file = tmp_path / "work" / "fashion-mnist" / f"pfe-seed{seed}.npz"
+        write_artifacts(file, Artifacts(strips, {}))
+    write_report(read_results(results), tmp_path / "report.html", artifacts=tmp_path / "work")
+    (image,) = outline(tmp_path / "report.html").all("img")
+    with Image.open(BytesIO(b64decode(image["src"].partition("base64,")[2]))) as shown:
+        narrow = shown.size
+    (tmp_path / "work" / "fashion-mnist" / "pfe-seed1.npz").unlink()
+    write_report(read_results(results), tmp_path / "report.html", artifacts=tmp_path / "work")
+    (image,) = outline(tmp_path / "report.html").all("img")
+    with Image.open(BytesIO(b64decode(image["src"].partition("base64,")[2]))) as shown:
+        assert shown.size != narrow
+
+
+def test_svg_is_well_formed_and_holds_only_finite_numbers(whole):
+    charts = re.findall(r"<svg.*?</svg>", whole.read_text(), flags=re.S)
+    assert len(charts) > 15
+    for chart in charts:
+        ElementTree.fromstring(chart)
+        without_images = re.sub(r"base64,[^\"]*", "", chart)
+        assert not re.search(r"\bnan\b|\binf\b", without_images, flags=re.IGNORECASE)
+
+
+def test_figures_of_a_page_share_no_id(whole):
+    ids = [attrs["id"] for _, attrs in outline(whole).seen if "id" in attrs]
+    assert len(ids) == len(set(ids))
+
+
+def test_names_are_escaped(whole):
+    assert "mine & <b>yours" in outline(whole).text
+    assert "<b>yours" not in whole.read_text()
+
+
+def test_light_dark_and_print_have_the_same_colours(whole):
+    css = "".join(outline(whole).text)
+    palette, rest = [], []
+    for block in re.findall(r":root ?\{(.*?)\}", css, flags=re.S):
+        names = set(re.findall(r"--([a-z]+): ?#", block))
+        (palette if names >= PALETTE.keys() else rest).append(names)
+    assert len(palette) == len(rest) == 3
+    assert palette[0] == palette[1] == palette[2] == PALETTE.keys()
+    assert rest[0] == rest[1] == rest[2]
+    assert set(re.findall(r"var\(--([a-z]+)\)", css)) <= palette[0] | rest[0]
+
+
+def test_sections_without_content_are_not_there(page, result):
+    text = "".join(page(result("deterministic")).text)
+    for heading in ("ROC", "Distribution of κ", "corruption", "Embeddings on", "Comparison"):
+        assert heading not in text
+
+
+def test_a_point_estimate_has_no_histogram(page, result):
+    flat = {"edges": [30.0, 30.0], "id": [5], "ood": [5]}
+    text = "".join(page(result("deterministic", kappa=flat)).text)
+    assert "Distribution of κ" not in text
+
+
+def test_in_distribution_inputs_alone_have_a_histogram(page, result):
+    found = page(result("pfe", curves={}, kappa={"edges": [0.0, 0.5, 1.0], "id": [5, 9]}))
+    assert "Median κ: ID 5.62." in found.text
+
+
+def test_corruption_of_an_uncertainty_of_zero_is_not_drawn(page, result):
+    zero = {k: [0.0, 0.0] for k in ("strength", "median", "low", "high")}
+    text = "".join(page(result("pfe", curves={}, corruptions={"blur": zero})).text)
+    assert "under corruption" not in text
+
+
+def test_mixed_versions_are_said_before_the_table(page, result):
+    results = result("norm"), result("margin", versions={"surefind": "9.9"})
+    text = "".join(page(*results).text)
+    assert text.index("Mixed versions.") < text.index("Methods")
+    assert "9.9 measured 1 (margin-seed0.json)" in text
+
+
+def test_tables_come_as_markdown_too(put, result, tmp_path):
+    results = read_results(put(result("deterministic")))
+    write_report(results, tmp_path / "r.html", tmp_path / "sub" / "r.md")
+    assert "| Deterministic | 1 |" in (tmp_path / "sub" / "r.md").read_text()
+
+
+def test_damaged_artifacts_are_named(page, result, tmp_path):
+    file = tmp_path / "work" / "fashion-mnist" / "deterministic-seed0.npz"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"PK")
+    with pytest.raises(sf.InputError, match=r"deterministic-seed0\.npz"):
+        page(result("deterministic"), artifacts=tmp_path / "work")
+
+
+def test_the_same_results_make_the_same_page(put, result, tmp_path):
+    results = read_results(put(result("pfe")))
+    for name in ("a", "b"):
+        write_report(results, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_votes_have_a_table_and_a_sentence(page, result):
+    values = {"recall@1": 0.8, "ausc": 0.7, "vote_right": 0.85, "kappa_vote_right": 0.86}
+    both = {"plain": 1.0, "weighted": 1.0}
+    votes = {"fitted_on": "validation", "examples": 9, "temperature": both, "sharpness": both}
+    gains = {"vote_right": [0.01, -0.01, 0.03]}
+    found = page(result(values=values, votes=votes | {"gains": gains}), result("pfe"))
+    text = "".join(found.text)
+    assert "Votes over labels" in text
+    assert "LAM (online): voted right +0.0100 (-0.0100 to +0.0300), no difference shown." in text
+    assert "most voted label is right" in text
+    assert "Votes over labels" not in "".join(page(result(values={"auroc": 0.5})).text)

@@ -1,0 +1,409 @@
+import shutil
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+
+import surefind as sf
+from surefind.paper.catalogue import CARS_FILE, CUB_FILE, check, load
+from surefind.paper.photographs import (
+    CITY_STEP,
+    load_cars,
+    load_cub,
+    load_lfw,
+    load_msls,
+    read_features,
+)
+
+CLASSES = ["001.Auk", "002.Bee-eater", "003.Crow", "004.Duck"]
+
+
+@pytest.fixture(params=["", "CUB_200_2011"])
+def cub(tmp_path, save_image, request):
+    root = tmp_path / request.param
+    lists = {"images": [], "image_class_labels": [], "train_test_split": []}
+    for i in range(8):
+        name = f"{CLASSES[i // 2]}/{i}.jpg"
+        save_image(root.relative_to(tmp_path) / "images" / name)
+        lists["images"].append(f"{i + 1} {name}")
+        lists["image_class_labels"].append(f"{i + 1} {i // 2 + 1}")
+        lists["train_test_split"].append(f"{i + 1} {i % 2}")
+    lists["classes"] = [f"{i + 1} {c}" for i, c in enumerate(CLASSES)]
+    for name, lines in lists.items():
+        (root / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path, root
+
+
+def test_cub_trains_on_the_first_half_of_the_classes(cub):
+    splits = load_cub(cub[0])
+    assert splits.train.labels.tolist() == [0, 0, 1, 1]
+    assert splits.test.labels.tolist() == [2, 2, 3, 3]
+    assert splits.test.classes == tuple(CLASSES)
+    assert splits.test.names[0] == "003.Crow/4.jpg"
+    assert splits.test.read().shape == (4, 3, 16, 20)
+
+
+def test_cub_can_be_split_as_published(cub):
+    splits = load_cub(cub[0], protocol="published")
+    assert splits.train.names == (
+        "001.Auk/1.jpg",
+        "002.Bee-eater/3.jpg",
+        "003.Crow/5.jpg",
+        "004.Duck/7.jpg",
+    )
+    assert len(splits.test) == 4
+    with pytest.raises(sf.InputError, match="protocol must be one of 'zero-shot', 'published'"):
+        load_cub(cub[0], protocol="one-shot")
+
+
+def test_cub_that_is_not_whole_is_refused(cub):
+    folder, root = cub
+    (root / "images" / "001.Auk" / "0.jpg").unlink()
+    with pytest.raises(sf.InputError, match=r"1 of 8 files that .*images\.txt lists .*0\.jpg"):
+        load_cub(folder)
+    classes = (root / "classes.txt").read_text().splitlines()
+    labels = (root / "image_class_labels.txt").read_text().splitlines()
+    (root / "image_class_labels.txt").write_text("\n".join(labels[:-1]))
+    with pytest.raises(sf.InputError, match=r"images\.txt has 8, image_class_labels\.txt 7"):
+        load_cub(folder)
+    (root / "image_class_labels.txt").write_text("\n".join([*labels[:-1], "8"]))
+    with pytest.raises(sf.InputError, match="line 8: expected a number and a value; got '8'"):
+        load_cub(folder)
+    (root / "image_class_labels.txt").write_text("\n".join(labels))
+    (root / "images" / "001.Auk" / "0.jpg").touch()
+    (root / "classes.txt").write_text("\n".join(classes[:-1]))
+    with pytest.raises(sf.InputError, match=r"classes\.txt does not name class 4"):
+        load_cub(folder)
+    (root / "classes.txt").unlink()
+    with pytest.raises(sf.InputError, match=r"classes\.txt does not exist"):
+        load_cub(folder)
+
+
+def structures(**fields):
+    """A MATLAB array of structures, a field per column."""
+    n = len(next(iter(fields.values())))
+    array = np.zeros((1, n), dtype=[(k, object) for k in fields])
+    for name, values in fields.items():
+        for i, value in enumerate(values):
+            array[0, i][name] = value
+    return array
+
+
+def cell(texts):
+    array = np.zeros((1, len(texts)), dtype=object)
+    array[0, :] = texts
+    return array
+
+
+MODELS = ["Acura", "BMW", "Chevrolet", "Dodge"]
+
+
+@pytest.fixture
+def one_list(tmp_path, save_image):
+    names = [f"car_ims/{i:06}.jpg" for i in range(8)]
+    for name in names:
+        save_image(name)
+    content = {
+        "annotations": structures(
+            relative_im_path=names,
+            **{"class": [float(i // 2 + 1) for i in range(8)]},
+            test=[float(i % 2) for i in range(8)],
+        ),
+        "class_names": cell(MODELS),
+    }
+    scipy.io.savemat(tmp_path / "cars_annos.mat", content)
+    return tmp_path
+
+
+@pytest.fixture(params=[".", "devkit"])
+def devkit(tmp_path, save_image, request):
+    (tmp_path / "devkit").mkdir()
+    for part, lists in (
+        ("train", "devkit/cars_train_annos.mat"),
+        ("test", f"{request.param}/cars_test_annos_withlabels.mat"),
+    ):
+        names = [f"{i:05}.jpg" for i in range(4)]
+        for name in names:
+            save_image(f"cars_{part}/{name}")
+        content = structures(fname=names, **{"class": np.array([1, 2, 3, 4], np.uint8)})
+        scipy.io.savemat(tmp_path / lists, {"annotations": content})
+    scipy.io.savemat(tmp_path / "devkit" / "cars_meta.mat", {"class_names": cell(MODELS)})
+    return tmp_path
+
+
+def test_cars_in_one_list(one_list):
+    splits = load_cars(one_list)
+    assert splits.train.labels.tolist() == [0, 0, 1, 1]
+    assert splits.test.labels.tolist() == [2, 2, 3, 3]
+    assert splits.test.classes == tuple(MODELS)
+    published = load_cars(one_list, protocol="published")
+    assert published.train.names == tuple(f"car_ims/{i:06}.jpg" for i in (0, 2, 4, 6))
+
+
+def test_cars_in_two_lists(devkit):
+    splits = load_cars(devkit)
+    assert sorted(splits.train.labels.tolist()) == [0, 0, 1, 1]
+    assert splits.test.read().shape == (4, 3, 16, 20)
+    published = load_cars(devkit, protocol="published")
+    assert all(n.startswith("cars_test/") for n in published.test.names)
+
+
+def test_cars_that_are_not_whole_are_refused(devkit):
+    (devkit / "cars_train" / "00002.jpg").unlink()
+    with pytest.raises(
+        sf.InputError, match=r"1 of 8 files that the annotations lists .*00002\.jpg"
+    ):
+        load_cars(devkit)
+    (devkit / "cars_train" / "00002.jpg").touch()
+    scipy.io.savemat(devkit / "devkit" / "cars_meta.mat", {"class_names": cell(MODELS[:3])})
+    with pytest.raises(sf.InputError, match="classes 1 … 4, but 3 class names"):
+        load_cars(devkit)
+    no_class = structures(fname=["00000.jpg"])
+    scipy.io.savemat(devkit / "devkit" / "cars_train_annos.mat", {"annotations": no_class})
+    with pytest.raises(sf.InputError, match="have no field 'class'; they have fname"):
+        load_cars(devkit)
+    scipy.io.savemat(devkit / "devkit" / "cars_train_annos.mat", {"annotations": np.ones(3)})
+    with pytest.raises(sf.InputError, match="have no field 'fname'"):
+        load_cars(devkit)
+
+
+@pytest.fixture
+def bird_folders(tmp_path, save_image):
+    """Four birds, one image each of training and test, in a folder per part and class."""
+    for i, c in enumerate(CLASSES):
+        for part in ("train", "test"):
+            save_image(f"{part}/{c}/{part}{i}.jpg")
+    (tmp_path / "README.md").touch()
+    return tmp_path
+
+
+def test_cub_in_a_folder_per_part_and_class(bird_folders):
+    splits = load_cub(bird_folders)
+    assert splits.train.labels.tolist() == [0, 0, 1, 1]
+    assert splits.test.labels.tolist() == [2, 2, 3, 3]
+    assert splits.test.classes == tuple(CLASSES)
+    assert splits.test.names[:2] == ("train/003.Crow/train2.jpg", "test/003.Crow/test2.jpg")
+    published = load_cub(bird_folders, protocol="published")
+    assert published.train.names == tuple(f"train/{c}/train{i}.jpg" for i, c in enumerate(CLASSES))
+    assert published.test.labels.tolist() == [0, 1, 2, 3]
+    assert load("cub200", bird_folders).test.names == splits.test.names
+
+
+def test_folders_of_birds_that_are_not_whole_are_refused(bird_folders):
+    shutil.rmtree(bird_folders / "test" / "002.Bee-eater")
+    with pytest.raises(sf.InputError, match=r"1 classes are not in both .* '002\.Bee-eater'"):
+        load_cub(bird_folders)
+    shutil.rmtree(bird_folders / "train" / "002.Bee-eater")
+    with pytest.raises(sf.InputError, match=r"class 2 is '003\.Crow'"):
+        load_cub(bird_folders)
+    shutil.rmtree(bird_folders / "train")
+    with pytest.raises(sf.InputError, match="train holds no class folders"):
+        load("cub200", bird_folders)
+
+
+def test_cars_in_folders_are_ordered_by_the_numbers_of_their_files(tmp_path, save_image):
+    # Not alphabetical; and the third has numbers behind the fourth, as one class of the publisher has.
+    numbers = {"Zonda": [1, 2], "Acura": [3, 4], "GMC Van": [5, 9], "Buick": [6, 7, 8]}
+    for name, (*train, last) in numbers.items():
+        for i in train:
+            save_image(f"train/{name}/{i:06}.jpg")
+        save_image(f"test/{name}/{last:06}.jpg")
+    splits = load_cars(tmp_path)
+    assert splits.train.classes == tuple(numbers)
+    assert splits.train.labels.tolist() == [0, 0, 1, 1]
+    assert splits.test.labels.tolist() == [2, 2, 3, 3, 3]
+    published = load_cars(tmp_path, protocol="published")
+    assert [int(n[-10:-4]) for n in published.test.names] == [2, 4, 9, 8]
+    save_image("test/Zonda/front.jpg")
+    with pytest.raises(sf.InputError, match=r"front\.jpg does not have the publisher's number"):
+        load_cars(tmp_path)
+
+
+def test_missing_annotations_are_named(tmp_path):
+    with pytest.raises(sf.InputError, match=r"cars_train_annos\.mat does not exist"):
+        load_cars(tmp_path)
+
+
+def write_features(file, classes, **changes):
+    y = np.repeat(np.asarray(classes, np.int16), 3)
+    arrays = {
+        "x": np.arange(len(y) * 4, dtype=np.float16).reshape(-1, 4),
+        "y": y,
+        "split": np.array(["train"] * len(y)),
+        "path": np.array([f"{c}/{i}.jpg" for i, c in enumerate(y)]),
+    }
+    file.parent.mkdir(exist_ok=True)
+    np.savez(file, **{k: v for k, v in (arrays | changes).items() if v is not None})
+
+
+@pytest.mark.parametrize("inside", ["", "embeddings", "cub200-features"])
+def test_birds_are_divided_by_class_wherever_the_file_is(tmp_path, inside):
+    write_features(tmp_path / inside / CUB_FILE, range(1, 7))
+    splits = load("cub200-features", tmp_path)
+    assert sorted(set(splits.train.labels.tolist())) == [1, 2, 3]
+    assert sorted(set(splits.test.labels.tolist())) == [4, 5, 6]
+    assert splits.train.read(slice(0, 2)).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert splits.test.names[0] == "4/9.jpg"
+    assert (
+        "part 'train' has 9 examples where 5864 are published."
+        in check("cub200-features", tmp_path).problems
+    )
+
+
+def test_cars_are_the_test_part_alone(tmp_path):
+    write_features(tmp_path / CARS_FILE, [99, 100])
+    splits = load("cars196-features", tmp_path)
+    assert list(splits) == ["test"]
+    assert len(splits.test) == 6
+
+
+def test_files_that_hold_something_else_are_refused(tmp_path):
+    path = tmp_path / CUB_FILE
+    write_features(path, [1, 2], path=None)
+    with pytest.raises(sf.InputError, match="is no file of features: it has no 'path'"):
+        read_features(path, name="birds")
+    write_features(path, [1, 2], y=np.arange(4))
+    with pytest.raises(sf.InputError, match=r"x has shape \(6, 4\), y \(4,\), path \(6,\)"):
+        read_features(path, name="birds")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(sf.InputError, match="damaged or half copied"):
+        load("cub200-features", tmp_path)
+
+
+PEOPLE = {"Ann_A": 3, "Bob_B": 1, "Cyd_C": 2, "Dan_D": 2}
+
+
+@pytest.fixture
+def faces(tmp_path, save_image):
+    for person, n in PEOPLE.items():
+        for i in range(1, n + 1):
+            save_image(f"lfw/{person}/{person}_{i:04}.jpg")
+    return tmp_path
+
+
+def people(names):
+    return f"{len(names)}\n" + "".join(f"{n}\t{PEOPLE[n]}\n" for n in names)
+
+
+def test_lfw_development_lists_split_the_people(faces):
+    (faces / "peopleDevTrain.txt").write_text(people(["Ann_A", "Dan_D"]))
+    (faces / "peopleDevTest.txt").write_text(people(["Bob_B", "Cyd_C"]))
+    splits = load_lfw(faces)
+    assert splits.train.labels.tolist() == [0, 0, 0, 3, 3]
+    assert splits.test.labels.tolist() == [1, 2, 2]
+    assert splits.test.classes == tuple(PEOPLE)
+    assert splits.test.names[0] == "Bob_B/Bob_B_0001.jpg"
+    assert splits.test.read().shape == (3, 3, 16, 20)
+
+
+def test_lfw_folds_make_the_parts(faces):
+    folds = [["Ann_A"], ["Bob_B", "Cyd_C"], ["Dan_D"]]
+    (faces / "people.txt").write_text("3\n" + "".join(map(people, folds)))
+    splits = load_lfw(faces, test_folds=(1, 3))
+    assert splits.train.labels.unique().tolist() == [1, 2]
+    assert splits.test.labels.unique().tolist() == [0, 3]
+    for wrong in ((), (4,), (1, 2, 3)):
+        with pytest.raises(sf.InputError, match="test_folds must name some of the folds 1 … 3"):
+            load_lfw(faces, test_folds=wrong)
+
+
+def test_lfw_without_lists_is_one_part(faces):
+    data = load_lfw(faces)["all"]
+    assert len(data) == 8
+    assert data.classes == tuple(PEOPLE)
+
+
+def test_lfw_labels_csv_may_hold_fewer_people(tmp_path, save_image):
+    for name in ("Ann_A/1.jpg", "Ann_A/2.jpg", "Cyd_C/1.jpg"):
+        save_image(f"images/{name}")
+    (tmp_path / "labels.csv").write_text("file,label\nAnn_A/1.jpg,Ann_A\nCyd_C/1.jpg,Cyd_C\n")
+    (tmp_path / "people.txt").write_text("2\n" + people(["Ann_A", "Bob_B"]) + people(["Cyd_C"]))
+    splits = load_lfw(tmp_path, test_folds=[2])
+    assert splits.train.names == ("Ann_A/1.jpg",)
+    assert splits.test.classes == ("Ann_A", "Cyd_C")
+    (tmp_path / "images" / "Ann_A" / "1.jpg").unlink()
+    with pytest.raises(sf.InputError, match=r"1 of 2 files that .*labels\.csv lists"):
+        load_lfw(tmp_path, test_folds=[2])
+
+
+def test_lfw_with_wrong_counts_is_refused(faces):
+    (faces / "people.txt").write_text("2\n" + people(["Ann_A", "Bob_B"]) + people(["Cyd_C"]))
+    (faces / "lfw" / "Bob_B" / "Bob_B_0001.jpg").unlink()
+    with pytest.raises(sf.InputError, match=r"1 people in .*: Bob_B has 0 of 1"):
+        load_lfw(faces, test_folds=[2])
+
+
+@pytest.mark.parametrize("text", ["", "2\n1\nAnn_A\t3\n", "1\n2\nAnn_A\t3\n", "1\n1\nAnn_A\n"])
+def test_half_a_list_of_people_is_refused(faces, text):
+    (faces / "people.txt").write_text(text)
+    with pytest.raises(sf.InputError, match=r"people\.txt is not a whole list of people"):
+        load_lfw(faces)
+
+
+def test_lfw_without_images_is_refused(tmp_path):
+    for folder in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(sf.InputError, match="holds no LFW images"):
+            load_lfw(folder)
+
+
+@pytest.fixture
+def cities(tmp_path, save_image):
+    for city in ("cph", "oslo", "tokyo"):
+        for side, n in (("query", 2), ("database", 3)):
+            folder = f"train_val/{city}/{side}"
+            for i in range(n):
+                save_image(f"{folder}/images/{side}{i}.jpg")
+            rows = [f"{i},{side}{i},{500000 + 10 * i}.5,{6000000 + i}" for i in range(n)]
+            header = ",key,easting,northing\n"
+            (tmp_path / folder / "postprocessed.csv").write_text(header + "\n".join(rows))
+            raw = [f"{i},{side}{i},{i == 1 and side == 'database'}" for i in range(n)]
+            (tmp_path / folder / "raw.csv").write_text(",key,pano\n" + "\n".join(raw))
+    return tmp_path
+
+
+def test_msls_cities_give_training_queries_and_database(cities):
+    splits = load_msls(cities)
+    assert {p: len(splits[p]) for p in splits} == {
+        "train": 8,
+        "train-query": 4,
+        "train-database": 4,
+        "query": 2,
+        "database": 2,
+    }
+    assert {n.split("/")[1] for n in splits["train-query"].names} == {"query"}
+    assert splits["query"].names[0] == "cph/query/images/query0.jpg"
+    assert splits["database"].positions.tolist() == [[500000.5, 6000000], [500020.5, 6000002]]
+    assert splits["query"].labels is None
+    assert splits["query"].read().shape == (2, 3, 16, 20)
+
+
+def test_msls_cities_lie_apart_although_their_numbers_agree(cities):
+    train = load_msls(cities)["train"]
+    assert sorted((train.positions[:, 0] // CITY_STEP).long().tolist()) == [1] * 4 + [2] * 4
+    same, different = train.relation().block(slice(0, 4), slice(4, 8))
+    assert not same.any()
+    assert different.all()
+
+
+def test_msls_cities_can_be_chosen_and_raw_lists_left_out(cities):
+    for path in cities.rglob("raw.csv"):
+        path.unlink()
+    splits = load_msls(cities / "train_val", validation_cities=["cph", "oslo", "tokyo"])
+    assert {p: len(splits[p]) for p in splits} == {"query": 6, "database": 9}
+    assert torch.isfinite(splits["query"].positions).all()
+
+
+def test_msls_that_is_not_whole_is_refused(cities, tmp_path):
+    side = cities / "train_val" / "cph" / "query"
+    (side / "images" / "query0.jpg").unlink()
+    with pytest.raises(sf.InputError, match=r"1 of 2 files that .*postprocessed\.csv lists"):
+        load_msls(cities)
+    (side / "raw.csv").write_text(",key,pano\n0,query0,False\n")
+    with pytest.raises(sf.InputError, match=r"do not list the same images \(1 and 2\)"):
+        load_msls(cities)
+    (side / "postprocessed.csv").unlink()
+    with pytest.raises(sf.InputError, match=r"postprocessed\.csv does not exist"):
+        load_msls(cities)
+    with pytest.raises(sf.InputError, match="holds no MSLS cities"):
+        load_msls(side)

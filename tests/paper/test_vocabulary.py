@@ -1,0 +1,112 @@
+import subprocess
+import sys
+
+import pytest
+
+from surefind.learning.methods import METHODS as CLASSES
+from surefind.paper.catalogue import set_names
+from surefind.paper.vocabulary import (
+    ABLATION,
+    DATASETS,
+    DISTANCE_BASELINES,
+    METHODS,
+    METRICS,
+    ablation_parts,
+    base_set,
+    best_detector,
+    best_detectors,
+    dataset_title,
+    kind_of,
+    method_order,
+    method_title,
+    metric_of,
+)
+
+
+def test_names_are_those_of_the_library():
+    assert list(METHODS) == list(CLASSES)
+    assert tuple(DATASETS) == set_names()
+
+
+def test_every_name_has_a_kind_and_a_place():
+    names = [*METHODS, "mine", *DISTANCE_BASELINES, *ABLATION]
+    assert sorted(set(names), key=method_order) == names
+    assert kind_of("mine") == kind_of("pfe") == "method"
+    assert kind_of("margin") == "baseline"
+    assert {kind_of(name) for name in ABLATION} == {"ablation"}
+    assert len(ABLATION) == 12
+    assert ablation_parts(ABLATION[0]) == ("post-hoc", "euclidean", "fixed")
+    assert ablation_parts(ABLATION[-1]) == ("online", "arccos", "full")
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "title"),
+    [
+        ("cifar10-paper", "cifar10", "CIFAR10, the paper's recipe"),
+        (
+            "cifar10-released",
+            "cifar10",
+            "CIFAR10, the recipe with its code's learning rate",
+        ),
+        ("cub200-frozen-resnet50", "cub200", "CUB200, frozen resnet50"),
+        ("cub200-last1-resnet50", "cub200", "CUB200, last stage of resnet50 trained"),
+        ("lfw-last2-mobilefacenet", "lfw", "LFW, last 2 stages of mobilefacenet trained"),
+        (
+            "gardens-point-left-frozen-efficientnet-lite0",
+            "gardens-point-left",
+            "Gardens Point, left, frozen efficientnet-lite0",
+        ),
+        ("cub200", "cub200", "CUB200"),
+        ("cub200-features", "cub200-features", "CUB200, frozen features"),
+        ("noise", "noise", "Noise"),
+        ("paper", "paper", "paper"),
+        ("mine-frozen-resnet50", "mine-frozen-resnet50", "mine-frozen-resnet50"),
+        ("cub200-last0-resnet50", "cub200-last0-resnet50", "cub200-last0-resnet50"),
+        ("cub200-frozen-", "cub200-frozen-", "cub200-frozen-"),
+    ],
+)
+def test_a_protocol_of_another_name_is_named_after_its_set(name, base, title):
+    assert (base_set(name), dataset_title(name)) == (base, title)
+
+
+def test_every_set_is_its_own_base():
+    assert [base_set(name) for name in DATASETS] == list(DATASETS)
+
+
+def test_what_is_not_known_keeps_its_name():
+    assert method_title("mine") == "mine"
+    assert (metric_of("zeal").title, metric_of("zeal").better) == ("zeal", "")
+    assert all(m.summary for m in METRICS)
+
+
+def test_names_are_read_without_pytorch():
+    code = "import sys, surefind.paper.vocabulary; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_best_detector_is_named_with_what_the_others_reach():
+    values = {"auroc": 0.55, "nearest_distance_auroc": 0.86, "novelty_auroc": 0.95}
+    assert best_detector(values) == (
+        "OOD inputs: novelty detects them best (0.950); nearest distance 0.860, κ 0.550."
+    )
+    same = {"r_auroc": 0.8, "novelty_r_auroc": 0.8001}
+    assert best_detectors(values | same)[1] == (
+        "Wrong retrievals: novelty and κ detect them best (0.800)."
+    )
+    chance = {"auroc": 0.37, "nearest_distance_auroc": 0.4}
+    assert best_detector(chance) == (
+        "OOD inputs: nothing detects them better than chance; nearest distance 0.400, κ 0.370."
+    )
+    assert best_detector({"auroc": 0.9}) == ""
+    close = {
+        "novelty_auroc": (0.94, 0.96),
+        "nearest_distance_auroc": (0.8, 0.94),
+        "auroc": (0.5, 0.6),
+    }
+    assert best_detector(values, intervals=close).endswith(
+        "κ 0.550. The 95 % intervals of novelty and nearest distance overlap."
+    )
+    apart = close | {"nearest_distance_auroc": (0.8, 0.93)}
+    assert best_detector(values, intervals=apart) == best_detector(values)
+    assert best_detector(values, intervals={}) == best_detector(values)
+    assert best_detectors({"recall@1": 0.9}) == []
