@@ -1,7 +1,7 @@
 """Checks of what callers give: what came, what was expected, what to do; and arrays made of it.
 
-Public functions call these once, and everything behind them trusts its arguments. ``name`` is the argument's
-name: it stands in the message, and is the error's ``field``. Tensors: `surefind.tensor_checks`.
+Public functions call these once, and everything behind them trusts its arguments. ``name`` is the
+argument's name: it stands in the message, and is the error's ``field``. Tensors: `surefind.tensor_checks`.
 
 **Scores** keep their order when they become float64, whatever they came as: tensors of any device, arrays
 and lists alike. NaN is refused everywhere: it has no place in a ranking. Infinity is a score like any other
