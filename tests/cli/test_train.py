@@ -10,8 +10,6 @@ from PIL import Image
 
 import surefind as sf
 from surefind.cli import console as progress
-from surefind.cli import train as training
-from surefind.cli.preflight import Estimate
 from surefind.data.folder import load_folder
 from surefind.learning.freezing import HEAD_STARTS
 from surefind.models.checkpoint import load_tensors
@@ -64,27 +62,10 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_read(refused, run, 
         assert refused(*command, "--out", "plain").field == "resume"
 
 
-def test_a_fit_without_steps_is_estimated_as_a_whole(monkeypatch, capsys):
-    estimate = Estimate(720.0, None)
-    monkeypatch.setattr(training, "training_estimate", lambda *_: None)
-    monkeypatch.setattr(training, "posterior_estimate", lambda *_: estimate)
-    training.say_how_long(small_learners.learner(), small_learners.digits()[0], resume=True)
-    said = capsys.readouterr().out
-    assert "This takes about 12 min." in said
-    assert said.endswith("What a checkpoint holds is not done again.\n")
-
-
-def test_divergence_is_a_sentence(refused, tmp_path):
-    error = refused(*TRAIN, "--epochs", 1, "--learning-rate", 1e6)
-    assert isinstance(error, sf.NumericalError)
-    assert not (tmp_path / "run").exists()
-
-
-def test_divergence_after_the_estimate_names_the_folder(refused, monkeypatch):
+def test_divergence_names_the_folder(refused, monkeypatch):
     def diverge(*_, **__):
         raise sf.NumericalError("the training diverged.")
 
-    monkeypatch.setattr("surefind.cli.train.say_how_long", lambda *_, **__: None)
     monkeypatch.setattr(sf.MetricLearner, "fit", diverge)
     error = refused(*TRAIN, "--epochs", 1)
     assert isinstance(error, sf.NumericalError)
@@ -109,11 +90,9 @@ def test_a_run_has_everything_in_it_and_explains_it(trained):
     assert "saved the model (encoder: loss" in log[-1]
 
 
-def test_an_estimate_comes_first_and_a_log_gets_no_control_characters(surefind):
+def test_a_log_gets_no_control_characters(surefind):
     _, out, err = surefind(*TRAIN, "--epochs", 1)
     assert "encoder: epoch 1 of 1, step 19 of 19, loss" in err
-    assert 0 < out.index("The training steps take about") < out.index("Saved")
-    assert "reading, saving and what the method does after them come on top" in out
     assert "\x1b" not in out + err
     assert "\r" not in out + err
 
@@ -224,8 +203,6 @@ def test_a_frozen_backbone_is_trained_resumed_fitted_and_used(surefind, frozen, 
     train = (*frozen, "--trained-stages", stages, "--out", "run")
     code, out, err = surefind(*train, "--epochs", 1)
     assert code == 0, err
-    said = ("Computing features takes about", "The training steps take about")
-    assert all(sentence in out for sentence in said)
     assert "features: 32 of 32" in err
     code, out, err = surefind(*train, "--epochs", 2, "--resume")
     assert code == 0, err
@@ -236,7 +213,7 @@ def test_a_frozen_backbone_is_trained_resumed_fitted_and_used(surefind, frozen, 
         ("evaluate", "sure", "pets"),
         ("index", "pets", "--run", "sure", "--out", "gallery"),
     ):
-        code, out, err = surefind(*command)
+        code, _, err = surefind(*command)
         assert code == 0, err
         assert "features: 32" not in err
     sure, plain = sf.load("sure"), sf.load("run")

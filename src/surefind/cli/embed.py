@@ -8,8 +8,6 @@ What is written, a row for each input in the order of the inputs:
 Both can be given to `surefind fit`. A model without uncertainty gives κ = ∞.
 """
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,13 +16,13 @@ from typer import Option
 import surefind as sf
 from surefind.cli.console import count_progress, say
 from surefind.cli.options import DataFolder, OnBad, RunArgument, SourceArgument
-from surefind.cli.preflight import Estimate, check_file, check_place, peak_memory
+from surefind.cli.preflight import check_file, check_place
 from surefind.cli.run_folder import open_run
 from surefind.cli.sources import read_for
 from surefind.files import write_atomically
 
-FIRST, BLOCK = 64, 1024
-"""Inputs that the estimate is made from, and inputs between two steps of the bar."""
+BLOCK = 1024
+"""Inputs between two steps of the bar."""
 SUFFIXES = (".npz", ".parquet")
 
 
@@ -47,7 +45,7 @@ def embed(
     learner = open_run(run).learner()
     dataset = read_for(learner, source, data, on_bad)
     check_place(out.parent, 2 * len(dataset) * (4 * learner.encoder.embedding_dim + 64))
-    found = embed_in_blocks(learner, dataset, batch_size, announce=say)
+    found = embed_in_blocks(learner, dataset, batch_size)
     write_embeddings(out, found, dataset)
     sure = float(found.kappa.median())
     say(
@@ -57,20 +55,13 @@ def embed(
 
 
 def embed_in_blocks(
-    learner: "sf.MetricLearner",
-    dataset: "sf.Dataset",
-    batch_size: int,
-    *,
-    announce: Callable[[str], None],
+    learner: "sf.MetricLearner", dataset: "sf.Dataset", batch_size: int
 ) -> "sf.Embeddings":
-    """Embed a data set with a progress bar; ``announce`` is called with an estimate of time and memory."""
+    """Embed a data set with a progress bar."""
     n = len(dataset)
-    start = time.perf_counter()
-    parts = [learner.embed(dataset[:FIRST], batch_size=batch_size)]
-    seconds = (time.perf_counter() - start) * max(0, n - FIRST) / FIRST
-    announce(f"Embedding {n} inputs takes {Estimate(seconds, peak_memory())}.")
+    parts = []
     with count_progress("embedding", n) as done:
-        for at in range(FIRST, n, BLOCK):
+        for at in range(0, n, BLOCK):
             parts.append(learner.embed(dataset[at : at + BLOCK], batch_size=batch_size))
             done(min(at + BLOCK, n))
     return sf.Embeddings.concatenate(parts)

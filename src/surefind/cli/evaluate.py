@@ -1,7 +1,6 @@
 """`surefind evaluate`: measure a run on unseen data; results are kept with the run."""
 
 import math
-import time
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ import surefind as sf
 from surefind.cli import options
 from surefind.cli.console import say, show_table, spelled, working
 from surefind.cli.plots import NO_FIGURES, can_draw, draw_curves, draw_uncertainty
-from surefind.cli.preflight import Estimate, check_place, peak_memory
+from surefind.cli.preflight import check_place
 from surefind.cli.run_folder import EVALUATIONS, METRICS, RunFolder, open_run
 from surefind.cli.sources import read_for, split_part
 from surefind.errors import InputError
@@ -22,8 +21,6 @@ from surefind.paper.vocabulary import best_detectors
 
 SPACE = 10_000_000
 """Bytes for numbers and pictures."""
-FIRST = 64
-"""Inputs that the estimate is made from."""
 MEANINGS = {m.name: m.summary for m in MEASURED}
 """What each number means, in the order in which they are shown."""
 
@@ -74,9 +71,7 @@ def evaluate(
     unfamiliar = None if ood is None else read(ood, prefer="test")
     searched = None if gallery is None else read(gallery, prefer="gallery")
     check_parts(test, searched)
-    parts = [d for d in (unfamiliar, searched) if d is not None]
-    estimate = evaluation_estimate(learner, test, parts, samples)
-    say(f"Evaluating on {len(test)} examples of {test.name} takes {estimate}.")
+    say(f"Evaluating on {len(test)} examples of {test.name}.")
     with working("evaluating"):
         found = sf.evaluate(
             learner,
@@ -128,29 +123,6 @@ def fit_command(run: RunFolder) -> str:
     """Return the command that fits an uncertainty to a run."""
     named = None if "source" in run.config else "TRAINING-DATA"
     return spelled("fit", run.path, out=f"{run.path}-posthoc", on=named)
-
-
-def evaluation_estimate(
-    learner: "sf.MetricLearner", test: "sf.Dataset", others: "list[sf.Dataset]", samples: int
-) -> Estimate:
-    """Embed a few inputs, search for them once, and extrapolate to all of them and all samples."""
-    import torch
-
-    from surefind.retrieval.search import nearest
-
-    few = test[:FIRST]
-    found = learner.embed(few)  # once before, for what happens only the first time
-    gallery = found.mean[torch.arange(len(test)) % len(found)]
-    nearest(found.mean, gallery, 1)
-    start = time.perf_counter()
-    learner.embed(few)
-    embedding = (time.perf_counter() - start) / len(few)
-    start = time.perf_counter()
-    nearest(found.mean, gallery, 1)
-    searching = (time.perf_counter() - start) / len(few)
-    passes = (2 if samples else 1) * len(test) + sum(map(len, others))
-    seconds = embedding * passes + searching * len(test) * (samples + 1)
-    return Estimate(seconds, peak_memory())
 
 
 def keep_evaluation(run: RunFolder, found: "sf.Evaluation", settings: dict[str, Any]) -> None:

@@ -14,8 +14,7 @@ relative to that folder. So `surefind serve` finds the model and shows the image
 import hashlib
 import json
 import os
-import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,14 +44,11 @@ from surefind.cli.options import (
     Run,
     SourceArgument,
 )
-from surefind.cli.preflight import Estimate, peak_memory
 from surefind.cli.run_folder import open_run
 from surefind.errors import CommandInterruptedError
 
 BLOCK, EMBEDDED = 10_000, 1024
 """Items that are written at a time: of vectors, and of what a run embeds."""
-FIRST = 64
-"""Inputs that the estimate of embedding is made from."""
 MARK = "indexing"
 """What the gallery remembers of a source until all of it is indexed: its key, and how many are."""
 
@@ -104,12 +100,10 @@ def index(
         updated = sum(i in there for i in ids[begun:])
         try:
             with count_progress("indexing", len(ids)) as done:
-                for rows in row_blocks(begun, len(ids), later=later):
-                    started = time.perf_counter()
+                size = EMBEDDED if later else BLOCK
+                for at in range(begun, len(ids), size):
+                    rows = range(at, min(at + size, len(ids)))
                     block = items.embeddings[rows.start : rows.stop]
-                    if later and len(rows) == FIRST < len(ids):
-                        rest = (time.perf_counter() - started) * (len(ids) - FIRST) / FIRST
-                        say(f"Embedding {len(ids)} inputs takes {Estimate(rest, peak_memory())}.")
                     write_rows(gallery, block, rows, ids, there, columns)
                     last = rows.stop == len(ids)
                     mark = None if last else json.dumps({"key": key, "done": rows.stop})
@@ -162,17 +156,6 @@ def write_rows(
                 ids=[ids[r] for r in some],
                 **{n: None if c is None else [c[r] for r in some] for n, c in columns.items()},
             )
-
-
-def row_blocks(begun: int, count: int, *, later: bool) -> Iterator[range]:
-    """Return the rows from ``begun`` on, block by block; where they are embedded, a few first."""
-    while begun < count:
-        size = EMBEDDED if later else BLOCK
-        if later and not begun:
-            size = FIRST
-        stop = min(begun + size, count)
-        yield range(begun, stop)
-        begun = stop
 
 
 def source_key(items: Items, ids: list[str], labels: Any, groups: Any, model: str | None) -> str:

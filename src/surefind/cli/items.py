@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import surefind as sf
-from surefind.cli.console import say, working
+from surefind.cli.console import working
 from surefind.cli.embed import embed_in_blocks
 from surefind.cli.run_folder import open_run
 from surefind.cli.sources import check_fits, holds_vectors, read_source, readable
@@ -117,7 +117,7 @@ def read_items(
         if len(good):
             check_fits(learner, good)
             lazily = EmbeddedLater(learner, good)
-            embeddings = lazily if later else embed_in_blocks(learner, good, BATCH, announce=say)
+            embeddings = lazily if later else embed_in_blocks(learner, good, BATCH)
             found = replace(found, embeddings=embeddings, kept=_kept(dataset, found.files))
     if not len(found):
         raise InputError(f"{source} holds nothing.", field="source")

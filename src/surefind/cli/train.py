@@ -15,12 +15,7 @@ from surefind.cli import options
 from surefind.cli.console import console, say, spelled, stage_progress
 from surefind.cli.interrupts import this_command, whole_steps
 from surefind.cli.plots import NO_FIGURES, can_draw, draw_history
-from surefind.cli.preflight import (
-    check_place,
-    frozen_trial,
-    posterior_estimate,
-    training_estimate,
-)
+from surefind.cli.preflight import check_place
 from surefind.cli.run_folder import RunFolder, as_settings, check_run, create_run
 from surefind.cli.sources import check_fits, part_names, read_source, readable, split_part
 from surefind.errors import CommandInterruptedError, InputError, NumericalError
@@ -163,8 +158,7 @@ def train(
 ) -> Any:
     """Train an encoder with uncertainty.
 
-    First estimates how long it will take. Ctrl-C interrupts it and loses nothing: the same command with
-    `--resume` resumes it.
+    Ctrl-C interrupts it and loses nothing: the same command with `--resume` resumes it.
 
     Example: `surefind train digits --out runs/digits --epochs 2`
     """
@@ -299,7 +293,6 @@ def fit_and_save(
     weights = sum(p.numel() * p.element_size() for p in learner.encoder.parameters())
     if speaks:
         check_place(out, COPIES * weights)
-    say_how_long(learner, dataset, resume=resume)
     run = create_run(out, settings) if speaks else None
     before = None if run is None else run.fingerprint
     try:
@@ -357,24 +350,6 @@ def novelty_sentence(learner: "sf.MetricLearner") -> str:
         f"Novelty: p-values rest on {n:,} training examples, cross-fitted; the smallest is {least:.2g}."
         f"{doubt}"
     )
-
-
-def say_how_long(learner: "sf.MetricLearner", dataset: "sf.Dataset", *, resume: bool) -> None:
-    """Print how long a fit takes, as far as that can be measured, and what is not included."""
-    kept = " What a checkpoint holds is not done again." if resume else ""
-    if learner.freezing is not None:
-        features, learner, dataset = frozen_trial(learner, dataset)
-        say(f"Computing features takes {features}, less if the cache has some of them.")
-    steps = training_estimate(learner, dataset)
-    if steps is not None:
-        say(
-            f"The training steps take {steps}; reading, saving and what the method does after them come on "
-            f"top.{kept}"
-        )
-        return
-    whole = posterior_estimate(learner, dataset)
-    if whole is not None:
-        say(f"This takes {whole}.{kept}")
 
 
 def next_command(out: Path, settings: dict[str, Any]) -> str:

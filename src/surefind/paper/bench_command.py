@@ -10,7 +10,7 @@ from typer import Argument, Option
 from surefind.cli import options
 from surefind.cli.console import say, spelled, stage_progress
 from surefind.cli.interrupts import this_command, whole_steps
-from surefind.cli.preflight import check_place, duration_text
+from surefind.cli.preflight import check_place
 from surefind.errors import CommandInterruptedError, InputError
 from surefind.paper.vocabulary import BENCHMARKS, RECIPES, best_detector
 
@@ -198,3 +198,10 @@ def result_lines(left: int) -> Callable[[str, int, dict[str, float] | None], Non
             say(f"{method}, seed {seed}: {best}")
 
     return on_result
+
+
+def duration_text(seconds: float) -> str:
+    """Format a duration for people."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
