@@ -192,7 +192,7 @@ def _entry(name: str) -> Entry:
 
 def _load(entry: Entry, place: Path | None) -> "Splits":
     module, _, name = entry.loader.rpartition(".")
-    loader = getattr(import_module(f"surefind.data.{module}"), name)
+    loader = getattr(import_module(f"surefind.paper.{module}"), name)
     loaded: Splits = loader() if place is None else loader(place)
     return loaded
 
