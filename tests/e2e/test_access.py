@@ -15,7 +15,7 @@ def test_everything_works_by_keyboard_alone(page, world):
     for _ in range(14):
         page.keyboard.press("Tab")
         seen.add(page.evaluate("document.activeElement.id || document.activeElement.hash || ''"))
-    assert {"#items", "#review", "#risk", "#map", "file"} <= seen
+    assert {"#items", "#review", "#risk", "file"} <= seen
     page.focus("nav a[href='#items']")
     page.keyboard.press("Enter")
     page.wait_for_selector("#item-list button")
@@ -48,7 +48,6 @@ def show(page, view):
                 "items": "#item-list img",
                 "review": "#case img",
                 "risk": ".chart.bands",
-                "map": "#legend li",
             }[view]
         )
     page.wait_for_timeout(300)

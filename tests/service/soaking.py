@@ -550,7 +550,6 @@ class Soak:
                 ("POST", "/v1/calibration", {"json": body}),
                 ("POST", "/v1/snapshot", {}),
                 ("GET", "/v1/audit", {}),
-                ("GET", "/v1/map", {}),
             ):
                 await self._send(client, method, path, **sent, timeout=120)
             copies = sorted((self.folder / "gallery.service" / "snapshots").glob("*"))

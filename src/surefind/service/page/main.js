@@ -3,7 +3,6 @@ import { setUpAudit } from "./audit.js";
 import { $ } from "./dom.js";
 import { setUpEditor } from "./editor.js";
 import { setUpItems, showItems } from "./items.js";
-import { setUpMap, showMap } from "./map.js";
 import { setUpReview, showReview } from "./review.js";
 import { showRisk } from "./risk.js";
 import { describeSearch, setUpSearch } from "./search.js";
@@ -11,15 +10,13 @@ import { get, hasToken, setToken } from "./server.js";
 import { showStart } from "./start.js";
 import { showWatch } from "./watch.js";
 
-const SECTIONS = { search: showStart, items: showItems, review: showReview, risk: showRisk, map: showMap, audit: () => {} };
+const SECTIONS = { search: showStart, items: showItems, review: showReview, risk: showRisk, audit: () => {} };
 
 const REFRESH = 30_000;
 
 const page = {
   gallery: null,
   calibration: null,
-  // The latest queries of this tab, for the map: vector, name and decision.
-  queries: [],
 
   // Does something that may fail; a failure is shown as a sentence with a way to try again.
   async attempt(action) {
@@ -142,6 +139,5 @@ setUpItems(page);
 setUpEditor(page);
 setUpAudit(page);
 setUpReview(page);
-setUpMap(page);
 open();
 start();

@@ -5,8 +5,6 @@ import { addForm } from "./editor.js";
 import { showEvidence } from "./evidence.js";
 import { get, itemPath, picture, post, upload } from "./server.js";
 
-const REMEMBERED = 20;
-
 export function setUpSearch(page) {
   const drop = $("drop");
   // Elsewhere a camera would be one more way to the same files.
@@ -58,9 +56,7 @@ export async function searchItem(page, item) {
     const { vector, kappa, novelty } = await get(`${path}${kind}`);
     const known = novelty === null ? null : [novelty];
     // An item finds itself: it is no query like those to come.
-    const found = await post("/v1/search/vector", { vectors: [vector], kappa: [kappa], novelty: known, k: 11, keep: false, watch: false });
-    found.answers[0].vector = vector;
-    return found;
+    return post("/v1/search/vector", { vectors: [vector], kappa: [kappa], novelty: known, k: 11, keep: false, watch: false });
   };
   return run(page, shown, ask, { self: item.id });
 }
@@ -85,7 +81,6 @@ async function run(page, shown, ask, { self = null, file = null }) {
       $("answer").replaceChildren(showAnswer(result, page.calibration));
       $("evidence").replaceChildren(...showEvidence(answer, self));
       if (file && page.gallery.may_write) $("keep").replaceChildren(addForm(page, file, answer));
-      page.queries = [{ vector: answer.vector, label: answer.label, decision: answer.decision }, ...page.queries].slice(0, REMEMBERED);
       if (answer.review) page.countReviews();
     } finally {
       if (turn === latest) $("busy").textContent = "";
