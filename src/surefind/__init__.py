@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         DegenerateError,
         InputError,
         NumericalError,
-        RefusedError,
         StaleError,
         StorageError,
         SurefindError,
@@ -53,14 +52,13 @@ if TYPE_CHECKING:
     from surefind.posterior.structured import DensePosterior, KroneckerPosterior
     from surefind.posterior.tuning import pair_loss, tune_on_pairs
     from surefind.posterior.vmf import vmf_concentration, vmf_log_normalizer, vmf_match_score
-    from surefind.service.client import AsyncClient, Client  # noqa: F401
+    from surefind.service.client import Client  # noqa: F401
     from surefind.service.reviews import read_reviews
 
 __version__ = "0.2.0"
 
 _HOME = {
     "Answers": "gallery.answers",
-    "AsyncClient": "service.client",
     "Audit": "gallery.findings",
     "Classes": "pairs.relations",
     "Client": "service.client",
@@ -84,7 +82,6 @@ _HOME = {
     "Freezing": "learning.freezing",
     "Novelty": "learning.novelty_pass",
     "Preprocessing": "data.preprocessing",
-    "RefusedError": "errors",
     "StaleError": "errors",
     "StorageError": "errors",
     "SurefindError": "errors",
@@ -138,7 +135,6 @@ __all__ = [
     "PairList",
     "Positions",
     "Preprocessing",
-    "RefusedError",
     "StaleError",
     "StorageError",
     "SurefindError",

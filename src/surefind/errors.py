@@ -6,7 +6,6 @@
     │   └── StaleError              a calibration was made for another gallery, model or setting
     ├── StorageError                (also an OSError) a gallery's files or server failed
     ├── NumericalError              (also an ArithmeticError) the computation left its safe range
-    ├── RefusedError                the service does not answer a request
     └── CommandInterruptedError     a command was interrupted before its end
 
 A message says what came and what was expected. ``field`` names the argument or file that is at fault, for
@@ -77,20 +76,6 @@ class StorageError(SurefindError, OSError):
 
 class NumericalError(SurefindError, ArithmeticError):
     """A computation left the range in which its result can be trusted."""
-
-
-class RefusedError(SurefindError):
-    """A request is not answered.
-
-    Attributes:
-        status: The HTTP status.
-        headers: More headers of the answer.
-    """
-
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = headers
 
 
 class CommandInterruptedError(SurefindError):

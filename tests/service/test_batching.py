@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError, RefusedError, StaleError
+from surefind.errors import DegenerateError, InputError, StaleError
 from surefind.gallery.gallery import Gallery
 from surefind.service import batching
 from surefind.service.batching import Batcher, Query, search_together
+from surefind.service.wire import RefusedError
 
 
 def nothing(_id, _payload):

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from surefind.errors import RefusedError
-from surefind.service import bodies
-from surefind.service import messages as wire
+from surefind.service import bodies, wire
+from surefind.service.wire import RefusedError
 
 ITEMS = [
     {"vector": [1, 0.0], "id": 'a"]}[{\\', "payload": {"x": [[1], {"y": "]"}], "\\": '\\"'}},

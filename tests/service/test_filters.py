@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from service.world import png
 
-from surefind.errors import RefusedError
 from surefind.gallery.gallery import Gallery
 from surefind.service import items as items_module
 from surefind.service import repeats
 from surefind.service.batching import Query
 from surefind.service.filters import read_filter, search_filtered
 from surefind.service.repeats import Repeats
+from surefind.service.wire import RefusedError
 
 SITES = ["north", "south"]
 

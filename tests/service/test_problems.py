@@ -5,8 +5,9 @@ import json
 import pytest
 from fastapi.exceptions import RequestValidationError
 
-from surefind.errors import InputError, NumericalError, RefusedError, StaleError, StorageError
+from surefind.errors import InputError, NumericalError, StaleError, StorageError
 from surefind.service.problems import answer_to
+from surefind.service.wire import RefusedError
 
 MISSING = {"loc": ("body", "k"), "msg": "Field required"}
 

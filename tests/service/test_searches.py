@@ -11,8 +11,7 @@ from strange import strange_images
 from surefind.decisions import decision, gate
 from surefind.gallery.answers import answer_records
 from surefind.gallery.gallery import Gallery
-from surefind.service import messages as wire
-from surefind.service import searches
+from surefind.service import searches, wire
 
 FIELDS = {"vectors": "mean", "kappa": "kappa", "novelty": "novelty"}
 

@@ -10,8 +10,8 @@ from PIL import Image
 from service.hostile import noise, rotated, save, uploads
 from service.world import png
 
-from surefind.errors import RefusedError
 from surefind.service.images import check_header, small_picture
+from surefind.service.wire import RefusedError
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,6 @@ from surefind.service import (
     labels,
     links,
     problems,
-    projection,
     recalibration,
     searches,
     snapshots,
@@ -34,7 +33,13 @@ from surefind.service import (
 from surefind.service.attendance import Attendance
 from surefind.service.embedding import Learner
 from surefind.service.limits import Limits
-from surefind.service.messages import (
+from surefind.service.problems import described
+from surefind.service.reference_page import reference_page
+from surefind.service.routes import EncodedIds
+from surefind.service.settings import WRITE, Allowed, Settings, allowed
+from surefind.service.state import AppState, State
+from surefind.service.telemetry import Recorder, log_event
+from surefind.service.wire import (
     CalibrationView,
     Curve,
     GalleryView,
@@ -43,12 +48,6 @@ from surefind.service.messages import (
     Ready,
     WatchView,
 )
-from surefind.service.problems import described
-from surefind.service.reference_page import reference_page
-from surefind.service.routes import EncodedIds
-from surefind.service.settings import WRITE, Allowed, Settings, allowed
-from surefind.service.state import AppState, State
-from surefind.service.telemetry import Recorder, log_event
 
 PAGE = Path(__file__).parent / "page"
 """The files of the page, served as they are."""
@@ -90,7 +89,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     )
     app.state.service = state
     problems.install(app)
-    looking = (items.router, labels.router, projection.router, auditing.router)
+    looking = (items.router, labels.router, auditing.router)
     reviewing = (recalibration.router, verdicts.router, searches.reviews, snapshots.router)
     for router in (searches.router, *looking, *reviewing, about):
         app.include_router(router)

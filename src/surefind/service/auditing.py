@@ -9,11 +9,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from surefind.errors import InputError, RefusedError
-from surefind.service import messages as wire
+from surefind.errors import InputError
+from surefind.service import wire
 from surefind.service.problems import described
 from surefind.service.settings import allowed
 from surefind.service.state import AppState, State
+from surefind.service.wire import RefusedError
 
 ITEMS = 1000
 """Items that are judged at most."""

@@ -31,11 +31,12 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from surefind.embeddings import Embeddings, kappa_from_json
-from surefind.errors import DegenerateError, InputError, RefusedError, SurefindError
+from surefind.errors import DegenerateError, InputError, SurefindError
 from surefind.gallery.answers import answer_records
 from surefind.gallery.engine import Id
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.items import read_vectors
+from surefind.service.wire import RefusedError
 from surefind.tensor_checks import UNIT_TOLERANCE
 
 LINGER = 0.004
@@ -172,7 +173,7 @@ class Reply:
     """What one caller gets.
 
     Attributes:
-        answers: What JSON can hold, as `surefind.service.messages.Answer`; one for each vector.
+        answers: What JSON can hold, as `surefind.service.wire.Answer`; one for each vector.
         vectors: What was searched with: unit vectors (q, z), float32.
         rank: What the neighbours are ordered by.
         stale: Whether the gallery has changed since it was calibrated.

@@ -19,10 +19,9 @@ import numpy as np
 from fastapi import Request
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from surefind.errors import RefusedError
-from surefind.service.messages import Message
 from surefind.service.problems import invalid_sentence
 from surefind.service.state import AppState
+from surefind.service.wire import Message, RefusedError
 
 M = TypeVar("M", bound=Message)
 

@@ -11,9 +11,10 @@ import torch
 
 from surefind.data.inputs import InputSpec
 from surefind.embeddings import Embeddings
-from surefind.errors import InputError, RefusedError
+from surefind.errors import InputError
 from surefind.learning.inference import like_network
 from surefind.service.images import check_header, refusing_broken
+from surefind.service.wire import RefusedError
 
 
 @runtime_checkable

@@ -28,14 +28,14 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from surefind.embeddings import kappa_from_json, kappa_to_json
-from surefind.errors import RefusedError
 from surefind.gallery.answers import Item
 from surefind.gallery.engine import Label
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.ranking import exact_gaps
-from surefind.service import messages as wire
+from surefind.service import wire
 from surefind.service.batching import HasPicture, Query, Reply, surer_than, unit_vectors
 from surefind.service.problems import invalid_sentence
+from surefind.service.wire import RefusedError
 
 REASON = "filtered: the calibration speaks of the whole gallery, so nothing is decided"
 BLOCK = 512

@@ -24,8 +24,9 @@ from typing import Any
 from PIL import Image
 
 from surefind.data.images import Frame, decode_image, full_frame
-from surefind.errors import InputError, RefusedError, StorageError
+from surefind.errors import InputError, StorageError
 from surefind.gallery.engine import Id
+from surefind.service.wire import RefusedError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 THUMBNAIL = 160

@@ -24,10 +24,9 @@ from fastapi import (
 from pydantic import TypeAdapter, ValidationError
 
 from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
-from surefind.errors import RefusedError
 from surefind.gallery.answers import Item
 from surefind.gallery.engine import Id
-from surefind.service import messages as wire
+from surefind.service import wire
 from surefind.service.bodies import body_described, json_body
 from surefind.service.filters import Filter, read_filter, read_where
 from surefind.service.listing import Listing, Order
@@ -35,6 +34,7 @@ from surefind.service.problems import described, invalid_sentence
 from surefind.service.routes import GuardedRoute, PathId
 from surefind.service.settings import Allowed, allowed, may_write
 from surefind.service.state import AppState, State
+from surefind.service.wire import RefusedError
 
 NUMBER = re.compile(r"-?\d{1,39}", re.ASCII)
 Upload = Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from surefind.service import messages as wire
+from surefind.service import wire
 from surefind.service.problems import described
 from surefind.service.settings import allowed
 from surefind.service.state import State

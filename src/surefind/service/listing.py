@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from surefind.errors import InputError, RefusedError
+from surefind.errors import InputError
 from surefind.gallery.engine import Id
 from surefind.gallery.gallery import Gallery
+from surefind.service.wire import RefusedError
 
 Order = Literal["surest", "least-sure", "confusing"]
 

@@ -15,7 +15,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from surefind.errors import InputError, RefusedError, StaleError, StorageError, SurefindError
+from surefind.errors import InputError, StaleError, StorageError, SurefindError
+from surefind.service.wire import RefusedError
 
 
 class Problem(BaseModel):

@@ -10,14 +10,15 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from surefind.errors import InputError, RefusedError
-from surefind.service import messages as wire
+from surefind.errors import InputError
+from surefind.service import wire
 from surefind.service.bodies import body_described, json_body
 from surefind.service.problems import described
 from surefind.service.reviews import read_reviews
 from surefind.service.routes import GuardedRoute
 from surefind.service.settings import allowed, may_write
 from surefind.service.state import AppState, State
+from surefind.service.wire import RefusedError
 
 router = APIRouter(
     tags=["reviews"],

@@ -19,9 +19,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from surefind.errors import RefusedError, StorageError
+from surefind.errors import StorageError
 from surefind.gallery import store
 from surefind.service.telemetry import log_failure
+from surefind.service.wire import RefusedError
 
 FILE = "repeats.sqlite"
 KEPT = 24 * 3600.0

@@ -22,9 +22,8 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from surefind.errors import InputError, RefusedError, SurefindError
-from surefind.service import batching
-from surefind.service import messages as wire
+from surefind.errors import InputError, SurefindError
+from surefind.service import batching, wire
 from surefind.service.bodies import body_described, json_body
 from surefind.service.filters import Filter, read_filter, search_filtered
 from surefind.service.images import INSPECTED
@@ -39,6 +38,7 @@ from surefind.service.problems import answer_to, described
 from surefind.service.routes import GuardedRoute
 from surefind.service.settings import WRITE, Allowed, Caller, allowed, may_write
 from surefind.service.state import AppState, State, state_of
+from surefind.service.wire import RefusedError
 
 router = APIRouter(
     prefix="/v1/search",

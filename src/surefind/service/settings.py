@@ -21,8 +21,9 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from surefind.checks import check_int, check_positive
-from surefind.errors import InputError, RefusedError
+from surefind.errors import InputError
 from surefind.service.tokens import ANONYMOUS, Keyring, Token
+from surefind.service.wire import RefusedError
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """What a browser on this machine may call a service without tokens."""

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from fastapi import APIRouter, Depends
 
-from surefind.errors import InputError, RefusedError
+from surefind.errors import InputError
 from surefind.gallery.store import FILE, stored_items
-from surefind.service import messages as wire
+from surefind.service import wire
 from surefind.service.problems import described
 from surefind.service.settings import allowed, may_write
 from surefind.service.state import AppState, State
+from surefind.service.wire import RefusedError
 
 FOLDER = "snapshots"
 NAME = "%Y-%m-%dT%H-%M-%S-%fZ"

@@ -23,7 +23,6 @@ import numpy as np
 from fastapi import Depends, Request
 
 from surefind.embeddings import Embeddings
-from surefind.errors import RefusedError
 from surefind.gallery.engine import Id
 from surefind.gallery.findings import Audit
 from surefind.gallery.gallery import Gallery
@@ -39,6 +38,7 @@ from surefind.service.repeats import Repeats
 from surefind.service.reviews import FILE, Reviews
 from surefind.service.settings import Settings
 from surefind.service.telemetry import Metrics, tokens_failed, tokens_reloaded
+from surefind.service.wire import RefusedError
 
 R = TypeVar("R")
 THREADS = 4

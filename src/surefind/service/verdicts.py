@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
-from surefind.errors import InputError, RefusedError
-from surefind.service import messages as wire
+from surefind.errors import InputError
+from surefind.service import wire
 from surefind.service.problems import described
 from surefind.service.settings import allowed, may_write
 from surefind.service.state import State
+from surefind.service.wire import RefusedError
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """With which a formula begins, in one spreadsheet or another."""

@@ -1,4 +1,4 @@
-"""What goes over the wire, described for OpenAPI.
+"""What goes over the wire, described for OpenAPI, and the error of a request that is not answered.
 
 κ is null where it is infinite, that is, where no uncertainty is known: JSON has no infinity. Novelty is
 null where it is not known.
@@ -19,8 +19,24 @@ from pydantic import (
     model_validator,
 )
 
+from surefind.errors import SurefindError
+
 LARGEST = 2**53 - 1
 """Up to here every program reads a JSON number as the same integer."""
+
+
+class RefusedError(SurefindError):
+    """A request is not answered.
+
+    Attributes:
+        status: The HTTP status.
+        headers: More headers of the answer.
+    """
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
 
 
 def _addressable(id_: str) -> str:
@@ -535,27 +551,6 @@ class LabelList(BaseModel):
     total: int = Field(description="All labels in use.")
     matching: int
     labels: list[LabelCount]
-
-
-class MapPoint(BaseModel):
-    """An item on the map."""
-
-    id: KeptId
-    label: KeptLabel
-    kappa: float | None
-    image: bool
-    x: float
-    y: float
-
-
-class MapView(BaseModel):
-    """A sample of the gallery in two dimensions: its first two principal components."""
-
-    total: int = Field(description="Items in the gallery; the points are a random sample of them.")
-    points: list[MapPoint]
-    centre: list[float] = Field(description="Subtracted from a vector before it is projected.")
-    axes: list[list[float]] = Field(description="The two directions: their products are x and y.")
-    explained: float = Field(description="Share of the variance that two dimensions show.")
 
 
 class Health(BaseModel):
