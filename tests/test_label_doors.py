@@ -93,7 +93,7 @@ def test_texts_and_numbers_are_not_mixed_in_a_fit():
         complete_labels("labels", [1, "1"])
     with pytest.raises(sf.InputError, match="64 bits"):
         complete_labels("labels", [2**70])
-    with pytest.raises(sf.InputError, match="not UTF-8"):
+    with pytest.raises(sf.InputError, match="UTF-8"):
         label_values("labels", [b"\xff"])
 
 

@@ -1,25 +1,32 @@
-"""Checks of what callers give: what came, what was expected, what to do; and arrays made of it.
+"""Read what callers give, once: what came, what was expected, what to do.
 
-Public functions call these once, and everything behind them trusts its arguments. ``name`` is the
-argument's name: it stands in the message, and is the error's ``field``. Tensors: `surefind.tensor_checks`.
+"Parse, don't validate": public functions call these, take the converted arrays and lists that they return,
+and everything behind them trusts its arguments. ``name`` is the argument's name: it stands in the message,
+and is the error's ``field``. Tensors: `surefind.tensor_checks`.
+
+**Labels** follow one rule everywhere: learners, galleries, deciders, metrics and files (`label_values`). A
+label is a text or a whole number. Whole numbers may come as floats (pandas makes floats of integers with a
+gap), booleans are 0 and 1, and bytes are text in UTF-8. None and NaN mean: no label. A fraction is refused:
+as a class, a measured quantity would make almost every pair negative. Ids and groups follow the same rule.
+What is read can be written again by every interface: text is valid Unicode (no lone surrogates), whole
+numbers have at most 128 bits (room for a UUID).
+
+**Vectors** are tables of finite real numbers (`as_vectors`); integers, as of quantised vectors, are taken
+for what they are, and booleans are refused.
 
 **Scores** keep their order when they become float64, whatever they came as: tensors of any device, arrays
 and lists alike. NaN is refused everywhere: it has no place in a ranking. Infinity is a score like any other
 (a direction that is unknown has infinite uncertainty), and is refused only where a mean is taken.
 
-**Labels** are the same everywhere, `fit`, galleries and files alike (`label_values`): texts, and whole
-numbers, also those that came as floats (pandas makes floats of integers with a gap) or as booleans. What is
-missing, None or NaN, is no label. A fraction is none either: as a class, a measured quantity would make
-almost every pair negative.
-
-**Vectors** are tables of real numbers (`VECTOR_KINDS`); integers, as of quantised vectors, are taken for
-what they are, and booleans are refused.
-
-**Optional libraries** are imported by the function that needs them (`require`). Messages name the library:
-installing it works wherever surefind came from, a clone or a wheel.
+**Optional libraries** are imported by the function that needs them (`require`); the message names the extra
+that brings them.
 """
 
+import difflib
+import json
 import math
+import reprlib
+from collections import Counter
 from collections.abc import Collection
 from importlib import import_module
 from numbers import Integral, Real
@@ -29,6 +36,18 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from surefind.errors import DegenerateError, InputError
+
+VECTOR_KINDS = "fiu"
+"""NumPy's kinds of numbers that vectors may have."""
+
+INTEGERS = 2**128
+"""Whole numbers that are ids or labels lie between this and its negative."""
+
+DEPTH = 100
+"""Lists and dicts within a payload's lists and dicts. Readers of JSON give up at 128 and more."""
+
+SHOWN = 3
+"""Rows that a message lists."""
 
 
 def check_positive(name: str, value: float) -> None:
@@ -52,15 +71,22 @@ def check_fraction(name: str, value: float) -> None:
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:
-    """Require one of a few names."""
-    if value not in choices:
+    """Require one of a few names; a similar one is suggested."""
+    if not isinstance(value, str) or value not in choices:
+        close = difflib.get_close_matches(str(value).lower(), choices, n=1)
         raise InputError(
-            f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.", field=name
+            f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.",
+            field=name,
+            hint=f"Did you mean {close[0]!r}?" if close else None,
         )
 
 
-VECTOR_KINDS = "fiu"
-"""NumPy's kinds of numbers that vectors may have."""
+def check_count(name: str, values: Collection[Any], count: int) -> None:
+    """Require one value per example."""
+    if len(values) != count:
+        raise InputError(
+            f"{name} must have one entry per example, {count}; got {len(values)}.", field=name
+        )
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -70,6 +96,69 @@ def as_array(value: Any) -> np.ndarray:
         whole = not value.dtype.is_floating_point
         return np.asarray(value if value.dtype.itemsize > 2 or whole else value.float())
     return np.asarray(value)
+
+
+def as_vectors(name: str, value: Any, *, dim: int | None = None) -> Float[np.ndarray, "n d"]:
+    """Read vectors, one row per example.
+
+    Args:
+        name: What to call them in the message.
+        value: Numbers (n, d): a tensor, an array, a data frame or lists.
+        dim: d, if it is known.
+
+    Returns:
+        Their values in float32 or float64, whichever holds them exactly.
+
+    Raises:
+        InputError: If it is no table of finite numbers, or has another width.
+        DegenerateError: If it is empty.
+    """
+    try:
+        array = as_array(value)
+    except ValueError:  # rows of different lengths
+        array = np.empty(len(value), dtype=object)
+    if array.ndim != 2 or array.dtype.kind not in VECTOR_KINDS:
+        raise InputError(
+            f"{name} must be a table of numbers, one row per example; got {array.dtype} of shape "
+            f"{array.shape}.",
+            field=name,
+        )
+    if 0 in array.shape:
+        raise DegenerateError(f"{name} is empty: shape {array.shape}.", field=name)
+    if dim is not None and array.shape[1] != dim:
+        raise InputError(
+            f"{name} must have {dim} columns; got {array.shape[1]}.",
+            field=name,
+            hint="Embed everything with one model.",
+        )
+    array = array.astype(np.result_type(array.dtype, np.float32), copy=False)
+    check_rows(name, array)
+    return array
+
+
+def check_rows(name: str, array: np.ndarray) -> None:
+    """Refuse NaN and infinity, and name the rows that hold them."""
+    # Any of them makes the sum non-finite: one pass without a temporary in the good case. A sum of finite
+    # numbers that overflows falls through to the exact check.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(array.sum()):
+            return
+    flat = array.reshape(len(array), -1)
+    nan, infinite = np.isnan(flat).any(axis=1), np.isinf(flat).any(axis=1)
+    rows = np.flatnonzero(nan | infinite)
+    if len(rows):
+        what = " and ".join(["NaN"] * bool(nan.any()) + ["infinity"] * bool(infinite.any()))
+        raise InputError(
+            f"{name} holds {what} in {named_rows(rows)} ({len(rows)} of {len(array)}).",
+            field=name,
+            hint="Drop or repair those rows.",
+        )
+
+
+def named_rows(rows: Int[np.ndarray, " r"]) -> str:
+    """Name rows in words: "row 3", "rows 3, 17, 20, …"."""
+    shown = ", ".join(map(str, rows[:SHOWN].tolist()))
+    return f"row{'s' * (len(rows) > 1)} {shown}{', …' * (len(rows) > SHOWN)}"
 
 
 def as_scores(name: str, value: Any, *, length: int | None = None) -> Float[np.ndarray, " n"]:
@@ -96,19 +185,16 @@ def as_scores(name: str, value: Any, *, length: int | None = None) -> Float[np.n
         )
     if not len(array):
         raise DegenerateError(f"{name} is empty: give at least one query.", field=name)
-    if length is not None and len(array) != length:
-        raise InputError(
-            f"{name} has {len(array)} values where the other arguments have {length}; "
-            "give one value per query everywhere.",
-            field=name,
-        )
+    if length is not None:
+        check_count(name, array, length)
     scores = array.astype(np.float64)
-    missing = np.isnan(scores)
-    if missing.any():
+    missing = np.flatnonzero(np.isnan(scores))
+    if len(missing):
         raise InputError(
-            f"{name} holds {int(missing.sum())} NaN values, the first at {int(missing.argmax())}. "
-            "NaN cannot be ranked: drop those queries or repair their scores.",
+            f"{name} holds NaN in {named_rows(missing)} ({len(missing)} of {len(scores)}), which cannot be "
+            "ranked.",
             field=name,
+            hint="Drop those queries or repair their scores.",
         )
     return scores
 
@@ -137,89 +223,78 @@ def as_correct(name: str, value: Any, *, length: int | None = None) -> Bool[np.n
     return np.asarray(scores == 1)
 
 
-def as_labels(name: str, value: Any, *, axes: int = 1) -> np.ndarray:
-    """Read class labels: integers or names.
-
-    Args:
-        name: What to call it in the message.
-        value: The labels.
-        axes: How many axes they must have.
-
-    Returns:
-        An array of integers or of strings.
-
-    Raises:
-        InputError: If the shape or the kind of label does not fit.
-        DegenerateError: If there are none.
-    """
-    array = as_array(value)
-    if array.dtype == object and all(isinstance(label, str) for label in array.flat):
-        array = array.astype(np.str_)
-    if array.ndim != axes or array.dtype.kind not in "iubU":
-        raise InputError(
-            f"{name} must be integers or names with {axes} axes; got {array.dtype} of shape "
-            f"{array.shape}. Convert float labels with .astype(int).",
-            field=name,
-        )
-    if not array.size:
-        raise DegenerateError(f"{name} is empty: give at least one label.", field=name)
-    return array
-
-
-def label_values(name: str, values: Any) -> list[str | int | None]:
-    """Read labels as every door does.
+def label_values(name: str, values: Any, *, count: int | None = None) -> list[str | int | None]:
+    """Read labels, as everything that takes labels does; also groups.
 
     Args:
         name: What to call them in the message.
-        values: An array, a tensor or a list, of one axis.
+        values: An array, a tensor, a column of pandas or a list, of one axis; one text or number for a
+            single label.
+        count: How many there must be, if another argument says so.
 
     Returns:
         A text, an integer, or None where there is none.
 
     Raises:
-        InputError: If one is a fraction, infinite, or neither a text nor a number.
+        InputError: If one is a fraction, or neither a text nor a number; or if there are more or fewer.
     """
-    array = values if isinstance(values, list) else as_array(values)
-    if not isinstance(array, list):
+    listed = [values] if isinstance(values, str | int) else values
+    if hasattr(values, "dtype"):
+        array = as_array(values)
         if array.ndim != 1:
             raise InputError(
                 f"{name} must have one entry per example; got shape {array.shape}.", field=name
             )
-        if array.dtype.kind in "iuU":
-            plain: list[str | int | None] = array.tolist()
-            return plain
-        array = array.tolist()
-    return [_label(name, row, value) for row, value in enumerate(array)]
+        listed = array.tolist()
+    read = [_label(name, row, value) for row, value in enumerate(listed)]
+    if count is not None:
+        check_count(name, read, count)
+    return read
 
 
 def _label(name: str, row: int, value: Any) -> str | int | None:
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{name} must be text; that of row {row} is not UTF-8: {value!r}.", field=name
-            ) from error
-    if isinstance(value, Integral | np.bool_):
-        return int(value)
-    if isinstance(value, Real):
-        number = float(value)
-        if math.isnan(number):
-            return None
-        if number.is_integer():
-            return int(number)
-        raise InputError(
-            f"{name} must be texts or whole numbers; row {row} has {number:g}.",
-            field=name,
-            hint="A measured quantity is no label: give classes.",
-        )
-    if value is None or str(value) == "<NA>":  # of pandas, which need not be there
-        return None
+    if getattr(value, "ndim", None) == 0:  # of NumPy or PyTorch
+        value = value.item()
+    if isinstance(value, str | bytes):
+        return _text(name, row, value)
+    if isinstance(value, Integral) or (isinstance(value, float) and value.is_integer()):
+        if abs(int(value)) < INTEGERS:
+            return int(value)
+        shown = f"one of {int(value).bit_length()} bits"
+    elif value is None or (isinstance(value, float) and math.isnan(value)) or str(value) == "<NA>":
+        return None  # the last of pandas, which need not be there
+    else:
+        shown = reprlib.repr(value)
     raise InputError(
-        f"{name} must be texts, whole numbers or None; row {row} has {value!r}.", field=name
+        f"{name} must be texts, whole numbers of at most 128 bits, or None; row {row} has {shown}.",
+        field=name,
+        hint="A measured quantity is no label: give classes." if isinstance(value, float) else None,
     )
+
+
+def _text(name: str, row: int, value: str | bytes) -> str:
+    """Require what UTF-8 can write, so that every file, log and answer can hold it."""
+    try:
+        text = value.decode() if isinstance(value, bytes) else str(value)
+        text.encode()
+    except UnicodeError as error:
+        raise InputError(
+            f"{name} must be text that UTF-8 can write; row {row} has {value!a}.",
+            field=name,
+            hint="Decode it with the encoding that it was written in.",
+        ) from error
+    return text
+
+
+def _present(name: str, values: list[str | int | None]) -> list[str | int]:
+    present = [value for value in values if value is not None]
+    if len(present) < len(values):
+        raise InputError(
+            f"{name} must have one for each example; row {values.index(None)} has none.",
+            field=name,
+            hint="Leave those examples out.",
+        )
+    return present
 
 
 def complete_labels(name: str, values: Any) -> np.ndarray:
@@ -235,13 +310,7 @@ def complete_labels(name: str, values: Any) -> np.ndarray:
     Raises:
         InputError: If one is missing, or some are texts and some are numbers.
     """
-    labels = label_values(name, values)
-    if None in labels:
-        raise InputError(
-            f"{name} must have one for each example; row {labels.index(None)} has none.",
-            field=name,
-            hint="Leave those examples out.",
-        )
+    labels = _present(name, label_values(name, values))
     texts = sum(isinstance(label, str) for label in labels)
     if texts and texts < len(labels):
         raise InputError(
@@ -268,16 +337,96 @@ def label_codes(
 
     Raises:
         InputError: If one has names and the other has numbers.
+        DegenerateError: If there are none.
     """
-    queries = as_labels("query_labels", query_labels)
-    gallery = as_labels("gallery_labels", gallery_labels)
-    if (queries.dtype.kind == "U") != (gallery.dtype.kind == "U"):
+    queries = complete_labels("query_labels", query_labels)
+    gallery = complete_labels("gallery_labels", gallery_labels)
+    if not len(queries) or not len(gallery):
+        empty = "gallery_labels" if len(queries) else "query_labels"
+        raise DegenerateError(f"{empty} is empty: give at least one label.", field=empty)
+    if queries.dtype.kind != gallery.dtype.kind:
         raise InputError(
             f"query_labels ({queries.dtype}) and gallery_labels ({gallery.dtype}) must be of one "
             "kind, names or integers: otherwise none would ever be equal."
         )
     codes = np.unique(np.concatenate([queries, gallery]), return_inverse=True)[1]
     return codes[: len(queries)], codes[len(queries) :]
+
+
+def id_values(
+    name: str, values: Any, *, count: int | None = None, distinct: bool = True
+) -> list[str | int]:
+    """Read ids, texts or whole numbers; ``1`` and ``"1"`` differ.
+
+    Args:
+        name: What to call them in the message.
+        values: As `label_values` takes them.
+        count: How many there must be, if another argument says so.
+        distinct: Whether each may come only once.
+
+    Returns:
+        The ids.
+
+    Raises:
+        InputError: If one is missing or comes twice.
+    """
+    ids = _present(name, label_values(name, values, count=count))
+    if distinct and len(set(ids)) < len(ids):
+        twice = next(i for i, times in Counter(ids).items() if times > 1)
+        raise InputError(
+            f"{name} must be distinct; {twice!r} comes more than once in this call.", field=name
+        )
+    return ids
+
+
+def payload_values(name: str, values: Any, *, count: int) -> list[str | None]:
+    """Read what is kept beside items: dicts that JSON can hold, or None.
+
+    Args:
+        name: What to call them in the message.
+        values: A list of them, one dict for a single item, or None if there is nothing.
+        count: How many there must be.
+
+    Returns:
+        JSON texts.
+
+    Raises:
+        InputError: If their number is wrong, or JSON cannot hold one.
+    """
+    listed = [None] * count if values is None else [values] if isinstance(values, dict) else values
+    check_count(name, listed, count)
+    return [_json_text(name, value) for value in listed]
+
+
+def _json_text(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or _deeper(value, DEPTH):
+        raise InputError(
+            f"{name} must be a dict or None, with at most {DEPTH} lists and dicts in one another; got "
+            f"{reprlib.repr(value)}.",
+            field=name,
+            hint="Flatten it, or keep it elsewhere under the id.",
+        )
+    try:
+        text = json.dumps(value, allow_nan=False)
+        if "\\ud" in text:  # a surrogate: half of a character, or a lone one
+            json.dumps(value, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} must be what JSON can hold: {error}.",
+            field=name,
+            hint="Turn it into numbers, strings, lists and dicts.",
+        ) from error
+    return text
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Return whether lists and dicts go deeper than so many levels."""
+    if not isinstance(value, dict | list | tuple):
+        return False
+    within = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper(one, levels - 1) for one in within)
 
 
 IMPORTED_AS = {"faiss-cpu": "faiss", "pillow": "PIL", "scikit-learn": "sklearn"}

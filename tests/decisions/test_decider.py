@@ -270,7 +270,6 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
         ([[0.5] * K], [["p1"] * K], {"kappa": [-3.0]}, "kappa"),
         ([[0.5] * K], [[1] * K], {}, "labels"),  # strings were learned from
         ([[0.5] * K], [[2.5] * K], {}, "labels"),
-        ([[0.5] * K], [[float("nan")] * K], {}, "labels"),  # what pandas has where there is none
         ([[0.5] * K], [[True] * K], {}, "labels"),
         ([[0.5] * K, [0.5] * 3], [["p1"] * K, ["p1"] * 3], {}, "distances"),  # one has too few
         ([[0.5] * (K - 1) + [np.nan]], [["p1"] * K], {}, "distances"),  # a label without a number
@@ -345,7 +344,7 @@ def test_another_scale_of_the_same_kind_keeps_its_promise():
     assert (found.label[match] != np.array(real, dtype=object)[match]).mean() < 0.05
 
 
-@pytest.mark.parametrize("truth", [[3] * 40, [2.5] * 40, [float("nan")] * 40, ["c"] * 40])
+@pytest.mark.parametrize("truth", [[3] * 40, [2.5] * 40, ["c"] * 40])
 def test_truth_that_the_database_cannot_have_is_refused(truth):
     with pytest.raises(sf.InputError) as refused:
         sf.Decider().fit([[0.9, 0.5]] * 40, [["a", "b"]] * 40, truth)

@@ -139,7 +139,7 @@ def test_what_cannot_be_detected_is_refused(metric, known, unknown, error, field
 
 @pytest.mark.parametrize("metric", DETECTION)
 def test_nan_is_counted_and_located(metric):
-    with pytest.raises(InputError, match="1 NaN values, the first at 1") as refused:
+    with pytest.raises(InputError, match=r"holds NaN in row 1 \(1 of 2\)") as refused:
         metric([1.0, np.nan], [1.0])
     assert refused.value.field == "id_uncertainty"
 

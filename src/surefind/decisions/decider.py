@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from surefind.checks import as_scores, require
+from surefind.checks import as_scores, label_values, require
 from surefind.decisions.calibration import Calibration, calibrate, held_out_probability
 from surefind.decisions.gate import Gate, read_novelty
 from surefind.decisions.groups import draw_parts, draw_share
@@ -42,8 +42,6 @@ from surefind.decisions.tables import (
     METRICS,
     UNKNOWN,
     Reading,
-    plain_list,
-    read_names,
     read_table,
 )
 from surefind.decisions.verdicts import (
@@ -485,18 +483,14 @@ def _read_checked(
     truth: Any, kappa: Any, novelty: Any, groups: Any, found: Neighbours, reading: Reading
 ) -> Checked:
     length = len(found)
-    named = read_names("truth", plain_list(truth))
+    named = label_values("truth", truth, count=length)
     names = [None if name in UNKNOWN else name for name in named]
-    if len(names) != length:
-        raise InputError(
-            f"truth has {len(names)} labels for {length} queries; give one each.", field="truth"
-        )
     return Checked(
         names,
         reading.enrolled(names, list(found.names)),
         _read_kappa(kappa, length),
         None if novelty is None else read_novelty(novelty, length),
-        None if groups is None else plain_list(groups),
+        None if groups is None else label_values("groups", groups, count=length),
     )
 
 

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from surefind.checks import as_array
+from surefind.checks import as_array, label_values
 from surefind.decisions.label_posterior import Votes, listed_numbers
 from surefind.decisions.verdicts import Neighbours
 from surefind.errors import DegenerateError, InputError
@@ -310,30 +310,6 @@ def plain_list(values: Any) -> list[Any]:
     return [x.item() if isinstance(x, np.generic) else x for x in values]
 
 
-def read_names(name: str, values: list[Any]) -> list[Any]:
-    """Check that labels are strings, integers or None.
-
-    Args:
-        name: What to call them in the message.
-        values: The labels.
-
-    Returns:
-        The same as Python's own values.
-
-    Raises:
-        InputError: If one is something else.
-    """
-    for value in values:
-        if value is None or isinstance(value, str):
-            continue
-        if not isinstance(value, Integral) or isinstance(value, bool):
-            raise InputError(
-                f"{name} must be strings, integers or None; got {value!r} of type {type(value).__name__}.",
-                field=name,
-            )
-    return [value if value is None or isinstance(value, str) else int(value) for value in values]
-
-
 def _read_counts(counts: Mapping[Any, Any], names: list[Any]) -> dict[Any, int]:
     """Check how many items labels have; labels that have none are left out."""
     wrong = [n for n in counts.values() if not isinstance(n, Integral) or n < 0]
@@ -381,8 +357,10 @@ def _read_labels(rows: Any) -> tuple[Int[np.ndarray, "q k"], list[Any]]:
                 f"labels must be (queries, neighbours); got shape {array.shape}.", field="labels"
             )
         flat, shape = array.ravel().tolist(), array.shape
-    codes, names = listed_numbers(flat)
-    return codes.reshape(shape), read_names("labels", names)
+    different = [*dict.fromkeys(flat)]  # few labels come often: each is read once
+    read = dict(zip(different, label_values("labels", different), strict=True))
+    codes, names = listed_numbers([read[label] for label in flat])
+    return codes.reshape(shape), names
 
 
 def _padded(lists: list[Any], width: int, nothing: Any) -> list[Any]:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefind.checks import check_choice, check_fraction, check_int
+from surefind.checks import check_choice, check_count, check_fraction, check_int
 from surefind.decisions.calibration import Calibration, least_queries
 from surefind.decisions.decider import Target
 from surefind.decisions.drift import WatchReport
@@ -42,7 +42,6 @@ from surefind.gallery.calibration_record import check_kappa, stale_error
 from surefind.gallery.engine import Engine, Id, Label, Records
 from surefind.gallery.findings import Audit
 from surefind.gallery.items import (
-    check_count,
     read_groups,
     read_ids,
     read_labels,

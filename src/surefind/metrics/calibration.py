@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from surefind.checks import as_array, as_correct, as_labels, as_scores, check_int
-from surefind.errors import InputError
+from surefind.checks import as_array, as_correct, as_scores, check_int, complete_labels
+from surefind.errors import DegenerateError, InputError
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +74,14 @@ def agreement(sampled_labels: Any) -> tuple[np.ndarray, Float[np.ndarray, " n"]]
     Returns:
         The prediction (n), the lowest in sorted order where labels are equally frequent; and the
         confidence (n), the fraction of samples that agree with it.
+
+    Raises:
+        DegenerateError: If there is no sample.
     """
-    labels = np.sort(as_labels("sampled_labels", sampled_labels, axes=2), axis=0)
+    rows = [complete_labels("sampled_labels", row) for row in as_array(sampled_labels)]
+    if not rows:
+        raise DegenerateError("sampled_labels is empty: give one sample.", field="sampled_labels")
+    labels = np.sort(rows, axis=0)
     step = np.arange(len(labels))[:, None]
     fresh = np.ones(labels.shape, dtype=bool)
     fresh[1:] = labels[1:] != labels[:-1]
