@@ -179,11 +179,10 @@ def votes(n: int, z: int) -> dict[str, Any]:
         "vectors_mb": vectors.nbytes / 2**20,
     }
     queries = clustered(640, z, np.random.default_rng(SEED + 2))
-    kappa = np.full(640, np.inf)
     for size, count in ((1, 60), (64, 640)):
         parts = [slice(start, start + size) for start in range(0, count, size)]
         ways = {
-            "ranks": lambda p: find(gallery._engine, queries[p], kappa[p], 10, "distance"),
+            "ranks": lambda p: find(gallery._engine, queries[p], 10),
             "votes": lambda p: gallery.search(queries[p], k=10),
         }
         seconds = {

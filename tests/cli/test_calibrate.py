@@ -201,11 +201,6 @@ def test_queries_that_a_gallery_refuses_leave_it_uncalibrated(refused, gallery):
         assert opened.calibration is None
 
 
-@pytest.mark.parametrize("option", [("-k", 5), ("--rank", "match")])
-def test_a_search_has_these_options_and_a_calibration_does_not(surefind, gallery, option):
-    assert surefind("calibrate", gallery, "queries.npz", *option)[0] == 2
-
-
 def test_an_item_of_the_gallery_is_answered_without_itself_if_its_id_says_so(surefind):
     x, y = faces(200, 1)
     names = [f"p{i}" for i in range(200)]

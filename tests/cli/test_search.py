@@ -134,9 +134,7 @@ def test_files_have_every_query(surefind, calibrated):
     answers = expected(calibrated, k=3)
     assert [r["id"] for r in rows] == answers.ids.ravel().tolist()
     assert [r["place"] for r in rows[:3]] == ["1", "2", "3"]
-    assert {(r["rank"], r["stale"], r["gate"], r["payload"]) for r in rows} == {
-        ("distance", "false", "", "")
-    }
+    assert {(r["stale"], r["gate"], r["payload"]) for r in rows} == {("false", "", "")}
     assert {r["kappa"] for r in rows} == {r["item_kappa"] for r in rows} == {""}
     assert [r["item_label"] for r in rows] == answers.labels.ravel().tolist()
     first = rows[::3]
@@ -159,11 +157,11 @@ def test_files_have_every_query(surefind, calibrated):
 
 
 def test_a_parquet_file_is_the_table_of_the_library(surefind, calibrated):
-    options = ("-k", 3, "--rank", "expected", "--out", "in/a.parquet")
+    options = ("-k", 3, "--out", "in/a.parquet")
     code, out, err = surefind("search", calibrated, "queries.npz", *options)
     assert code == 0, err
     assert "Wrote the answers of 30 queries to in/a.parquet." in out
-    answers = expected(calibrated, k=3, rank="expected")
+    answers = expected(calibrated, k=3)
     assert pq.read_table("in/a.parquet") == answers.to_arrow([f"q{i}" for i in range(30)])
     assert [path.name for path in Path("in").iterdir()] == ["a.parquet"]
 
@@ -317,17 +315,10 @@ def test_bad_images_are_left_out_beside_what_a_program_reads(surefind, refused, 
     assert out.endswith(f"surefind calibrate g HELD-OUT --run {sure} --on-bad skip")
 
 
-def test_groups_and_ranks_reach_the_gallery(surefind, calibrated):
+def test_groups_reach_the_gallery(surefind, calibrated):
     np.save("groups.npy", np.array(["day"] * 30))
     code, _, err = surefind("search", calibrated, "queries.npz", "--groups", "groups.npy")
     assert code == 0, err
-    np.savez("sure.npz", mean=faces(30, 5)[0], kappa=np.full(30, 5.0))
-    found = {}
-    for rank in ("distance", "expected"):
-        code, out, err = surefind("search", calibrated, "sure.npz", "--rank", rank, "--json")
-        assert code == 0, err
-        found[rank] = [(row["label"], row["decision"]) for row in json.loads(out)]
-    assert found["distance"] == found["expected"]  # an order decides nothing
 
 
 @pytest.mark.parametrize(
@@ -336,7 +327,6 @@ def test_groups_and_ranks_reach_the_gallery(surefind, calibrated):
         (["g", "queries.npz", "--out", "a.txt"], "out"),
         (["g", "queries.npz", "-k", 0], "k"),
         (["nowhere", "gone"], "path"),
-        (["g", "queries.npz", "--rank", "match"], "rank"),
         (["g", "gone", "--out", "folder.csv"], "out"),
         (["g", "gone"], "source"),
     ],

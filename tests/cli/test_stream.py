@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import surefind as sf
 from surefind.cli import stream
 from surefind.cli.stream import LINES, Answerer, Splitter, answer_stream, line_batches
-from surefind.errors import DegenerateError, InputError, StaleError
+from surefind.errors import DegenerateError, StaleError
 from surefind.gallery.gallery import Gallery
 
 DIM, PEOPLE = 8, 20
@@ -78,14 +78,14 @@ def gated(surefind):
 def test_answers_are_those_of_a_file(surefind, gated):
     asked, _ = faces(30, 5)
     np.savez("a.npz", mean=asked.mean, kappa=asked.kappa, novelty=asked.novelty)
-    code, out, err = surefind("search", "g", "a.npz", "-k", 3, "--rank", "expected", "--json")
+    code, out, err = surefind("search", "g", "a.npz", "-k", 3, "--json")
     assert code == 0, err
-    found = ask(Answerer(gated, k=3, rank="expected"), *queries(asked))
+    found = ask(Answerer(gated, k=3), *queries(asked))
     for row, (answer, record) in enumerate(zip(found, json.loads(out), strict=True)):
         assert (answer.pop("id"), answer.pop("line")) == (row, row + 1)
         assert record.pop("query") == f"a/{row}"
         assert set(answer) == set(record)
-        for name in ("label", "decision", "reasons", "gate", "novelty", "stale", "rank"):
+        for name in ("label", "decision", "reasons", "gate", "novelty", "stale"):
             assert answer[name] == record[name]
         for name in ("probability", "none", "kappa"):
             assert answer[name] == pytest.approx(record[name], rel=1e-4)
@@ -214,9 +214,6 @@ def test_vectors_of_any_length_with_normalize():
 
 def test_what_every_line_would_be_refused_for_is_refused_at_once(gated):
     gated.add(np.eye(DIM)[:1], ids=["sure"])
-    with pytest.raises(InputError) as error:
-        Answerer(gated, rank="match", decide=False).check()
-    assert error.value.field == "rank"
     gated.on_stale = "refuse"
     with pytest.raises(StaleError):
         Answerer(gated).check()

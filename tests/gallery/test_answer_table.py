@@ -37,7 +37,6 @@ SCHEMA = pa.schema([
     ("label_probability", pa.list_(pa.float64())),
     ("neighbours", pa.list_(NEIGHBOUR)),
     ("stale", pa.bool_()),
-    ("rank", pa.string()),
 ])
 
 
@@ -102,7 +101,6 @@ def expected(answers, ids):
                 for c in range(answers.k)
             ],
             "stale": answers.stale,
-            "rank": answers.rank,
         })
     return rows
 
@@ -115,7 +113,7 @@ def decoded(rows):
 
 
 def test_every_field_of_every_query(calibrated):
-    answers = calibrated.search(people(40, 3)[0], k=4, rank="expected")
+    answers = calibrated.search(people(40, 3)[0], k=4)
     ids = [f"q{i}" if i % 2 else i for i in range(40)]
     table = answers.to_arrow(ids)
     assert table.schema == SCHEMA

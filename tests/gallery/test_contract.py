@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import torch
 
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
@@ -243,21 +242,6 @@ def test_the_fingerprint_follows_the_content_not_the_way_there(gallery, draw):
     assert gallery.fingerprint == other.fingerprint
     gallery.update(ids="a", labels=["other"])
     assert gallery.fingerprint != other.fingerprint
-
-
-@pytest.mark.parametrize("rank", ["expected", "match"])
-def test_ranking_by_kappa_is_that_of_the_whole_gallery(gallery, draw, rank):
-    rng = np.random.default_rng(3)
-    kappa, own = rng.uniform(5, 60, 40), np.array([20.0, 3.0])
-    x, queries = draw(40), draw(2)
-    gallery.add(Embeddings(x, kappa), ids=range(40))
-    answers = gallery.search(Embeddings(queries, own), k=40, rank=rank)
-    reference = Gallery()
-    reference.add(Embeddings(x, kappa), ids=range(40))
-    again = reference.search(Embeddings(torch.tensor(queries), torch.tensor(own)), k=40, rank=rank)
-    assert answers.rank == rank
-    assert answers.ids.tolist() == again.ids.tolist()
-    assert (np.diff(answers.scores) <= 0).all()
 
 
 @pytest.mark.parametrize("place", KEPT, indirect=True)

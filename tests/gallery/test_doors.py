@@ -125,7 +125,6 @@ def test_options_that_do_not_exist(gallery, tmp_path):
         (lambda: Gallery("annoy"), "engine"),
         (lambda: Gallery(index="ivf"), "index"),
         (lambda: Gallery(on_stale="ignore"), "on_stale"),
-        (lambda: gallery.search(X, rank="best"), "rank"),
         (lambda: gallery.calibrate(X, [None] * 4, ids=[1, 2]), "ids"),
         (lambda: gallery.add(X, groups=["a"]), "groups"),
         (lambda: gallery.add(X, groups=[1.5] * 4), "groups"),
@@ -138,12 +137,6 @@ def test_options_that_do_not_exist(gallery, tmp_path):
         with pytest.raises(InputError) as refused:
             call()
         assert refused.value.field == field
-
-
-def test_match_needs_a_known_uncertainty(gallery):
-    with pytest.raises(InputError) as refused:
-        gallery.search(Embeddings(X, np.ones(4)), rank="match")
-    assert refused.value.field == "rank"
 
 
 def test_a_gallery_that_is_not_there(tmp_path):

@@ -1,6 +1,6 @@
 """`surefind search`: the label of each query, a decision about it, and the nearest items.
 
-    JSON       a list of {query, stale, rank} with what `surefind.gallery.answers.answer_records` has
+    JSON       a list of {query, stale} with what `surefind.gallery.answers.answer_records` has
     CSV        a line for each neighbour: the columns of `ANSWERED`, then those of `NEIGHBOUR`
     Parquet    a row for each query, as `surefind.Answers.to_arrow`
 
@@ -79,7 +79,6 @@ ANSWERED = (
     "kappa",
     "novelty",
     "stale",
-    "rank",
 )
 NEIGHBOUR = ("place", "id", "item_label", "score", "item_kappa", "payload")
 """Columns of a CSV file."""
@@ -96,10 +95,6 @@ def search(
     ],
     run: options.Run = None,
     k: Annotated[int, Option("-k", help="Neighbours of each query.")] = 10,
-    rank: Annotated[
-        Literal["distance", "expected", "match"],
-        Option(help="What neighbours are ordered by; the last two use κ. It decides nothing."),
-    ] = "distance",
     stale: Annotated[
         Literal["renew", "mark", "ignore", "refuse"],
         Option(
@@ -128,13 +123,11 @@ def search(
     with sf.Gallery.open(gallery, mode="r", normalize=normalize, on_stale=policy) as opened:
         check_model(opened, run)
         if streamed:
-            stream(opened, run, k=k, rank=rank, decide=stale != "ignore")
+            stream(opened, run, k=k, decide=stale != "ignore")
             return None
         items = read_items(queries, run, data, on_bad=on_bad)
         members = None if groups is None else items.column(groups, options.GROUP_COLUMN)
-        answers = opened.search(
-            items.embeddings, k, rank=rank, decide=stale != "ignore", groups=members
-        )
+        answers = opened.search(items.embeddings, k, decide=stale != "ignore", groups=members)
     if out is not None:
         write_answers(out, items.ids, answers)
     how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
@@ -268,7 +261,7 @@ def plain_answers(ids: Sequence[str], answers: "sf.Answers") -> list[dict[str, A
     from surefind.gallery.answers import answer_records
 
     return [
-        {"query": name, "stale": answers.stale, "rank": answers.rank} | record
+        {"query": name, "stale": answers.stale} | record
         for name, record in zip(ids, answer_records(answers), strict=False)
     ]
 

@@ -8,7 +8,7 @@ A line is an object with an ``id`` (a string or an integer, or left out), perhap
 
 A run that was fitted to vectors embeds ``vector`` too, and finds κ and novelty itself.
 
-An answer has the ``id``, the ``line`` (the first is 1), ``stale`` and ``rank``, and what
+An answer has the ``id``, the ``line`` (the first is 1) and ``stale``, and what
 `surefind.gallery.answers.answer_records` has. There is one for each line that is not blank, in their order.
 A line that cannot be answered gets ``{id, line, error}``, and the stream goes on.
 
@@ -86,14 +86,12 @@ class Answerer:
         gallery: Where to search.
         learner: The run's model, which embeds; None without a run.
         k: Neighbours of each query.
-        rank: What they are ordered by.
         decide: Whether to decide, if there is a calibration.
     """
 
     gallery: "sf.Gallery"
     learner: "sf.MetricLearner | None" = None
     k: int = 10
-    rank: str = "distance"
     decide: bool = True
 
     def check(self) -> None:
@@ -188,11 +186,10 @@ class Answerer:
                 unit, np.array([q.kappa for q in queries]), np.array(novelty) if novelty else None
             ),
             self.k,
-            rank=self.rank,
             decide=self.decide,
             groups=[q.group for q in queries],
         )
-        common = {"stale": answers.stale, "rank": answers.rank}
+        common = {"stale": answers.stale}
         return [common | record for record in answer_records(answers)]
 
 

@@ -79,18 +79,17 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The label of each query, and its ``k`` best items, best first.
+    """The label of each query, and its ``k`` nearest items, nearest first.
 
-    A gallery with fewer than k items gives shorter rows: k is then its size. Equal scores are ordered
+    A gallery with fewer than k items gives shorter rows: k is then its size. Equal cosines are ordered
     by id, integers before strings.
 
     Attributes:
         ids: Of the items (q, k), an array of objects.
         labels: Theirs (q, k), strings, integers or None.
-        scores: Theirs (q, k), higher for better; `rank` says which (`surefind.gallery.ranking`).
+        scores: Their cosines (q, k).
         item_kappa: Their concentrations (q, k).
         payload: Dicts or None (q, k).
-        rank: What they are ordered by.
         kappa: Of the queries (q).
         novelty: Their p-values (q), or None if they came without.
         label: The most probable label (q); None where no neighbour has one.
@@ -111,7 +110,6 @@ class Answers:
     scores: np.ndarray
     item_kappa: np.ndarray
     payload: np.ndarray
-    rank: str
     kappa: np.ndarray
     novelty: np.ndarray | None
     label: np.ndarray
@@ -181,9 +179,8 @@ class Answers:
             none                float64                 that no label is right, by the neighbourhood alone
             candidates          list of strings         the most probable labels, at most 5
             label_probability   list of float64         theirs, by the neighbourhood alone
-            neighbours          list of structs         id, label, score, kappa, payload (JSON), best first
+            neighbours          list of structs         id, label, score, kappa, payload (JSON)
             stale               bool                    whether the calibration was for something else
-            rank                string                  what the neighbours are ordered by
 
         A column of Arrow has one type, and ids and labels of a gallery have two: they are all strings here,
         integers in decimal digits. So 1 and "1", which a gallery tells apart, look alike. What is not known
@@ -218,23 +215,23 @@ def answers_of(
     found: Found,
     kappa: np.ndarray,
     novelty: np.ndarray | None,
-    rank: str,
+    k: int,
     *,
     stale: bool = False,
     **known: Any,
 ) -> Answers:
-    """Return the best of what was found, with what is known and was decided about the queries."""
-    ids, labels, item_kappa, texts = (
-        found.best_of(column) for column in (found.ids, found.labels, found.kappa, found.payload)
+    """Return the ``k`` nearest of what was found, with what is known and was decided about the queries."""
+    ids, labels, item_kappa, texts, gaps = (
+        column[:, :k]
+        for column in (found.ids, found.labels, found.kappa, found.payload, found.gaps)
     )
     payload = objects([_decoded(text) for text in texts.ravel()], texts.shape)
     return Answers(
         ids,
         labels,
-        found.scores,
+        1 - gaps,
         item_kappa,
         payload,
-        rank,
         kappa,
         novelty,
         found=found,
@@ -353,7 +350,7 @@ def _arrow_table(answers: Answers, queries: Sequence[str]) -> Any:
         return arrow.ListArray.from_arrays(arrow.array(starts, arrow.int32()), values)
 
     # Payloads as they are stored: these were decoded for the answers, and need not be written again.
-    payload = answers.found.best_of(answers.found.payload)
+    payload = answers.found.payload[:, : answers.k]
     neighbours = {
         "id": column(_texts(answers.ids), text),
         "label": column(_texts(answers.labels), text),
@@ -380,7 +377,6 @@ def _arrow_table(answers: Answers, queries: Sequence[str]) -> Any:
             arrow.StructArray.from_arrays(list(neighbours.values()), names=list(neighbours)),
         ),
         "stale": column(np.full(len(answers), answers.stale), flag),
-        "rank": column([answers.rank] * len(answers), text),
     })
 
 

@@ -52,7 +52,7 @@ from surefind.gallery.label_fit import METADATA as LABELS
 from surefind.gallery.label_fit import VOTERS, LabelFit, fit_labels, neighbours_of
 from surefind.gallery.neighbourhoods import Neighbourhoods
 from surefind.gallery.opening import make_engine, open_engine, save_engine
-from surefind.gallery.ranking import RANKS, find
+from surefind.gallery.ranking import find
 from surefind.gallery.renewal import POLICIES, KeptCalibration, queries_of_items
 from surefind.gallery.review_sample import ReviewSample
 from surefind.gallery.store import change_count
@@ -416,7 +416,6 @@ class Gallery:
         embeddings: Any,
         k: int = 10,
         *,
-        rank: str = "distance",
         decide: bool = True,
         watch: bool = True,
         groups: Any = None,
@@ -426,8 +425,6 @@ class Gallery:
         Args:
             embeddings: The queries, as for `add`.
             k: How many items; a smaller gallery gives all it has.
-            rank: What orders the items: ``"distance"``, ``"expected"`` or ``"match"``
-                (`surefind.gallery.ranking`). It decides nothing else.
             decide: Whether to decide, if there is a calibration.
             watch: Whether these are queries like those to come, which `watch` should see. Leave out health
                 checks, repeated queries and items of the gallery.
@@ -441,7 +438,6 @@ class Gallery:
                 novelty.
         """
         check_int("k", k, least=1)
-        check_choice("rank", rank, RANKS)
         with self._lock:
             queries, kappa, novelty = self._read_queries(embeddings)
             record, stale = (
@@ -450,14 +446,14 @@ class Gallery:
                 else (None, False)
             )
             model = self._label_fit().model if record is None else record.decider.label_model
-            found = find(self._engine, queries, kappa, k, rank, voters=VOTERS)
+            found = find(self._engine, queries, max(k, VOTERS))
             near = neighbours_of(found, kappa, queries.shape[1], model, self._engine)
             if record is None:
                 known = judge(near, kappa, model, None)
             else:
                 check_kappa(record.calibration, kappa)
                 known = record.decider.judge(near, kappa, novelty=novelty, groups=groups)
-            answers = answers_of(found, kappa, novelty, rank, stale=stale, **vars(known))
+            answers = answers_of(found, kappa, novelty, k, stale=stale, **vars(known))
             if watch and record is not None and not stale:
                 self._kept.watch.see(known, novelty)
         return answers

@@ -74,7 +74,7 @@ class Neighbourhoods:
         """
         if queries.items:
             return _search_items(engine, queries)
-        found = find(engine, queries.vectors, queries.kappa, 1, "distance", voters=VOTERS + COPIES)
+        found = find(engine, queries.vectors, VOTERS + COPIES)
         whole = found.gaps.shape[1] == len(engine)
         horizon = np.full(len(queries), np.inf) if whole else found.gaps[:, -1]
         nothing = np.full(found.ids.shape, None, dtype=object)
@@ -145,10 +145,7 @@ class Neighbourhoods:
         columns["gaps"] = np.where(gone, np.inf, columns["gaps"])
         columns["labels"][np.isinf(columns["gaps"])] = None
         payload = np.full(hidden.shape, None, dtype=object)
-        best = np.zeros((len(queries), 1), dtype=int)
-        return Found(
-            **columns, payload=payload, best=best, scores=1 - columns["gaps"][:, :1]
-        ), hidden
+        return Found(**columns, payload=payload), hidden
 
     def copies(self, queries: CalibrationQueries) -> float:
         """Return 1 - cosine below which items are near-duplicates of items that play queries."""

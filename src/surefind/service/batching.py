@@ -175,13 +175,11 @@ class Reply:
     Attributes:
         answers: What JSON can hold, as `surefind.service.wire.Answer`; one for each vector.
         vectors: What was searched with: unit vectors (q, z), float32.
-        rank: What the neighbours are ordered by.
         stale: Whether the gallery has changed since it was calibrated.
     """
 
     answers: list[dict[str, Any]]
     vectors: np.ndarray
-    rank: str
     stale: bool
 
 
@@ -237,7 +235,7 @@ def _searched(gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query
     replies, start = [], 0
     for query in queries:
         rows = slice(start, start + len(query.vectors))
-        replies.append(Reply(answers[rows], vectors[rows], found.rank, found.stale))
+        replies.append(Reply(answers[rows], vectors[rows], found.stale))
         start = rows.stop
     return replies
 

@@ -114,7 +114,7 @@ def search_filtered(
             found, kappa, surer, p_values, gates, strict=True
         )
     ]
-    return Reply(answers, vectors, "distance", stale=False)
+    return Reply(answers, vectors, stale=False)
 
 
 def _nearest(

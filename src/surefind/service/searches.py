@@ -249,7 +249,7 @@ async def _answer_filtered(
 def _sent(reply: batching.Reply, image: bytes | None) -> Response:
     if image is not None:
         reply.answers[0]["vector"] = reply.vectors[0].tolist()
-    body = {"answers": reply.answers, "rank": reply.rank, "stale": reply.stale}
+    body = {"answers": reply.answers, "stale": reply.stale}
     # pydantic's encoder is four times as fast as json's; what it writes was made here and is not checked.
     return Response(to_json(body), media_type="application/json")
 

@@ -214,7 +214,6 @@ class SearchAnswer(BaseModel):
     """The answers, one per query."""
 
     answers: list[Answer]
-    rank: str
     stale: bool = Field(description="Whether the gallery has changed since it was calibrated.")
 
 
