@@ -12,8 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi import APIRouter, Depends, FastAPI, Response
+from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -34,7 +34,6 @@ from surefind.service.attendance import Attendance
 from surefind.service.embedding import Learner
 from surefind.service.limits import Limits
 from surefind.service.problems import described
-from surefind.service.reference_page import reference_page
 from surefind.service.routes import EncodedIds
 from surefind.service.settings import WRITE, Allowed, Settings, allowed
 from surefind.service.state import AppState, State
@@ -79,7 +78,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
         summary="Retrieval that knows when it does not know.",
         version=version("surefind"),
         openapi_url="/v1/openapi.json",
-        # Their pages fetch scripts from other hosts; ours is at /v1/docs.
+        # Their pages fetch scripts from other hosts.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -112,12 +111,6 @@ about = APIRouter(tags=["about"], responses=described(401, 403, 422, 429, 504))
 async def index() -> FileResponse:
     """Return the page."""
     return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
-
-
-@about.get("/v1/docs", include_in_schema=False)
-async def reference(request: Request) -> HTMLResponse:
-    """Return the description of the interface for people."""
-    return HTMLResponse(reference_page(request.app.openapi()))
 
 
 @about.get("/healthz")
