@@ -42,12 +42,13 @@ def fuzz(address: str, cases: int) -> Counter:
 def follow_links(
     address: str, cases: int, wanted: tuple[str, ...] = (), most: int = 1500
 ) -> tuple[Counter, Counter]:
-    """Walk along the description's links; count the answers by status, and those with success by request.
+    """Walk along the links; count the answers by status, and those with success by request.
 
     It goes on until the wanted requests have succeeded, which is up to chance, or ``most`` were sent.
     Vectors and images are made usable, which made-up ones never are; otherwise there was nothing to follow.
     """
-    schema = schemathesis.openapi.from_url(f"{address}/v1/openapi.json")
+    described = httpx.get(f"{address}/v1/openapi.json").json()
+    schema = schemathesis.openapi.from_dict(linked(described))
     dim = httpx.get(f"{address}/v1/gallery").json()["dim"]
     statuses: Counter = Counter()
     followed: Counter = Counter()
@@ -173,3 +174,58 @@ def _send_cases(operation, address, count, turn, statuses):
         check(case.as_curl_command(), answer)
 
     send()
+
+
+ITEM = "/v1/items/{id}"
+LISTED = "$response.body#/items/0/id"
+ADDED = "$response.body#/ids/0"
+ASKED = "$response.body#/answers/0/review"
+WAITING = "$response.body#/pending/0/id"
+DECIDED = "$response.body#/id"
+
+
+def linked(described: dict) -> dict:
+    """Return a description with the links."""
+    for (method, path, status), links in LINKS.items():
+        described["paths"][path][method]["responses"][status]["links"] = links
+    return described
+
+
+def _link(method: str, path: str, **parameters: str) -> dict:
+    # A pointer into the document, in which a slash of an address is ~1.
+    pointer = path.replace("/", "~1")
+    return {"operationRef": f"#/paths/{pointer}/{method}", "parameters": parameters}
+
+
+def _of_item(id_: str) -> dict:
+    return {
+        "read": _link("get", ITEM, id=id_),
+        "change": _link("put", ITEM, id=id_),
+        "delete": _link("delete", ITEM, id=id_),
+        "picture": _link("get", f"{ITEM}/image", id=id_),
+    }
+
+
+def _of_review(id_: str) -> dict:
+    decision = _link("post", "/v1/reviews")
+    return {
+        "decide": decision | {"requestBody": {"id": id_, "verdict": "reject"}},
+        "picture": _link("get", "/v1/reviews/{id}/image", id=id_),
+    }
+
+
+LINKS: dict[tuple[str, str, str], dict] = {
+    ("post", "/v1/items", "201"): _of_item(ADDED),
+    ("post", "/v1/items/image", "201"): _of_item(ADDED),
+    ("put", ITEM, "200"): _of_item(ADDED),
+    ("get", "/v1/items", "200"): _of_item(LISTED)
+    | {"next": _link("get", "/v1/items", after="$response.body#/next")},
+    ("post", "/v1/search/vector", "200"): _of_review(ASKED),
+    ("post", "/v1/search/image", "200"): _of_review(ASKED),
+    ("get", "/v1/reviews", "200"): _of_review(WAITING),
+    ("post", "/v1/reviews", "201"): {
+        "undo": _link("delete", "/v1/reviews/{id}/decision", id=DECIDED)
+    },
+    ("delete", "/v1/reviews/{id}/decision", "200"): _of_review(DECIDED),
+}
+"""By the method, the path and the status of the answer."""

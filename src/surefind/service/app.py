@@ -23,7 +23,6 @@ from surefind.service import (
     auditing,
     items,
     labels,
-    links,
     problems,
     recalibration,
     searches,
@@ -92,7 +91,6 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     reviewing = (recalibration.router, verdicts.router, searches.reviews, snapshots.router)
     for router in (searches.router, *looking, *reviewing, about):
         app.include_router(router)
-    links.install(app)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_middleware(searches.VectorDoor)
     app.add_middleware(EncodedIds)
