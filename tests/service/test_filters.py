@@ -1,4 +1,4 @@
-"""Filters, cursors, batches to delete, repeated requests and HEAD."""
+"""Filters, cursors, batches to delete, and repeated requests."""
 
 import json
 import threading
@@ -309,13 +309,3 @@ def test_a_key_in_use_is_refused_for_now(tmp_path):
     assert (refused.value.status, "Retry-After" in refused.value.headers) == (409, True)
     assert kept.once("k", "ann", "items", b"1", lambda: [2]) == [1]
     kept.close()
-
-
-def test_head_says_whether_something_is_there(client):
-    for path in ("/v1/items/digit-1", "/v1/items/digit-1/image"):
-        whole, head = client.get(path), client.head(path)
-        assert (head.status_code, head.content) == (200, b"")
-        assert head.headers["content-type"] == whole.headers["content-type"]
-    assert head.headers["content-length"] == str(len(whole.content))
-    assert client.head("/v1/items/nowhere").status_code == 404
-    assert client.head("/v1/items/nowhere/image").status_code == 404

@@ -26,4 +26,3 @@ def test_no_walk_along_links_is_a_server_error(world, tmp_path):
         statuses, succeeded = follow_links(address, WALKED, wanted)
     assert sum(statuses.values()) >= WALKED
     assert all(succeeded[name] for name in wanted)
-

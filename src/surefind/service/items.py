@@ -215,12 +215,6 @@ async def item_image(id: PathId, state: State, kind: AskedKind = None) -> Respon
     return picture_response(await state.work(read))
 
 
-@router.head("/{id:path}/image", response_class=Response)
-async def item_image_head(id: PathId, state: State, kind: AskedKind = None) -> Response:
-    """Say whether there is a picture of an item, and how large it is."""
-    return without_body(await item_image(id, state, kind))
-
-
 @router.put("/{id:path}/image", responses=described(415), dependencies=[Depends(may_write)])
 async def change_image(id: PathId, file: Upload, state: State, kind: AskedKind = None) -> wire.Ids:
     """Replace the embedding and the picture of an item by those of another image."""
@@ -244,13 +238,6 @@ async def one_item(id: PathId, state: State, kind: AskedKind = None) -> wire.Ite
     return await state.work(
         lambda: view(state, state.gallery.get(_present(state, id, kind)), with_vector=True)
     )
-
-
-@router.head("/{id:path}", response_class=Response)
-async def one_item_head(id: PathId, state: State, kind: AskedKind = None) -> Response:
-    """Say whether an item is there."""
-    await state.work(lambda: _present(state, id, kind))
-    return without_body(Response(media_type="application/json"))
 
 
 @router.put(
@@ -321,11 +308,6 @@ def view(
 def picture_response(picture: bytes) -> Response:
     """Return an answer that is a small picture."""
     return Response(picture, media_type="image/webp", headers={"Cache-Control": "no-cache"})
-
-
-def without_body(answer: Response) -> Response:
-    """Return an answer's headers alone."""
-    return Response(status_code=answer.status_code, headers=dict(answer.headers))
 
 
 def asked_filter(where: str | None, label: list[str] | None) -> Filter | None:
