@@ -215,23 +215,6 @@ async def item_image(id: PathId, state: State, kind: AskedKind = None) -> Respon
     return picture_response(await state.work(read))
 
 
-@router.put("/{id:path}/image", responses=described(415), dependencies=[Depends(may_write)])
-async def change_image(id: PathId, file: Upload, state: State, kind: AskedKind = None) -> wire.Ids:
-    """Replace the embedding and the picture of an item by those of another image."""
-    data = await file.read()
-    embedding = await state.embed(data)
-
-    def change() -> wire.Ids:
-        there = _present(state, id, kind)
-        with state.thumbnails.staged(state.picture(data)) as place:
-            state.gallery.update(embedding, ids=[there])
-            place(there)
-        state.renewer.changed()
-        return wire.Ids(ids=[there])
-
-    return await state.work(change)
-
-
 @router.get("/{id:path}")
 async def one_item(id: PathId, state: State, kind: AskedKind = None) -> wire.ItemView:
     """Look at one item."""

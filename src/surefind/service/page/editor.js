@@ -1,8 +1,8 @@
-// Adds an item, changes its label or its picture, and deletes it.
+// Adds an item, changes its label, and deletes it.
 import { $, itemPicture, labelText, make } from "./dom.js";
 import { showItems } from "./items.js";
 import { completes, labelsNamed } from "./labels.js";
-import { forgetPicture, itemPath, put, remove, upload } from "./server.js";
+import { itemPath, put, remove, upload } from "./server.js";
 
 const KINDS = "image/png,image/jpeg,image/webp,image/gif,image/bmp";
 
@@ -93,11 +93,6 @@ export function editItem(page, item) {
     const unchanged = label.input.value.trim() === String(item.label ?? "");
     act(async () => put(`${path}${kind}`, { label: unchanged ? item.label : await label.value() }), "The label is kept.");
   });
-  const file = make("input", { id: "edit-file", type: "file", accept: KINDS });
-  file.addEventListener("change", () => act(async () => {
-    await upload(`${path}/image${kind}`, file.files[0], {}, "PUT");
-    forgetPicture(`${path}/image${kind}`);
-  }, "The image is replaced."));
   const drop = make("button", { type: "button", class: "danger" }, "Delete this item");
   drop.addEventListener("click", () => {
     if (drop.dataset.sure) act(async () => {
@@ -112,7 +107,6 @@ export function editItem(page, item) {
     make("p", { class: "quiet" }, `Id ${item.id}`),
     itemPicture(item),
     form,
-    page.gallery.images ? make("p", { class: "fields" }, make("label", { for: "edit-file" }, "Another image"), file) : null,
     said,
     drop,
   );

@@ -60,11 +60,11 @@ export const put = (path, body) => send("PUT", path, body);
 export const remove = async (path) => (await ask(path, { method: "DELETE" })).json();
 
 // A form with a file; fields that are null are left out.
-export async function upload(path, file, fields = {}, method = "POST") {
+export async function upload(path, file, fields = {}) {
   const body = new FormData();
   body.append("file", file);
   for (const [name, value] of Object.entries(fields)) if (value !== null) body.append(name, value);
-  return (await ask(path, { method, body })).json();
+  return (await ask(path, { method: "POST", body })).json();
 }
 
 // Pictures and files need the token too, which neither an img nor a link can send.
@@ -83,7 +83,7 @@ export function picture(path) {
   return found;
 }
 
-export function forgetPicture(path) {
+function forgetPicture(path) {
   pictures.get(path)?.then(URL.revokeObjectURL, () => {});
   pictures.delete(path);
 }
