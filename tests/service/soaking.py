@@ -450,12 +450,9 @@ class Soak:
     async def _delete(
         self, client: httpx.AsyncClient, mine: str, there: list[str], gone: list[str]
     ) -> None:
-        chosen = self.random.sample(there, min(len(there), self.random.choice([1, 1, 4])))
-        if len(chosen) == 1:
-            answer = await self._send(client, "DELETE", _address(chosen[0]))
-        else:
-            answer = await self._send(client, "POST", "/v1/items/delete", json={"ids": chosen})
-        self.ledger.note("delete", _status(answer), dict.fromkeys(chosen))
+        id_ = self.random.choice(there)
+        answer = await self._send(client, "DELETE", _address(id_))
+        self.ledger.note("delete", _status(answer), {id_: None})
 
     async def _change(
         self, client: httpx.AsyncClient, mine: str, there: list[str], gone: list[str]

@@ -65,7 +65,6 @@ def test_a_reader_changes_nothing(pair, world):
         ("POST", "/v1/items", {"items": [{"vector": [0, 0, 1]}]}),
         ("PUT", "/v1/items/digit-0", {"label": 1}),
         ("DELETE", "/v1/items/digit-0", None),
-        ("POST", "/v1/items/delete", {"ids": ["digit-0"]}),
         ("POST", "/v1/calibration", {"with_reviews": True}),
         ("POST", "/v1/reviews", {"id": "x", "verdict": "reject"}),
     ]

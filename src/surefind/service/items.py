@@ -40,7 +40,6 @@ NUMBER = re.compile(r"-?\d{1,39}", re.ASCII)
 Upload = Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")]
 NewItems = Annotated[wire.NewItems, Depends(json_body(wire.NewItems))]
 ItemChange = Annotated[wire.ItemChange, Depends(json_body(wire.ItemChange))]
-ItemIds = Annotated[wire.ItemIds, Depends(json_body(wire.ItemIds))]
 AskedKind = Annotated[wire.Kind | None, Query(description="What the id is, if both are there.")]
 AskedWhere = Annotated[
     str | None,
@@ -182,26 +181,6 @@ async def add_image(
     sent = json.dumps([named, called, extra, taken]).encode() + data
     ids = await state.work(lambda: state.repeats.once(key, found.name, "image", sent, add))
     return wire.Ids(ids=ids)
-
-
-@router.post(
-    "/delete",
-    dependencies=[Depends(may_write)],
-    openapi_extra=body_described(wire.ItemIds),
-)
-async def delete_items(body: ItemIds, state: State) -> wire.Ids:
-    """Delete items: all of them, or none."""
-
-    def delete() -> wire.Ids:
-        if missing := sum(i not in state.gallery for i in body.ids):
-            raise RefusedError(404, f"{missing} of the ids are not there; nothing was deleted.")
-        state.gallery.delete(body.ids)
-        state.renewer.changed()
-        for id_ in body.ids:
-            state.thumbnails.drop(id_)
-        return wire.Ids(ids=body.ids)
-
-    return await state.work(delete)
 
 
 @router.get("/{id:path}/image", response_class=Response)

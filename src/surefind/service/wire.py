@@ -247,12 +247,6 @@ class ItemChange(Message):
     group: Group = None
 
 
-class ItemIds(Message):
-    """Items to delete: all of them, or none."""
-
-    ids: Annotated[list[ItemId], Field(min_length=1, max_length=1000)]
-
-
 class Ids(BaseModel):
     """The ids of what was stored; it is on the disk."""
 
