@@ -20,12 +20,10 @@ def test_a_snapshot_is_the_gallery_at_one_moment(client, tmp_path):
     found = made.json()
     assert (found["items"], found["bytes"] > 0) == (240, True)
     client.post("/v1/items", json=NEW)
-    assert client.post("/v1/snapshot").json()["items"] == 241
-    listed = client.get("/v1/snapshots").json()["snapshots"]
-    assert [one["items"] for one in listed] == [240, 241]
-    assert listed[0] == found
+    later = client.post("/v1/snapshot").json()
+    assert later["items"] == 241
     folder = tmp_path / "gallery.service" / "snapshots"
-    with Gallery.open(folder / listed[1]["name"], on_stale="mark") as again:
+    with Gallery.open(folder / later["name"], on_stale="mark") as again:
         assert again.fingerprint == gallery.fingerprint
         assert again.calibration is not None
         again.delete(["new"])
@@ -50,7 +48,6 @@ def test_a_snapshot_needs_leave_and_a_folder(serve):
     client = serve(read_token="r", write_token="w")
     read = {"Authorization": "Bearer r"}
     assert client.post("/v1/snapshot", headers=read).status_code == 403
-    assert client.get("/v1/snapshots", headers=read).json() == {"snapshots": []}
     memory = Gallery()
     memory.add(np.eye(3))
     with pytest.raises(InputError):
@@ -66,7 +63,6 @@ def test_a_snapshot_that_fails_leaves_nothing(serve, tmp_path, monkeypatch):
 
     monkeypatch.setattr(store, "check_pages", full)
     assert client.post("/v1/snapshot").status_code == 503
-    assert client.get("/v1/snapshots").json() == {"snapshots": []}
     assert list((tmp_path / "gallery.service" / "snapshots").iterdir()) == []
     with pytest.raises(StorageError):
         client.app.state.service.gallery.snapshot(tmp_path / "copy")

@@ -6,7 +6,6 @@ one, stop the service and put it in the place of the gallery. Deleting old ones 
 """
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 from fastapi import APIRouter, Depends
 
@@ -36,39 +35,15 @@ async def make_snapshot(state: State) -> wire.SnapshotView:
     return await state.keep(lambda: _made(state))
 
 
-@router.get("/v1/snapshots")
-async def list_snapshots(state: State) -> wire.SnapshotList:
-    """List the copies, the oldest first."""
-    return wire.SnapshotList(snapshots=await state.work(lambda: _listed(state)))
-
-
 def _made(state: AppState) -> wire.SnapshotView:
     folder = state.settings.folder / FOLDER
-    if len(_listed(state)) >= MOST:
+    if folder.is_dir() and len(list(folder.iterdir())) >= MOST:
         raise RefusedError(409, f"there are {MOST} snapshots already; delete old ones first.")
-    place = folder / datetime.now(UTC).strftime(NAME)
+    when = datetime.now(UTC)
+    place = folder / when.strftime(NAME)
     try:
         state.gallery.snapshot(place)
     except InputError as error:
         raise RefusedError(409, error.text_for("http")) from error
-    return _view(place)
-
-
-def _listed(state: AppState) -> list[wire.SnapshotView]:
-    folder = state.settings.folder / FOLDER
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [_view(place) for place in found if (place / FILE).is_file() and _when(place)]
-
-
-def _view(place: Path) -> wire.SnapshotView:
-    when = _when(place)
-    assert when is not None
     size = (place / FILE).stat().st_size
     return wire.SnapshotView(name=place.name, when=when, items=stored_items(place), bytes=size)
-
-
-def _when(place: Path) -> datetime | None:
-    try:
-        return datetime.strptime(place.name, NAME).replace(tzinfo=UTC)
-    except ValueError:
-        return None

@@ -508,12 +508,6 @@ class SnapshotView(BaseModel):
     bytes: int
 
 
-class SnapshotList(BaseModel):
-    """The copies, the oldest first."""
-
-    snapshots: list[SnapshotView]
-
-
 class Verdicts(Message):
     """What a person says about a query."""
 

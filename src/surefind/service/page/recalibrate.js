@@ -54,19 +54,11 @@ export function calibrationFromItems(page, reload) {
 }
 
 export function snapshots(page) {
-  const listed = make("p", { id: "snapshots" });
   const said = make("p", { id: "snapshot-made", role: "status" });
-  const list = async () => {
-    const { snapshots: found } = await get("/v1/snapshots");
-    const last = found.at(-1);
-    listed.textContent = last ? `${found.length} so far, the last one ${new Date(last.when).toLocaleString()}, of ${last.items} items.` : "There is none yet.";
-  };
   const button = action(page, "snapshot", "Make a snapshot", "Copying …", said, async () => {
     const made = await post("/v1/snapshot", {});
     said.textContent = `${made.name}, in the service's folder of snapshots.`;
-    await list();
   });
   button.disabled = !page.gallery?.may_write;
-  page.attempt(list);
-  return section("snapshots-title", "Snapshots", make("p", { class: "quiet" }, "Copies of the gallery as it is at one moment; searches and changes go on."), listed, button, said);
+  return section("snapshots-title", "Snapshots", make("p", { class: "quiet" }, "Copies of the gallery as it is at one moment; searches and changes go on."), button, said);
 }
