@@ -1,7 +1,6 @@
-"""Filters, cursors, batches to delete, and repeated requests."""
+"""Filters and cursors."""
 
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -9,10 +8,8 @@ from service.world import png
 
 from surefind.gallery.gallery import Gallery
 from surefind.service import items as items_module
-from surefind.service import repeats
 from surefind.service.batching import Query
 from surefind.service.filters import read_filter, search_filtered
-from surefind.service.repeats import Repeats
 from surefind.service.wire import RefusedError
 
 SITES = ["north", "south"]
@@ -199,113 +196,3 @@ def test_a_filtered_search_ends_when_its_time_is_over(small):
     with pytest.raises(RefusedError) as refused:
         search_filtered(state.gallery, state.thumbnails.has, query, chosen, -1)
     assert refused.value.status == 504
-
-
-def test_items_are_deleted_together_or_not_at_all(client):
-    for wrong, status in ((["digit-1", "nowhere"], 404), (["digit-1", "digit-1"], 422), ([], 422)):
-        refused = client.post("/v1/items/delete", json={"ids": wrong})
-        assert refused.status_code == status
-        assert client.get("/v1/items/digit-1").status_code == 200
-    gone = ["digit-1", "digit-2"]
-    assert client.post("/v1/items/delete", json={"ids": gone}).json() == {"ids": gone}
-    assert client.get("/v1/items/digit-1").status_code == 404
-    assert client.get("/v1/items/digit-2/image").status_code == 404
-    assert client.get("/v1/gallery").json()["items"] == 238
-
-
-ITEMS = {"items": [{"vector": [0, 0, 1]}, {"vector": [0, 1, 0]}]}
-
-
-def test_a_repeated_request_is_done_once_also_after_a_restart(serve):
-    client = serve()
-    first = client.post("/v1/items", json=ITEMS, headers={"Idempotency-Key": "a"})
-    again = client.post("/v1/items", json=ITEMS, headers={"Idempotency-Key": "a"})
-    assert (again.status_code, again.json()) == (201, first.json())
-    assert client.get("/v1/gallery").json()["items"] == 242
-    other = client.post(
-        "/v1/items", json={"items": ITEMS["items"][:1]}, headers={"Idempotency-Key": "a"}
-    )
-    assert other.status_code == 422
-    new = client.post("/v1/items", json=ITEMS, headers={"Idempotency-Key": "b"})
-    assert set(new.json()["ids"]).isdisjoint(first.json()["ids"])
-    client.__exit__(None, None, None)
-    client.app.state.service.gallery.close()
-    after = serve(fresh=False).post("/v1/items", json=ITEMS, headers={"Idempotency-Key": "a"})
-    assert after.json() == first.json()
-
-
-def test_a_refused_request_may_be_mended_under_the_same_key(client):
-    taken = {"items": [{"id": "digit-0", "vector": [0, 0, 1]}]}
-    headers = {"Idempotency-Key": "a"}
-    assert client.post("/v1/items", json=taken, headers=headers).status_code == 409
-    assert client.post("/v1/items", json=ITEMS, headers=headers).status_code == 201
-
-
-def test_an_image_is_added_once(client, world):
-    def add(data, **form):
-        files, headers = {"file": ("x.png", data)}, {"Idempotency-Key": "a"}
-        return client.post("/v1/items/image", files=files, data=form, headers=headers)
-
-    first = add(png(world.known[0]), label="x")
-    assert add(png(world.known[0]), label="x").json() == first.json()
-    assert client.get("/v1/gallery").json()["items"] == 241
-    assert add(png(world.known[1]), label="x").status_code == 422
-    assert add(png(world.known[0]), label="y").status_code == 422
-
-
-def test_keys_are_of_one_caller_and_one_kind(tmp_path):
-    kept = Repeats(tmp_path / "repeats.sqlite")
-    assert kept.once("k", "ann", "items", b"1", lambda: [1]) == [1]
-    assert kept.once("k", "ann", "items", b"1", lambda: [2]) == [1]
-    assert kept.once("k", "bob", "items", b"1", lambda: [3]) == [3]
-    assert kept.once("k", "ann", "image", b"1", lambda: [4]) == [4]
-    assert kept.once(None, "ann", "items", b"1", lambda: [5]) == [5]
-    kept.close()
-
-
-def test_old_answers_are_forgotten(tmp_path, monkeypatch):
-    kept = Repeats(tmp_path / "repeats.sqlite")
-    kept.once("k", "ann", "items", b"1", lambda: [1])
-    monkeypatch.setattr(repeats, "KEPT", -1.0)
-    assert kept.once("k", "ann", "items", b"2", lambda: [2]) == [2]
-    monkeypatch.undo()
-    monkeypatch.setattr(repeats, "MOST", 1)
-    for key in "abc":
-        kept.once(key, "ann", "items", b"1", lambda: [1])
-    assert kept.once("c", "ann", "items", b"1", lambda: [9]) == [1]
-    assert kept.once("a", "ann", "items", b"1", lambda: [9]) == [9]
-    kept.close()
-
-
-def test_what_is_done_is_answered_though_the_answer_cannot_be_kept(tmp_path, caplog):
-    kept = Repeats(tmp_path / "repeats.sqlite")
-    done = []
-
-    def act():
-        done.append(1)
-        kept.close()  # from now on nothing can be kept
-        return [1]
-
-    assert kept.once("k", "ann", "items", b"1", act) == [1]
-    assert (done, [record.msg for record in caplog.records]) == ([1], ["answer not kept"])
-
-
-def test_a_key_in_use_is_refused_for_now(tmp_path):
-    kept = Repeats(tmp_path / "repeats.sqlite")
-    begun, end = threading.Event(), threading.Event()
-
-    def slow():
-        begun.set()
-        end.wait(60)
-        return [1]
-
-    first = threading.Thread(target=kept.once, args=("k", "ann", "items", b"1", slow))
-    first.start()
-    begun.wait(60)
-    with pytest.raises(RefusedError) as refused:
-        kept.once("k", "ann", "items", b"1", lambda: [2])
-    end.set()
-    first.join()
-    assert (refused.value.status, "Retry-After" in refused.value.headers) == (409, True)
-    assert kept.once("k", "ann", "items", b"1", lambda: [2]) == [1]
-    kept.close()

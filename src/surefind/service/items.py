@@ -16,7 +16,6 @@ from fastapi import (
     Depends,
     File,
     Form,
-    Header,
     Query,
     Response,
     UploadFile,
@@ -32,7 +31,7 @@ from surefind.service.filters import Filter, read_filter, read_where
 from surefind.service.listing import Listing, Order
 from surefind.service.problems import described, invalid_sentence
 from surefind.service.routes import GuardedRoute, PathId
-from surefind.service.settings import Allowed, allowed, may_write
+from surefind.service.settings import allowed, may_write
 from surefind.service.state import AppState, State
 from surefind.service.wire import RefusedError
 
@@ -48,15 +47,6 @@ AskedWhere = Annotated[
 AskedLabels = Annotated[
     list[str] | None,
     Query(max_length=100, description="Of the items; JSON, or a plain text. May be repeated."),
-]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=255,
-        description="The same key and body again within a day get the first answer.",
-    ),
 ]
 LOOKED_AT = 10_000
 """Items that a request with a filter looks at."""
@@ -119,9 +109,7 @@ async def list_items(
     dependencies=[Depends(may_write)],
     openapi_extra=body_described(wire.NewItems),
 )
-async def add_items(
-    body: NewItems, state: State, found: Allowed, key: IdempotencyKey = None
-) -> wire.Ids:
+async def add_items(body: NewItems, state: State) -> wire.Ids:
     """Add items with vectors of length 1: all of them, or none."""
     named = [item.id for item in body.items]
     if None in named and any(id_ is not None for id_ in named):
@@ -145,21 +133,17 @@ async def add_items(
         state.renewer.changed()
         return ids
 
-    sent = b"" if key is None else body.model_dump_json().encode()
-    ids = await state.work(lambda: state.repeats.once(key, found.name, "items", sent, add))
-    return wire.Ids(ids=ids)
+    return wire.Ids(ids=await state.work(add))
 
 
 @router.post("/image", status_code=201, responses=described(415), dependencies=[Depends(may_write)])
 async def add_image(
     file: Upload,
     state: State,
-    found: Allowed,
     id: Annotated[str | None, Form(max_length=256, description="JSON, or a plain text.")] = None,
     label: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
     payload: Annotated[str | None, Form(max_length=65536, description="A JSON object.")] = None,
     group: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
-    key: IdempotencyKey = None,
 ) -> wire.Ids:
     """Add an image as an item."""
     named, extra = _form(id, wire.ItemId), _payload(payload)
@@ -178,9 +162,7 @@ async def add_image(
         state.renewer.changed()
         return ids
 
-    sent = json.dumps([named, called, extra, taken]).encode() + data
-    ids = await state.work(lambda: state.repeats.once(key, found.name, "image", sent, add))
-    return wire.Ids(ids=ids)
+    return wire.Ids(ids=await state.work(add))
 
 
 @router.get("/{id:path}/image", response_class=Response)

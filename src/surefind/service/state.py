@@ -33,8 +33,6 @@ from surefind.service.health import Readiness
 from surefind.service.images import THUMBNAIL, Thumbnails, check_header, small_picture
 from surefind.service.pixels import PixelBudget
 from surefind.service.renewer import Renewer
-from surefind.service.repeats import FILE as ANSWERS
-from surefind.service.repeats import Repeats
 from surefind.service.reviews import FILE, Reviews
 from surefind.service.settings import Settings
 from surefind.service.telemetry import Metrics, tokens_failed, tokens_reloaded
@@ -98,7 +96,6 @@ class AppState:
     gallery: Gallery
     settings: Settings
     reviews: Reviews
-    repeats: Repeats
     draws: np.random.Generator
     thumbnails: Thumbnails
     review_thumbnails: Thumbnails
@@ -110,7 +107,6 @@ class AppState:
         self.gallery, self.settings = gallery, settings
         settings.keyring.reloaded, settings.keyring.failed = tokens_reloaded, tokens_failed
         self.reviews = Reviews(settings.folder / FILE)
-        self.repeats = Repeats(settings.folder / ANSWERS)
         self.draws = np.random.default_rng()  # for reviews, which must be independent of all else
         pictures = settings.folder / "thumbnails"
         self.thumbnails = Thumbnails(pictures, settings.images, settings.max_pixels)
@@ -227,7 +223,6 @@ class AppState:
         if self._follower is not None:
             await asyncio.to_thread(self._follower.close)
         self.reviews.close()
-        self.repeats.close()
 
     async def _in_thread(
         self, pool: ThreadPoolExecutor, call: Callable[[], R], seconds: float | None = None
