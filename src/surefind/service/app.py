@@ -29,7 +29,6 @@ from surefind.service import (
     snapshots,
     verdicts,
 )
-from surefind.service.attendance import Attendance
 from surefind.service.embedding import Learner
 from surefind.service.limits import Limits
 from surefind.service.problems import described
@@ -95,7 +94,6 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     app.add_middleware(searches.VectorDoor)
     app.add_middleware(EncodedIds)
     app.add_middleware(Limits, settings=settings)
-    app.add_middleware(Attendance)
     app.add_middleware(Recorder, metrics=state.metrics)
     if settings.trusted_proxies:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))

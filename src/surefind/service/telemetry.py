@@ -32,6 +32,7 @@ renewed, gallery followed, tokens reloaded. A renewal that fails has the kind an
 the error, and so has a review that could not be kept.
 """
 
+import asyncio
 import functools
 import logging
 import os
@@ -283,6 +284,7 @@ def _bytes_of(folder: Path) -> float:
     return float(total)
 
 
+STOPPED = "the service was stopped before this was answered; it may have been done all the same."
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -320,6 +322,10 @@ class Recorder:
 
         try:
             await self._app(scope, receive, watched)
+        except asyncio.CancelledError:
+            if status:
+                raise
+            await problem(504, STOPPED)(scope, receive, watched)
         except Exception as error:
             defect = _where(error)
             if not status:

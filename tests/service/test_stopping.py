@@ -1,4 +1,4 @@
-"""Clients that go, and a service that is stopped while it is busy."""
+"""A service that is stopped while it is busy."""
 
 import json
 import re
@@ -10,7 +10,6 @@ import threading
 import time
 
 import httpx
-import numpy as np
 import pytest
 from service.live import live
 from service.world import copy
@@ -35,54 +34,7 @@ def wait_until(true, seconds=60):
     raise TimeoutError
 
 
-def test_what_waits_for_a_client_that_has_gone_is_not_begun(world, tmp_path, monkeypatch):
-    """A change waits behind one that holds the gallery, its client goes, and it is never made."""
-    begun, release = threading.Event(), threading.Event()
-    add = Gallery.add
-
-    def slow(self, *args, **kwargs):
-        if kwargs["ids"] == ["slow"]:
-            begun.set()
-            release.wait(60)
-        return add(self, *args, **kwargs)
-
-    monkeypatch.setattr(Gallery, "add", slow)
-    monkeypatch.setattr("surefind.service.state.THREADS", 1)
-    with live(copy(world, tmp_path), None) as address:
-        host, port = address.removeprefix("http://").split(":")
-
-        def item(name):
-            return {"items": [{"id": name, "vector": [0.0, 0.0, 1.0]}]}
-
-        with socket.create_connection((host, int(port))) as first:
-            first.sendall(request("/v1/items", item("slow")))
-            assert begun.wait(60)
-            with socket.create_connection((host, int(port))) as second:
-                second.sendall(request("/v1/items", item("abandoned")))
-                time.sleep(0.5)
-            time.sleep(1.0)  # for the service to see that the second one is gone
-            release.set()
-            assert b"201" in first.recv(100)
-        assert httpx.get(f"{address}/v1/items/slow").status_code == 200
-        assert httpx.get(f"{address}/v1/items/abandoned").status_code == 404
-        text = httpx.get(f"{address}/metrics").text
-        assert 'status="499"' in text
-
-
-def test_a_slow_request_whose_client_stays_is_answered(world, tmp_path, monkeypatch):
-    search = Gallery.search
-
-    def slow(self, *args, **kwargs):
-        time.sleep(0.5)
-        return search(self, *args, **kwargs)
-
-    monkeypatch.setattr(Gallery, "search", slow)
-    with live(copy(world, tmp_path), None) as address:
-        known = {"kappa": [20.0], "novelty": [0.5]}
-        answers = httpx.post(f"{address}/v1/search/vector", json=SEARCH | known, timeout=60)
-        assert answers.status_code == 200
-
-
+@pytest.mark.slow
 def test_who_waits_when_the_service_is_stopped_is_told_so(world, tmp_path, monkeypatch):
     """A change takes longer than the grace of a service that is stopped: nobody calls that a defect."""
     begun, answered = threading.Event(), []
@@ -161,14 +113,3 @@ def answers(place):
         return httpx.get(f"http://{place[0]}:{place[1]}/healthz").status_code == 200
     except httpx.TransportError:
         return False
-
-
-@pytest.mark.parametrize("index", ["exact", "hnsw"])
-def test_the_index_is_chosen_at_the_start(tmp_path, index):
-    from surefind.cli.serve import open_gallery
-
-    x = np.eye(4, dtype=np.float32)
-    with Gallery(path=tmp_path / "gallery") as made:
-        made.add(x)
-    with open_gallery(str(tmp_path / "gallery"), None, index, check=False) as gallery:
-        assert repr(gallery).endswith(f"{index})")
