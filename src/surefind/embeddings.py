@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefind.errors import Hint, InputError
+from surefind.errors import InputError
 from surefind.tensor_checks import UNIT_TOLERANCE, check_matrix, check_unit_rows
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -95,7 +95,7 @@ class Embeddings:
                 f"novelty must be of the same kind as mean, {type(self.mean).__name__}; got "
                 f"{type(self.novelty).__name__}.",
                 field="novelty",
-                hint=Hint("Convert it: torch.from_numpy(array), or tensor.numpy()."),
+                hint="Convert it: torch.from_numpy(array), or tensor.numpy().",
             )
         if novelty.shape != self.kappa.shape:
             raise InputError(

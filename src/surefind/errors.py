@@ -8,54 +8,29 @@
     ├── NumericalError              (also an ArithmeticError) the computation left its safe range
     └── CommandInterruptedError     a command was interrupted before its end
 
-A message says what came and what was expected. ``field`` names the argument or file that is at fault, for
-programs. A hint says what to do, for each door in its own terms: a keyword in Python, an option at the
-command line, a part of the request over HTTP. ``str(error)`` is the message with the hint for Python.
+A message says what came and what was expected. ``field`` names the argument or file at fault, and ``hint``
+says what to do, both in the words of the library's arguments; the command line names its options instead.
+``str(error)`` is the message with the hint.
 """
-
-from dataclasses import dataclass
-from typing import Literal
-
-Door = Literal["library", "cli", "http"]
-
-
-@dataclass(frozen=True)
-class Hint:
-    """What to do about an error, for each door; empty where a door has nothing to offer."""
-
-    library: str = ""
-    cli: str = ""
-    http: str = ""
 
 
 class SurefindError(Exception):
     """Base of every error that surefind raises on purpose.
 
     Attributes:
-        message: What came and what was expected, in terms that hold for every door.
-        field: The argument or file at fault, as the library calls it; None if it is not a single one.
-        hint: What to do; a text holds for every door.
+        message: What came and what was expected.
+        field: The argument or file at fault; None if it is not a single one.
+        hint: What to do; may be empty.
     """
 
-    def __init__(
-        self, message: str, *, field: str | None = None, hint: str | Hint | None = None
-    ) -> None:
+    def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.field = field
-        self.hint: Hint = Hint(hint, hint, hint) if isinstance(hint, str) else hint or Hint()
+        self.hint = hint or ""
 
     def __str__(self) -> str:
-        return self.text_for("library")
-
-    def hint_for(self, door: Door) -> str:
-        """Return what to do, in the terms of one door."""
-        hint: str = getattr(self.hint, door)
-        return hint
-
-    def text_for(self, door: Door) -> str:
-        """Return the message with the hint for one door."""
-        return f"{self.message} {self.hint_for(door)}".rstrip()
+        return f"{self.message} {self.hint}".rstrip()
 
 
 class InputError(SurefindError, ValueError):

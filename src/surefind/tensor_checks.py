@@ -7,7 +7,7 @@ As in `surefind.checks`, ``name`` is the argument's name: it stands in the messa
 import torch
 from torch import Tensor
 
-from surefind.errors import DegenerateError, Hint, InputError
+from surefind.errors import DegenerateError, InputError
 
 UNIT_TOLERANCE = 1e-3
 """How far a unit vector's length may be from one: room for float16 storage, none for raw vectors."""
@@ -43,13 +43,13 @@ def check_float(name: str, value: Tensor) -> None:
         raise InputError(
             f"{name} must be a tensor; got {type(value).__name__}.",
             field=name,
-            hint=Hint("Convert a NumPy array with torch.from_numpy(x)."),
+            hint="Convert a NumPy array with torch.from_numpy(x).",
         )
     if value.dtype not in (torch.float32, torch.float64):
         raise InputError(
             f"{name} must be float32 or float64; got {value.dtype}.",
             field=name,
-            hint=Hint("Convert it with .float().", "Save it as float32."),
+            hint="Convert it to float32.",
         )
 
 
@@ -78,11 +78,7 @@ def check_unit_rows(name: str, value: Tensor) -> None:
         raise InputError(
             f"{name} must have rows of length 1; row {worst} has length {length:.4g}.",
             field=name,
-            hint=Hint(
-                "Normalise it: torch.nn.functional.normalize(x, dim=1).",
-                "Rescale its rows to length 1.",
-                "Rescale its rows to length 1.",
-            ),
+            hint="Rescale its rows to length 1.",
         )
 
 

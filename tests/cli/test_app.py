@@ -11,7 +11,7 @@ import typer
 
 from surefind.cli import main
 from surefind.cli.app import app, data_app, explanation, option_names, refusal_text, run
-from surefind.errors import Hint, InputError
+from surefind.errors import InputError
 
 EXAMPLE = re.compile(r"Example: `(surefind [^`]+)`")
 
@@ -162,11 +162,16 @@ def test_an_option_at_fault_is_named_as_it_is_typed():
         ("margin is odd.", None, "margin is odd. Do."),
     ],
 )
-def test_errors_speak_of_options_and_give_the_hint_for_commands(message, field, written):
-    error = InputError(message, field=field, hint=Hint("Call.", "Do.", "Send."))
+def test_errors_speak_of_options(message, field, written):
+    error = InputError(message, field=field, hint="Do.")
     assert refusal_text(error, option_names(app, "train")) == written
-    assert str(error) == f"{message} Call."
-    assert error.text_for("http") == f"{message} Send."
+    assert str(error) == f"{message} Do."
+
+
+def test_hints_speak_of_options_where_they_name_an_argument():
+    error = InputError("x.", hint="Lower batch_size or set margin; the margin has no_option.")
+    hint = "Lower --batch-size or set --margin; the margin has no_option."
+    assert refusal_text(error, option_names(app, "train")) == f"x. {hint}"
 
 
 def test_defects_are_not_explained_away():

@@ -147,6 +147,6 @@ def test_what_cannot_be_done_is_refused(refused, gallery, options, field):
 
 
 def test_without_a_gallery_or_items_it_is_said_what_to_do(surefind, refused):
-    assert "surefind index SOURCE --out nowhere" in refused("audit", "nowhere").hint_for("cli")
+    assert "surefind index SOURCE --out nowhere" in refused("audit", "nowhere").hint
     Gallery(path="empty").close()
     assert "add items first" in refused("audit", "empty").message

@@ -234,7 +234,7 @@ def test_images_of_the_same_name_in_another_folder_are_others(surefind, sure, pe
 def test_without_a_gallery_it_is_said_how_to_make_one(refused):
     error = refused("calibrate", "nowhere", "queries.npz")
     assert error.field == "path"
-    assert "surefind index SOURCE --out nowhere" in error.hint_for("cli")
+    assert "surefind index SOURCE --out nowhere" in error.hint
 
 
 def test_queries_of_a_run_keep_their_kappa(surefind, sure):

@@ -77,7 +77,7 @@ def test_data_check_says_what_is_there_and_what_is_wrong(surefind, refused, tmp_
     assert "Everything is as published" in out
     assert "examples and classes compared" in out
     assert refused("data", "check", "mnist", "--data", tmp_path).field == "folder"
-    assert "--data" in refused("data", "check", "msls").hint_for("cli")
+    assert "set data" in refused("data", "check", "msls").hint
     assert refused("data", "check", "imagenet").field == "name"
     code, out, _ = surefind("data", "list")
     assert code == 0

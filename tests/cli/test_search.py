@@ -294,7 +294,7 @@ def test_a_stale_calibration_is_renewed_refused_marked_or_ignored(surefind, refu
     assert "stale" not in out
     error = refused("search", calibrated, "queries.npz", "--stale", "refuse")
     assert isinstance(error, sf.StaleError)
-    assert "--stale mark" in error.hint_for("cli")
+    assert "Calibrate" in error.hint
     code, out, err = surefind("search", calibrated, "queries.npz", "--stale", "mark")
     assert code == 0, err
     assert "They are stale" in out

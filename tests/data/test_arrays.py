@@ -42,7 +42,7 @@ def test_python_objects_are_called_what_they_are(tmp_path, save):
     with pytest.raises(sf.InputError, match="holds Python objects") as caught:
         read_arrays(path)
     assert caught.value.field == "path"
-    assert "astype(str)" in caught.value.hint_for("cli")
+    assert "astype(str)" in caught.value.hint
     assert "damaged" not in str(caught.value)
 
 
@@ -73,7 +73,7 @@ def test_the_names_that_are_accepted_are_those_that_the_message_names(tmp_path, 
     with pytest.raises(sf.InputError) as caught:
         read_vector_file(write({"one": two, "two": two}))
     assert caught.value.field == "path"
-    hint = caught.value.hint_for("cli")
+    hint = caught.value.hint
     assert all(repr(name) in hint for name in (*VECTORS, *LABELS))
     with pytest.raises(sf.InputError) as caught:
         read_column(write({"one": more, "two": more}), LABELS)
@@ -87,5 +87,5 @@ def test_a_table_of_vectors_is_refused_in_a_sentence(tmp_path):
         load_manifest(tmp_path / "a.csv")
     assert caught.value.field == "path"
     assert "1,273 more" in caught.value.message
-    assert "numpy.savez" in caught.value.hint_for("cli")
+    assert "numpy.savez" in caught.value.hint
     assert len(str(caught.value)) < 400

@@ -392,7 +392,7 @@ def test_a_watch_with_novelty_wants_novelty():
     with pytest.raises(InputError) as refused:
         started(30).see(None, [0.5])
     assert refused.value.field == "novelty"
-    assert refused.value.hint_for("library")
+    assert refused.value.hint
     plain = started(30, novelty=False)
     assert plain.see([7.0], [0.5]).queries == 1  # novelty is not looked at
 

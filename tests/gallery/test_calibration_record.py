@@ -274,7 +274,7 @@ def test_plain_vectors_get_no_decision_where_the_calibration_had_kappa(gallery, 
         with pytest.raises(InputError) as refused:
             gallery.search(queries)
         assert refused.value.field == "embeddings"
-        assert all(refused.value.hint_for(door) for door in ("library", "cli", "http"))
+        assert refused.value.hint
     assert gallery.search(later.mean, decide=False).decision is None
     assert (gallery.search(later).decision == "match").any()
 

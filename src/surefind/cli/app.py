@@ -13,6 +13,7 @@ becomes ``--batch-size``.
 import errno
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -159,13 +160,14 @@ def run() -> None:
 
 
 def refusal_text(error: SurefindError, options: Mapping[str, str]) -> str:
-    """Return an error of the library as the command line says it: by option, and with its own hint."""
+    """Return an error of the library as the command line says it: by options in place of arguments."""
     message, field = error.message, error.field or ""
     option = options.get(field)
-    if option is not None and option not in error.text_for("cli"):
+    if option is not None and option not in str(error):
         named = message.startswith(f"{field} ")
         message = f"{option}{message.removeprefix(field)}" if named else f"{option}: {message}"
-    return f"{message} {error.hint_for('cli')}".rstrip()
+    hint = re.sub(r"(?<=\bset )\w+|\b\w+_\w+\b", lambda m: options.get(m[0], m[0]), error.hint)
+    return f"{message} {hint}".rstrip()
 
 
 def explanation(error: Exception) -> str | None:

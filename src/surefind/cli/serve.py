@@ -124,7 +124,7 @@ def serve(
     try:
         check_listening(settings.host, settings)
     except InputError as error:
-        raise typer.BadParameter(error.text_for("cli"), param_hint="--host") from error
+        raise typer.BadParameter(str(error), param_hint="--host") from error
     reads = settings.read_only
     with open_gallery(place, None if reads else run, index, check=check or reads) as gallery:
         learner = learner_for(gallery, model or run)

@@ -119,7 +119,7 @@ class Answerer:
             query = replace(query, id=None if id_ is None else read_query_ids([id_], 1)[0])
             return replace(query, **self._asked(asked))
         except SurefindError as error:
-            return replace(query, error=error.text_for("cli"))
+            return replace(query, error=str(error))
 
     def _asked(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return what a `Query` has of the fields of a line."""
@@ -152,7 +152,7 @@ class Answerer:
             found = [one for block in blocks for one in embed(block)]
         for row, one in zip(waiting, found, strict=True):
             if isinstance(one, SurefindError):
-                known: dict[str, Any] = {"error": one.text_for("cli")}
+                known: dict[str, Any] = {"error": str(one)}
             else:
                 novelty = None if one.novelty is None else float(one.novelty[0])
                 known = {"vector": one.mean[0], "kappa": float(one.kappa[0]), "novelty": novelty}
@@ -169,7 +169,7 @@ class Answerer:
             raise
         except InputError as error:
             if len(queries) == 1:
-                return [{"error": error.text_for("cli")}]
+                return [{"error": str(error)}]
         half = len(queries) // 2
         return [*self._each(queries[:half]), *self._each(queries[half:])]
 

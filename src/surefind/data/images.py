@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from surefind.checks import check_choice, check_int, require
-from surefind.errors import Hint, InputError
+from surefind.errors import InputError
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 DECODER_SCALES = (8, 4, 2, 1)
@@ -289,9 +289,7 @@ def decode_image(
                     f"{name} has {image.width} × {image.height} pixels, more than max_pixels = "
                     f"{max_pixels}.",
                     field="max_pixels",
-                    hint=Hint(
-                        "Shrink the file, or raise max_pixels if you trust it.", "Shrink the file."
-                    ),
+                    hint="Shrink the file, or raise max_pixels if you trust it.",
                 )
             return np.array(_framed(pil, image, name, mode, framing))
     except InputError:
@@ -304,10 +302,7 @@ def decode_image(
         raise InputError(
             f"{name} cannot be decoded: {reason}. Replace the file or drop its row.",
             field="path",
-            hint=Hint(
-                'verify(on_bad="skip") leaves it out.',
-                "Commands that take --on-bad skip leave it out.",
-            ),
+            hint="on_bad 'skip' leaves it out.",
         ) from error
 
 
@@ -345,10 +340,7 @@ def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2
             + "\n".join(r for _, r in bad[:NAMED])
             + more,
             field="on_bad",
-            hint=Hint(
-                '\nTo leave them out, pass on_bad="skip".',
-                "\nTo leave them out, add --on-bad skip.",
-            ),
+            hint="\nTo leave them out, set on_bad to 'skip'.",
         )
     rows = np.array([i for i, r in enumerate(reasons) if not r], dtype=np.int64)
     return ImageReport(files[rows], rows, bad)

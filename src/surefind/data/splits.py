@@ -24,7 +24,7 @@ from torch import Tensor
 from surefind.checks import check_choice, check_int
 from surefind.data.batches import rows_by_class
 from surefind.data.dataset import Dataset
-from surefind.errors import DegenerateError, Hint, InputError
+from surefind.errors import DegenerateError, InputError
 
 QUERY_SINGLES = ("gallery", "query", "drop", "refuse")
 VALIDATION_SINGLES = ("train", "drop", "refuse")
@@ -165,7 +165,7 @@ def validation_split(
         raise DegenerateError(
             f"{train.name} has no class with two images to cut a validation part from.",
             field="by",
-            hint=Hint('Cut by="class", or give more images.', "Give more images."),
+            hint="Cut by class, or give more images.",
         )
     return Splits({"train": train[_sorted(keep)], "validation": train[_sorted(validation)]})
 

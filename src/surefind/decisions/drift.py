@@ -65,7 +65,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from surefind.checks import as_array, check_int
-from surefind.errors import DegenerateError, Hint, InputError
+from surefind.errors import DegenerateError, InputError
 
 FORMAT = 1
 FALSE_ALARM = 0.01
@@ -280,7 +280,7 @@ class Watch:
             raise InputError(
                 f"when must be a datetime; got {type(when).__name__}.",
                 field="when",
-                hint=Hint("Give datetime.now(UTC), or leave it out."),
+                hint="Give datetime.now(UTC), or leave it out.",
             )
         bins = _bins(self._read(novelty, probability))
         length = bins.shape[1]
@@ -372,9 +372,7 @@ class Watch:
             raise InputError(
                 "the watch was started with novelty, and these queries come without.",
                 field="novelty",
-                hint=Hint(
-                    "Give NaN for single queries without, or start a watch with novelty=None."
-                ),
+                hint="Give NaN for single queries without, or start a watch without novelty.",
             )
         unusual = _fractions("novelty", novelty)
         if len(unusual) != len(likely):

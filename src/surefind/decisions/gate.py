@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float
 
 from surefind.checks import as_scores
 from surefind.decisions.risk import lower_bound
-from surefind.errors import Hint, InputError
+from surefind.errors import InputError
 
 UNLIKE = "unlike anything seen"
 UNUSUAL = "unusual input"
@@ -156,13 +156,8 @@ def read_novelty(novelty: Any, length: int) -> Float[np.ndarray, " q"]:
             "the calibration stops inputs that are unlike anything seen, and these queries come without a "
             "novelty p-value.",
             field="novelty",
-            hint=Hint(
-                "Embed them with the model whose novelty was fitted, or search with decide=False; or "
-                "calibrate again with queries that have none, and no guard.",
-                "Give --run RUN, or a file that surefind embed wrote with it, so that it has a column "
-                "novelty; or --stale ignore for no decisions.",
-                "Send novelty, one p-value per vector; or an image.",
-            ),
+            hint="Give novelty, one p-value for each vector: embed the queries with the model whose "
+            "novelty was fitted; or calibrate again with queries that have none.",
         )
     values = as_scores("novelty", novelty, length=length)
     if not ((values >= 0) & (values <= 1)).all():

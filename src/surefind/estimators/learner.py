@@ -29,7 +29,7 @@ from surefind.data.inputs import InputSpec
 from surefind.data.preprocessing import Preprocessing
 from surefind.data.torch_data import as_dataset, is_torch_data
 from surefind.embeddings import Embeddings
-from surefind.errors import Hint, InputError
+from surefind.errors import InputError
 from surefind.learning.distributed import world
 from surefind.learning.freezing import (
     PREFIX,
@@ -574,10 +574,7 @@ def load(path: str | Path, *, encoder: nn.Module | None = None) -> MetricLearner
             raise InputError(
                 f"{path} holds weights of a network that a file cannot describe.",
                 field="encoder",
-                hint=Hint(
-                    "Build the same network and pass it: load(path, encoder=...).",
-                    "Build the same network in Python and use it from there: surefind.load.",
-                ),
+                hint="Build the same network in Python and pass it: surefind.load(path, encoder=...).",
             )
         encoder = build(metadata["architecture"])
     elif split is not None and not isinstance(encoder, Encoder):

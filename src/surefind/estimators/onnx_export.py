@@ -41,7 +41,7 @@ from surefind.checks import check_positive, require
 from surefind.data.dataset import Dataset
 from surefind.data.inputs import InputSpec
 from surefind.data.torch_data import as_dataset, is_torch_data
-from surefind.errors import Hint, InputError, NumericalError
+from surefind.errors import InputError, NumericalError
 from surefind.estimators.learner import MetricLearner
 from surefind.files import write_atomically
 from surefind.learning.feature_pass import as_kept
@@ -257,10 +257,8 @@ def _rule(embedder: Embedder) -> Rule:
         f"{_named(embedder)}, which an ONNX graph cannot. Exported are: deterministic; laplace-posthoc and "
         "laplace-online with a diagonal or Kronecker posterior of the head; pfe; hib.",
         field="method",
-        hint=Hint(
-            "Fit such a posterior to the trained network: method='laplace-posthoc', epochs=0.",
-            "Fit such a posterior to the run: surefind fit RUN --out NEW-RUN.",
-        ),
+        hint="Fit such a posterior to the trained network: method 'laplace-posthoc' with epochs 0, or "
+        "`surefind fit`.",
     )
 
 
@@ -470,10 +468,7 @@ def _compared(
             f"onnxruntime and PyTorch disagree: directions by {direction:.2g}, κ by a share of "
             f"{kappa:.2g}, where {tolerance:.2g} is allowed. Nothing was written.",
             field="tolerance",
-            hint=Hint(
-                "A deep network in float32 may need a larger tolerance.",
-                "A deep network in float32 may need a larger --tolerance.",
-            ),
+            hint="A deep network in float32 may need a larger tolerance.",
         )
     if learner.novelty_ is None:
         return direction, kappa, None

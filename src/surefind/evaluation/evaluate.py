@@ -58,7 +58,7 @@ from surefind import metrics
 from surefind.data.dataset import Dataset
 from surefind.data.torch_data import as_dataset
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, Hint, InputError
+from surefind.errors import DegenerateError, InputError
 from surefind.estimators.learner import MetricLearner
 from surefind.learning.inference import batches
 from surefind.pairs.relations import POSITIVE_RADIUS
@@ -403,10 +403,7 @@ def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
             f"evaluation looks at {max(DEPTHS)} neighbours of each query, so it needs {least} examples "
             f"to search; got {len(searched)}, and {len(test)} queries.",
             field="test",
-            hint=Hint(
-                cli="Give more; of images without a test part, `surefind bench` keeps a third of each "
-                "class for the test: 20 in a class are enough."
-            ),
+            hint="Give more examples.",
         )
     if labelled and not placed and not _answerable(test, gallery):
         raise DegenerateError(

@@ -37,7 +37,7 @@ from surefind.decisions.decider import Decider, Target, learn_prior
 from surefind.decisions.label_posterior import LabelModel
 from surefind.decisions.seal import sealed, unsealed
 from surefind.decisions.verdicts import Checked, CheckedAnswers, answer_checked
-from surefind.errors import Hint, InputError, StaleError
+from surefind.errors import InputError, StaleError
 from surefind.gallery.calibration_queries import CalibrationQueries, given
 from surefind.gallery.engine import Engine, Id, Label, Metadata, objects
 from surefind.gallery.label_fit import VOTERS, LabelFit, neighbours_of
@@ -304,13 +304,7 @@ def stale_error(changes: list[str]) -> StaleError:
     return StaleError(
         f"the calibration does not hold any more: {'; '.join(changes)}.",
         field="calibration",
-        hint=Hint(
-            "Calibrate again, or search with decide=False, or set on_stale='mark' to get decisions "
-            "marked as stale.",
-            "Calibrate again (surefind calibrate), or search with --stale ignore, or --stale mark to "
-            "get decisions marked as stale.",
-            "Calibrate the gallery again.",
-        ),
+        hint="Calibrate the gallery again.",
     )
 
 
@@ -328,10 +322,6 @@ def check_kappa(calibration: Calibration, kappa: Float[np.ndarray, " q"]) -> Non
             f"the calibration's queries had a concentration kappa, and {int(unknown.sum())} of these "
             f"{len(kappa)} have none (it is infinite), so nothing can be decided about them.",
             field="embeddings",
-            hint=Hint(
-                "Search with surefind.Embeddings of the model that embedded the calibration's queries; or "
-                "with decide=False.",
-                "Search with --run RUN, or with vectors that have a column kappa; or with --stale ignore.",
-                "Send kappa, one number for each vector.",
-            ),
+            hint="Give kappa, one number for each vector: embed the queries with the model that embedded "
+            "the calibration's.",
         )

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from surefind.checks import as_vectors, id_values, label_values, payload_values
 from surefind.embeddings import Embeddings
-from surefind.errors import Hint, InputError
+from surefind.errors import InputError
 from surefind.gallery.engine import Id, Label
 from surefind.tensor_checks import UNIT_TOLERANCE, check_directed, check_unit_rows
 
@@ -71,11 +71,7 @@ def _check_length(rows: Tensor) -> None:
     try:
         check_unit_rows("embeddings", rows)
     except InputError as error:
-        hint = Hint(
-            f"{error.hint.library} Or pass normalize=True.",
-            "Add --normalize; or --run RUN, if a run embedded the gallery.",
-            error.hint.http,
-        )
+        hint = "Rescale its rows to length 1, or set normalize."
         raise InputError(error.message, field=error.field, hint=hint) from None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefind.checks import check_choice, install_command
-from surefind.errors import Hint, InputError
+from surefind.errors import InputError
 from surefind.gallery.engine import Engine
 from surefind.gallery.milvus_engine import MilvusEngine
 from surefind.gallery.store import holds_gallery
@@ -83,8 +83,9 @@ def save_engine(engine: Engine, path: Path | None) -> None:
 
 
 def _missing(message: str, path: str | Path) -> InputError:
-    in_python = f"Make one with Gallery('milvus', {str(path)!r})."
-    hint = Hint(in_python, f"Make one: surefind index SOURCE --out {path}.")
+    hint = (
+        f"Make one: surefind.Gallery(path={str(path)!r}), or `surefind index SOURCE --out {path}`."
+    )
     return InputError(message, field="path", hint=hint)
 
 

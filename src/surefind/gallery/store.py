@@ -39,7 +39,7 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import Int
 
-from surefind.errors import Hint, InputError, StorageError
+from surefind.errors import InputError, StorageError
 from surefind.files import flush, write_atomically
 from surefind.gallery.engine import Metadata, Records
 
@@ -472,8 +472,7 @@ def _write_whole(folder: Path, stored: Stored) -> None:
 def _require_gallery(folder: Path) -> None:
     if not holds_gallery(folder):
         _refuse_earlier(folder)
-        in_python = f"Make one with Gallery(path={str(folder)!r})."
-        hint = Hint(in_python, f"Make one: surefind index SOURCE --out {folder}.")
+        hint = f"Make one: surefind.Gallery(path=...), or `surefind index SOURCE --out {folder}`."
         raise InputError(f"there is no gallery at {folder}.", field="path", hint=hint)
 
 
@@ -494,7 +493,7 @@ def _locked(folder: Path) -> IO[bytes]:
         raise StorageError(
             f"{folder} cannot be written: {error.strerror}.",
             field="path",
-            hint=Hint("To only search, open it with mode='r'.", "`surefind search` only reads it."),
+            hint="To only search, open it for reading (mode 'r').",
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -503,7 +502,7 @@ def _locked(folder: Path) -> IO[bytes]:
         raise StorageError(
             f"{folder} is open for writing elsewhere, and a gallery has one writer at a time.",
             field="path",
-            hint=Hint("Close it there, or open it here with mode='r'.", "Close it there."),
+            hint="Close it there, or open it here for reading (mode 'r').",
         ) from error
     return file
 

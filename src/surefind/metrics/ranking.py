@@ -30,7 +30,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from surefind.checks import as_array, check_int, check_positive, label_codes
-from surefind.errors import DegenerateError, Hint, InputError
+from surefind.errors import DegenerateError, InputError
 from surefind.tensor_checks import check_matrix
 
 BLOCK = 2**22
@@ -256,8 +256,6 @@ def _judged(relevant: Relevance, k: int) -> tuple[Bool[np.ndarray, "a k"], Int[n
             f"none of the {len(relevant)} queries has a relevant item in the gallery, so there is "
             "nothing to score.",
             field="self_in_gallery",
-            hint=Hint(
-                "If the gallery does not hold the queries themselves, pass self_in_gallery=False."
-            ),
+            hint="If the gallery does not hold the queries themselves, pass self_in_gallery=False.",
         )
     return relevant.hits[answerable, :k], relevant.counts[answerable]

@@ -39,7 +39,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from surefind.checks import check_choice
-from surefind.errors import Hint, InputError
+from surefind.errors import InputError
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, empty_head
 from surefind.models.graph import GraphNet, graph_of, with_pooling
@@ -360,10 +360,7 @@ def _folder(source: str | Path, *, download: bool) -> Path:
         raise InputError(
             f"{source} is neither a folder nor among the models on this machine.",
             field="source",
-            hint=Hint(
-                f"Pass download=True to fetch it, {copying}",
-                f"Fetch it with `hf download {source}`, {copying}",
-            ),
+            hint=f"Fetch it with `hf download {source}` (in Python, download=True does so), {copying}",
         )
     return Path(config).parent
 
@@ -385,7 +382,7 @@ def _check_folder(folder: Path) -> None:
     raise InputError(
         f"{folder} has no *.safetensors beside config.json. Copy the weights there, or fetch the model.",
         field="source",
-        hint=Hint("Pass its name with download=True.", "Get it with `hf download NAME`."),
+        hint="Get it with `hf download NAME`, or in Python with download=True.",
     )
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from surefind.checks import check_choice, require
-from surefind.errors import Hint, InputError
+from surefind.errors import InputError
 from surefind.models.initialization import initialize, untouched_rng
 from surefind.models.pooling import GeM
 
@@ -178,11 +178,8 @@ def family_of(kind: str) -> Family:
         raise InputError(
             f"no tower for model_type {kind!r}; there are {', '.join(FAMILIES)}.",
             field="kind",
-            hint=Hint(
-                "Wrap the network in an nn.Module from images to features (n, d) and pass that as the "
-                "backbone.",
-                "Others can be used from Python.",
-            ),
+            hint="In Python, wrap the network in an nn.Module from images to features (n, d) and pass "
+            "that as the backbone.",
         )
     return FAMILIES[kind]
 

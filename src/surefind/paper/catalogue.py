@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surefind.errors import Hint, InputError
+from surefind.errors import InputError
 
 if TYPE_CHECKING:
     from surefind.data.dataset import Dataset
@@ -179,7 +179,7 @@ def find(name: str, folder: str | Path | None = None) -> Path | None:
     raise InputError(
         f"{entry.title} {where}; get {entry.get} and put it in {target}.",
         field="folder",
-        hint=Hint(cli="The folder is given with --data." if folder is None else ""),
+        hint="Get it, and set data to that folder." if folder is None else None,
     )
 
 

@@ -39,7 +39,7 @@ def _audited(state: AppState, most: int) -> wire.AuditView:
     try:
         found = state.audit(ITEMS)
     except InputError as error:
-        raise RefusedError(409, error.text_for("http")) from error
+        raise RefusedError(409, str(error)) from error
     rows = found.to_rows(most)
     named = {row[key] for row in rows if row["kind"] != "confusion" for key in ("id", "other_id")}
     pictures = {id_: _has_picture(state, id_) for id_ in named - {None}}

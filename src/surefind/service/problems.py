@@ -62,11 +62,11 @@ def answer_to(error: HTTPException | RequestValidationError | SurefindError) -> 
         case RequestValidationError():
             return problem(422, invalid_sentence(error.errors()))
         case RefusedError():
-            return problem(error.status, error.text_for("http"), error.headers)
+            return problem(error.status, str(error), error.headers)
         case StorageError():
             return problem(503, "what was asked could not be stored; nothing was changed.")
         case SurefindError():
             kinds = ((StaleError, 409), (InputError, 422), (SurefindError, 500))
             status = next(status for kind, status in kinds if isinstance(error, kind))
-            return problem(status, error.text_for("http"))
+            return problem(status, str(error))
     raise error

@@ -58,7 +58,7 @@ def _recalibrated(state: AppState, body: wire.Recalibration) -> wire.Recalibrate
         reviewed = read_reviews(state.settings.folder) if body.with_reviews else None
         found = state.gallery.calibrate_beside(reviews=reviewed, **how)
     except InputError as error:
-        raise RefusedError(409, error.text_for("http")) from error
+        raise RefusedError(409, str(error)) from error
     state.renewer.changed()  # items may have been, meanwhile
     return wire.Recalibrated(
         reached=found.reached,

@@ -44,6 +44,6 @@ def _made(state: AppState) -> wire.SnapshotView:
     try:
         state.gallery.snapshot(place)
     except InputError as error:
-        raise RefusedError(409, error.text_for("http")) from error
+        raise RefusedError(409, str(error)) from error
     size = (place / FILE).stat().st_size
     return wire.SnapshotView(name=place.name, when=when, items=stored_items(place), bytes=size)
