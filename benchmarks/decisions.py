@@ -46,8 +46,8 @@ from surefind.decisions import (
 from surefind.estimators.laplace_head import LaplaceHead
 from surefind.gallery.label_fit import VOTERS
 from surefind.metrics import aurc, r_auroc, risk_coverage_curve
+from surefind.neighbours import nearest
 from surefind.paper.baselines import fit_mahalanobis
-from surefind.retrieval.search import nearest
 
 RESULTS = Path(__file__).parent / "results" / "decisions.json"
 SEED = 0

@@ -12,8 +12,8 @@ import torch
 from measure import Prepared, run_cases
 
 from surefind import metrics
+from surefind.neighbours import nearest, sampled_nearest_labels
 from surefind.paper.baselines import fit_knn_density, fit_mahalanobis, fit_margin
-from surefind.retrieval.search import nearest, sampled_nearest_labels
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.json"
 SEED = 0

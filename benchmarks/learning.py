@@ -36,7 +36,7 @@ from surefind.learning.seeds import seeded
 from surefind.learning.train import Task
 from surefind.models.backbones import resnet50
 from surefind.models.convnets import fashion_mnist_net
-from surefind.pairs.objectives import Contrastive
+from surefind.pairs.losses import Contrastive
 from surefind.paper.small_images import load_idx
 
 RESULTS = Path(__file__).parent / "results" / "learning.json"

@@ -28,7 +28,7 @@ from surefind import Gallery, metrics
 from surefind.decisions import Votes, label_posterior
 from surefind.estimators.laplace_head import LaplaceHead
 from surefind.gallery.label_fit import VOTERS
-from surefind.retrieval.search import nearest
+from surefind.neighbours import nearest
 
 RESULTS = Path(__file__).parent / "results" / "vectors.json"
 SEED = 0

@@ -6,7 +6,7 @@ import sys
 SCRIPT = """
 import torch
 import surefind as sf
-from surefind.pairs.objectives import Contrastive
+from surefind.pairs.losses import Contrastive
 
 h, z, y = torch.randn(4, 3), torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
 u = torch.nn.functional.normalize(z, dim=1)

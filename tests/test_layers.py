@@ -6,7 +6,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "src" / "surefind"
 STAGES = [
     *("errors", "checks", "tensor_checks", "files", "embeddings"),
-    *("pairs", "data", "models", "metrics", "retrieval", "curvature", "posterior", "novelty"),
+    *(
+        "neighbours",
+        "pairs",
+        "data",
+        "models",
+        "metrics",
+        "curvature",
+        "posterior",
+        "whitening",
+        "novelty",
+    ),
     *("learning", "estimators", "decisions", "gallery", "evaluation"),
     *("demo", "service", "cli", "paper"),
     *("__main__", "__init__"),

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from surefind import metrics
     from surefind.curvature.dataset import dataset_curvature, dataset_kronecker_curvature
-    from surefind.curvature.head import head_curvature
-    from surefind.curvature.network import network_curvature
-    from surefind.curvature.structured import (
+    from surefind.curvature.head import (
         KroneckerCurvature,
         dense_curvature,
+        head_curvature,
         kronecker_curvature,
     )
+    from surefind.curvature.network import network_curvature
     from surefind.data.dataset import Dataset
     from surefind.data.preprocessing import Preprocessing
     from surefind.decisions.decider import Decider
@@ -43,13 +43,16 @@ if TYPE_CHECKING:
     from surefind.learning.freezing import Freezing
     from surefind.learning.novelty_pass import Novelty
     from surefind.models.encoder import Encoder
-    from surefind.pairs.losses import contrastive_loss, pair_targets
-    from surefind.pairs.mining import mine_pairs, mined_negative_weight
+    from surefind.pairs.losses import (
+        contrastive_loss,
+        mine_pairs,
+        mined_negative_weight,
+        pair_targets,
+    )
     from surefind.pairs.relations import Classes, PairList, Positions
-    from surefind.posterior.diagonal import HeadPosterior
-    from surefind.posterior.evidence import tune_prior_precision
+    from surefind.posterior.fit import tune_prior_precision
+    from surefind.posterior.head import DensePosterior, HeadPosterior, KroneckerPosterior
     from surefind.posterior.sphere import spherical_moments
-    from surefind.posterior.structured import DensePosterior, KroneckerPosterior
     from surefind.posterior.tuning import pair_loss, tune_on_pairs
     from surefind.posterior.vmf import vmf_concentration, vmf_log_normalizer, vmf_match_score
     from surefind.service.client import Client  # noqa: F401
@@ -65,15 +68,15 @@ _HOME = {
     "Dataset": "data.dataset",
     "Decider": "decisions.decider",
     "DegenerateError": "errors",
-    "DensePosterior": "posterior.structured",
+    "DensePosterior": "posterior.head",
     "Embeddings": "embeddings",
     "Encoder": "models.encoder",
     "Evaluation": "evaluation.evaluate",
     "Gallery": "gallery.gallery",
-    "HeadPosterior": "posterior.diagonal",
+    "HeadPosterior": "posterior.head",
     "InputError": "errors",
-    "KroneckerCurvature": "curvature.structured",
-    "KroneckerPosterior": "posterior.structured",
+    "KroneckerCurvature": "curvature.head",
+    "KroneckerPosterior": "posterior.head",
     "LaplaceHead": "estimators.laplace_head",
     "MetricLearner": "estimators.learner",
     "NumericalError": "errors",
@@ -88,28 +91,28 @@ _HOME = {
     "contrastive_loss": "pairs.losses",
     "dataset_curvature": "curvature.dataset",
     "dataset_kronecker_curvature": "curvature.dataset",
-    "dense_curvature": "curvature.structured",
+    "dense_curvature": "curvature.head",
     "evaluate": "evaluation.evaluate",
     "export_onnx": "estimators.onnx_export",
     "head_curvature": "curvature.head",
-    "kronecker_curvature": "curvature.structured",
+    "kronecker_curvature": "curvature.head",
     "load": "estimators.learner",
-    "mine_pairs": "pairs.mining",
-    "mined_negative_weight": "pairs.mining",
+    "mine_pairs": "pairs.losses",
+    "mined_negative_weight": "pairs.losses",
     "network_curvature": "curvature.network",
     "pair_loss": "posterior.tuning",
     "pair_targets": "pairs.losses",
     "read_reviews": "service.reviews",
     "spherical_moments": "posterior.sphere",
     "tune_on_pairs": "posterior.tuning",
-    "tune_prior_precision": "posterior.evidence",
+    "tune_prior_precision": "posterior.fit",
     "vmf_concentration": "posterior.vmf",
     "vmf_log_normalizer": "posterior.vmf",
     "vmf_match_score": "posterior.vmf",
 }
 """The module of each public name."""
 
-_MODULES = {"methods": "learning.methods", "objectives": "pairs.objectives"}
+_MODULES = {"methods": "learning.methods", "objectives": "pairs.losses"}
 """Modules that are public under a shorter name."""
 
 __all__ = [

@@ -8,7 +8,7 @@ import torch
 
 import surefind as sf
 from surefind.curvature import dataset as module
-from surefind.pairs import blocks
+from surefind.pairs import relations as blocks
 
 N, D, Z = 40, 7, 3
 

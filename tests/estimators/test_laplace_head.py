@@ -16,7 +16,7 @@ import surefind as sf
 from surefind.estimators.laplace_head import LaplaceHead, recall_among, relation_of_targets
 from surefind.models.checkpoint import save_tensors
 from surefind.models.vectors import Vectors
-from surefind.pairs.whitening import RIDGE
+from surefind.whitening import RIDGE
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import surefind as sf
 from surefind.estimators.learner import FILE
 from surefind.learning.seeds import seeded
 from surefind.models.checkpoint import load_tensors, save_tensors
-from surefind.pairs.objectives import Contrastive
+from surefind.pairs.losses import Contrastive
 
 
 class Odd(nn.Module):

@@ -8,7 +8,7 @@ import pytest
 from surefind.gallery import faiss_engine, graph
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.graph import Graph
-from surefind.retrieval.rows import nearest_rows
+from surefind.gallery.rows import nearest_rows
 
 
 def unit(rng, n, z=16):

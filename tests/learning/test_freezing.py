@@ -19,7 +19,7 @@ from surefind.learning.seeds import seeded
 from surefind.models.backbones import with_linear_head
 from surefind.models.cuts import cut_backbone
 from surefind.models.towers import tower_of
-from surefind.pairs.whitening import RIDGE
+from surefind.whitening import RIDGE
 
 FIXED = {"scale": 1e3, "prior_precision": 10.0}
 """Tuning corrupts what a method takes as inputs, which here are features, and there images."""

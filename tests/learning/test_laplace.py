@@ -9,7 +9,7 @@ from surefind.learning.methods.laplace_online import LaplaceOnline, OnlineTask
 from surefind.learning.methods.laplace_posthoc import LaplacePosthoc
 from surefind.learning.train import TrainConfig, epoch_batches
 from surefind.models.encoder import on_sphere
-from surefind.pairs.objectives import Contrastive
+from surefind.pairs.losses import Contrastive
 from surefind.posterior.tuning import shuffled
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.pairs import blocks as module
+from surefind.pairs import relations as module
 from surefind.pairs.relations import as_relation
 
 LISTED = [(0, 1, True), (3, 2, True), (0, 4, False), (1, 6, False), (5, 2, False), (6, 5, True)]

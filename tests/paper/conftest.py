@@ -6,12 +6,12 @@ import pytest
 import small_learners
 import torch
 from PIL import Image
+from surefind.evaluation.bench import running
 from surefind.evaluation.bench.ood_sets import OodSet
 from surefind.evaluation.bench.protocols import Problem, Protocol
 
 import surefind as sf
 from surefind.evaluation import evaluate as evaluation
-from surefind.evaluation.bench import running
 from surefind.models.convnets import small_net
 
 PROTOCOL = Protocol(None, (OodSet("noise", "all"),), 0.7, 1, 1, 32, 32, 1e-3, ece_samples=4)

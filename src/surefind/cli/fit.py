@@ -2,7 +2,7 @@
 
 Post-hoc LAM: a Laplace posterior of the last linear layer. Vectors from elsewhere are prepared, and their
 layer starts, as in `LaplaceHead` (`surefind.models.vectors`): the identity, so that they stay what they are
-and gain a κ, a whitening within classes (`surefind.estimators.whitening`), or a principal projection; it is
+and gain a κ, a whitening within classes (`surefind.whitening`), or a principal projection; it is
 learnt first if epochs are asked for.
 """
 
@@ -27,7 +27,7 @@ from surefind.cli.train import fit_and_save, without_held_out
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    from surefind.estimators.whitening import MetricName
+    from surefind.whitening import MetricName
 
 
 def fit(
@@ -97,7 +97,7 @@ def fit(
     given = locals().copy()
     from surefind.checks import check_int, check_positive
     from surefind.learning.methods import LaplacePosthoc
-    from surefind.pairs.objectives import MARGIN
+    from surefind.pairs.losses import MARGIN
     from surefind.posterior.fit import check_posterior_options
 
     check_int("epochs", epochs, least=0)
@@ -215,10 +215,10 @@ def _prepared(
     """
     import numpy as np
 
-    from surefind.estimators.whitening import choose_metric
     from surefind.learning.seeds import seeded
     from surefind.models.vectors import Vectors, vector_encoder
     from surefind.pairs.relations import as_relation
+    from surefind.whitening import choose_metric
 
     if dataset.read(slice(0, 1)).ndim != 2:
         raise InputError(

@@ -167,7 +167,7 @@ def train(
     from surefind.data.images import ImageFiles
     from surefind.learning.freezing import Freezing
     from surefind.learning.methods import METHODS
-    from surefind.pairs.objectives import MARGIN, Contrastive
+    from surefind.pairs.losses import MARGIN, Contrastive
 
     margin = MARGIN if margin is None else margin
     check_choice("method", method, METHODS)

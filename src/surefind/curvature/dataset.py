@@ -1,7 +1,7 @@
 """Fixed curvature over every pair of a data set, exactly, without storing pairs.
 
 The paper samples and mines pairs because a Hessian a pair cannot be afforded. With "fixed", only the
-sums w_i = Σ_j y_ij and m_i = Σ_j y_ij u_j depend on the pairs (`surefind.curvature.outputs`):
+sums w_i = Σ_j y_ij and m_i = Σ_j y_ij u_j depend on the pairs (`surefind.curvature.head`):
 
 - positive pairs: the class's sum of u less u_i, O(n z);
 - negative pairs inside the margin: one blocked, masked product over the similarities, O(n² z) multiply-
@@ -27,12 +27,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from surefind.checks import check_choice, check_positive
-from surefind.curvature.outputs import DISTANCES, Distance, OutputHessians, output_hessians
-from surefind.curvature.structured import KroneckerCurvature, kronecker_of_blocks
+from surefind.curvature.head import (
+    DISTANCES,
+    Distance,
+    KroneckerCurvature,
+    OutputHessians,
+    kronecker_of_blocks,
+    output_hessians,
+)
 from surefind.errors import DegenerateError, InputError
-from surefind.pairs.blocks import blocks
 from surefind.pairs.losses import pair_weights
-from surefind.pairs.relations import Labels, Relation, as_relation
+from surefind.pairs.relations import Labels, Relation, as_relation, blocks
 from surefind.tensor_checks import check_directed, check_matrix
 
 FEATURE_ELEMENTS = 1 << 22

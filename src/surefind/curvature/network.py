@@ -4,7 +4,7 @@ For outputs z = f(θ, x) before normalisation, the diagonal over all pairs is
 
     diag Σ_i J_iᵀ A_i J_i = Σ_i Σ_e λ_ie (J_iᵀ q_ie)²,    A_i = Σ_e λ_ie q_ie q_ieᵀ
 
-with J_i the Jacobian of example i and A_i the z × z block of `surefind.curvature.outputs` (for the
+with J_i the Jacobian of example i and A_i the z × z block of `surefind.curvature.head` (for the
 Euclidean distance it contains the linearised normalisation). That is z vector-Jacobian products an
 example. For a linear last layer it equals `head_curvature` with "fixed".
 
@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from surefind.curvature.dataset import dataset_output_hessians
-from surefind.curvature.outputs import Distance
+from surefind.curvature.head import Distance
 from surefind.errors import InputError
-from surefind.pairs.blocks import blocks
-from surefind.pairs.relations import Labels
+from surefind.pairs.relations import Labels, blocks
 from surefind.tensor_checks import check_matrix
 
 CHUNK_ELEMENTS = 1 << 24

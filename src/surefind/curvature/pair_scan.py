@@ -51,13 +51,11 @@ from surefind.curvature.dataset import (
     dataset_dense_curvature,
     dataset_kronecker_curvature,
 )
-from surefind.curvature.outputs import Distance, output_hessians
-from surefind.curvature.structured import Curvature, Structure
+from surefind.curvature.head import Curvature, Distance, Structure, output_hessians
 from surefind.errors import DegenerateError, InputError
 from surefind.models.vectors import Vectors, with_ones
-from surefind.pairs.blocks import blocks, inside_margin
 from surefind.pairs.losses import pair_weights
-from surefind.pairs.relations import Classes, Relation, class_sums
+from surefind.pairs.relations import Classes, Relation, blocks, class_sums, inside_margin
 from surefind.tensor_checks import check_directed
 
 GROUP = 16

@@ -30,9 +30,9 @@ from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
 from surefind.models.convnets import small_net
+from surefind.neighbours import nearest
 from surefind.paper.baselines import fit_nearest_distance
 from surefind.paper.catalogue import load
-from surefind.retrieval.search import nearest
 
 UNKNOWN_IN_CALIBRATION = 8
 NEVER_SEEN = 9

@@ -16,7 +16,7 @@ Policy: ``y`` has a label per row (`surefind.checks`), or a position (n, 2) in t
 or is a `PairList`. Classes with one example have no positive pair but count as negatives of the others. A
 zero row has no direction: `fit` leaves it out with a warning, and `embed` returns κ = 0.
 
-``metric="whitened"`` starts from `surefind.estimators.whitening` instead of the identity: centring, in the
+``metric="whitened"`` starts from `surefind.whitening` instead of the identity: centring, in the
 bias, and whitening within classes or places, learnt from positive pairs in closed form. The identity is the
 default: it needs no choice, and its neighbours are those of X; "auto" takes whitening only where classes
 left out say that it helps.
@@ -46,13 +46,11 @@ from torch import Tensor
 
 from surefind.checks import check_choice, check_int, check_positive, complete_labels
 from surefind.curvature.dataset import check_informative
-from surefind.curvature.outputs import DISTANCES
+from surefind.curvature.head import DISTANCES, STRUCTURES
 from surefind.curvature.pair_scan import scan_pairs
-from surefind.curvature.structured import STRUCTURES
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.estimators.whitening import METRICS, Metric, choose_metric
 from surefind.learning.methods.contract import prefixed, unprefixed
 from surefind.learning.methods.deterministic import EncoderTask
 from surefind.learning.novelty_pass import Novelty, novelty_model, sampled_rows
@@ -60,9 +58,10 @@ from surefind.learning.seeds import seeded
 from surefind.learning.train import TrainConfig, train
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.models.vectors import Vectors, unit_rows, vector_encoder, with_ones
+from surefind.neighbours import nearest
 from surefind.novelty.model import LEAST, NoveltyModel
 from surefind.novelty.statistics import stage_statistics
-from surefind.pairs.objectives import MARGIN, Contrastive
+from surefind.pairs.losses import MARGIN, Contrastive
 from surefind.pairs.relations import (
     NEGATIVE_RADIUS,
     POSITIVE_RADIUS,
@@ -71,10 +70,10 @@ from surefind.pairs.relations import (
     Relation,
     as_relation,
 )
-from surefind.posterior.contract import Posterior, posterior_tensors, restored_posterior
-from surefind.posterior.fit import POSTERIORS, FittedPosterior, fit_posterior
+from surefind.posterior.fit import FittedPosterior, fit_posterior
+from surefind.posterior.head import Posterior, posterior_tensors, restored_posterior
 from surefind.posterior.tuning import TuningSample, draw_sample
-from surefind.retrieval.search import nearest
+from surefind.whitening import METRICS, Metric, choose_metric
 
 POSITIVE = ("margin", "learning_rate", "positive_radius", "negative_radius")
 """Options that are finite numbers above zero."""
@@ -96,9 +95,9 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         embedding_dim: z; None for as many as X has columns.
         metric: What the head is before training: "identity", "whitened" within classes or places, or
             "auto": whitened only if that retrieves classes that were left out better. See
-            `surefind.estimators.whitening`.
+            `surefind.whitening`.
         epochs: Passes of training; 0 keeps the metric, or the principal projection in it.
-        distance: "arccos" or "euclidean", see `surefind.curvature.outputs`.
+        distance: "arccos" or "euclidean", see `surefind.curvature.head`.
         margin: Squared distance up to which negative pairs repel.
         structure: Of the posterior: "diagonal", "kronecker" or, for small heads, "dense".
         prior_precision: δ; None to tune it, "evidence" for the δ of largest evidence.
@@ -281,7 +280,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         mean = tensors.pop("mean")
         novelty = unprefixed("novelty", tensors)
         tensors = {name: t for name, t in tensors.items() if not name.startswith("novelty.")}
-        posterior = restored_posterior(POSTERIORS[metadata["structure"]], mean, tensors)
+        posterior = restored_posterior(metadata["structure"], mean, tensors)
         fitted = FittedPosterior(posterior, metadata["prior_precision"], metadata["scale"])
         metric = Metric(None, metadata["whitening"], metadata["metric_reason"])
         head = cls(**metadata["parameters"])

@@ -51,7 +51,7 @@ from surefind.models.checkpoint import load_state, load_tensors, save_tensors
 from surefind.models.encoder import Encoder
 from surefind.models.splitting import EXAMPLES, Split, joined, run_module, split_module
 from surefind.novelty.statistics import StageWatch
-from surefind.pairs.objectives import MARGIN, Contrastive, ContrastiveLoss, Objective
+from surefind.pairs.losses import MARGIN, Contrastive, ContrastiveLoss, Objective
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, as_relation
 
 FORMAT = 4
@@ -81,7 +81,7 @@ class MetricLearner:
         learning_rate: Of RMSprop with weight decay 1e-5.
         decay: Factor of the learning rate from epoch to epoch; exp(-0.1) by default.
         optimizer: Makes another torch optimiser from a list of parameters.
-        objective: Another loss, such as ``surefind.pairs.objectives.External(loss, miner)``.
+        objective: Another loss, such as ``surefind.pairs.losses.External(loss, miner)``.
         examples_per_class: K, for batches of K examples of each of batch_size/K classes, or cells of a grid
             where the data have positions.
         radii: Where the data have positions: pairs are positive within the first distance, negative

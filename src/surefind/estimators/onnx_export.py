@@ -57,10 +57,8 @@ from surefind.models.splitting import UpTo
 from surefind.models.vectors import UnitRows
 from surefind.novelty.model import upper_rates
 from surefind.novelty.statistics import StageWatch, stage_statistics
-from surefind.posterior.diagonal import HeadPosterior
-from surefind.posterior.projection import directions, unit
-from surefind.posterior.sphere import resultant_on_one_grid
-from surefind.posterior.structured import KroneckerPosterior
+from surefind.posterior.head import HeadPosterior, KroneckerPosterior
+from surefind.posterior.sphere import directions, resultant_on_one_grid, unit
 
 TOLERANCE = 1e-5
 SCORE_TOLERANCE = 1e-2

@@ -61,10 +61,10 @@ from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
 from surefind.estimators.learner import MetricLearner
 from surefind.learning.inference import batches
+from surefind.neighbours import nearest, sampled_nearest
 from surefind.pairs.relations import POSITIVE_RADIUS
 from surefind.paper.baselines import NeighbourDistance, fit_nearest_distance
 from surefind.paper.label_vote import Asked, Ballots, hold_votes
-from surefind.retrieval.search import nearest, sampled_nearest
 
 SAMPLE_BYTES = 2 << 30
 """Samples held at once."""

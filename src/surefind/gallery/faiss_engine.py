@@ -33,6 +33,7 @@ from surefind.gallery.engine import (
     objects,
 )
 from surefind.gallery.graph import Graph
+from surefind.gallery.rows import near_rows
 from surefind.gallery.store import (
     GRAPH,
     Store,
@@ -42,7 +43,6 @@ from surefind.gallery.store import (
     open_store,
     read_store,
 )
-from surefind.retrieval.rows import near_rows
 
 LARGE = 1_000_000
 """Records beyond which ``"auto"`` means a graph. Up to here a full scan of 128 dimensions takes some

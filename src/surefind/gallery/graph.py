@@ -43,7 +43,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from surefind.files import write_atomically
-from surefind.retrieval.rows import nearest_rows
+from surefind.gallery.rows import nearest_rows
 
 faiss: Any = import_module("faiss")
 """Untyped on purpose: what it says about its types leaves out what its Python layer adds."""

@@ -36,7 +36,7 @@ from surefind.decisions.probability import BEYOND_CHANCE
 from surefind.decisions.verdicts import Neighbours
 from surefind.gallery.engine import Engine, Label, Metadata, objects
 from surefind.gallery.ranking import Found, match_scores
-from surefind.retrieval.search import top_of_rows
+from surefind.neighbours import top_of_rows
 
 METADATA = "labels"
 """Where a gallery's metadata hold the fit."""

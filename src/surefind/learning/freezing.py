@@ -39,7 +39,7 @@ from surefind.models.cuts import Cut, cut_backbone
 from surefind.models.encoder import Encoder
 from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
 from surefind.pairs.relations import Relation, as_relation
-from surefind.pairs.whitening import RIDGE, check_difference, pair_scatter, whitening
+from surefind.whitening import RIDGE, check_difference, pair_scatter, whitening
 
 PREFIX = "frozen"
 HeadStart = Literal["given", "identity", "whitened", "whitened-within"]
@@ -62,7 +62,7 @@ class Freezing:
         head: What the head starts as: as it is "given"; the "identity"; "whitened", the principal
             components of the training features, each divided by its standard deviation with shrinkage
             (`principal_head`); or "whitened-within" classes or places, which makes differences between
-            examples that belong together small (`surefind.pairs.whitening`). All but the first need as
+            examples that belong together small (`surefind.whitening`). All but the first need as
             many outputs as features, or fewer.
 
     Raises:

@@ -15,7 +15,7 @@ from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import InputSpec
 from surefind.data.preprocessing import Preprocessing
-from surefind.pairs.blocks import blocks
+from surefind.pairs.relations import blocks
 
 BATCH = 512
 

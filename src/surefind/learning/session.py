@@ -24,7 +24,7 @@ from surefind.errors import InputError
 from surefind.learning.distributed import world
 from surefind.learning.train import Epoch, Progress, State, Task, TrainConfig, train
 from surefind.models.checkpoint import load_tensors, save_tensors
-from surefind.pairs.objectives import ContrastiveLoss, Objective
+from surefind.pairs.losses import ContrastiveLoss, Objective
 
 Report = Callable[[str, Progress], None]
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from surefind.errors import InputError
 from surefind.models.encoder import Encoder, empty_head
-from surefind.pairs.blocks import blocks
+from surefind.pairs.relations import blocks
 
 BLOCK_ELEMENTS = 1 << 21
 """Numbers of a block: 8 MB in float32."""

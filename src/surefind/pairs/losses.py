@@ -22,30 +22,50 @@ pairs; w = 1/2 leaves both as they are). ``|pos|`` and ``|neg|`` count *all* ord
 negative pairs of the relation, self-pairs left out. The margin compares the squared distance, as the
 loss ``max(0, m - |·|²)`` does; the paper's appendix prints the distance itself.
 
-The *unsquared* loss (`unsquared_loss`) has the distance in place of its square, and its margin m compares
-the distance itself, so that the same pairs are inside the margin m² of the squared one:
+Mining (`mine_pairs`) chooses pairs of a batch, which takes O(n²) memory:
 
-    L = ½ mean_pos |u_i - u_j|  +  ½ mean_neg inside max(0, m - |u_i - u_j|)
+- "all": any pairs.
+- "hard": the positive pairs that are farthest apart, and the negative pairs that are closest.
+- "semi-hard": any positive pairs, and negative pairs inside the margin that are farther apart than one
+  of the two is from its nearest positive partner (Schroff et al. 2015, FaceNet, for pairs).
 
-Its pull on a positive pair does not weaken as the pair gets close. Where two embeddings coincide it has no
-gradient; zero is taken. Curvature is always that of the squared loss.
+Mined negative pairs lie inside the margin more often than those of the whole set, so a curvature over
+them is biased. If a share f of all negative pairs is inside the margin and a share g of the mined
+ones, then w_n / (1 - w_n) = f / g restores the balance between attraction and repulsion:
+
+    w_n = f / (f + g)
+
+which is 1/2 for an unbiased choice. (The overall factor 2 (1 - w_n) belongs to the scale.)
+
+An *objective* is the loss that training takes, chosen by passing it: `Contrastive` over all pairs of a
+batch or over mined ones, `External` a loss and a miner of pytorch-metric-learning as they are.
 
 Policy: a relation without positive (or negative) pairs has no such term, in the loss and in the targets;
 with neither, the loss is zero.
 
-Axes: ``n`` examples, ``z`` embedding.
+Axes: ``n`` examples, ``z`` embedding, ``m`` pairs.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from surefind.checks import check_fraction, check_positive
-from surefind.pairs.blocks import inside_margin
-from surefind.pairs.relations import Labels, Relation, as_relation
+from surefind.checks import check_choice, check_fraction, check_int, check_positive
+from surefind.errors import InputError
+from surefind.pairs.relations import Classes, Labels, PairList, Relation, as_relation, inside_margin
 from surefind.tensor_checks import check_matrix, check_unit_rows
+
+MARGIN = 0.7
+"""Squared distance up to which negative pairs repel, unless another is given."""
+
+Negatives = Literal["all", "inside"]
+"""Over which negative pairs the mean is taken: all, or those inside the margin."""
+
+Mining = Literal["all", "hard", "semi-hard"]
 
 
 def pair_targets(
@@ -93,10 +113,6 @@ def checked_pairs(
     return relation
 
 
-Negatives = Literal["all", "inside"]
-"""Over which negative pairs the mean is taken: all, or those inside the margin."""
-
-
 def contrastive_loss(
     embeddings: Tensor, labels: Labels, *, margin: float, negative_weight: float = 0.5
 ) -> Float[Tensor, ""]:
@@ -135,24 +151,177 @@ def relation_loss(
     return (attract * pull + repel * repelled) / 2
 
 
-def unsquared_loss(
-    embeddings: Float[Tensor, "n z"], relation: Relation, *, margin: float
-) -> Float[Tensor, ""]:
-    """Compute the loss of the module's docstring that has the distance in place of its square.
+def mine_pairs(
+    labels: Labels,
+    embeddings: Tensor,
+    *,
+    kind: Mining,
+    max_pairs: int,
+    margin: float,
+    generator: torch.Generator,
+) -> PairList:
+    """Choose at most ``max_pairs`` pairs of a batch, half of them positive where there are so many.
 
     Args:
+        labels: A class per example, or a relation over them.
         embeddings: Unit vectors (n, z).
-        relation: Over them.
-        margin: Distance up to which negative pairs repel.
+        kind: "all", "hard" or "semi-hard".
+        max_pairs: How many pairs to return at most.
+        margin: Squared distance inside which negative pairs repel.
+        generator: Decides between pairs that are equally good.
 
     Returns:
-        The scalar loss, differentiable in the embeddings.
+        The pairs, a relation over the same examples.
     """
+    check_choice("kind", kind, get_args(Mining))
+    relation = checked_pairs(labels, embeddings, margin, 0.5)
+    check_int("max_pairs", max_pairs, least=1)
     everything = slice(0, len(relation))
     positive, negative = relation.block(everything, everything)
-    # Differences, not products: 1 - cosine has no digits left for the root of a small distance.
-    mode = "donot_use_mm_for_euclid_dist"
-    distance = torch.cdist(embeddings, embeddings, compute_mode=mode)
-    pull = torch.where(positive, distance, 0).sum() / positive.sum().clamp(min=1)
-    push = torch.where(negative, margin - distance, 0).clamp(min=0)
-    return (pull + push.sum() / (push > 0).sum().clamp(min=1)) / 2
+    cosine = embeddings.detach() @ embeddings.detach().T
+    if kind != "all":
+        negative &= inside_margin(cosine, margin)
+    if kind == "semi-hard":
+        nearest_positive = cosine.masked_fill(~positive, -torch.inf).amax(1)
+        farther = cosine < nearest_positive[:, None]
+        negative &= farther | farther.T
+    attracting = _ranked(positive, cosine if kind == "hard" else None, generator)
+    repelling = _ranked(negative, -cosine if kind == "hard" else None, generator)
+    n_positive = min(len(attracting), max(max_pairs - max_pairs // 2, max_pairs - len(repelling)))
+    chosen = torch.cat([attracting[:n_positive], repelling[: max_pairs - n_positive]])
+    attracted = torch.arange(len(chosen), device=chosen.device) < n_positive
+    return PairList(chosen[:, 0], chosen[:, 1], attracted, n=len(relation))
+
+
+def mined_negative_weight(
+    mined: PairList, labels: Labels, embeddings: Tensor, *, margin: float
+) -> float:
+    """Compute the weight w_n that corrects a curvature over mined pairs.
+
+    Args:
+        mined: The pairs that were chosen.
+        labels: A class per example of the population they were chosen from, or a relation.
+        embeddings: The population's unit vectors (n, z).
+        margin: Squared distance inside which negative pairs repel.
+
+    Returns:
+        w_n in [0, 1]; 0.5 where no mined negative pair is inside the margin, so that it has no say.
+    """
+    relation = checked_pairs(labels, embeddings, margin, 0.5)
+    one = embeddings.new_ones(len(relation), 1)
+    everything = slice(0, len(relation))
+    shares = [
+        float(r.negative_sums(one, embeddings, margin, everything).sum()) / max(r.n_negative, 1)
+        for r in (relation, mined)
+    ]
+    population, chosen = shares
+    return population / (population + chosen) if chosen > 0 else 0.5
+
+
+def _ranked(
+    mask: Tensor, key: Float[Tensor, "n n"] | None, generator: torch.Generator
+) -> Int[Tensor, "m 2"]:
+    """List the pairs i < j of a symmetric mask, smallest key first, or in random order."""
+    pairs = mask.triu(1).nonzero()
+    if key is not None:
+        return pairs[key[pairs[:, 0], pairs[:, 1]].argsort(stable=True)]
+    order = torch.randperm(len(pairs), generator=generator, device=generator.device)
+    return pairs[order.to(pairs.device)]
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A loss of unit embeddings."""
+
+    def __call__(
+        self, embeddings: Tensor, relation: Relation, generator: torch.Generator
+    ) -> Tensor:
+        """Compute the loss of a batch."""
+        ...
+
+
+@runtime_checkable
+class ContrastiveLoss(Objective, Protocol):
+    """A loss that is described by its margin, which is also the curvature's."""
+
+    @property
+    def squared_margin(self) -> float:
+        """The margin as curvature takes it: a squared distance."""
+        ...
+
+
+@dataclass(frozen=True)
+class Contrastive:
+    """The contrastive loss.
+
+    Attributes:
+        margin: Squared distance up to which negative pairs repel.
+        negative_weight: The weight of negative pairs.
+        negatives: Over which negative pairs the mean is taken: "inside" the margin, or "all".
+        mining: Which pairs of the batch to take; None for all of them.
+        max_pairs: How many of them at most, when they are mined.
+
+    Raises:
+        InputError: If an option is out of range.
+    """
+
+    margin: float = MARGIN
+    negative_weight: float = 0.5
+    negatives: Negatives = "inside"
+    mining: Mining | None = None
+    max_pairs: int = 5000
+
+    def __post_init__(self) -> None:
+        check_positive("margin", self.margin)
+        check_fraction("negative_weight", self.negative_weight)
+        check_choice("negatives", self.negatives, get_args(Negatives))
+
+    @property
+    def squared_margin(self) -> float:
+        """The margin as curvature takes it."""
+        return self.margin
+
+    def __call__(
+        self, embeddings: Tensor, relation: Relation, generator: torch.Generator
+    ) -> Tensor:
+        """Compute the loss of a batch; the generator decides between equally good pairs."""
+        if self.mining is not None:
+            relation = mine_pairs(
+                relation,
+                embeddings.detach(),
+                kind=self.mining,
+                max_pairs=self.max_pairs,
+                margin=self.margin,
+                generator=generator,
+            )
+        return relation_loss(
+            embeddings,
+            relation,
+            margin=self.margin,
+            negative_weight=self.negative_weight,
+            negatives=self.negatives,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class External:
+    """A loss of pytorch-metric-learning, with or without a miner, as they are.
+
+    Attributes:
+        loss: Called with embeddings and labels, and with what the miner found.
+        miner: Called with embeddings and labels.
+    """
+
+    loss: Callable[..., Any]
+    miner: Callable[..., Any] | None = None
+
+    def __call__(
+        self, embeddings: Tensor, relation: Relation, generator: torch.Generator
+    ) -> Tensor:
+        """Compute the loss of a batch of class labels; such losses have their own randomness, if any."""
+        if not isinstance(relation, Classes):
+            raise InputError("an external loss needs class labels; this data set has positions.")
+        labels = relation.labels
+        if self.miner is None:
+            return torch.as_tensor(self.loss(embeddings, labels))
+        return torch.as_tensor(self.loss(embeddings, labels, self.miner(embeddings, labels)))

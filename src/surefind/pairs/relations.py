@@ -22,11 +22,41 @@ from torch import Tensor
 
 from surefind.checks import check_positive
 from surefind.errors import DegenerateError, InputError
-from surefind.pairs.blocks import column_blocks, inside_margin, row_blocks, without_self
 from surefind.tensor_checks import check_matrix
 
 POSITIVE_RADIUS, NEGATIVE_RADIUS = 25.0, 50.0
 """Metres within which two positions are one place, and beyond which they are two: those of MSLS."""
+
+BLOCK_ROWS, BLOCK_COLUMNS = 512, 4096
+"""A block of similarities is 8 MB in float32: large enough for the matrix product, small for memory."""
+
+
+def inside_margin(cosine: Tensor, margin: float) -> Tensor:
+    """Return whether unit vectors of this cosine have a squared distance of at most the margin."""
+    return cosine >= 1 - margin / 2
+
+
+def blocks(span: slice, size: int) -> list[slice]:
+    """Cut a span into consecutive slices of at most ``size``."""
+    return [slice(i, min(i + size, span.stop)) for i in range(span.start, span.stop, size)]
+
+
+def row_blocks(span: slice) -> list[slice]:
+    """Cut rows into blocks."""
+    return blocks(span, BLOCK_ROWS)
+
+
+def column_blocks(n: int) -> list[slice]:
+    """Cut all ``n`` columns into blocks."""
+    return blocks(slice(0, n), BLOCK_COLUMNS)
+
+
+def without_self(mask: Bool[Tensor, "r c"], rows: slice, columns: slice) -> Bool[Tensor, "r c"]:
+    """Make the pairs of an example with itself false, in place."""
+    first = max(rows.start, columns.start)
+    own = torch.arange(first, max(first, min(rows.stop, columns.stop)), device=mask.device)
+    mask[own - rows.start, own - columns.start] = False
+    return mask
 
 
 @runtime_checkable

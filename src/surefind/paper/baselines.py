@@ -42,7 +42,7 @@ from torch import Tensor
 
 from surefind.checks import check_fraction, check_int
 from surefind.errors import DegenerateError, InputError
-from surefind.retrieval.search import as_rows, as_unit_rows, highest_cosines, unit64
+from surefind.neighbours import as_rows, as_unit_rows, highest_cosines, unit64
 
 FARTHEST = 2.0
 """The longest chord: how far a runner-up is that is not there."""

@@ -7,7 +7,7 @@ their weights, pulls one direction v_i of each example's outputs back to
     g_i = (∂z_i/∂b)ᵀ v_i        for the biases b of all layers at once,
 
 at about the cost of a forward pass. The diagonal of the "fixed" curvature, diag Σ_i J_iᵀ A_i J_i, follows
-from the form of the blocks A_i (`surefind.curvature.outputs`), with an orthonormal basis q_k:
+from the form of the blocks A_i (`surefind.curvature.head`), with an orthonormal basis q_k:
 
     diag J_iᵀ A_i J_i = 2 s_i² (a_i Σ_k (J_iᵀ q_k)² + 2 (J_iᵀ u_i) ∘ (J_iᵀ b_i))
 
@@ -33,7 +33,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from surefind.curvature.outputs import OutputHessians
+from surefind.curvature.head import OutputHessians
 from surefind.errors import InputError
 from surefind.models.encoder import Encoder, plain_features
 

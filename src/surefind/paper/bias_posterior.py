@@ -46,8 +46,7 @@ from torch import Tensor
 from surefind.checks import check_int
 from surefind.errors import DegenerateError, InputError
 from surefind.paper.bias_curvature import Pullback
-from surefind.posterior.diagonal import HeadPosterior, normal
-from surefind.posterior.precision import clip_negative
+from surefind.posterior.head import HeadPosterior, clip_negative, normal
 
 PROBES = 2
 """Backward passes an input: with two, κ costs about three times the embedding."""

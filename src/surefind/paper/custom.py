@@ -26,7 +26,7 @@ from surefind.errors import InputError
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
 from surefind.models.encoder import Encoder
-from surefind.pairs.objectives import MARGIN
+from surefind.pairs.losses import MARGIN
 from surefind.paper.ood_sets import OodSet
 from surefind.paper.protocols import (
     PROTOCOLS,

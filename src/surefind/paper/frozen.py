@@ -33,7 +33,7 @@ The learning rate matters, the rest hardly; what helps one network does not help
 was taken, on an earlier division of these classes and by recall alone.
 
 Places differ from birds: the same one by day and by night, in summer and in winter, differs in directions
-that all places share, and whitening within them (`surefind.pairs.whitening`) takes these out. Recall@1 on
+that all places share, and whitening within them (`surefind.whitening`) takes these out. Recall@1 on
 two parts of Nordland and on SPED, and R-AUROC of the vote, with EfficientNet-Lite0:
 
     identity, not trained                           0.096, 0.083, 0.481     0.722, 0.841, 0.829

@@ -56,9 +56,9 @@ from surefind.decisions.label_posterior import (
 )
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError
+from surefind.neighbours import nearest
 from surefind.pairs.relations import POSITIVE_RADIUS
 from surefind.posterior.vmf import match_score
-from surefind.retrieval.search import nearest
 
 VOTERS = 100
 """Neighbours that vote."""

@@ -55,9 +55,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool
-from torch import nn
+from torch import Tensor, nn
 
-from surefind.checks import check_choice
+from surefind.checks import check_choice, check_positive
 from surefind.data.dataset import Dataset
 from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
@@ -70,13 +70,55 @@ from surefind.learning.seeds import seeded
 from surefind.models.backbones import load_backbone, with_linear_head
 from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
 from surefind.models.encoder import Encoder, empty_head
-from surefind.pairs.objectives import MARGIN, Contrastive, ContrastiveLoss, UnsquaredContrastive
+from surefind.pairs.losses import MARGIN, Contrastive, ContrastiveLoss
+from surefind.pairs.relations import Relation
 from surefind.paper.catalogue import load
 from surefind.paper.ood_sets import OodSet, load_ood_sets, shrunk_ink
 from surefind.paper.vocabulary import NOISE, OodKind
 
 Build = Callable[[Dataset, torch.Generator], Encoder]
 """Makes the encoder, from the training data, which give its shape, and the source of its weights."""
+
+
+@dataclass(frozen=True)
+class UnsquaredContrastive:
+    """The contrastive loss that the paper's numbers were trained on: of distances that are not squared.
+
+        L = ½ mean_pos |u_i - u_j|  +  ½ mean_neg inside max(0, m - |u_i - u_j|)
+
+    Its margin m compares the distance itself, so that the same pairs are inside the margin m² of the
+    squared loss. Its pull on a positive pair does not weaken as the pair gets close. Where two embeddings
+    coincide it has no gradient; zero is taken. Curvature is always that of the squared loss.
+
+    Attributes:
+        margin: Distance, not squared, up to which negative pairs repel.
+
+    Raises:
+        InputError: If the margin is not positive.
+    """
+
+    margin: float = MARGIN
+
+    def __post_init__(self) -> None:
+        check_positive("margin", self.margin)
+
+    @property
+    def squared_margin(self) -> float:
+        """The margin as curvature takes it: the same pairs are inside."""
+        return self.margin**2
+
+    def __call__(
+        self, embeddings: Tensor, relation: Relation, generator: torch.Generator
+    ) -> Tensor:
+        """Compute the loss of a batch; nothing in it is random."""
+        everything = slice(0, len(relation))
+        positive, negative = relation.block(everything, everything)
+        # Differences, not products: 1 - cosine has no digits left for the root of a small distance.
+        mode = "donot_use_mm_for_euclid_dist"
+        distance = torch.cdist(embeddings, embeddings, compute_mode=mode)
+        pull = torch.where(positive, distance, 0).sum() / positive.sum().clamp(min=1)
+        push = torch.where(negative, self.margin - distance, 0).clamp(min=0)
+        return (pull + push.sum() / (push > 0).sum().clamp(min=1)) / 2
 
 
 @dataclass(frozen=True)

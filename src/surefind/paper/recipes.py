@@ -23,7 +23,7 @@ something else, the recipe takes the text's unless this says otherwise:
 
 - *Loss.* The text derives the squared distance; the numbers were trained on the unsquared one, averaged
   over the pairs whose loss is not zero. The recipe takes the code's
-  (`surefind.pairs.objectives.UnsquaredContrastive`): the squared one is in our own protocol already. The
+  (`surefind.paper.protocols.UnsquaredContrastive`): the squared one is in our own protocol already. The
   margin, 0.7, compares the distance. The curvature is that of the squared loss, as in the text and in the
   code, with the pairs inside the same margin.
 - *Learning rate.* The code multiplied it by the batch size: 0.256 and 0.064 on FashionMNIST, 2.56e-3 on
@@ -75,7 +75,7 @@ from surefind.learning.seeds import seeded
 from surefind.models.encoder import Encoder
 from surefind.paper.protocols import PROTOCOLS, Protocol
 from surefind.paper.vocabulary import RECIPES
-from surefind.posterior.projection import sampled_embeddings
+from surefind.posterior.sphere import sampled_embeddings
 
 
 def _laplace_options(examples: int, memory: float = 1e-4) -> Mapping[str, Mapping[str, Any]]:

@@ -6,7 +6,13 @@ The curvature is a sum over pairs from anywhere: exact or sampled over a set of 
 (`surefind.curvature.pair_scan`), of a network's features, or the mean over the steps of online LAM. Without
 a wish, scale and δ are tuned on training data (`surefind.posterior.tuning`). A given δ is taken at the
 given scale, or at the nominal one, which is the number of examples; a given scale stays, and δ is tuned to
-it. "evidence" is the δ of largest evidence at that scale.
+it. "evidence" is the δ of largest evidence at that scale: its derivative in δ vanishes where
+
+    Σ_p λ_p / (δ (λ_p + δ)) = |θ|²        (λ: eigenvalues of the scaled, clipped curvature),
+
+whose left side falls from ∞ to 0, so there is exactly one maximum, found by bisection. |θ| is arbitrary in
+a network that normalises its output: the evidence can only say what is best *for these weights*, while the
+questions of the tuning have answers that matter.
 
 What the rule is worth on vectors: measured on frozen ImageNet features of CUB200 with training classes only
 (fitted on 60 % of classes 1 … 50; judged on the rest of these and on classes 51 … 100, which the fit never
@@ -28,6 +34,7 @@ neighbour there, with either; decide with both.
 Axes: ``d`` features, ``z`` outputs.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -36,22 +43,16 @@ import torch
 from torch import Tensor
 
 from surefind.checks import check_choice, check_positive
-from surefind.curvature.structured import STRUCTURES, Curvature, Structure
-from surefind.posterior.contract import Posterior, Spectrum, spectral_posterior
-from surefind.posterior.diagonal import HeadPosterior
-from surefind.posterior.evidence import tune_prior_precision
-from surefind.posterior.precision import clip_negative
-from surefind.posterior.structured import DensePosterior, KroneckerPosterior
+from surefind.curvature.head import STRUCTURES, Curvature, Structure
+from surefind.errors import DegenerateError, InputError
+from surefind.posterior.head import POSTERIORS, Posterior, clip_negative
 from surefind.posterior.tuning import (
     TuningSample,
     calibrate_scale,
     scaled,
     select_prior_precision,
 )
-
-POSTERIORS: dict[Structure, Any] = {
-    kind.structure: kind for kind in (HeadPosterior, KroneckerPosterior, DensePosterior)
-}
+from surefind.tensor_checks import check_float, check_matrix
 
 PriorPrecision = float | Literal["evidence"] | None
 """δ; "evidence" for the δ of largest evidence, None to tune it."""
@@ -110,7 +111,7 @@ def fit_posterior(
     """
     check_posterior_options(structure, scale, prior_precision)
     kind, nominal = POSTERIORS[structure], float(examples if scale is None else scale)
-    spectrum: Spectrum = kind.spectrum(weights, curvature)
+    spectrum = kind.spectrum(weights, curvature)
     if prior_precision == "evidence":
         delta = tune_prior_precision(weights, spectrum.values, scale=nominal)
     elif prior_precision is not None:
@@ -119,14 +120,55 @@ def fit_posterior(
         drawn = sample().float()
 
         def posterior_at(prior: float) -> Posterior:
-            options = {"scale": nominal, "prior_precision": prior}
-            made: Posterior = spectral_posterior(kind, weights.float(), spectrum, **options)
-            return made
+            return kind.from_spectrum(weights.float(), spectrum, nominal, prior)
 
         unit = nominal * float(clip_negative(spectrum.values)[0].double().mean())
         delta = select_prior_precision(posterior_at, drawn, unit=unit)
-    posterior = spectral_posterior(kind, weights, spectrum, scale=nominal, prior_precision=delta)
+    posterior = kind.from_spectrum(weights, spectrum, nominal, delta)
     if prior_precision is not None or scale is not None:
         return FittedPosterior(posterior, delta, nominal)
     factor = calibrate_scale(posterior_at(delta), drawn, generator)
     return FittedPosterior(scaled(posterior, factor), delta * factor, nominal * factor)
+
+
+def tune_prior_precision(mean: Tensor, curvature: Tensor, *, scale: float) -> float:
+    """Find the prior precision with the largest Laplace evidence.
+
+    Args:
+        mean: The head's weights (z, d).
+        curvature: Their curvature: the diagonal (z, d), or the eigenvalues of any structure.
+        scale: How many observations the averaged loss stands for.
+
+    Returns:
+        The one δ at which the evidence is largest.
+
+    Raises:
+        InputError: If the curvature is not the weights' own.
+        DegenerateError: If all weights are zero.
+    """
+    check_positive("scale", scale)
+    check_matrix("mean", mean)
+    check_float("curvature", curvature)
+    if curvature.numel() != mean.numel():
+        raise InputError(
+            f"curvature must have one number for each of the {mean.numel()} weights "
+            f"{tuple(mean.shape)}: their diagonal, or all eigenvalues; "
+            f"got shape {tuple(curvature.shape)}."
+        )
+    squares = float((mean.double() ** 2).sum())
+    if squares == 0:
+        raise DegenerateError("the head's weights are all zero; the evidence has no maximum in δ.")
+    values = scale * clip_negative(curvature)[0].double().flatten()
+    values = values[values > 0]
+    # |θ|² = Σ λ/(δ(λ+δ)) < P/δ bounds the root from above; below it, half-way on a log scale.
+    high = math.log(len(values) / squares)
+    low = high - 1
+    while float((values / (values + math.exp(low))).sum()) < squares * math.exp(low):
+        low -= 2 * (high - low)
+    for _ in range(60):
+        middle = (low + high) / 2
+        well_determined = float((values / (values + math.exp(middle))).sum())
+        low, high = (
+            (middle, high) if well_determined > squares * math.exp(middle) else (low, middle)
+        )
+    return math.exp((low + high) / 2)

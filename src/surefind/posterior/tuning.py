@@ -43,7 +43,6 @@ Axes: ``n`` examples, ``d`` features, ``m`` pairs.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,11 +51,11 @@ from torch.nn.functional import avg_pool2d, softplus
 from surefind import metrics
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
+from surefind.neighbours import sampled_nearest_labels
 from surefind.pairs.relations import PairList
-from surefind.posterior.contract import Posterior
-from surefind.posterior.projection import unit
+from surefind.posterior.head import Posterior
+from surefind.posterior.sphere import unit
 from surefind.posterior.vmf import match_score, paired_gap, vmf_log_normalizer
-from surefind.retrieval.search import sampled_nearest_labels
 
 EXAMPLES = 1000
 SAMPLES = 20
@@ -210,9 +209,9 @@ def calibrate_scale(
     return min(f for f, e in errors.items() if e <= min(errors.values()) + TOLERANCE)
 
 
-def scaled(posterior: Posterior, factor: float) -> Any:
+def scaled(posterior: Posterior, factor: float) -> Posterior:
     """Multiply a posterior's precision: scale and prior alike."""
-    return replace(posterior, precision=posterior.precision * factor)  # type: ignore[type-var]
+    return replace(posterior, precision=posterior.precision * factor)
 
 
 def tune_on_pairs(

@@ -19,7 +19,7 @@ from surefind.learning.methods.contract import Sampler, prefixed, unprefixed
 from surefind.learning.session import TrainingSession
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
-from surefind.pairs.objectives import Objective
+from surefind.pairs.losses import Objective
 from surefind.pairs.relations import Relation
 
 Forward = Callable[[Encoder, Tensor, torch.Generator], Tensor]

@@ -25,7 +25,7 @@ from surefind.models.dropout import (
     with_dropout,
 )
 from surefind.models.encoder import Encoder
-from surefind.posterior.projection import sampled_embeddings
+from surefind.posterior.sphere import sampled_embeddings
 
 
 @dataclass(frozen=True, eq=False)

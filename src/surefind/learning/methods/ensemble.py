@@ -27,7 +27,7 @@ from surefind.learning.seeds import seeded
 from surefind.learning.session import TrainingSession
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize
-from surefind.posterior.projection import sampled_embeddings
+from surefind.posterior.sphere import sampled_embeddings
 
 REDRAW = ("auto", "all", "head")
 

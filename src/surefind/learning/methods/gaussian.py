@@ -17,8 +17,8 @@ from surefind.learning.seeds import seeded
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
 from surefind.models.initialization import initialize, untouched_rng
-from surefind.posterior.diagonal import normal
-from surefind.posterior.projection import gaussian_embeddings, unit
+from surefind.posterior.head import normal
+from surefind.posterior.sphere import gaussian_embeddings, unit
 
 LEAST_LOG, MOST_LOG = -20.0, 10.0
 

@@ -27,8 +27,8 @@ from surefind.learning.session import TrainingSession
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
 from surefind.pairs.relations import Relation
-from surefind.posterior.diagonal import normal
-from surefind.posterior.projection import unit
+from surefind.posterior.head import normal
+from surefind.posterior.sphere import unit
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from surefind.checks import check_choice, check_fraction, check_positive
-from surefind.curvature.head import Approximation, head_curvature
-from surefind.curvature.outputs import Distance
+from surefind.curvature.head import Approximation, Distance, head_curvature
 from surefind.data.dataset import Dataset
 from surefind.errors import InputError
 from surefind.learning.distributed import average_buffers, gather_rows
@@ -57,11 +56,9 @@ from surefind.learning.methods.laplace_posthoc import (
 from surefind.learning.session import TrainingSession
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, on_sphere, plain_features
-from surefind.pairs.losses import pair_targets
-from surefind.pairs.objectives import Objective
+from surefind.pairs.losses import Objective, pair_targets
 from surefind.pairs.relations import Relation
-from surefind.posterior.diagonal import HeadPosterior, normal
-from surefind.posterior.precision import add_step
+from surefind.posterior.head import HeadPosterior, add_step, normal
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ class LaplaceOnline:
         trained, precision = frozen(task.encoder), task.precision
         if self.tuning == "chosen" and self.scale > 0:
             precision = head_posterior(trained, task.mean_curvature, dataset, session).precision
-        posterior = HeadPosterior(trained.head_weights(), precision, task.clipped)
+        posterior = HeadPosterior(trained.head_weights(), precision, clipped=task.clipped)
         fitted = HeadEmbedder(trained, posterior)
         return with_layers(fitted, dataset, session, layers=self.layers, distance=self.distance)
 

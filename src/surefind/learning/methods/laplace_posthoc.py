@@ -17,16 +17,17 @@ from torch import Tensor
 
 from surefind.checks import check_choice
 from surefind.curvature.dataset import check_dense, dataset_output_hessians
-from surefind.curvature.head import Approximation, head_curvature
-from surefind.curvature.outputs import Distance
-from surefind.curvature.pair_scan import pair_curvature
-from surefind.curvature.structured import (
+from surefind.curvature.head import (
+    Approximation,
     Curvature,
+    Distance,
     KroneckerCurvature,
     Structure,
     dense_curvature,
+    head_curvature,
     kronecker_curvature,
 )
+from surefind.curvature.pair_scan import pair_curvature
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
@@ -39,24 +40,24 @@ from surefind.learning.session import TrainingSession
 from surefind.learning.train import epoch_batches, relation_of
 from surefind.models.encoder import Encoder, on_sphere, plain_features
 from surefind.models.vectors import UnitRows, warn_of_unit_features
-from surefind.pairs.blocks import blocks
 from surefind.pairs.losses import pair_targets
+from surefind.pairs.relations import blocks
 from surefind.paper.bias_curvature import Pullback, bias_curvature, bias_layers, pullback
 from surefind.paper.bias_posterior import BiasPosterior, fit_biases, orthonormal
-from surefind.posterior.contract import (
-    Posterior,
-    completed,
-    posterior_tensors,
-    restored_posterior,
-)
-from surefind.posterior.diagonal import HeadPosterior, normal
 from surefind.posterior.fit import (
-    POSTERIORS,
     PriorPrecision,
     check_posterior_options,
     fit_posterior,
 )
-from surefind.posterior.projection import gaussian_embeddings, unit
+from surefind.posterior.head import (
+    HeadPosterior,
+    Posterior,
+    completed,
+    normal,
+    posterior_tensors,
+    restored_posterior,
+)
+from surefind.posterior.sphere import gaussian_embeddings, unit
 from surefind.posterior.tuning import TuningSample, draw_sample
 
 FEATURE_BYTES = 4 << 30
@@ -162,7 +163,7 @@ def restore_head_embedder(
     """Put a head embedder together again from its tensors."""
     copied = restored_copy(encoder, tensors)
     parts = unprefixed("posterior", tensors)
-    posterior = restored_posterior(POSTERIORS[structure], copied.head_weights(), parts)
+    posterior = restored_posterior(structure, copied.head_weights(), parts)
     below = unprefixed("biases", tensors)
     biases = BiasPosterior.restored(below, posterior.mean) if below else None
     return HeadEmbedder(copied, posterior, biases)

@@ -24,7 +24,7 @@ from surefind.learning.session import TrainingSession, digest
 from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
 from surefind.pairs.relations import Relation
-from surefind.posterior.projection import unit
+from surefind.posterior.sphere import unit
 
 
 @dataclass(frozen=True)

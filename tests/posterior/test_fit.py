@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import surefind as sf
+from surefind.posterior.fit import tune_prior_precision
 
 
 def evidence_at(mean, curvature, scale, delta):
@@ -15,7 +16,7 @@ def evidence_at(mean, curvature, scale, delta):
 @pytest.mark.parametrize("weights", [1e-3, 1.0, 1e3])
 def test_tuned_prior_has_the_largest_evidence(normal, size, weights):
     mean, curvature = weights * normal(4, 6), size * normal(4, 6)
-    best = sf.tune_prior_precision(mean, curvature, scale=3.0)
+    best = tune_prior_precision(mean, curvature, scale=3.0)
     top = evidence_at(mean, curvature, 3.0, best)
     for factor in (0.5, 0.99, 1.01, 2.0, 1e-3, 1e3):
         assert evidence_at(mean, curvature, 3.0, best * factor) < top
@@ -23,14 +24,14 @@ def test_tuned_prior_has_the_largest_evidence(normal, size, weights):
 
 def test_tuned_prior_satisfies_mackays_fixed_point(normal):
     mean, curvature = normal(4, 6), normal(4, 6).abs()
-    best = sf.tune_prior_precision(mean, curvature, scale=20.0)
+    best = tune_prior_precision(mean, curvature, scale=20.0)
     determined = float((20 * curvature / (20 * curvature + best)).sum())
     assert best == pytest.approx(determined / float((mean**2).sum()))
 
 
 def test_zero_weights_have_no_best_prior():
     with pytest.raises(sf.DegenerateError, match="weights are all zero"):
-        sf.tune_prior_precision(torch.zeros(2, 3), torch.ones(2, 3), scale=1.0)
+        tune_prior_precision(torch.zeros(2, 3), torch.ones(2, 3), scale=1.0)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +50,10 @@ def test_zero_weights_have_no_best_prior():
 )
 def test_what_has_no_evidence_is_refused(mean, curvature, message):
     with pytest.raises(sf.InputError, match=message):
-        sf.tune_prior_precision(mean, curvature, scale=1.0)
+        tune_prior_precision(mean, curvature, scale=1.0)
 
 
 def test_eigenvalues_may_come_in_any_shape(normal):
     mean, curvature = normal(4, 6), normal(4, 6).abs()
-    expected = sf.tune_prior_precision(mean, curvature, scale=3.0)
-    assert sf.tune_prior_precision(mean, curvature.flatten(), scale=3.0) == pytest.approx(expected)
+    expected = tune_prior_precision(mean, curvature, scale=3.0)
+    assert tune_prior_precision(mean, curvature.flatten(), scale=3.0) == pytest.approx(expected)

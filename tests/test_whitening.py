@@ -6,8 +6,10 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.estimators import whitening as module
-from surefind.estimators.whitening import (
+from surefind import whitening as module
+from surefind.models import vectors as blocks
+from surefind.models.vectors import Vectors, vector_encoder
+from surefind.whitening import (
     RIDGE,
     RIDGES,
     ROUNDS,
@@ -17,10 +19,8 @@ from surefind.estimators.whitening import (
     class_moments,
     leave_classes_out,
     listed_moments,
+    whitening,
 )
-from surefind.models import vectors as blocks
-from surefind.models.vectors import Vectors, vector_encoder
-from surefind.pairs.whitening import whitening
 
 
 def generator(seed=0):

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
+from surefind import neighbours as module
 from surefind.errors import DegenerateError, InputError
-from surefind.retrieval import search as module
-from surefind.retrieval.search import (
+from surefind.neighbours import (
     Neighbours,
     nearest,
     nearest_one,

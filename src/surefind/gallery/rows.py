@@ -1,6 +1,6 @@
 """Exact nearest rows of an array, for galleries: NumPy alone, and quick for a single query too.
 
-Float32 proposes and float64 decides, as in `surefind.retrieval.search`. With ρ = (z + 4) 2^-24, the
+Float32 proposes and float64 decides, as in `surefind.neighbours`. With ρ = (z + 4) 2^-24, the
 rounding error of a float32 product, and the proposed cosines r_1 >= r_2 >= … of a query, its ``count``
 nearest rows are certainly among the first c if
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.pairs import blocks
-from surefind.pairs.whitening import (
+from surefind.pairs import relations as blocks
+from surefind.whitening import (
     centred,
     check_difference,
     factors,

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from surefind.retrieval import rows as module
-from surefind.retrieval.rows import near_rows, nearest_rows
+from surefind.gallery import rows as module
+from surefind.gallery.rows import near_rows, nearest_rows
 
 
 def slow(queries, x, count):

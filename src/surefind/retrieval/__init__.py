@@ -1,1 +1,0 @@
-"""Finding neighbours, and what their distances alone say about being sure."""
