@@ -20,7 +20,6 @@ from surefind.gallery.audit import with_copies
 from surefind.gallery.findings import COLUMN_NAMES
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.label_fit import left_out_votes, read_table
-from surefind.gallery.ranking import match_scores
 from surefind.gallery.second_opinion import fit_second_opinion
 
 
@@ -83,8 +82,7 @@ def opinion_oracle(x, labels, together, folds, row, score, T, c, e, b, ridge):
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("kappa", [False, True])
-def test_probabilities_are_those_of_the_definition(monkeypatch, grouped, kappa):
+def test_probabilities_are_those_of_the_definition(monkeypatch, grouped):
     monkeypatch.setattr(second_opinion, "ROWS", 7)
     monkeypatch.setattr(second_opinion, "WIDE", 5)
     monkeypatch.setattr(second_opinion, "CELLS", 200)
@@ -96,9 +94,8 @@ def test_probabilities_are_those_of_the_definition(monkeypatch, grouped, kappa):
     labels = [None if i % 17 == 5 else int(label) for i, label in enumerate(who)]
     groups = [int(g) if grouped and g < 12 else None for g in rng.integers(20, size=90)]
     groups[11] = groups[12] = 50 if grouped else None
-    own_kappa = rng.uniform(20, 200, size=90)
     gallery = Gallery(normalize=True)
-    gallery.add(Embeddings(x, own_kappa) if kappa else x, labels=labels, groups=groups)
+    gallery.add(x, labels=labels, groups=groups)
     engine = gallery._engine
     table = read_table(engine)
     stored = engine.fetch(table.ids)
@@ -106,16 +103,11 @@ def test_probabilities_are_those_of_the_definition(monkeypatch, grouped, kappa):
     groups_and_copies = with_copies(table.groups, prints)
     table = replace(table, groups=groups_and_copies)
     judge = fit_second_opinion(engine, table, np.random.default_rng(1), 90)
-    if kappa:
-        judge = replace(judge, model=replace(judge.model, weighting="match", temperature=3.0))
-        judge = replace(judge, own=second_opinion.own_densities(engine, table, judge.model))
     assert judge.pooling.gaussian > 0
     judge = replace(judge, pooling=replace(judge.pooling, classifier=0.7))
     vectors = stored.vectors.astype(float)
 
     scores = vectors @ vectors.T
-    if kappa:
-        scores = match_scores(np.maximum(1 - scores, 0), own_kappa, np.tile(own_kappa, (90, 1)), 8)
     score = lambda a, b: scores[a, b]
     together = []
     for row in range(90):
@@ -158,25 +150,21 @@ def test_probabilities_are_those_of_the_definition(monkeypatch, grouped, kappa):
     assert compared == len(asked)
 
 
-@pytest.mark.parametrize("weighting", ["cosine", "match"])
-def test_densities_of_all_labels_are_over_all_items(monkeypatch, weighting):
+def test_densities_of_all_labels_are_over_all_items(monkeypatch):
     """Not over the nearest alone, or the own label, which is over all, would be favoured."""
     monkeypatch.setattr(second_opinion, "LINES", 7)
     monkeypatch.setattr(second_opinion, "COLUMNS", 11)
     x, who, rng = world(n=60, labels=5, dim=8, spread=0.5)
     labels = [None if i % 13 == 5 else int(label) for i, label in enumerate(who)]
     groups = [int(g) if g < 6 else None for g in rng.integers(12, size=60)]
-    kappa = rng.uniform(20, 200, size=60)
     gallery = Gallery(normalize=True)
-    gallery.add(Embeddings(x, kappa), labels=labels, groups=groups)
+    gallery.add(x, labels=labels, groups=groups)
     engine = gallery._engine
     table = read_table(engine)
     stored = engine.fetch(table.ids).vectors
     scores = stored.astype(float) @ stored.T
-    if weighting == "match":
-        scores = match_scores(np.maximum(1 - scores, 0), kappa, np.tile(kappa, (60, 1)), 8)
     rows = np.flatnonzero(table.labels >= 0)
-    model = LabelModel(temperature=0.3, weighting=weighting)
+    model = LabelModel(temperature=0.3)
     found = second_opinion.label_masses(engine, table, model, rows, stored[rows])
     for at, row in enumerate(rows.tolist()):
         for code, name in enumerate(table.label_names):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from surefind.decisions.label_posterior import USUAL
-from surefind.embeddings import Embeddings
 from surefind.gallery import label_fit
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.label_fit import balanced_sample, leave_out
@@ -207,38 +206,6 @@ def test_near_duplicates_in_groups_do_not_make_it_overconfident():
     grouped.add(frames, labels=who, groups=np.repeat(np.arange(300), 2))
     assert alone.label_model.nats < 0.3
     assert grouped.label_model.nats > 3
-
-
-def noisy_world():
-    """Draw items of which half are noise that κ knows of."""
-    x, who, draw, rng = world(n=1500, spread=0.1, labels=10)
-    noisy = rng.random(1500) < 0.5
-    x[noisy] = unit(x[noisy] + 0.5 * rng.normal(size=(noisy.sum(), 12)))
-    return Embeddings(x, np.where(noisy, 3.0, 200.0)), who, draw, rng
-
-
-def test_kappa_weighs_where_it_knows_better():
-    items, who, draw, rng = noisy_world()
-    sure, plain = Gallery(), Gallery()
-    sure.add(items, labels=who)
-    plain.add(items.mean, labels=who)
-    assert sure.label_model.weighting == "match"
-    assert plain.label_model.weighting == "cosine"
-    assert sure.label_model.nats < plain.label_model.nats - 0.02
-    asked = rng.integers(10, size=300)
-    query = draw(asked)
-    weighed = sure.search(Embeddings(query, np.full(300, 200.0)))
-    assert (weighed.label == asked).mean() >= (plain.search(query).label == asked).mean() - 0.01
-
-
-def test_a_query_of_infinite_kappa_is_answered_where_items_have_one():
-    items, who, draw, rng = noisy_world()
-    gallery = Gallery()
-    gallery.add(items, labels=who)
-    asked = rng.integers(10, size=100)
-    answers = gallery.search(draw(asked))
-    assert np.isfinite(answers.label_probability).all()
-    assert (answers.label == asked).mean() > 0.9
 
 
 def test_an_empty_gallery_has_nothing_to_fit():

@@ -2,7 +2,7 @@ import numpy as np
 
 from surefind.gallery.engine import Records
 from surefind.gallery.gallery import Gallery
-from surefind.gallery.ranking import find, match_scores
+from surefind.gallery.ranking import find
 
 
 def unit(rng, *shape):
@@ -23,10 +23,3 @@ def test_candidates_come_by_falling_cosine():
     gaps = 1 - np.take_along_axis(q @ x.T, expected, 1)
     np.testing.assert_allclose(found.gaps[:, :100], gaps, atol=1e-6)
     np.testing.assert_array_equal(found.kappa[:, :100], kappa[expected])
-
-
-def test_an_infinite_kappa_is_the_limit_of_large_ones():
-    gaps, items = np.array([[0.1, 0.3]]), np.array([[40.0, 90.0]])
-    infinite = match_scores(gaps, np.array([np.inf]), items, 8)
-    large = match_scores(gaps, np.array([1e12]), items, 8)
-    np.testing.assert_allclose(infinite, large, rtol=1e-6)

@@ -25,7 +25,6 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
 
 from surefind.decisions.calibration import Calibration
@@ -50,7 +49,6 @@ from surefind.gallery.label_fit import (
     ItemTable,
     left_out_votes,
     read_table,
-    votes_by_match,
 )
 from surefind.gallery.second_opinion import Opinions, fit_second_opinion
 
@@ -114,8 +112,7 @@ def audit_items(
         votes, places = left_out_votes(engine, table, block, vectors, pairs.watch)
         judged.append(block)
         opinions.append(judge.of(block, vectors, votes[0], places[0], outside))
-        dim = vectors.shape[1]
-        found.append(_impostors(table, block, dim, votes[1], places[1], model, calibration))
+        found.append(_impostors(table, block, votes[1], places[1], model, calibration))
     rows, opinion = np.concatenate(judged), Opinions.concatenate(opinions)
     strangers, matched, chance = (np.concatenate(column) for column in zip(*found, strict=True))
     accepted = _accepted(chance, novelty[strangers], calibration)
@@ -193,16 +190,16 @@ class _Pairs:
         self._kept: list[tuple[float, int, int]] = []
         self.count = 0
 
-    def watch(self, own: torch.Tensor, place: torch.Tensor, cosines: torch.Tensor) -> None:
+    def watch(self, own: np.ndarray, place: np.ndarray, cosines: np.ndarray) -> None:
         """Look at the cosines of some judged items with a block of all items."""
-        at, column = np.nonzero(cosines.numpy() >= self._bound)
-        one, two = own.numpy()[at], place.numpy()[column]
+        at, column = np.nonzero(cosines >= self._bound)
+        one, two = own[at], place[column]
         labels = self._table.labels
         apart = (labels[one] != labels[two]) & (labels[two] >= 0)
         once = (one < two) | ~self._judged[two]  # of two that are judged, from the first alone
         some = np.flatnonzero(apart & once)
         self.count += len(some)
-        near = cosines.numpy()[at[some], column[some]]
+        near = cosines[at[some], column[some]]
         self._kept += zip((-near).tolist(), one[some].tolist(), two[some].tolist(), strict=True)
         if len(self._kept) > 2 * MOST:
             self._kept = sorted(self._kept)[:MOST]
@@ -225,7 +222,6 @@ class _Pairs:
 def _impostors(
     table: ItemTable,
     rows: Int[np.ndarray, " s"],
-    dim: int,
     votes: Votes,
     found: Int[np.ndarray, "s k"],
     model: LabelModel,
@@ -235,8 +231,6 @@ def _impostors(
     asked = np.isfinite(votes.scores[:, 0])
     rows, votes, found = rows[asked], votes.some(asked), found[asked]
     distances = np.sqrt(2 * np.maximum(1 - votes.scores, 0))  # infinite where there is none
-    if model.weighting == "match":
-        votes = votes_by_match(votes, table.kappa[rows], table.kappa[found], dim)
     posterior = label_posterior(votes, model)
     chance = posterior.probability[:, 0]
     if calibration is not None and len(rows):

@@ -194,7 +194,7 @@ def ask(
     found, hidden = hoods.found(queries)
     own = np.asarray(hoods.ids == objects(queries.ids, (len(queries), 1)), dtype=bool)
     copies = hidden & ~own & (hoods.gaps <= queries.copies)
-    near = neighbours_of(found, queries.kappa, queries.vectors.shape[1], model, engine)
+    near = neighbours_of(found, engine)
     code = {name: number for number, name in enumerate(near.names)}
     left = [*zip(np.nonzero(copies)[0].tolist(), hoods.labels[copies], strict=True)]
     gone = Counter(

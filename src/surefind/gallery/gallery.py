@@ -447,7 +447,7 @@ class Gallery:
             )
             model = self._label_fit().model if record is None else record.decider.label_model
             found = find(self._engine, queries, max(k, VOTERS))
-            near = neighbours_of(found, kappa, queries.shape[1], model, self._engine)
+            near = neighbours_of(found, self._engine)
             if record is None:
                 known = judge(near, kappa, model, None)
             else:

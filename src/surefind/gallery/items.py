@@ -14,14 +14,14 @@ Policies:
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from surefind.checks import as_vectors, id_values, label_values, payload_values
 from surefind.embeddings import Embeddings
-from surefind.errors import InputError
+from surefind.errors import DegenerateError, InputError
 from surefind.gallery.engine import Id, Label
-from surefind.tensor_checks import UNIT_TOLERANCE, check_directed, check_unit_rows
+
+UNIT_TOLERANCE = 1e-3
+"""How far a unit vector's length may be from one: room for float16 storage, none for raw vectors."""
 
 NOT_ENROLLED = -1
 """The label of a query that has no match in the gallery; None means the same."""
@@ -52,10 +52,7 @@ def read_vectors(
     lengths = _lengths(rows)
     # What is right needs one look; what is wrong is looked at again, to say what.
     if not (abs(lengths - 1) < UNIT_TOLERANCE).all():
-        tensor = torch.from_numpy(rows)
-        check_directed("embeddings", tensor)
-        if not normalize:
-            _check_length(tensor)
+        _check_lengths(rows, lengths, normalize=normalize)
         # Squares of what is very long or short are out of range where the length is not.
         rows = rows / abs(rows).max(axis=1, keepdims=True)
         lengths = _lengths(rows)
@@ -67,12 +64,21 @@ def read_vectors(
     return np.ascontiguousarray(unit), known, own
 
 
-def _check_length(rows: Tensor) -> None:
-    try:
-        check_unit_rows("embeddings", rows)
-    except InputError as error:
-        hint = "Rescale its rows to length 1, or set normalize."
-        raise InputError(error.message, field=error.field, hint=hint) from None
+def _check_lengths(rows: np.ndarray, lengths: np.ndarray, *, normalize: bool) -> None:
+    if not rows.any(axis=1).all():
+        zero = int(rows.any(axis=1).argmin())
+        raise DegenerateError(
+            f"embeddings must have a direction; row {zero} is all zeros.",
+            field="embeddings",
+            hint="Drop those rows.",
+        )
+    if not normalize:
+        worst = int(abs(lengths - 1).argmax())
+        raise InputError(
+            f"embeddings must have rows of length 1; row {worst} has length {lengths[worst]:.4g}.",
+            field="embeddings",
+            hint="Rescale its rows to length 1, or set normalize.",
+        )
 
 
 def _lengths(rows: np.ndarray) -> np.ndarray:

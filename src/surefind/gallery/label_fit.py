@@ -10,9 +10,6 @@ The items' groups are left out with them (frames of one video, photos of one ses
 duplicates would make leaving one out look too easy. n_l counts what is left. One pass over all vectors, a
 block at a time, serves both searches: memory grows with the gallery by a few numbers an item.
 
-Both weightings of `surefind.decisions.label_posterior` are fitted, where every item has a finite κ; the
-match score is taken only if it lowers the log loss of the left-out items' labels by more than chance.
-
 Axes: ``n`` items, ``s`` sampled ones, ``k`` neighbours, ``z`` embedding.
 """
 
@@ -22,21 +19,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
-from surefind.decisions.label_posterior import (
-    LabelModel,
-    Votes,
-    fit_label_model,
-    label_losses,
-    label_numbers,
-)
-from surefind.decisions.probability import BEYOND_CHANCE
+from surefind.decisions.label_posterior import LabelModel, Votes, fit_label_model, label_numbers
 from surefind.decisions.verdicts import Neighbours
 from surefind.gallery.engine import Engine, Label, Metadata, objects
-from surefind.gallery.ranking import Found, match_scores
-from surefind.neighbours import top_of_rows
+from surefind.gallery.ranking import Found
+from surefind.gallery.rows import highest
 
 METADATA = "labels"
 """Where a gallery's metadata hold the fit."""
@@ -90,54 +79,26 @@ def fit_labels(engine: Engine, *, seed: int = 0, prior: float = 0.0) -> LabelFit
         The fit, for as many items as there are.
     """
     left = leave_out(engine, np.random.default_rng(seed)) if len(engine) else None
-    model = LabelModel() if left is None else fit_left_out(left)
+    model = LabelModel() if left is None else left.fit()
     return LabelFit(replace(model, prior=prior), len(engine))
 
 
-def fit_left_out(left: "LeftOut") -> LabelModel:
-    """Fit the posterior over labels to what left-out items find; by κ too, if that is better."""
-    model = fit_label_model(left.enrolled, left.truth, left.unknown)
-    if left.scale is not None and model.nats is not None:
-        by_match = left.by_match()
-        other = fit_label_model(*by_match, weighting="match", scale=left.scale)
-        gain = label_losses(left.enrolled, left.truth, model) - label_losses(
-            by_match[0], left.truth, other
-        )
-        if gain.mean() > BEYOND_CHANCE * gain.std() / np.sqrt(len(gain)):
-            return other
-    return model
-
-
-def neighbours_of(
-    found: Found,
-    kappa: Float[np.ndarray, " q"],
-    dim: int,
-    model: LabelModel,
-    engine: Engine,
-) -> Neighbours:
+def neighbours_of(found: Found, engine: Engine) -> Neighbours:
     """Make neighbours that can be judged of what a search found.
 
     Args:
         found: Candidates by falling cosine.
-        kappa: The queries' concentrations.
-        dim: The vectors' dimension.
-        model: Says which score it takes.
         engine: Knows how many items each label has.
 
     Returns:
         The nearest of them, as many as vote.
     """
     gaps, labels = found.gaps[:, :VOTERS], found.labels[:, :VOTERS]
-    scores = 1 - gaps
-    if model.weighting == "match":
-        near = np.where(np.isfinite(gaps), gaps, 2.0)
-        match = match_scores(near, kappa, found.kappa[:, :VOTERS], dim)
-        scores = np.where(np.isfinite(gaps), match, -np.inf)
     codes, names = label_numbers(labels)
     counts = engine.label_counts()
     # Another writer may have added a label that was not counted yet.
     sizes = np.array([*[counts.get(name) or 1 for name in names], 1])
-    votes = Votes(scores, codes, sizes[codes], len(engine) - gaps.shape[1])
+    votes = Votes(1 - gaps, codes, sizes[codes], len(engine) - gaps.shape[1])
     return Neighbours(votes, gaps, names)
 
 
@@ -149,25 +110,15 @@ class LeftOut:
         enrolled: Neighbours by cosine of those that have a companion.
         truth: Labels of these.
         unknown: Neighbours by cosine without the own label.
-        kappas: κ of the sampled items and of their neighbours, for both.
-        dim: The vectors' dimension.
-        scale: How much the match score changes where the cosine changes by 1; None if a κ is infinite.
     """
 
     enrolled: Votes
     truth: np.ndarray
     unknown: Votes
-    kappas: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-    dim: int
-    scale: float | None
 
-    def by_match(self) -> tuple[Votes, np.ndarray, Votes]:
-        """Return the same with match scores in place of cosines."""
-        enrolled, unknown = (
-            votes_by_match(votes, *kappas, self.dim)
-            for votes, kappas in zip((self.enrolled, self.unknown), self.kappas, strict=True)
-        )
-        return enrolled, self.truth, unknown
+    def fit(self) -> LabelModel:
+        """Fit the posterior over labels."""
+        return fit_label_model(self.enrolled, self.truth, self.unknown)
 
 
 def leave_out(
@@ -175,29 +126,14 @@ def leave_out(
 ) -> LeftOut | None:
     """Search sampled items without themselves, and without their label; None if nothing has a label."""
     table = read_table(engine) if table is None else table
-    labels = table.labels
-    rows = balanced_sample(labels, rng)
+    rows = balanced_sample(table.labels, rng)
     if not len(rows):
         return None
-    sampled = engine.fetch([table.ids[row] for row in rows])
-    votes, (alone, rest) = left_out_votes(engine, table, rows, sampled.vectors)
+    vectors = engine.fetch([table.ids[row] for row in rows]).vectors
+    (alone, rest), _ = left_out_votes(engine, table, rows, vectors)
     companion = table.companions(rows) > 0
-    stranger = np.isfinite(votes[1].scores).any(axis=1)
-    kappas = tuple(
-        (table.kappa[rows[some]], table.kappa[found[some]])
-        for some, found in ((companion, alone), (stranger, rest))
-    )
-    enrolled, unknown = votes[0].some(companion), votes[1].some(stranger)
-    dim = sampled.vectors.shape[1]
-    scale = None
-    if np.isfinite(table.kappa).all() and len(enrolled):
-        match = votes_by_match(enrolled, *kappas[0], dim).scores
-        there = np.isfinite(enrolled.scores)
-        ends = [np.where(there, x, np.nan) for x in (match, enrolled.scores)]
-        run, rise = (np.nanmax(x, axis=1) - np.nanmin(x, axis=1) for x in reversed(ends))
-        steep = run > 0
-        scale = float(np.median(rise[steep] / run[steep])) if steep.any() else None
-    return LeftOut(enrolled, labels[rows][companion], unknown, kappas, dim, scale)  # type: ignore[arg-type]
+    stranger = np.isfinite(rest.scores).any(axis=1)
+    return LeftOut(alone.some(companion), table.labels[rows][companion], rest.some(stranger))
 
 
 def left_out_votes(
@@ -222,7 +158,7 @@ def left_out_votes(
     labels, own = table.labels, table.labels[rows]
     counts = np.bincount(labels[labels >= 0])
     votes, rows_found = [], []
-    searches = _search_without(engine, table, rows, torch.from_numpy(vectors), watch)
+    searches = _search_without(engine, table, rows, vectors, watch)
     for (cosines, found), with_label in zip(searches, (True, False), strict=True):
         names = np.where(np.isfinite(cosines), labels[found], -1)
         gone = table.together.counted(table.groups[rows], names)
@@ -339,7 +275,7 @@ class GroupLabels:
         return np.where(place >= 0, np.append(self.counts, 0)[place], 0)
 
 
-Watch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+Watch = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 """Called with rows of items (r), rows of others (w), and their cosines (r, w)."""
 
 
@@ -347,108 +283,55 @@ def _search_without(
     engine: Engine,
     table: ItemTable,
     rows: Int[np.ndarray, " s"],
-    vectors: torch.Tensor,
+    vectors: Float[np.ndarray, "s z"],
     watch: Watch | None = None,
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Return cosines and rows of the nearest items, without the own one, and without the own label."""
     count = min(VOTERS, len(table.ids))
-    best = [
-        [
-            torch.full((len(rows), count), -torch.inf),
-            torch.zeros(len(rows), count, dtype=torch.int64),
-        ]
-        for _ in range(2)
-    ]
-    own, label, group = (
-        torch.from_numpy(x[rows]) for x in (np.arange(len(table.ids)), table.labels, table.groups)
-    )
+    without_item, without_label = Best(len(rows), count), Best(len(rows), count)
     for records in engine.scan(COLUMNS):
-        place = torch.tensor([table.row_of[id_] for id_ in records.ids])
-        columns = torch.from_numpy(np.ascontiguousarray(records.vectors)).T
-        labels, groups = (torch.from_numpy(x)[place] for x in (table.labels, table.groups))
-        grouped = bool((groups >= 0).any())
+        place = np.array([table.row_of[id_] for id_ in records.ids])
+        labels, groups = table.labels[place], table.groups[place]
         for start in range(0, len(rows), ROWS):
             part = slice(start, start + ROWS)
-            cosines = vectors[part] @ columns
+            own = rows[part]
+            cosines = vectors[part] @ records.vectors.T
             if watch is not None:
-                watch(own[part], place, cosines)
-            if bool(torch.isfinite(best[1][0][part, -1]).all()):  # only what is nearer can matter
-                who = own[part], label[part], group[part]
-                _keep_nearer(best, part, cosines, who, (place, labels, groups))
-                continue
-            hidden = place == own[part, None]
-            if grouped:
-                hidden |= (groups == group[part, None]) & (groups >= 0)
-            cosines.masked_fill_(hidden, -torch.inf)
-            keep_best(best[0], part, cosines, place)
-            cosines.masked_fill_(labels == label[part, None], -torch.inf)
-            keep_best(best[1], part, cosines, place)
-    (a, i), (b, j) = best
-    return (a.double().numpy(), i.numpy()), (b.double().numpy(), j.numpy())
+                watch(own, place, cosines)
+            cosines[place == own[:, None]] = -np.inf
+            if (groups >= 0).any():
+                cosines[(groups == table.groups[own][:, None]) & (groups >= 0)] = -np.inf
+            without_item.take(part, cosines, place)
+            cosines[labels == table.labels[own][:, None]] = -np.inf
+            without_label.take(part, cosines, place)
+    return without_item.ordered(), without_label.ordered()
 
 
-def keep_best(
-    best: list[torch.Tensor], part: slice, cosines: torch.Tensor, place: torch.Tensor
-) -> None:
-    """Put the highest of new cosines among the highest so far (values and rows), for some queries."""
-    values, rows = best
-    count = values.shape[1]
-    new, columns = top_of_rows(cosines, count)
-    both = torch.cat([values[part], new], dim=1)
-    values[part], position = both.topk(count, dim=1)
-    rows[part] = torch.cat([rows[part], place[columns]], dim=1).gather(1, position)
-
-
-def _keep_nearer(
-    best: list[list[torch.Tensor]],
-    part: slice,
-    cosines: torch.Tensor,
-    who: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    whom: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-) -> None:
-    """Do what two `keep_best` do, where few of the cosines are above the last that were kept.
+class Best:
+    """The highest cosines of some items so far, and the rows that they are with.
 
     Args:
-        best: Values and rows without the own item, and without the own label, which reach farther.
-        part: Queries.
-        cosines: Theirs with all items of a block.
-        who: Rows, labels and groups of the queries.
-        whom: The same of the items.
+        items: How many items.
+        count: How many cosines are kept of each.
     """
-    wide = cosines.shape[1]
-    # NumPy compares, and finds what is rarely true, several times faster than torch.
-    above = np.flatnonzero(cosines.numpy() > best[1][0][part, -1:].numpy())
-    at, column = (torch.from_numpy(x) for x in np.divmod(above, wide))
-    row, label, group = (mine[at] - other[column] for mine, other in zip(who, whom, strict=True))
-    other = (row != 0) & ((group != 0) | (whom[2][column] < 0))
-    for kept, some in zip(best, (other, other & (label != 0)), strict=True):
-        _merge(kept, part, at[some], whom[0][column[some]], cosines[at[some], column[some]])
 
+    def __init__(self, items: int, count: int) -> None:
+        self._values = np.full((items, count), -np.inf, dtype=np.float32)
+        self._rows = np.zeros((items, count), dtype=np.int64)
 
-def _merge(
-    best: list[torch.Tensor],
-    part: slice,
-    at: torch.Tensor,
-    rows: torch.Tensor,
-    cosines: torch.Tensor,
-) -> None:
-    """Put some cosines among the highest so far; ``at`` says whose they are, and rises."""
-    values, places = best[0][part], best[1][part]
-    counts = at.bincount(minlength=len(values))
-    turn = torch.arange(len(at)) - (counts.cumsum(0) - counts)[at]
-    new = values.new_full((len(values), int(counts.max())), -torch.inf)
-    there = torch.zeros(new.shape, dtype=torch.int64)
-    new[at, turn], there[at, turn] = cosines, rows
-    both, position = torch.cat([values, new], dim=1).topk(values.shape[1], dim=1)
-    best[0][part] = both
-    best[1][part] = torch.cat([places, there], dim=1).gather(1, position)
+    def take(
+        self, part: slice, cosines: Float[np.ndarray, "r w"], place: Int[np.ndarray, " w"]
+    ) -> None:
+        """Put new cosines of some items, with these rows, among the highest so far."""
+        count = self._values.shape[1]
+        new, columns = highest(cosines, count)
+        values = np.concatenate([self._values[part], new], axis=1)
+        rows = np.concatenate([self._rows[part], place[columns]], axis=1)
+        self._values[part], kept = highest(values, count)
+        self._rows[part] = np.take_along_axis(rows, kept, axis=1)
 
-
-def votes_by_match(
-    votes: Votes, own: Float[np.ndarray, " q"], others: Float[np.ndarray, "q k"], dim: int
-) -> Votes:
-    """Put match scores in place of cosines, by the κ of queries and of neighbours."""
-    there = np.isfinite(votes.scores)
-    gaps = np.where(there, np.maximum(1 - votes.scores, 0), 0.0)
-    scores = match_scores(gaps, own, np.where(there, others, 1.0), dim)
-    return Votes(np.where(there, scores, -np.inf), votes.labels, votes.sizes, votes.unseen)
+    def ordered(self) -> tuple[Float[np.ndarray, "s k"], Int[np.ndarray, "s k"]]:
+        """Return the cosines, falling, and their rows."""
+        order = np.argsort(-self._values, axis=1, kind="stable")
+        values, rows = (np.take_along_axis(x, order, axis=1) for x in (self._values, self._rows))
+        return values.astype(np.float64), rows

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
 
 from surefind.gallery.calibration_queries import CalibrationQueries, copies_below, given
 from surefind.gallery.engine import Engine, Id, Label, Records, objects
-from surefind.gallery.label_fit import COLUMNS, ROWS, VOTERS, ItemTable, keep_best, read_table
+from surefind.gallery.label_fit import COLUMNS, ROWS, VOTERS, Best, ItemTable, read_table
 from surefind.gallery.ranking import BLOCK, Found, exact_gaps, find, unit64
 
 COPIES = 20
@@ -232,23 +231,19 @@ def _left_out(
 def _search_items(engine: Engine, queries: CalibrationQueries) -> Neighbourhoods:
     """Search items that play queries in one pass over all records, a block at a time."""
     table = read_table(engine)
-    names = _coded(table, queries)
-    count = min(KEPT, len(table.ids))
-    best = [torch.full((len(queries), count), -torch.inf), torch.zeros(len(queries), count).long()]
-    vectors = torch.from_numpy(np.ascontiguousarray(queries.vectors))
-    strict = torch.from_numpy(queries.stranger)
-    label, group = (torch.from_numpy(x) for x in names)
+    best = Best(len(queries), min(KEPT, len(table.ids)))
+    label, group = _coded(table, queries)
+    strict = queries.stranger
     for records in engine.scan(COLUMNS):
-        place = torch.tensor([table.row_of[id_] for id_ in records.ids])
-        columns = torch.from_numpy(np.ascontiguousarray(records.vectors)).T
-        labels, groups = (torch.from_numpy(x)[place] for x in (table.labels, table.groups))
+        place = np.array([table.row_of[id_] for id_ in records.ids])
+        labels, groups = table.labels[place], table.groups[place]
         for start in range(0, len(queries), ROWS):
             part = slice(start, start + ROWS)
-            cosines = vectors[part] @ columns
-            apart = (labels == label[part, None]) & strict[part, None]
-            apart |= (groups == group[part, None]) & (groups >= 0)
-            keep_best(best, part, cosines.masked_fill_(apart, -torch.inf), place)
-    values, rows = (x.numpy() for x in best)
+            cosines = queries.vectors[part] @ records.vectors.T
+            cosines[(labels == label[part, None]) & strict[part, None]] = -np.inf
+            cosines[(groups == group[part, None]) & (groups >= 0)] = -np.inf
+            best.take(part, cosines, place)
+    values, rows = best.ordered()
     return _exact(engine, table, queries, rows, np.isfinite(values))
 
 

@@ -10,17 +10,12 @@ Axes: ``q`` queries, ``c`` candidates, ``z`` embedding.
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from surefind.gallery.engine import Engine, objects
-from surefind.posterior.vmf import match_score
 
 SPARE = 6
 """Candidates beyond those that are wanted: float32 may have swapped those that are almost equally near."""
-
-SUREST = 1e15
-"""κ in place of infinity, where a density is needed."""
 
 CACHED = 8
 BLOCK = 256
@@ -112,17 +107,6 @@ def _order(losses: Float[np.ndarray, "q c"], ids: np.ndarray) -> np.ndarray:
 def take_rows(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return some columns of each row, as `np.take_along_axis` does, which takes longer to begin."""
     return np.asarray(values[np.arange(len(columns))[:, None], columns])
-
-
-def match_scores(
-    gaps: Float[np.ndarray, "q c"],
-    query_kappa: Float[np.ndarray, " q"],
-    kappa: Float[np.ndarray, "q c"],
-    dim: int,
-) -> Float[np.ndarray, "q c"]:
-    """Compute the match score; a κ that is infinite counts as `SUREST`."""
-    own, other = (torch.from_numpy(np.minimum(k, SUREST)) for k in (query_kappa[:, None], kappa))
-    return match_score(torch.from_numpy(gaps), own, other, dim).numpy()
 
 
 def unit64(vectors: np.ndarray) -> np.ndarray:

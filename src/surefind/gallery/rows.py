@@ -74,13 +74,13 @@ def _near(
     wide = min(n, count + SPARE)
     size = max(wide, CELLS // len(queries))
     parts = [
-        _highest(queries @ vectors[start : start + size].T, wide, start)
+        highest(queries @ vectors[start : start + size].T, wide, start)
         for start in range(0, n, size)
     ]
     values, rows = parts[0]
     if len(parts) > 1:
         values, rows = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
-        values, position = _highest(values, wide)
+        values, position = highest(values, wide)
         rows = np.take_along_axis(rows, position, axis=1)
     if wide == n:
         return rows
@@ -96,7 +96,7 @@ def _near(
     return rows
 
 
-def _highest(
+def highest(
     scores: Float[np.ndarray, "r w"], count: int, start: int = 0
 ) -> tuple[Float[np.ndarray, "r c"], Int[np.ndarray, "r c"]]:
     """Return each row's ``count`` highest scores, or all, in no order, and their columns from ``start``."""

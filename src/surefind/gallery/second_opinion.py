@@ -33,7 +33,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 
 from surefind.decisions.label_errors import (
@@ -53,12 +52,9 @@ from surefind.gallery.label_fit import (
     COLUMNS,
     ItemTable,
     balanced_sample,
-    fit_left_out,
     leave_out,
     left_out_votes,
-    votes_by_match,
 )
-from surefind.gallery.ranking import match_scores
 
 SPREAD = 20_000
 """Items that covariance and classifier are estimated from."""
@@ -162,7 +158,7 @@ class SecondOpinion:
         Returns:
             The opinions.
         """
-        kernel, names, ballots = self.kernel(rows, vectors, votes, found)
+        kernel, names = self.kernel(rows, vectors, votes)
         own = np.full(len(rows), kernel.shape[1] - 1)
         weights = self.pooling.log_weights(kernel)
         if outside is not None and self.pooling.gaussian:
@@ -176,7 +172,7 @@ class SecondOpinion:
         share = np.exp(weights[at, best] - np.logaddexp(0, against) - weights[:, -1])
         alone = self.table.companions(rows) <= 0
         if alone.any():
-            none = label_posterior(ballots, self.model)
+            none = label_posterior(votes, self.model)
             own_chance = np.clip(none.none, 1e-12, 1 - 1e-12)
             odds = np.log((1 - own_chance) / own_chance)
             column = np.maximum(none.candidates[:, 0], 0)
@@ -198,16 +194,13 @@ class SecondOpinion:
         rows: Int[np.ndarray, " s"],
         vectors: Float[np.ndarray, "s z"],
         votes: Votes,
-        found: Int[np.ndarray, "s k"],
-    ) -> tuple[Float[np.ndarray, "s k+1"], Int[np.ndarray, "s k+1"], Votes]:
+    ) -> tuple[Float[np.ndarray, "s k+1"], Int[np.ndarray, "s k+1"]]:
         """Return s of other labels, each in one column, and of the own label in the last.
 
         Returns:
-            s; the labels of the columns, -1 for none; and the votes by the model's weighting.
+            s; and the labels of the columns, -1 for none.
         """
-        kappa, mine = self.table.kappa, self.table.labels[rows][:, None]
-        if self.model.weighting == "match":
-            votes = votes_by_match(votes, kappa[rows], kappa[found], vectors.shape[1])
+        mine = self.table.labels[rows][:, None]
         near = label_densities(votes, self.model.temperature)  # -inf but for a label's first item
         density = np.empty(votes.labels.shape)
         size = max(1, SUMS // len(self.table.label_names))
@@ -219,7 +212,7 @@ class SecondOpinion:
         others = np.where(rival, density - np.log(votes.sizes), -np.inf)
         names = np.where(np.isfinite(others), votes.labels, -1)
         kernel = np.concatenate([others, self.own[rows][:, None]], axis=1)
-        return kernel, np.concatenate([names, mine], axis=1), votes
+        return kernel, np.concatenate([names, mine], axis=1)
 
 
 def fit_second_opinion(
@@ -239,7 +232,7 @@ def fit_second_opinion(
     left = leave_out(engine, rng, table)
     if left is None:
         return None
-    model = fit_left_out(left)
+    model = left.fit()
     own = own_densities(engine, table, model)
     folds = deal(table.labels, table.groups, rng)
     means = _label_means(engine, table, folds, rng, judged)
@@ -251,8 +244,8 @@ def fit_second_opinion(
     kernels, gaussians, classified = [], [], []
     for rows, outside in plain.blocks(sample, len(sample)):
         vectors = engine.fetch([table.ids[row] for row in rows]).vectors
-        (votes, _), (found, _) = left_out_votes(engine, table, rows, vectors)
-        kernel, names, _ = plain.kernel(rows, vectors, votes, found)
+        (votes, _), _ = left_out_votes(engine, table, rows, vectors)
+        kernel, names = plain.kernel(rows, vectors, votes)
         kernels.append(kernel)
         if outside is not None:
             gaussians.append(outside.gaussian.log_densities(rows, vectors, names))
@@ -279,7 +272,7 @@ def own_densities(engine: Engine, table: ItemTable, model: LabelModel) -> Float[
     Returns:
         Log densities (n); -inf where no other item has the label, NaN where the item has none.
     """
-    labels, groups, kappa = table.labels, table.groups, table.kappa
+    labels, groups = table.labels, table.groups
     order = np.argsort(labels, kind="stable")
     order = order[labels[order] >= 0]
     sizes = np.bincount(labels[order])
@@ -296,14 +289,9 @@ def own_densities(engine: Engine, table: ItemTable, model: LabelModel) -> Float[
             same = labels[rows][:, None] == labels[columns]
             same &= rows[:, None] != columns
             same &= (groups[rows][:, None] != groups[columns]) | (groups[columns] < 0)
-            scores = (torch.from_numpy(mine.vectors) @ torch.from_numpy(theirs.vectors).T).numpy()
-            scores = scores.astype(np.float64)
-            if model.weighting == "match":
-                scores = _match_where(
-                    same, scores, kappa[rows], kappa[columns], mine.vectors.shape[1]
-                )
-            near = torch.from_numpy(np.where(same, scores / model.temperature, -np.inf))
-            total = np.logaddexp(total, torch.logsumexp(near, dim=1).numpy())
+            scores = (mine.vectors @ theirs.vectors.T).astype(np.float64)
+            near = np.where(same, scores / model.temperature, -np.inf)
+            total = np.logaddexp(total, np.logaddexp.reduce(near, axis=1))
         mass[rows] = total - np.log(np.maximum(table.companions(rows), 1))
     return mass
 
@@ -320,7 +308,7 @@ def label_masses(
     Returns:
         Log sums; -inf for labels without an item left, or too far for the exponential.
     """
-    labels, groups, kappa = table.labels, table.groups, table.kappa
+    labels, groups = table.labels, table.groups
     total = np.full((len(rows), len(table.label_names)), -np.inf)
     for records in engine.scan(COLUMNS):
         place = np.array([table.row_of[id_] for id_ in records.ids])
@@ -328,41 +316,23 @@ def label_masses(
         order = order[labels[place[order]] >= 0]
         if not len(order):
             continue
-        place, theirs = place[order], torch.from_numpy(records.vectors[order])
+        place, theirs = place[order], records.vectors[order]
         names, starts = np.unique(labels[place], return_index=True)
         for start in range(0, len(rows), LINES):
             part = slice(start, start + LINES)
             own = rows[part]
             out = own[:, None] == place
             out |= (groups[own][:, None] == groups[place]) & (groups[place] >= 0)
-            scores = torch.from_numpy(vectors[part]) @ theirs.T
-            if model.weighting == "match":
-                gaps = (1 - scores).clamp(min=0).numpy()
-                others = np.broadcast_to(kappa[place], gaps.shape)
-                match = match_scores(gaps, kappa[own], others, vectors.shape[1])
-                scores = torch.from_numpy(match.astype(np.float32))
-            scores = (scores / model.temperature).masked_fill_(torch.from_numpy(out), -torch.inf)
-            peak = scores.amax(dim=1, keepdim=True).clamp(min=-1e30)  # finite if all are left out
-            mass = np.add.reduceat((scores - peak).double().exp_().numpy(), starts, axis=1)
+            scores = vectors[part] @ theirs.T / np.float32(model.temperature)
+            scores[out] = -np.inf
+            peak = np.maximum(
+                scores.max(axis=1, keepdims=True), -1e30
+            )  # finite if all are left out
+            mass = np.add.reduceat(np.exp((scores - peak).astype(np.float64)), starts, axis=1)
             with np.errstate(divide="ignore"):
-                here = np.log(mass) + peak.numpy()
+                here = np.log(mass) + peak
             total[part, names] = np.logaddexp(total[part, names], here)
     return total
-
-
-def _match_where(
-    same: np.ndarray,
-    cosines: Float[np.ndarray, "s w"],
-    own: Float[np.ndarray, " s"],
-    others: Float[np.ndarray, " w"],
-    dim: int,
-) -> Float[np.ndarray, "s w"]:
-    """Compute match scores where they are needed, which may be seldom."""
-    at, column = np.nonzero(same)
-    gaps = np.maximum(1 - cosines[at, column], 0)[:, None]
-    scores = np.zeros_like(cosines)
-    scores[at, column] = match_scores(gaps, own[at], others[column][:, None], dim)[:, 0]
-    return scores
 
 
 @dataclass(frozen=True, eq=False)
