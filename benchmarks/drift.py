@@ -45,10 +45,10 @@ from decisions import ask, everything_useful
 from measure import environment
 from scipy.stats import beta
 
+from surefind.data.digits import load_digits
 from surefind.decisions import Gate, Signals, Watch
 from surefind.decisions.groups import fit_split
 from surefind.estimators.laplace_head import LaplaceHead
-from surefind.paper.small_images import load_digits
 
 RESULTS = Path(__file__).parent / "results" / "drift.json"
 SEED = 0

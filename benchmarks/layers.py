@@ -26,8 +26,15 @@ from surefind.learning.inference import like_network
 from surefind.learning.methods import LaplaceOnline, LaplacePosthoc
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
-from surefind.paper.bias_curvature import pullback
-from surefind.paper.bias_posterior import HEAD_SHARE, PROBES, SHAPE, layer_variances
+from surefind.paper.biases import (
+    HEAD_SHARE,
+    PROBES,
+    SHAPE,
+    BiasEmbedder,
+    LaplaceBiases,
+    layer_variances,
+    pullback,
+)
 from surefind.paper.protocols import Problem, load_problem
 from surefind.posterior.tuning import blurred, reduced_contrast, shuffled
 
@@ -121,11 +128,11 @@ class Scores:
 
     def __init__(self, problem: Problem, learner: sf.MetricLearner) -> None:
         self.problem = problem
-        self.layers: HeadEmbedder = learner.fitted
+        self.layers: BiasEmbedder = learner.fitted
         alone = replace(
             self.layers.posterior, precision=HEAD_SHARE * self.layers.posterior.precision
         )
-        self.head = HeadEmbedder(self.layers.encoder, alone)
+        self.head = HeadEmbedder(self.layers.network, alone)
 
     def prepared(self, images: Tensor) -> Tensor:
         """Normalise images as the network takes them."""
@@ -191,7 +198,7 @@ def measure_method(name: str, method: str, args: argparse.Namespace) -> dict:
     online = method == "laplace-online"
     learner = sf.MetricLearner(
         problem.build(seeded(SEED, "encoder")),
-        method=METHODS[method](layers="biases"),
+        method=LaplaceBiases(METHODS[method]()),
         epochs=args.epochs or (protocol.online_epochs if online else protocol.epochs),
         seed=SEED,
         batch_size=protocol.batch_size,

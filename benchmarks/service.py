@@ -34,10 +34,10 @@ from measure import environment
 from PIL import Image
 
 import surefind as sf
+from surefind.data.digits import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
-from surefind.paper.small_images import load_digits
 
 RESULTS = Path(__file__).parent / "results" / "service.json"
 TESTS = Path(__file__).parents[1] / "tests" / "service"

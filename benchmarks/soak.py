@@ -36,10 +36,10 @@ from PIL import Image
 from service import BESIDE_DIM, cpu_seconds, resident, server, vectors
 
 import surefind as sf
+from surefind.data.digits import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
-from surefind.paper.small_images import load_digits
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
 TESTS = Path(__file__).parents[1] / "tests" / "service"

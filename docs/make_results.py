@@ -6,7 +6,7 @@ from pathlib import Path
 from result_pages import Page, in_order, result_pages, short_title, summary_table
 
 from surefind.evaluation.figures import write_figure
-from surefind.paper.markdown import markdown_tables
+from surefind.paper.page import markdown_tables
 from surefind.paper.published import PAPER
 from surefind.paper.results import Results, read_results
 

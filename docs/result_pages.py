@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from surefind.evaluation.figures import Dots, dot_chart, line_styles, panel_chart
+from surefind.paper.figures import Dots, dot_chart, line_styles, panel_chart
 from surefind.paper.published import LEAST_GAP, PAPER
 from surefind.paper.results import Result, Results, ResultSet
 from surefind.paper.tables import Score, compare, number_text

@@ -5,12 +5,12 @@ import tempfile
 import torch
 
 import surefind as sf
+from surefind.data.digits import load_digits
 from surefind.models.convnets import small_net
-from surefind.paper.catalogue import load
 
 
 def main() -> None:
-    digits = load("digits")
+    digits = load_digits()
     encoder = small_net(1, 8, embedding_dim=4, generator=torch.Generator().manual_seed(0))
     learner = sf.MetricLearner(encoder, method="laplace-online", epochs=5).fit(digits.train)
     result = sf.evaluate(

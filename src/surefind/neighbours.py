@@ -339,6 +339,29 @@ def nearest(queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -
     return Neighbours(indices, cosines.clamp(-1, 1).to(q.dtype))
 
 
+def nearest_distance(
+    queries: Any, vectors: Any, *, exclude_self: bool = False
+) -> Float[Tensor, " q"]:
+    """Measure the chord from each query to the nearest vector: 0 … 2, higher is less familiar.
+
+    It comes from differences in float64, so near duplicates do not drown in the rounding of 2 - 2 cos.
+
+    Args:
+        queries: Unit vectors (q, z).
+        vectors: Unit vectors (n, z).
+        exclude_self: Whether the queries are the vectors, and must not find themselves.
+
+    Returns:
+        Distances of the queries' dtype.
+    """
+    q, v = as_unit_rows("queries", queries), as_unit_rows("vectors", vectors)
+    _check_comparable(q, v, 1, exclude_self=exclude_self)
+    u, w = unit64(q), unit64(v)
+    found = highest_cosines(u, w, 1, exclude_self=exclude_self)[0][:, 0]
+    distance: Tensor = torch.linalg.vector_norm(u - w[found], dim=1)
+    return distance.to(q.dtype)
+
+
 def _check_comparable(q: Tensor, g: Tensor, k: int, *, exclude_self: bool) -> None:
     """Require one space, and k neighbours for each query."""
     if q.shape[1] != g.shape[1]:

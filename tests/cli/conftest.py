@@ -1,7 +1,6 @@
 """Commands as a user gives them, in a folder of their own; one small run that many tests look at."""
 
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from command_line import command
 from PIL import Image
 
 from surefind.cli.app import refusal_text
-from surefind.paper.protocols import PROTOCOLS
 
 
 @pytest.fixture
@@ -103,10 +101,3 @@ def broken(tmp_path):
     folder = pictures(tmp_path / "pets", 8, 6)
     (folder / "cat" / "broken.png").write_bytes(b"not a picture")
     return folder
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Let the benchmark of the digits train for one epoch."""
-    short = replace(PROTOCOLS["digits"], epochs=1, online_epochs=1)
-    monkeypatch.setitem(PROTOCOLS, "digits", short)

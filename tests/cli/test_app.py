@@ -10,9 +10,11 @@ import pytest
 import typer
 
 from surefind.cli import main
-from surefind.cli.app import app, data_app, explanation, option_names, refusal_text, run
+from surefind.cli.app import app, explanation, option_names, refusal_text, run
 from surefind.errors import InputError
 
+PAPER = ("bench", "report", "data")
+"""Commands of an extra, tried with it."""
 EXAMPLE = re.compile(r"Example: `(surefind [^`]+)`")
 
 
@@ -22,7 +24,7 @@ def commands(group=None, name="surefind"):
     for key, inner in group.commands.items():
         if hasattr(inner, "commands"):
             yield from commands(inner, f"{name} {key}")
-        else:
+        elif key not in PAPER:
             yield f"{name} {key}", inner
 
 
@@ -37,7 +39,7 @@ def test_every_command_has_an_example_of_itself():
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_help_run_one_after_the_other(surefind, quick):
+def test_the_examples_of_the_help_run_one_after_the_other(surefind):
     for line in examples():
         code, _, err = surefind(*shlex.split(line)[1:])
         assert code == 0, f"{line}: {err}"
@@ -85,7 +87,7 @@ def test_help_waits_for_no_heavy_library(arguments):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [(["data", "check", "imagenet"], 1), (["train", "digits"], 2)]
+    ("arguments", "code"), [(["embed", "nowhere", "digits"], 1), (["train", "digits"], 2)]
 )
 def test_a_mistake_shows_no_traceback(tmp_path, arguments, code):
     """As a shell sees it, in a process of its own."""
@@ -121,7 +123,7 @@ def test_a_missing_library_of_another_kind_is_not_hidden(monkeypatch):
 
 
 def test_a_closed_pipe_ends_quietly(tmp_path):
-    line = f"{sys.executable} -m surefind data list | true"
+    line = f"{sys.executable} -m surefind doctor | true"
     found = subprocess.run(
         line, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False
     )
@@ -148,8 +150,6 @@ def test_an_option_at_fault_is_named_as_it_is_typed():
     assert options["batch_size"] == "--batch-size"
     assert "source" not in options  # an argument
     assert option_names(app, "search")["k"] == "-k"
-    options = {"data": "--data", "decode": "--decode", "as_json": "--json"}
-    assert option_names(data_app, "check") == options
 
 
 @pytest.mark.parametrize(

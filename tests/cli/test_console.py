@@ -127,14 +127,6 @@ def test_images_with_parts_but_no_test_name_the_part(surefind, tmp_path):
     assert follow(*shlex.split(line)[1:]) == ["index", "search"]
 
 
-def test_a_benchmark_leads_to_its_report(surefind, quick):
-    bench = ("bench", "digits", "--methods", "margin", "--out", "my results")
-    assert follow(*bench) == ["bench", "report"]
-    assert hinted(*bench, "--work", "elsewhere") == [
-        "surefind report 'my results' --work elsewhere"
-    ]
-
-
 def test_the_demo_leads_to_commands_that_exist(surefind, monkeypatch):
     """The story itself is told elsewhere."""
     monkeypatch.setattr("surefind.demo.run_demo", lambda *_, **__: None)

@@ -3,7 +3,6 @@ import os
 import re
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 import surefind as sf
 from surefind.checks import distribution, require
 from surefind.cli import doctor
-from surefind.paper import catalogue
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -69,41 +67,13 @@ def test_memory_is_not_known_everywhere(monkeypatch):
     assert not any(line.startswith("memory") for line in doctor.machine())
 
 
-def test_data_check_says_what_is_there_and_what_is_wrong(surefind, refused, tmp_path):
-    code, out, _ = surefind("data", "check", "digits")
-    assert code == 0
-    assert "digits in a library" in out
-    assert "train: 1198 examples of 1198 published, 10 classes of 10 published" in out
-    assert "Everything is as published" in out
-    assert "examples and classes compared" in out
-    assert refused("data", "check", "mnist", "--data", tmp_path).field == "folder"
-    assert "set data" in refused("data", "check", "msls").hint
-    assert refused("data", "check", "imagenet").field == "name"
-    code, out, _ = surefind("data", "list")
-    assert code == 0
-    assert "fashion-mnist" in out
-
-
-def test_a_set_that_is_not_as_published_fails(surefind, monkeypatch):
-    other = replace(catalogue.ENTRIES["digits"], counts={"train": 7})
-    monkeypatch.setattr(catalogue, "ENTRIES", {"digits": other})
-    code, out, _ = surefind("data", "check", "digits")
-    assert code == 1
-    assert "part 'train' has 1198 examples where 7 are published" in out
-
-
-def test_the_folder_of_data_can_be_set_once(refused, monkeypatch, tmp_path):
-    monkeypatch.setenv("SUREFIND_DATA", str(tmp_path))
-    assert str(tmp_path) in refused("data", "check", "mnist").message
-
-
 def test_messages_name_libraries_that_a_registry_has(monkeypatch):
     """Whether surefind came from a clone or a wheel, what a message says to type works."""
     sources = (PROJECT.parent / "src").rglob("*.py")
     assert not [file for file in sources if "pip install 'surefind" in file.read_text()]
     command = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]["cli"]
     names = [re.match(r"[\w-]+", line)[0] for line in command]
-    text = (PROJECT.parent / "src" / "surefind" / "apps" / "cli" / "__init__.py").read_text()
+    text = (PROJECT.parent / "src" / "surefind" / "cli" / "__init__.py").read_text()
     assert ", ".join(f'"{name}"' for name in names) in text
     monkeypatch.setattr(doctor, "_importable", lambda name: name not in ("uvicorn", "sklearn"))
     assert doctor.lacking("serve", "data") == ["uvicorn", "scikit-learn"]

@@ -5,6 +5,7 @@ from PIL import Image
 from stored import npz
 
 import surefind as sf
+from surefind.data.digits import load_digits
 
 
 def test_npz_holds_what_the_library_gives(surefind, sure):
@@ -12,7 +13,7 @@ def test_npz_holds_what_the_library_gives(surefind, sure):
     assert code == 0, err
     assert "Wrote 599 embeddings of 8 dimensions" in out
     stored = npz("deep/test.npz")
-    test = sf.data.catalogue.load("digits").test
+    test = load_digits().test
     expected = sf.load(sure).embed(test).numpy()
     np.testing.assert_allclose(stored["mean"], expected.mean, atol=1e-6)
     np.testing.assert_allclose(stored["kappa"], expected.kappa, rtol=1e-4)

@@ -25,7 +25,7 @@ def test_a_run_is_measured_as_the_library_does_it(surefind, sure, tmp_path):
     assert "OOD inputs: " in out
     assert "them best" in out
     stored = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    splits = sf.data.catalogue.load("digits")
+    splits = load_digits()
     expected = evaluate(
         copy, splits.test, splits["ood"], generator=seeded(0, "evaluation"), ece_samples=5
     )
@@ -63,7 +63,7 @@ def test_queries_can_be_looked_up_elsewhere(surefind, run):
     code, _, err = surefind("evaluate", "plain", "--gallery", "digits:train")
     assert code == 0, err
     stored = json.loads((run / "metrics.json").read_text())
-    splits = sf.data.catalogue.load("digits")
+    splits = load_digits()
     expected = evaluate(
         sf.load(run), splits.test, gallery=splits.train, generator=seeded(0, "evaluation")
     )
@@ -146,9 +146,5 @@ def test_a_second_evaluation_keeps_the_first(surefind, run):
     assert (oldest / "metrics.json").read_bytes() == before
     assert {p.name for p in (oldest / "plots").iterdir()} == drawn
     assert "| evaluations |" in (run / "README.md").read_text()
-    assert surefind("report", "plain")[0] == 0
-    page = (run / "report.html").read_text()
-    assert "Earlier evaluations" in page
-    assert "On digits:test" in page
     RunFolder(run, {}).forget_evaluation()
     assert not (run / "evaluations").exists()

@@ -5,6 +5,7 @@ from sklearn.datasets import load_iris
 
 import surefind as sf
 from surefind.cli.run_folder import open_run
+from surefind.data.digits import load_digits
 from surefind.learning.methods import LaplacePosthoc
 from surefind.models.vectors import Vectors, vector_encoder
 
@@ -29,7 +30,7 @@ def flowers(tmp_path):
 
 def test_a_run_gains_an_uncertainty_and_keeps_its_embeddings(trained, sure):
     before, after = sf.load(trained), sf.load(sure)
-    digits = sf.data.catalogue.load("digits").test[:20]
+    digits = load_digits().test[:20]
     one, two = before.embed(digits), after.embed(digits)
     assert torch.isinf(one.kappa).all()
     assert torch.isfinite(two.kappa).all()
@@ -40,7 +41,7 @@ def test_a_run_gains_an_uncertainty_and_keeps_its_embeddings(trained, sure):
 def test_a_run_is_fitted_as_the_library_does_it(trained, sure):
     encoder = sf.load(trained).fitted.encoder
     learner = sf.MetricLearner(encoder, method=LaplacePosthoc(), epochs=0)
-    learner.fit(sf.data.catalogue.load("digits").train)
+    learner.fit(load_digits().train)
     ours = sf.load(sure).fitted.posterior
     torch.testing.assert_close(ours.precision, learner.fitted.posterior.precision)
 

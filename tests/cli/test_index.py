@@ -8,6 +8,7 @@ import pytest
 
 import surefind as sf
 from surefind.cli import index
+from surefind.data.digits import load_digits
 from surefind.gallery.gallery import Gallery
 
 pytestmark = pytest.mark.slow
@@ -167,7 +168,7 @@ def test_vectors_of_any_length_can_be_rescaled(surefind):
 def test_a_gallery_made_here_is_one_of_the_library(surefind, sure):
     surefind("index", "digits:train", "--run", sure, "--out", "g")
     with Gallery.open("g") as gallery:
-        test = sf.data.catalogue.load("digits").test[:50]
+        test = load_digits().test[:50]
         answers = gallery.search(sf.load(sure).embed(test), k=1)
         right = [int(x) == int(y) for x, y in zip(answers.labels[:, 0], test.labels, strict=True)]
         assert np.mean(right) > 0.5

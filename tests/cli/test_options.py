@@ -5,20 +5,14 @@ import sys
 import pytest
 
 from surefind.cli.options import (
-    complete_benched,
     complete_method,
-    complete_methods,
     complete_run,
-    complete_set,
     complete_source,
 )
 
 
 def test_names_are_completed():
     assert complete_method("laplace-") == ["laplace-posthoc", "laplace-online"]
-    assert complete_set("cifar") == ["cifar10", "cifar100"]
-    assert complete_methods("pfe,h") == ["pfe,hib"]
-    assert complete_methods("a") == ["all"]
 
 
 @pytest.fixture
@@ -41,7 +35,6 @@ def test_runs_are_found_one_folder_down(place):
 
 def test_sources_are_sets_and_files(place):
     assert complete_source("dig") == ["digits", "dig.npy", "digital/"]
-    assert complete_benched("dig") == ["digits", "dig.npy", "digital/"]
     assert ".hidden/" not in complete_source("")
     assert complete_source(".h") == [".hidden/"]
     assert complete_source(f"{place}/dig") == [f"{place}/dig.npy", f"{place}/digital/"]

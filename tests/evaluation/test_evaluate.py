@@ -5,6 +5,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import surefind as sf
+from surefind.evaluation import best_detector, best_detectors
 from surefind.evaluation import evaluate as evaluation
 from surefind.evaluation.evaluate import (
     evaluate,
@@ -268,3 +269,31 @@ def test_a_point_estimate_has_its_distances(noise, generator):
     assert {"nearest_distance_auroc", "nearest_distance_r_auroc"} <= set(result.values)
     assert "auroc" not in result.more_ood["again"]
     assert "nearest_distance_auroc" in result.more_ood["again"]
+
+
+def test_the_best_detector_is_named_with_what_the_others_reach():
+    values = {"auroc": 0.55, "nearest_distance_auroc": 0.86, "novelty_auroc": 0.95}
+    assert best_detector(values) == (
+        "OOD inputs: novelty detects them best (0.950); nearest distance 0.860, κ 0.550."
+    )
+    same = {"r_auroc": 0.8, "novelty_r_auroc": 0.8001}
+    assert best_detectors(values | same)[1] == (
+        "Wrong retrievals: novelty and κ detect them best (0.800)."
+    )
+    chance = {"auroc": 0.37, "nearest_distance_auroc": 0.4}
+    assert best_detector(chance) == (
+        "OOD inputs: nothing detects them better than chance; nearest distance 0.400, κ 0.370."
+    )
+    assert best_detector({"auroc": 0.9}) == ""
+    close = {
+        "novelty_auroc": (0.94, 0.96),
+        "nearest_distance_auroc": (0.8, 0.94),
+        "auroc": (0.5, 0.6),
+    }
+    assert best_detector(values, intervals=close).endswith(
+        "κ 0.550. The 95 % intervals of novelty and nearest distance overlap."
+    )
+    apart = close | {"nearest_distance_auroc": (0.8, 0.93)}
+    assert best_detector(values, intervals=apart) == best_detector(values)
+    assert best_detector(values, intervals={}) == best_detector(values)
+    assert best_detectors({"recall@1": 0.9}) == []

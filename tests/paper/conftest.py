@@ -5,14 +5,22 @@ import numpy as np
 import pytest
 import small_learners
 import torch
+from cli.conftest import refused, surefind  # noqa: F401
 from PIL import Image
-from surefind.evaluation.bench import running
-from surefind.evaluation.bench.ood_sets import OodSet
-from surefind.evaluation.bench.protocols import Problem, Protocol
 
 import surefind as sf
+from surefind.cli.app import app, register
 from surefind.evaluation import evaluate as evaluation
 from surefind.models.convnets import small_net
+from surefind.paper import label_vote, running
+from surefind.paper.cli import bench, data, report
+from surefind.paper.ood_sets import OodSet
+from surefind.paper.protocols import PROTOCOLS, Problem, Protocol
+
+for command in (bench, report, data):
+    # As an installed distribution's entry points do.
+    if command.__name__ not in {known.name for known in app.registered_commands}:
+        register(app, command)
 
 PROTOCOL = Protocol(None, (OodSet("noise", "all"),), 0.7, 1, 1, 32, 32, 1e-3, ece_samples=4)
 
@@ -21,7 +29,15 @@ PROTOCOL = Protocol(None, (OodSet("noise", "all"),), 0.7, 1, 1, 32, 32, 1e-3, ec
 def few(monkeypatch):
     """Fewer resamples and corrupted images: what they cost here is their overhead."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 5)
+    monkeypatch.setattr(label_vote, "RESAMPLES", 5)
     monkeypatch.setattr(running, "CORRUPTED", 4)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Let the benchmark of the digits train for one epoch."""
+    short = replace(PROTOCOLS["digits"], epochs=1, online_epochs=1)
+    monkeypatch.setitem(PROTOCOLS, "digits", short)
 
 
 @pytest.fixture

@@ -3,20 +3,37 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from paper.conftest import PROTOCOL
 
 import surefind as sf
 from surefind.data.feature_views import FeatureViews
+from surefind.data.folder import load_folder
 from surefind.learning.feature_pass import FeaturePass
 from surefind.learning.seeds import seeded
-from surefind.paper.custom import custom_problem
 from surefind.paper.frozen import frozen_problem, with_features
+from surefind.paper.protocols import Problem, on_backbone, training_parts
 from surefind.paper.running import run_problem
 
 
 @pytest.fixture
 def birds(folders, backbone):
-    source, ood = folders("birds", range(24), images=20), folders("noise", [30], images=20)
-    return custom_problem(source, ood, backbone=backbone)
+    """Photographs of 24 classes, the last twelve for the test, to be embedded by a backbone."""
+    source, noise = folders("birds", range(24), images=20), folders("noise", [30], images=20)
+    images, ood = load_folder(source)["all"], load_folder(noise)["all"]
+    build, preprocessing = on_backbone(backbone, augment=False)
+    protocol = replace(PROTOCOL, backbone=backbone.name, learning_rate=1e-5, validation="class")
+    train, validation = training_parts(images[images.labels < 12], "class")
+    test = images[images.labels >= 12]
+    return Problem(
+        "birds",
+        protocol,
+        build,
+        train,
+        test,
+        ood=ood,
+        preprocessing=preprocessing,
+        validation=validation,
+    )
 
 
 def test_a_frozen_problem_is_another_one_with_a_protocol_of_its_own(birds, tmp_path):

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from surefind.paper.markdown import markdown_tables
+from surefind.paper.page import markdown_tables
 from surefind.paper.published import PAPER, Published
 from surefind.paper.results import read_results
 

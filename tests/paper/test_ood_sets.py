@@ -4,6 +4,7 @@ import torch
 from PIL import Image
 
 import surefind as sf
+from surefind.data.digits import load_digits
 from surefind.paper import ood_sets
 from surefind.paper.ood_sets import (
     OodSet,
@@ -13,7 +14,6 @@ from surefind.paper.ood_sets import (
     shrunk_ink,
 )
 from surefind.paper.protocols import PROTOCOLS, load_problem
-from surefind.paper.small_images import load_digits
 from surefind.paper.vocabulary import NOISE
 
 DIGITS = OodSet("digits", "ood")

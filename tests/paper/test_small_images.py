@@ -6,7 +6,6 @@ import struct
 import numpy as np
 import pytest
 import scipy.io
-import torch
 from PIL import Image
 
 import surefind as sf
@@ -14,7 +13,6 @@ from surefind.data.formats import read_mat, read_sheet
 from surefind.paper.small_images import (
     load_cifar10,
     load_cifar100,
-    load_digits,
     load_idx,
     load_omniglot,
     load_svhn,
@@ -335,19 +333,6 @@ def test_folders_of_omniglot_that_are_wrong_are_refused(tmp_path, save_image):
     save_image("images_background/Greek/0001_01.png")
     with pytest.raises(sf.InputError, match="is not in an alphabet's and a character's folder"):
         load_omniglot(tmp_path)
-
-
-def test_digits_and_photographs():
-    splits = load_digits(n_ood=50)
-    assert {p: len(splits[p]) for p in splits} == {"train": 1198, "test": 599, "ood": 50}
-    assert splits.train.labels.unique().tolist() == list(range(10))
-    assert splits.train.read().shape[1:] == splits["ood"].read().shape[1:] == (1, 8, 8)
-    assert splits.train.inputs.max() == 255
-    assert splits["ood"].labels is None
-    assert torch.equal(splits["ood"].read(), load_digits(n_ood=50)["ood"].read())
-    assert not torch.equal(splits["ood"].read(), load_digits(n_ood=50, seed=1)["ood"].read())
-    with pytest.raises(sf.InputError, match="n_ood must be a whole number of at least 1"):
-        load_digits(n_ood=0)
 
 
 def write_classes(folder, classes, images=2):

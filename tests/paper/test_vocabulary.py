@@ -10,11 +10,8 @@ from surefind.paper.vocabulary import (
     DATASETS,
     DISTANCE_BASELINES,
     METHODS,
-    METRICS,
     ablation_parts,
     base_set,
-    best_detector,
-    best_detectors,
     dataset_title,
     kind_of,
     method_order,
@@ -76,37 +73,8 @@ def test_every_set_is_its_own_base():
 def test_what_is_not_known_keeps_its_name():
     assert method_title("mine") == "mine"
     assert (metric_of("zeal").title, metric_of("zeal").better) == ("zeal", "")
-    assert all(m.summary for m in METRICS)
 
 
 def test_names_are_read_without_pytorch():
     code = "import sys, surefind.paper.vocabulary; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_the_best_detector_is_named_with_what_the_others_reach():
-    values = {"auroc": 0.55, "nearest_distance_auroc": 0.86, "novelty_auroc": 0.95}
-    assert best_detector(values) == (
-        "OOD inputs: novelty detects them best (0.950); nearest distance 0.860, κ 0.550."
-    )
-    same = {"r_auroc": 0.8, "novelty_r_auroc": 0.8001}
-    assert best_detectors(values | same)[1] == (
-        "Wrong retrievals: novelty and κ detect them best (0.800)."
-    )
-    chance = {"auroc": 0.37, "nearest_distance_auroc": 0.4}
-    assert best_detector(chance) == (
-        "OOD inputs: nothing detects them better than chance; nearest distance 0.400, κ 0.370."
-    )
-    assert best_detector({"auroc": 0.9}) == ""
-    close = {
-        "novelty_auroc": (0.94, 0.96),
-        "nearest_distance_auroc": (0.8, 0.94),
-        "auroc": (0.5, 0.6),
-    }
-    assert best_detector(values, intervals=close).endswith(
-        "κ 0.550. The 95 % intervals of novelty and nearest distance overlap."
-    )
-    apart = close | {"nearest_distance_auroc": (0.8, 0.93)}
-    assert best_detector(values, intervals=apart) == best_detector(values)
-    assert best_detector(values, intervals={}) == best_detector(values)
-    assert best_detectors({"recall@1": 0.9}) == []

@@ -17,10 +17,10 @@ import torch
 from PIL import Image
 
 import surefind as sf
+from surefind.data.digits import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.models.convnets import small_net
-from surefind.paper.small_images import load_digits
 from surefind.service.images import Thumbnails, small_picture
 
 ITEMS = 240

@@ -1,6 +1,7 @@
 """All commands together, and what becomes of their errors.
 
-A command is one name in `COMMANDS`. Each has ``--json``, which prints what it returned as one JSON document
+A command is one name in `COMMANDS`, or an entry point of the group ``surefind.commands``, which is how the
+extra ``paper`` brings its own. Each has ``--json``, which prints what it returned as one JSON document
 (`surefind.cli.console`): what a script would read of it, None if that is nothing. What it raises ends
 here: the library's own errors, with their hint for the command line, and the system's (no such file, no
 space) become a sentence and exit code 1; typer explains wrong usage itself, with exit code 2; a defect of
@@ -10,12 +11,14 @@ An error's field that is an option of the running command is named as the user t
 becomes ``--batch-size``.
 """
 
+import contextlib
 import errno
 import functools
 import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -33,7 +36,7 @@ from surefind.cli.console import (
     to_stderr,
 )
 from surefind.cli.demo import demo
-from surefind.cli.doctor import check_set, doctor, list_sets
+from surefind.cli.doctor import doctor
 from surefind.cli.embed import embed
 from surefind.cli.evaluate import evaluate
 from surefind.cli.export import export
@@ -45,8 +48,6 @@ from surefind.cli.serve import serve
 from surefind.cli.token import token
 from surefind.cli.train import train
 from surefind.errors import CommandInterruptedError, SurefindError
-from surefind.paper.bench_command import bench
-from surefind.paper.report_command import report
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,7 +56,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Retrieval that knows when it does not know.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Look at data sets.")
 items_app = typer.Typer(no_args_is_help=True, help="List, delete and relabel a gallery's items.")
 AsJson = Annotated[
     bool,
@@ -126,16 +126,17 @@ def option_names(group: typer.Typer, command: str) -> dict[str, str]:
 
 
 COMMANDS: tuple[Callable[..., Any], ...] = (train, fit, embed, evaluate, index, calibrate, search)
-COMMANDS += (audit, export, serve, token, report, bench, demo, doctor)
+COMMANDS += (audit, export, serve, token, demo, doctor)
 for each in COMMANDS:
     register(app, each)
 app.add_typer(items_app, name="items")
 register(items_app, list_items, "list")
 register(items_app, delete_items, "delete")
 register(items_app, relabel_items, "relabel")
-app.add_typer(data_app, name="data")
-register(data_app, list_sets, "list")
-register(data_app, check_set, "check")
+for plugin in entry_points(group="surefind.commands"):
+    # A command of an extra that is not installed is not there.
+    with contextlib.suppress(ModuleNotFoundError):
+        register(app, plugin.load(), plugin.name)
 
 
 def run() -> None:

@@ -52,16 +52,14 @@ def audit_page(
     Returns:
         HTML.
     """
-    from surefind.evaluation.figures import palette_css
-    from surefind.paper import page as report
-    from surefind.paper.page import fill_template
+    from surefind.evaluation.figures import fill_template, page_css
 
     rows = found.to_rows(most)
     total = Counter(row["kind"] for row in found.to_rows())
     total.update(duplicate=found.duplicate_pairs - total["duplicate"])  # not all are listed
     return fill_template(
         Path(__file__).with_name("audit.html.j2"),
-        css=palette_css() + (report.HERE / "page.css").read_text(encoding="utf-8"),
+        css=page_css(),
         place=place,
         opening=f"import surefind\ngallery = surefind.Gallery.open({place!r})",
         sentences=found.sentences,

@@ -1,4 +1,4 @@
-"""`surefind doctor` and `surefind data`: libraries, machine and data sets; what is missing, where it is."""
+"""`surefind doctor`: libraries and machine, and what is missing."""
 
 import os
 import platform
@@ -6,14 +6,11 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
-
-from typer import Argument, Option
+from typing import Any
 
 import surefind as sf
 from surefind.checks import IMPORTED_AS, install_command
-from surefind.cli.console import Failure, say
-from surefind.cli.options import DataFolder, complete_set
+from surefind.cli.console import say
 from surefind.cli.preflight import size_text
 
 CORE = ("torch", "numpy", "safetensors", "jaxtyping")
@@ -34,7 +31,7 @@ EXTRAS = {
 package, whose own list may be missing or older than the code; a test compares it with pyproject.toml."""
 
 
-def doctor(data: DataFolder = None) -> Any:
+def doctor() -> Any:
     """List what is installed, what this machine has, and what is missing.
 
     Example: `surefind doctor`
@@ -43,7 +40,6 @@ def doctor(data: DataFolder = None) -> Any:
         "Versions": versions(),
         "Machine": machine(),
         "Extras": extras(),
-        "Data sets": data_sets(data),
     }
     for title, lines in sections.items():
         say(title, style="bold")
@@ -57,7 +53,6 @@ def doctor(data: DataFolder = None) -> Any:
         "processors": os.cpu_count(),
         "memory": dict(zip(("total", "free"), memory(), strict=True)),
         "missing": {extra: lacking(extra) for extra in EXTRAS},
-        "data_sets": set_places(data),
     }
 
 
@@ -116,86 +111,6 @@ def lacking(*names: str) -> list[str]:
     brought = dict.fromkeys(library for extra in names for library in EXTRAS[extra].split())
     modules = {name: IMPORTED_AS.get(name, name.replace("-", "_")) for name in brought}
     return [name for name, module in modules.items() if not _importable(module)]
-
-
-def data_sets(folder: Path | None) -> list[str]:
-    """List where each known data set is, or that it is not there."""
-    missing = "not there; `surefind data list` says where to get it"
-    return [f"{name}: {place or missing}" for name, place in set_places(folder).items()]
-
-
-def set_places(folder: Path | None) -> dict[str, str | None]:
-    """Return where each known data set is; None for one that is not there."""
-    from surefind.paper.catalogue import find, set_names
-
-    places: dict[str, str | None] = {}
-    for name in set_names():
-        try:
-            places[name] = str(find(name, folder) or "comes with scikit-learn")
-        except sf.InputError:
-            places[name] = None
-    return places
-
-
-def list_sets() -> Any:
-    """List the data sets that are known by name.
-
-    Example: `surefind data list`
-    """
-    from surefind.paper.catalogue import ENTRIES
-
-    for name, entry in ENTRIES.items():
-        say(f"{name:15s} {entry.title}: {entry.get}")
-    return [{"name": n, "title": entry.title, "get": entry.get} for n, entry in ENTRIES.items()]
-
-
-def check_set(
-    name: Annotated[
-        str, Argument(help="A set's name; see `surefind data list`.", autocompletion=complete_set)
-    ],
-    data: DataFolder = None,
-    decode: Annotated[bool, Option(help="Decode every image file once.")] = True,
-) -> Any:
-    """Compare a data set with what its publisher announces: counts and checksums; decode its images.
-
-    Example: `surefind data check digits`
-    """
-    from surefind.paper.catalogue import check
-
-    report = check(name, data, decode=decode)
-    place = f"{report.folder}, found by {report.found_by}" if report.folder else "a library"
-    say(f"{report.title} in {place}", style="bold")
-    published = report.published
-    for part, count in report.counts.items():
-        told = [_of(count, "examples", published.counts.get(part))]
-        if part in report.n_classes:
-            told.append(_of(report.n_classes[part], "classes", published.n_classes.get(part)))
-        say(f"  {part}: {', '.join(told)}")
-    for file, verdict in report.checksums.items():
-        say(f"  {file}: checksum {verdict}")
-    if report.decoded:
-        say(f"  {report.decoded} image files decoded")
-    for problem in report.problems:
-        say(problem, style="red")
-    found = {
-        "name": name,
-        "ok": report.ok,
-        "folder": report.folder,
-        "counts": dict(report.counts),
-        "checksums": dict(report.checksums),
-        "decoded": report.decoded,
-        "problems": list(report.problems),
-    }
-    if not report.ok:
-        return Failure(found)
-    *first, last = report.compared or ("nothing",)
-    compared = f"{', '.join(first)} and {last}" if first else last
-    say(f"Everything is as published, as far as that is known here: {compared} compared.")
-    return found
-
-
-def _of(count: int, what: str, published: int | None) -> str:
-    return f"{count} {what}" + ("" if published is None else f" of {published} published")
 
 
 def _version(package: str) -> str:

@@ -16,13 +16,10 @@ from surefind.cli.preflight import check_place
 from surefind.cli.run_folder import EVALUATIONS, METRICS, RunFolder, open_run
 from surefind.cli.sources import read_for, split_part
 from surefind.errors import InputError
-from surefind.paper.vocabulary import METRICS as MEASURED
-from surefind.paper.vocabulary import best_detectors
+from surefind.evaluation import MEANINGS, best_detectors
 
 SPACE = 10_000_000
 """Bytes for numbers and pictures."""
-MEANINGS = {m.name: m.summary for m in MEASURED}
-"""What each number means, in the order in which they are shown."""
 
 
 def evaluate(

@@ -1,6 +1,6 @@
 """Arguments that several commands take, with their help and completion.
 
-What the shell completes: methods, data sets, runs, files.
+What the shell completes: methods, runs, files.
 
 The shell asks at every press of the tab key, so nothing here may wait for PyTorch.
 """
@@ -12,47 +12,18 @@ from typing import Annotated, Literal
 from typer import Argument, Option
 
 from surefind.errors import InputError
-from surefind.paper.vocabulary import (
-    BENCHMARKS,
-    DATASETS,
-    DISTANCE_BASELINES,
-    METHODS,
-    RECIPES,
-)
+from surefind.learning import METHOD_NAMES
 
 
 def complete_method(incomplete: str) -> list[str]:
     """Complete a method's name."""
-    return [name for name in METHODS if name.startswith(incomplete)]
-
-
-def complete_methods(incomplete: str) -> list[str]:
-    """Complete the last of several methods, separated by commas."""
-    *before, last = incomplete.split(",")
-    done = "".join(f"{name}," for name in before)
-    names = [name for name in ("all", *METHODS, *DISTANCE_BASELINES) if name not in before]
-    return [done + name for name in names if name.startswith(last)]
-
-
-def complete_set(incomplete: str) -> list[str]:
-    """Complete a data set's name."""
-    return [name for name in DATASETS if name.startswith(incomplete)]
-
-
-def complete_benched(incomplete: str) -> list[str]:
-    """Complete the name of a set that has a benchmark, or a folder or a file."""
-    names = [name for name in BENCHMARKS if name.startswith(incomplete)]
-    return [*names, *map(_shown, _paths(incomplete))]
-
-
-def complete_recipe(incomplete: str) -> list[str]:
-    """Complete a recipe's name."""
-    return [name for name in RECIPES if name.startswith(incomplete)]
+    return [name for name in METHOD_NAMES if name.startswith(incomplete)]
 
 
 def complete_source(incomplete: str) -> list[str]:
-    """Complete a data set's name, a folder or a file."""
-    return [*complete_set(incomplete), *map(_shown, _paths(incomplete))]
+    """Complete a folder, a file or the digits."""
+    digits = ["digits"] if "digits".startswith(incomplete) else []
+    return [*digits, *map(_shown, _paths(incomplete))]
 
 
 def complete_run(incomplete: str) -> list[str]:
@@ -84,7 +55,7 @@ def _shown(path: Path) -> str:
 
 
 SOURCE_HELP = (
-    "A set's name, an image, a folder of images, a CSV/Parquet list of images, or vectors (.npy, .npz, "
+    "`digits`, an image, a folder of images, a CSV/Parquet list of images, or vectors (.npy, .npz, "
     ".parquet); `:PART` at its end picks a part, as in `digits:test`."
 )
 run_argument = partial(Argument, autocompletion=complete_run)

@@ -53,9 +53,9 @@ def draw_uncertainty(uncertainty: "Mapping[str, np.ndarray]", folder: Path) -> N
     """Draw the distribution of κ as uncertainty.svg, if some uncertainty is positive and finite."""
     import numpy as np
 
+    from surefind.evaluation import PARTS
     from surefind.evaluation.evaluate import kappa_histogram
     from surefind.evaluation.figures import kappa_chart, write_figure
-    from surefind.paper.vocabulary import PARTS
 
     finite = {PARTS[part]: v[(v > 0) & np.isfinite(v)] for part, v in uncertainty.items()}
     finite = {part: v for part, v in finite.items() if len(v)}

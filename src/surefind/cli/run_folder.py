@@ -81,18 +81,17 @@ EXPLAINED = {
         "the fitted model: weights, uncertainty, preprocessing",
         "`embed`, `evaluate`, `fit`",
     ),
-    "history.json": ("loss and seconds of each epoch, by stage", "`report`"),
-    "metrics.json": ("numbers and curves of the last evaluation", "`report`"),
+    "history.json": ("loss and seconds of each epoch, by stage", "you"),
+    "metrics.json": ("numbers and curves of the last evaluation", "you"),
     "evaluations": (
         "numbers and figures of earlier evaluations, by when they were made",
-        "`report`",
+        "you",
     ),
     "log.txt": ("what was done when", "you"),
-    "plots": ("loss, uncertainty, ROC and other curves", "`report`"),
+    "plots": ("loss, uncertainty, ROC and other curves", "you"),
     "stages": ("checkpoints; delete them when the run is finished", "`train … --resume`"),
     "gallery": ("items that can be searched", "`search`, `calibrate`, `serve`"),
     "gallery.service": ("reviews and thumbnails", "`serve`"),
-    "report.html": ("all of this on one page", "a browser"),
 }
 """What each file is, and what uses it."""
 AFTER = """\
@@ -101,7 +100,6 @@ What to do with it, from within this folder; capitals stand for data of yours:
     surefind evaluate . LABELLED
     surefind embed . IMAGES --out embeddings.npz
     surefind index IMAGES --run . --out gallery
-    surefind report .
 """
 
 
@@ -205,7 +203,7 @@ class RunFolder:
 
     def forget_evaluation(self) -> None:
         """Remove what was measured of an earlier model."""
-        measured = [self.path / METRICS, self.path / "report.html"]
+        measured = [self.path / METRICS]
         for file in (*measured, *self._drawn()):
             file.unlink(missing_ok=True)
         shutil.rmtree(self.path / EVALUATIONS, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a command reads: a set by its name, a folder, an image, a list of images, or vectors.
+"""What a command reads: the digits of scikit-learn, a folder, an image, a list of images, or vectors.
 
 `NAME:PART` picks a part. Without it each command says which part it prefers; one that prefers none takes
 the only part there is. What `surefind embed` writes can be read again.
@@ -24,6 +24,8 @@ def holds_vectors(path: Path) -> bool:
     return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
 
 
+DIGITS = "digits"
+"""The set that is there without a file."""
 NO_LABEL = -1
 """The label of what has none in a file of numbers; in one of texts it is empty."""
 
@@ -74,7 +76,7 @@ def read_source(
     """Read one part of what a user named.
 
     Args:
-        source: A set's name, a folder or a file, perhaps with ``:PART``.
+        source: "digits", a folder or a file, perhaps with ``:PART``.
         data: Folder that holds the data sets.
         prefer: The part to take if none is named.
         mode: How images in files are read: "L" (grey) or "RGB", which is the default.
@@ -176,25 +178,19 @@ def split_part(source: str) -> tuple[str, str | None]:
     Raises:
         InputError: If the name is no set, no folder and no file.
     """
-    from surefind.paper.catalogue import set_names
-
-    if source in set_names() or Path(source).exists():
+    if source == DIGITS or Path(source).exists():
         return source, None
     where, colon, part = source.rpartition(":")
-    if colon and (where in set_names() or Path(where).exists()):
+    if colon and (where == DIGITS or Path(where).exists()):
         return where, part
     raise InputError(
-        f"{source!r} is neither a known set ({', '.join(set_names())}) nor a folder nor a file.",
+        f"{source!r} is neither a folder nor a file, nor {DIGITS!r}, the set that comes with scikit-learn.",
         field="source",
     )
 
 
 def part_names(where: str, data: Path | None) -> tuple[str, ...]:
-    """List the parts of a set, a folder or a file; of a known set, those that its publisher announces."""
-    from surefind.paper.catalogue import ENTRIES
-
-    if where in ENTRIES and ENTRIES[where].counts:
-        return tuple(ENTRIES[where].counts)
+    """List the parts of the digits, a folder or a file."""
     if Path(where).is_file() and holds_vectors(Path(where)):
         return ("all",)
     return tuple(_parts(where, data, "RGB"))
@@ -230,14 +226,14 @@ def check_fits(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> None:
 
 
 def _parts(where: str, data: Path | None, mode: str) -> "Splits":
+    from surefind.data.digits import load_digits
     from surefind.data.folder import EXTENSIONS, image_paths, load_folder
     from surefind.data.splits import Splits
     from surefind.data.tables import load_manifest
-    from surefind.paper.catalogue import load, set_names
 
     path = Path(where)
-    if where in set_names():
-        return load(where, data)
+    if where == DIGITS:
+        return load_digits()
     if path.is_dir():
         nested = any(p.is_dir() and not p.name.startswith(".") for p in path.iterdir())
         if nested or not (images := image_paths(path)):

@@ -49,8 +49,7 @@ class Splits:
     def __getitem__(self, name: str) -> Dataset:
         if name not in self.parts:
             raise InputError(
-                f"there is no part {name!r} here; there is {', '.join(map(repr, self.parts))}. "
-                "If it should be there, see what `surefind data check` says of the set."
+                f"there is no part {name!r} here; there is {', '.join(map(repr, self.parts))}."
             )
         return self.parts[name]
 

@@ -21,6 +21,7 @@ from torch.nn.functional import avg_pool2d
 from surefind import metrics
 from surefind.checks import require
 from surefind.data.dataset import Dataset
+from surefind.data.digits import load_digits
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.gate import Gate
 from surefind.embeddings import Embeddings
@@ -30,9 +31,7 @@ from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
 from surefind.models.convnets import small_net
-from surefind.neighbours import nearest
-from surefind.paper.baselines import fit_nearest_distance
-from surefind.paper.catalogue import load
+from surefind.neighbours import nearest, nearest_distance
 
 UNKNOWN_IN_CALIBRATION = 8
 NEVER_SEEN = 9
@@ -221,8 +220,8 @@ def run_demo(
 
 def material() -> Material:
     """Divide all digits at random: to train, for novelty, to calibrate, and queries."""
-    catalogued = load("digits")
-    digits = _together([catalogued.train, catalogued.test])
+    loaded = load_digits()
+    digits = _together([loaded.train, loaded.test])
     generator = seeded(0, "demo")
     known = _shuffled(digits[digits.labels < UNKNOWN_IN_CALIBRATION], generator)
     eights = _shuffled(digits[digits.labels == UNKNOWN_IN_CALIBRATION], generator)
@@ -243,7 +242,7 @@ def material() -> Material:
         NINE: nine.read(),
         BLURRED: avg_pool2d(clean, 3, stride=1, padding=1),
         OCCLUDED: occluded,
-        PHOTOGRAPHS: catalogued["ood"].read(),
+        PHOTOGRAPHS: loaded["ood"].read(),
         NOISE: torch.cat([
             torch.zeros(1, *size),
             torch.ones(1, *size),
@@ -304,8 +303,7 @@ def _auroc(
     asked: dict[str, dict[str, Embeddings]], items: Embeddings
 ) -> dict[str, dict[str, float]]:
     """Compare κ and novelty of the Bayesian encoder with the deterministic encoder's nearest distance."""
-    distance = fit_nearest_distance(items.mean)
-    far = {kind: distance.score(e.mean) for kind, e in asked["deterministic"].items()}
+    far = {kind: nearest_distance(e.mean, items.mean) for kind, e in asked["deterministic"].items()}
     uncertainty = {kind: e.uncertainty for kind, e in asked["laplace-online"].items()}
     unlike = {kind: -np.asarray(e.novelty) for kind, e in asked["laplace-online"].items()}
     signals = {"κ": uncertainty, "distance": far, "novelty": unlike}

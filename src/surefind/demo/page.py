@@ -19,6 +19,7 @@ from surefind.demo.experiment import (
 )
 from surefind.evaluation.evaluate import kappa_histogram
 from surefind.evaluation.figures import (
+    fill_template,
     identification_chart,
     image_strip,
     kappa_chart,
@@ -26,7 +27,6 @@ from surefind.evaluation.figures import (
     write_figure,
 )
 from surefind.files import write_atomically
-from surefind.paper.page import fill_template
 
 CHARTED = (KNOWN, BLURRED, OCCLUDED, NINE, PHOTOGRAPHS)
 """As many as a chart has lines that can be told apart."""

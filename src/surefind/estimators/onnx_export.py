@@ -10,8 +10,7 @@ and as a sentence under ``surefind.expects``.
 
 Possible where κ has a closed form: a point estimate (κ = ∞), the Laplace methods with a diagonal or
 Kronecker posterior of the head, PFE and HIB. Not a dense posterior, which needs an eigendecomposition for
-each input; not biases, which need a backward pass; not MC dropout or an ensemble, which run many
-networks.
+each input; not MC dropout or an ensemble, which run many networks.
 
 ONNX has no log(1 + x) and no e^x - 1, which keep the digits of a narrow posterior; both are written here by
 Kahan's quotients, log(u)·x/(u - 1) and (u - 1)·x/log(u), which are exact to rounding although u is not.
@@ -246,7 +245,7 @@ def _rule(embedder: Embedder) -> Rule:
         )
     if isinstance(embedder, GaussianEmbedder):
         return _gaussian_rule(embedder)
-    if isinstance(embedder, HeadEmbedder) and embedder.biases is None:
+    if isinstance(embedder, HeadEmbedder):
         if isinstance(embedder.posterior, HeadPosterior):
             return _diagonal_rule(embedder.posterior)
         if isinstance(embedder.posterior, KroneckerPosterior):
@@ -263,8 +262,6 @@ def _rule(embedder: Embedder) -> Rule:
 def _named(embedder: Embedder) -> str:
     if not isinstance(embedder, HeadEmbedder):
         return f"a {type(embedder).__name__} runs several networks for an input"
-    if embedder.biases is not None:
-        return "a posterior over biases takes a backward pass for each input"
     return f"a {embedder.posterior.structure} posterior takes an eigendecomposition for each input"
 
 

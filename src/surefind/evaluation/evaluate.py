@@ -9,10 +9,6 @@ Uncertainty is 1/κ. A second uncertainty is the *disagreement* of joint samples
 queries and gallery, and each query has a nearest neighbour under it; the uncertainty is one minus the
 fraction of samples that agree on its most frequent class, or, without classes, on the most frequent item.
 ECE takes the most frequent class as prediction and its fraction as confidence, so it needs classes.
-Two more are the shares of a label, or of the disc of ``radius`` around an item, in the neighbours' votes,
-plain and weighted by κ (`surefind.paper.label_vote`); they need held-out data to be fitted to. Whether
-weighting by κ helps is said by the difference of the two on the same queries, with a paired bootstrap
-interval.
 
 Beside 1/κ stand its rivals, *detectors* that need no posterior: the distance to the nearest vector and
 the *novelty* of the embedding, if it was fitted, as -log p. For OOD detection the distance is to the
@@ -32,10 +28,6 @@ out, not set to chance.
 | nearest_distance_r_auroc, novelty_r_auroc | r_auroc by distance, by novelty | higher |
 | ece | calibration of the sampled neighbours' agreement | lower |
 | agreement_ausc, agreement_r_auroc | detecting wrong retrievals by disagreement | higher |
-| nearest_vote_ausc, nearest_vote_r_auroc | the same by the share of the nearest item's label | higher |
-| vote_right | answering with the voted label | higher |
-| vote_ausc, vote_r_auroc | detecting wrong votes by the voted label's share | higher |
-| …kappa_vote… | the last five with votes weighted by κ | higher |
 
 Samples (s, n, z) of a large set do not fit into memory. They are drawn in passes over the data, of as many
 networks as `SAMPLE_BYTES` hold, and only the neighbours found are kept.
@@ -51,7 +43,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from surefind import metrics
@@ -60,11 +52,10 @@ from surefind.data.torch_data import as_dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
 from surefind.estimators.learner import MetricLearner
+from surefind.evaluation import PARTS
 from surefind.learning.inference import batches
-from surefind.neighbours import nearest, sampled_nearest
+from surefind.neighbours import nearest, nearest_distance, sampled_nearest
 from surefind.pairs.relations import POSITIVE_RADIUS
-from surefind.paper.baselines import NeighbourDistance, fit_nearest_distance
-from surefind.paper.label_vote import Asked, Ballots, hold_votes
 
 SAMPLE_BYTES = 2 << 30
 """Samples held at once."""
@@ -135,27 +126,6 @@ def _drawn(
     return out
 
 
-@dataclass(frozen=True)
-class VoteRecord:
-    """How the votes over labels were fitted, and what weighting them by κ changed.
-
-    Attributes:
-        examples: How many held-out examples T, c and γ were fitted to.
-        items: How many examples these were looked up in.
-        temperature: T by weighting, "plain" and, if there is a κ, "weighted".
-        sharpness: c, the same.
-        prior: γ, the same.
-        gains: By metric of the plain vote, that of the weighted one less it: estimate, low, high.
-    """
-
-    examples: int
-    items: int
-    temperature: dict[str, float]
-    sharpness: dict[str, float]
-    prior: dict[str, float]
-    gains: dict[str, tuple[float, float, float]]
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Metrics and curves of one learner on one test set.
@@ -165,8 +135,8 @@ class Evaluation:
         intervals: Bootstrap intervals over queries, (low, high) by name.
         curves: x and y by name.
         left_out: Queries without a relevant item, which no retrieval metric counts.
-        embeddings: Of the test inputs ("id") and the out-of-distribution inputs ("ood"), if any.
-        votes: How the votes were fitted; None if there were none.
+        embeddings: Of the test inputs ("id"), and of the out-of-distribution inputs ("ood"), the gallery
+            and the training data ("train"), if they were given.
         more_ood: AUROC of each detector on each further out-of-distribution set, by the set's name.
     """
 
@@ -175,13 +145,13 @@ class Evaluation:
     curves: dict[str, dict[str, list[float]]]
     left_out: int = 0
     embeddings: dict[str, Embeddings] = field(default_factory=dict, repr=False)
-    votes: "VoteRecord | None" = None
     more_ood: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def uncertainty(self) -> dict[str, np.ndarray]:
-        """The embeddings' 1/κ, by part."""
-        return {part: e.uncertainty.double().numpy() for part, e in self.embeddings.items()}
+        """1/κ of in-distribution and out-of-distribution inputs, by part."""
+        shown = {part: self.embeddings[part] for part in PARTS if part in self.embeddings}
+        return {part: e.uncertainty.double().numpy() for part, e in shown.items()}
 
 
 def evaluate(
@@ -193,8 +163,6 @@ def evaluate(
     radius: Any = POSITIVE_RADIUS,
     generator: torch.Generator,
     ece_samples: int = 100,
-    held_out: Any = None,
-    asking: Bool[np.ndarray, " n"] | None = None,
     train: Any = None,
     more_ood: Mapping[str, Any] | None = None,
 ) -> Evaluation:
@@ -210,9 +178,6 @@ def evaluate(
         radius: Distance up to which two positions are the same place.
         generator: Draws samples and bootstrap resamples.
         ece_samples: Joint samples for calibration and agreement; 0 leaves them out.
-        held_out: Data with labels or positions, as the test data have, none of them test data, to fit the
-            votes to; None leaves votes out.
-        asking: Which of these are looked up in the others; None: each in all the others.
         train: The training data, to whose embeddings distances are measured; None takes what is searched.
         more_ood: Further out-of-distribution data by name.
 
@@ -221,15 +186,14 @@ def evaluate(
     """
     test = as_dataset("test", test)
     # One of PyTorch that is given twice is read once, and stays the same.
-    given = {"ood": ood, "gallery": gallery, "held_out": held_out, "train": train}
+    given = {"ood": ood, "gallery": gallery, "train": train}
     ours = {id(part): as_dataset(name, part) for name, part in given.items() if part is not None}
-    ood, gallery, held_out, train = (ours.get(id(part)) for part in given.values())
+    ood, gallery, train = (ours.get(id(part)) for part in given.values())
     more_ood = {name: as_dataset(name, part) for name, part in (more_ood or {}).items()}
     check_parts(test, gallery)
-    embeddings = {"id": learner.embed(test)}
-    items = None if gallery is None else learner.embed(gallery)
-    if ood is not None:
-        embeddings["ood"] = learner.embed(ood)
+    parts = {"id": test, "ood": ood, "gallery": gallery, "train": train}
+    embeddings = {name: learner.embed(part) for name, part in parts.items() if part is not None}
+    items = embeddings.get("gallery")
     means = embeddings["id"].mean, None if items is None else items.mean
     judged = judge(means[0], test, means[1], gallery, radius=radius)
     if torch.isinf(embeddings["id"].kappa).all():
@@ -238,25 +202,12 @@ def evaluate(
         result = _measure_uncertainty(
             learner, test, gallery, judged, embeddings, ece_samples, generator
         )
-    trained = None if train is None else learner.embed(train)
-    searched = test if gallery is None else gallery
-    labelled = test.labels is not None and searched.labels is not None
-    kind, record = "labels" if labelled else "positions", None
-    if held_out is not None and getattr(held_out, kind) is not None:
-        vectors = learner.embed(held_out) if trained is None or held_out is not train else trained
-        beside = (trained, getattr(train, kind)) if trained is not None else ()
-        fitted_to = Asked.held_out(
-            vectors, getattr(held_out, kind), *beside, asking=asking, radius=radius
-        )
-        looked_up = items, None if gallery is None else getattr(gallery, kind)
-        asked = Asked(embeddings["id"], getattr(test, kind), *looked_up, radius=radius)
-        record = _add_votes(result, hold_votes(fitted_to, asked), judged, generator)
-    detectors = Detectors.of(embeddings["id"], items, trained)
+    detectors = Detectors.of(embeddings["id"], items, embeddings.get("train"))
     # A source of their own: the rivals change no other number.
     resampler = torch.Generator(generator.device).manual_seed(generator.initial_seed())
     detectors.add_to(result, judged, embeddings.get("ood"), resampler)
     others = {name: detectors.aurocs(learner.embed(part)) for name, part in more_ood.items()}
-    return replace(result, embeddings=embeddings, votes=record, more_ood=others)
+    return replace(result, embeddings=embeddings, more_ood=others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,13 +218,13 @@ class Detectors:
         known: Embeddings of the test data.
         searched: Uncertainties of the test data by the prefix of their metrics, distances to what is
             searched; without 1/κ.
-        reference: Measures distances for OOD detection.
+        reference: Vectors to which distances are measured for OOD detection (n, z).
         scores: Uncertainties of the test data for OOD detection, with 1/κ if there is one.
     """
 
     known: Embeddings
     searched: dict[str, np.ndarray]
-    reference: NeighbourDistance
+    reference: Tensor
     scores: dict[str, np.ndarray]
 
     @classmethod
@@ -290,14 +241,10 @@ class Detectors:
         Returns:
             The detectors.
         """
-        closed = items is None
-        gallery = fit_nearest_distance(known.mean if items is None else items.mean)
-        searched = _rivals(known, gallery, exclude_self=closed)
-        if train is None:
-            rivals, reference = searched, gallery
-        else:
-            reference = fit_nearest_distance(train.mean)
-            rivals = _rivals(known, reference)
+        gallery = known.mean if items is None else items.mean
+        searched = _rivals(known, gallery, exclude_self=items is None)
+        reference = gallery if train is None else train.mean
+        rivals = searched if train is None else _rivals(known, reference)
         return cls(known, searched, reference, _by_kappa(known) | rivals)
 
     def pairs(self, ood: Embeddings) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -320,13 +267,15 @@ class Detectors:
         asked = judged.answerable
         for prefix, uncertainty in self.searched.items():
             scored = judged.hits[asked, 0], uncertainty[asked]
-            _add(result, f"{prefix}r_auroc", metrics.r_auroc, scored, generator)
+            add_metric(result, f"{prefix}r_auroc", metrics.r_auroc, scored, generator)
         if "novelty_" in self.scores:
             result.values.update(false_alarms(self.scores["novelty_"]))
         pairs = {} if ood is None else self.pairs(ood)
         for prefix, both in pairs.items():
             if prefix:  # κ's own is there already
-                _add(*(result, f"{prefix}auroc", metrics.auroc, both, generator), independent=True)
+                add_metric(
+                    *(result, f"{prefix}auroc", metrics.auroc, both, generator), independent=True
+                )
 
 
 def novelty_score(novelty: Any) -> np.ndarray:
@@ -348,9 +297,9 @@ def _by_kappa(embeddings: Embeddings) -> dict[str, np.ndarray]:
 
 
 def _rivals(
-    embeddings: Embeddings, reference: NeighbourDistance, *, exclude_self: bool = False
+    embeddings: Embeddings, reference: Tensor, *, exclude_self: bool = False
 ) -> dict[str, np.ndarray]:
-    distance = reference.score(embeddings.mean, exclude_self=exclude_self)
+    distance = nearest_distance(embeddings.mean, reference, exclude_self=exclude_self)
     found = {"nearest_distance_": distance.double().numpy()}
     if embeddings.novelty is not None:
         found["novelty_"] = novelty_score(embeddings.novelty)
@@ -478,13 +427,13 @@ def measure(
         result.intervals[f"{name}@{k}"] = (interval.low, interval.high)
     if uncertainty is not None:
         scored = judged.hits[judged.answerable, 0], uncertainty[judged.answerable]
-        _add(result, "ausc", metrics.ausc, scored, generator)
-        _add(result, "r_auroc", metrics.r_auroc, scored, generator)
+        add_metric(result, "ausc", metrics.ausc, scored, generator)
+        add_metric(result, "r_auroc", metrics.r_auroc, scored, generator)
         result.values["aurc"] = metrics.aurc(*scored)
         sparse = metrics.sparsification_curve(*scored)
         result.curves["sparsification"] = _points(sparse.dropped, sparse.accuracy)
     if detection is not None:
-        _add(result, "auroc", metrics.auroc, detection, generator, independent=True)
+        add_metric(result, "auroc", metrics.auroc, detection, generator, independent=True)
         result.values["auprc"] = metrics.auprc(*detection)
         result.values["fpr95"] = metrics.fpr_at_tpr(*detection)
         roc = metrics.roc_curve(*detection)
@@ -528,7 +477,7 @@ def _add_agreement(
     if test.labels is not None and searched.labels is not None:
         prediction, confidence = metrics.agreement(searched.labels.numpy()[found])
         right = prediction == test.labels.numpy()[asked]
-        _add(result, "ece", metrics.ece, (confidence, right), generator)
+        add_metric(result, "ece", metrics.ece, (confidence, right), generator)
         curve = metrics.calibration_curve(confidence, right)
         full = curve.counts > 0
         result.curves["calibration"] = _points(curve.confidence[full], curve.accuracy[full])
@@ -540,72 +489,7 @@ def _add_agreement(
         result.values["agreement_r_auroc"] = metrics.r_auroc(correct, disagreement)
 
 
-VOTE_METRICS = {
-    "nearest_{}_ausc": metrics.ausc,
-    "nearest_{}_r_auroc": metrics.r_auroc,
-    "{}_ausc": metrics.ausc,
-    "{}_r_auroc": metrics.r_auroc,
-}
-"""What is measured of a vote, for the nearest item's answer and for the voted one."""
-VOTE_NAMES = {"plain": "vote", "weighted": "kappa_vote"}
-
-
-def _add_votes(
-    result: Evaluation,
-    ballots: Ballots,
-    judged: metrics.Relevance,
-    generator: torch.Generator,
-) -> VoteRecord:
-    """Add the metrics of the votes, and compare the two."""
-    asked = judged.answerable
-    right = {weighting: s.right[asked] for weighting, s in ballots.shares.items()}
-    scored: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
-    for weighting, shares in ballots.shares.items():
-        name = VOTE_NAMES[weighting]
-        interval = metrics.bootstrap_interval(right[weighting].astype(float), generator=generator)
-        result.values[f"{name}_right"] = interval.estimate
-        result.intervals[f"{name}_right"] = (interval.low, interval.high)
-        nearest_answer = judged.hits[asked, 0], 1 - shares.nearest[asked]
-        voted_answer = right[weighting], 1 - shares.voted[asked]
-        scored[weighting] = {
-            key: nearest_answer if key.startswith("nearest") else voted_answer
-            for key in VOTE_METRICS
-        }
-        for key, metric in VOTE_METRICS.items():
-            _add(result, key.format(name), metric, scored[weighting][key], generator)
-    gains: dict[str, tuple[float, float, float]] = {}
-    if "weighted" in scored:
-        gap = right["weighted"].astype(float) - right["plain"]
-        found = metrics.bootstrap_interval(gap, generator=generator)
-        gains["vote_right"] = (found.estimate, found.low, found.high)
-        for key, metric in VOTE_METRICS.items():
-            arrays = (*scored["weighted"][key], *scored["plain"][key])
-            try:
-                found = metrics.bootstrap_interval(
-                    *arrays,
-                    statistic=partial(_difference, metric),
-                    n_resamples=RESAMPLES,
-                    generator=generator,
-                )
-            except DegenerateError:
-                continue
-            gains[key.format("vote")] = (found.estimate, found.low, found.high)
-    return VoteRecord(
-        examples=ballots.models["plain"].enrolled,
-        items=ballots.items,
-        temperature={w: m.temperature for w, m in ballots.models.items()},
-        sharpness={w: m.sharpness for w, m in ballots.models.items()},
-        prior={w: m.prior for w, m in ballots.models.items()},
-        gains=gains,
-    )
-
-
-def _difference(metric: Callable[..., float], *arrays: np.ndarray) -> float:
-    """Return the metric of the first two arrays less that of the last two."""
-    return metric(*arrays[:2]) - metric(*arrays[2:])
-
-
-def _add(
+def add_metric(
     result: Evaluation,
     name: str,
     metric: Callable[..., float],

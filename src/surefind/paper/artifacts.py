@@ -21,8 +21,8 @@ from torch import Generator, Tensor
 
 from surefind.checks import check_int
 from surefind.errors import InputError
+from surefind.evaluation import PARTS
 from surefind.files import write_atomically
-from surefind.paper.vocabulary import PARTS
 
 STRIPS = {
     f"{part}-{end}": f"{title}, most {word}"

@@ -31,7 +31,7 @@ class Entry:
     Attributes:
         title: Its name as its publisher writes it.
         short: Its name in tables and figures.
-        loader: The function that loads it from a folder, below `surefind.data`.
+        loader: The function that loads it from a folder, by its dotted name.
         markers: Patterns of files of which one must be there.
         get: What to get, to complete "get …".
         counts: Examples of each part as published.
@@ -192,7 +192,7 @@ def _entry(name: str) -> Entry:
 
 def _load(entry: Entry, place: Path | None) -> "Splits":
     module, _, name = entry.loader.rpartition(".")
-    loader = getattr(import_module(f"surefind.paper.{module}"), name)
+    loader = getattr(import_module(module), name)
     loaded: Splits = loader() if place is None else loader(place)
     return loaded
 

@@ -36,7 +36,9 @@ test set that is looked up in a gallery is taken to be asked about like that too
 Axes: ``q`` queries, ``g`` gallery, ``k`` neighbours.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from surefind import metrics
+from surefind.data.dataset import Dataset
 from surefind.decisions.label_posterior import (
     LabelModel,
     Votes,
@@ -56,6 +59,8 @@ from surefind.decisions.label_posterior import (
 )
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError
+from surefind.estimators.learner import MetricLearner
+from surefind.evaluation.evaluate import RESAMPLES, Evaluation, add_metric, judge
 from surefind.neighbours import nearest
 from surefind.pairs.relations import POSITIVE_RADIUS
 from surefind.posterior.vmf import match_score
@@ -390,3 +395,136 @@ def hold_votes(held_out: Asked, test: Asked) -> Ballots:
         {weighting: vote_shares(found[weighting], models[weighting]) for weighting in sorted(both)},
         len(held_out.searched),
     )
+
+
+@dataclass(frozen=True)
+class VoteRecord:
+    """How the votes over labels were fitted, and what weighting them by κ changed.
+
+    Attributes:
+        examples: How many held-out examples T, c and γ were fitted to.
+        items: How many examples these were looked up in.
+        temperature: T by weighting, "plain" and, if there is a κ, "weighted".
+        sharpness: c, the same.
+        prior: γ, the same.
+        gains: By metric of the plain vote, that of the weighted one less it: estimate, low, high.
+    """
+
+    examples: int
+    items: int
+    temperature: dict[str, float]
+    sharpness: dict[str, float]
+    prior: dict[str, float]
+    gains: dict[str, tuple[float, float, float]]
+
+
+VOTE_METRICS = {
+    "nearest_{}_ausc": metrics.ausc,
+    "nearest_{}_r_auroc": metrics.r_auroc,
+    "{}_ausc": metrics.ausc,
+    "{}_r_auroc": metrics.r_auroc,
+}
+"""What is measured of a vote, for the nearest item's answer and for the voted one."""
+VOTE_NAMES = {"plain": "vote", "weighted": "kappa_vote"}
+
+
+def measure_votes(
+    found: Evaluation,
+    learner: MetricLearner,
+    test: Dataset,
+    gallery: Dataset | None = None,
+    *,
+    held_out: Dataset,
+    train: Dataset | None = None,
+    asking: Bool[np.ndarray, " n"] | None = None,
+    radius: float = POSITIVE_RADIUS,
+    generator: torch.Generator,
+) -> VoteRecord | None:
+    """Add the metrics of the neighbours' votes to an evaluation.
+
+    Args:
+        found: From `evaluate` of the same data.
+        learner: What was evaluated.
+        test: The test data.
+        gallery: Where they were looked up; None for the test data themselves.
+        held_out: Data with labels or positions, as the test data have, none of them test data, to fit to.
+        train: The training data.
+        asking: Which of the held-out data are looked up in the others; None: each in all the others.
+        radius: Distance up to which two positions are the same place.
+        generator: Draws bootstrap resamples.
+
+    Returns:
+        How the votes were fitted; None if the held-out data lack what the test data have.
+    """
+    searched = test if gallery is None else gallery
+    labelled = test.labels is not None and searched.labels is not None
+    kind = "labels" if labelled else "positions"
+    if getattr(held_out, kind) is None:
+        return None
+    queries, items, trained = (found.embeddings.get(part) for part in ("id", "gallery", "train"))
+    assert queries is not None
+    vectors = learner.embed(held_out) if trained is None or held_out is not train else trained
+    beside = (trained, getattr(train, kind)) if trained is not None else ()
+    fitted_to = Asked.held_out(
+        vectors, getattr(held_out, kind), *beside, asking=asking, radius=radius
+    )
+    looked_up = items, None if gallery is None else getattr(gallery, kind)
+    asked = Asked(queries, getattr(test, kind), *looked_up, radius=radius)
+    means = queries.mean, None if items is None else items.mean
+    judged = judge(means[0], test, means[1], gallery, radius=radius)
+    return _add_votes(found, hold_votes(fitted_to, asked), judged, generator)
+
+
+def _add_votes(
+    result: Evaluation,
+    ballots: Ballots,
+    judged: metrics.Relevance,
+    generator: torch.Generator,
+) -> VoteRecord:
+    """Add the metrics of the votes, and compare the two."""
+    asked = judged.answerable
+    right = {weighting: s.right[asked] for weighting, s in ballots.shares.items()}
+    scored: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+    for weighting, shares in ballots.shares.items():
+        name = VOTE_NAMES[weighting]
+        interval = metrics.bootstrap_interval(right[weighting].astype(float), generator=generator)
+        result.values[f"{name}_right"] = interval.estimate
+        result.intervals[f"{name}_right"] = (interval.low, interval.high)
+        nearest_answer = judged.hits[asked, 0], 1 - shares.nearest[asked]
+        voted_answer = right[weighting], 1 - shares.voted[asked]
+        scored[weighting] = {
+            key: nearest_answer if key.startswith("nearest") else voted_answer
+            for key in VOTE_METRICS
+        }
+        for key, metric in VOTE_METRICS.items():
+            add_metric(result, key.format(name), metric, scored[weighting][key], generator)
+    gains: dict[str, tuple[float, float, float]] = {}
+    if "weighted" in scored:
+        gap = right["weighted"].astype(float) - right["plain"]
+        found = metrics.bootstrap_interval(gap, generator=generator)
+        gains["vote_right"] = (found.estimate, found.low, found.high)
+        for key, metric in VOTE_METRICS.items():
+            arrays = (*scored["weighted"][key], *scored["plain"][key])
+            try:
+                found = metrics.bootstrap_interval(
+                    *arrays,
+                    statistic=partial(_difference, metric),
+                    n_resamples=RESAMPLES,
+                    generator=generator,
+                )
+            except DegenerateError:
+                continue
+            gains[key.format("vote")] = (found.estimate, found.low, found.high)
+    return VoteRecord(
+        examples=ballots.models["plain"].enrolled,
+        items=ballots.items,
+        temperature={w: m.temperature for w, m in ballots.models.items()},
+        sharpness={w: m.sharpness for w, m in ballots.models.items()},
+        prior={w: m.prior for w, m in ballots.models.items()},
+        gains=gains,
+    )
+
+
+def _difference(metric: Callable[..., float], *arrays: np.ndarray) -> float:
+    """Return the metric of the first two arrays less that of the last two."""
+    return metric(*arrays[:2]) - metric(*arrays[2:])

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: tables, curves, histograms, images; no script, no outside host.
+"""The report as one self-contained HTML page, no script, no outside host; and its tables in Markdown.
 
 Figures show methods and distance baselines; the ablation has its table. A method without artifacts is left
 out of the sections that need them.
@@ -8,26 +8,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from surefind.checks import require
-from surefind.evaluation.figures import (
-    LEVEL_COLOURS,
-    corruption_charts,
-    curve_charts,
-    image_strip,
-    kappa_charts,
-    ood_charts,
-    palette_css,
-    sphere_charts,
-)
+from surefind.evaluation.figures import fill_template, image_strip, page_css
 from surefind.files import write_atomically
 from surefind.paper import tables
 from surefind.paper.artifacts import STRIPS, Artifacts, read_artifacts
-from surefind.paper.markdown import markdown_tables
+from surefind.paper.figures import (
+    LEVEL_COLOURS,
+    corruption_charts,
+    curve_charts,
+    kappa_charts,
+    ood_charts,
+    sphere_charts,
+)
 from surefind.paper.published import Published, compare_published
 from surefind.paper.results import Result, Results, ResultSet
 from surefind.paper.vocabulary import DEFINITIONS, dataset_title, method_title, metric_of
 
-HERE = Path(__file__).parent
+MARKS = "**Bold**: best. _Italic_: second best. ↑ higher is better, ↓ lower is better."
 
 
 def write_report(
@@ -51,8 +48,8 @@ def write_report(
     """
     present = {m.name for s in results.sets for m in s.metrics("method", "baseline", "ablation")}
     text = fill_template(
-        HERE / "page.html.j2",
-        css=palette_css() + (HERE / "page.css").read_text(encoding="utf-8"),
+        Path(__file__).with_name("page.html.j2"),
+        css=page_css(),
         kappa=tables.KAPPA,
         distributions=tables.DISTRIBUTIONS,
         glossary=[(metric_of(name), text) for name, text in DEFINITIONS.items() if name in present],
@@ -64,13 +61,6 @@ def write_report(
     if markdown is not None:
         markdown.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(markdown, markdown_tables(results, published, remarks))
-
-
-def fill_template(file: Path, **values: Any) -> str:
-    """Fill in a Jinja template, escaping all values that it does not call safe."""
-    jinja2 = require("jinja2", "write the report", extra="report")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return str(environment.from_string(file.read_text(encoding="utf-8")).render(values))
 
 
 def _section(
@@ -145,3 +135,74 @@ def _settings(results: ResultSet) -> list[tuple[str, str]]:
         for library, number in result.versions.items():
             versions.setdefault(library, set()).add(number)
     return [*protocol, *((name, ", ".join(sorted(n))) for name, n in versions.items())]
+
+
+def markdown_tables(
+    results: Results, published: Published | None = None, remarks: Mapping[str, str] | None = None
+) -> str:
+    """Write all tables as Markdown.
+
+    Args:
+        results: From `read_results`.
+        published: Numbers to compare ours with.
+        remarks: Why a method differs from what was published, by "dataset/method", in whole sentences.
+
+    Returns:
+        One section for each data set, without a title over them.
+    """
+    parts = [_markdown_section(s, published, remarks) for s in results.sets]
+    return "\n\n".join([MARKS, *parts]) + "\n"
+
+
+def _markdown_section(
+    results: ResultSet, published: Published | None, remarks: Mapping[str, str] | None
+) -> str:
+    parts = [f"## {dataset_title(results.name)}", tables.data_note(results)]
+    if warning := tables.version_warning(results):
+        parts.append(f"**Mixed versions.** {warning}")
+    for heading, table, before, after in (
+        ("", tables.methods_table(results), "", tables.detectors_note(results)),
+        ("### Out-of-distribution sets", tables.ood_table(results), tables.OOD_SETS, ""),
+        (
+            "### Votes over labels",
+            tables.votes_table(results),
+            tables.VOTES,
+            tables.votes_note(results),
+        ),
+        ("### Ablation: stage × distance × approximation", tables.ablation_table(results), "", ""),
+    ):
+        if table is not None:
+            parts += [heading, before, _table(table), " ".join(tables.table_notes(table)), after]
+    for part in compare_published(results, published, remarks):
+        parts += [f"### {part.title}", f"Ours / {part.source}.", _table(part.table), part.caveat]
+        parts.append("\n".join(f"- {line}" for line in part.gaps))
+    return "\n\n".join(filter(None, parts))
+
+
+def _table(table: tables.Table) -> str:
+    heads = [*table.heads, "seeds", *(f"{m.title} {m.arrow}".strip() for m in table.metrics)]
+    rule = ["---"] * len(table.heads) + ["--:"] * (len(heads) - len(table.heads))
+    lines = [_line(heads), _line(rule)]
+    block = table.lines[0].kind
+    for line in table.lines:
+        if line.kind == "baseline" != block:
+            lines.append(_line(["_distance baselines_", *[""] * (len(heads) - 1)]))
+        block = line.kind
+        lines.append(_line([*line.heads, line.seeds, *map(_entry, line.entries)]))
+    return "\n".join(lines)
+
+
+def _entry(entry: tables.Entry | None) -> str:
+    if entry is None:
+        return "–"
+    text = f"{entry.mean} {entry.sd}".strip()
+    text = {"best": f"**{text}**", "second": f"_{text}_", "": text}[entry.rank]
+    text += f" ({entry.interval})" if entry.interval else ""
+    text = f"≈ {text}" if entry.alike else text
+    text += "?" if entry.untested else ""
+    return f"{text} / {entry.published}" if entry.published else text
+
+
+def _line(columns: Iterable[str]) -> str:
+    # A bar in the name of a user's method would start a new column.
+    return "| " + " | ".join(c.replace("|", "\\|") for c in columns) + " |"

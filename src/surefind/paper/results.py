@@ -18,9 +18,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from surefind.errors import InputError
+from surefind.evaluation import DETECTORS
 from surefind.files import write_atomically
 from surefind.paper.vocabulary import (
-    DETECTORS,
     METRICS,
     Kind,
     Metric,

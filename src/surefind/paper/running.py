@@ -24,6 +24,7 @@ from surefind.checks import check_choice
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.estimators.learner import DEFAULT_NOVELTY, MetricLearner
+from surefind.evaluation import DETECTORS
 from surefind.evaluation.evaluate import (
     DEPTHS,
     LARGEST_UNCERTAINTY,
@@ -46,10 +47,11 @@ from surefind.paper.artifacts import Artifacts, extreme_images, sphere_points, w
 from surefind.paper.corruptions import corruption_curves
 from surefind.paper.distance_baselines import PointEstimate, baseline_scores
 from surefind.paper.frozen import with_features
+from surefind.paper.label_vote import measure_votes
 from surefind.paper.protocols import Problem, Protocol
 from surefind.paper.recipes import SampledEmbedder
 from surefind.paper.results import Result, read_result, result_file, write_result
-from surefind.paper.vocabulary import ABLATION, DETECTORS, DISTANCE_BASELINES, METHODS
+from surefind.paper.vocabulary import ABLATION, DISTANCE_BASELINES, METHODS
 
 SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", *DISTANCE_BASELINES)
 """Methods whose first training stage is the point estimate."""
@@ -309,19 +311,27 @@ def _report_ood_sets(
 def _measure_method(
     name: str, problem: Problem, learner: MetricLearner, seed: int, artifacts: Path
 ) -> dict[str, Any]:
-    samples = joint_samples(name, problem)
+    samples, generator = joint_samples(name, problem), seeded(seed, "evaluation")
     fitted_on, held_out, asking = problem.held_out or ("", None, None)
     found = evaluate(
         learner,
         problem.test,
         problem.ood,
         gallery=problem.gallery,
-        generator=seeded(seed, "evaluation"),
+        generator=generator,
         ece_samples=samples,
-        held_out=held_out,
-        asking=asking,
         train=problem.train,
         more_ood=problem.more_ood,
+    )
+    votes = held_out and measure_votes(
+        found,
+        learner,
+        problem.test,
+        problem.gallery,
+        held_out=held_out,
+        train=problem.train,
+        asking=asking,
+        generator=generator,
     )
     measured = _measured(found) | {
         "ood": _ood_results(problem, found.values, found.more_ood),
@@ -334,11 +344,12 @@ def _measure_method(
             "corruptions": _corruptions(problem, learner, seeded(seed, "corruptions")),
             "ece_samples": samples,
         }
-        _save_artifacts(artifacts, problem, found.uncertainty, found.embeddings, seed)
+        shown = {part: found.embeddings[part] for part in found.uncertainty}
+        _save_artifacts(artifacts, problem, found.uncertainty, shown, seed)
     if problem.protocol.metres:
         measured["values"] |= _wider_recall(problem, learner)
-    if found.votes is not None:
-        measured["votes"] = {"fitted_on": fitted_on, **asdict(found.votes)}
+    if votes is not None:
+        measured["votes"] = {"fitted_on": fitted_on, **asdict(votes)}
     fitted = learner.embedder_for(problem.test)
     if isinstance(fitted, SampledEmbedder):
         fitted = fitted.embedder

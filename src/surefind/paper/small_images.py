@@ -27,9 +27,6 @@ Either way images are uint8, black ink (0) on white (255), 105 × 105, and a cla
 
     images_background/<alphabet>/<character>/<number>_<drawer>.png    training
     images_evaluation/…                                               test, other alphabets
-
-The digits that come with scikit-learn: 1,797 of 8 × 8 pixels, and as out-of-distribution inputs patches of
-that size from the library's two photographs. The last third, in the library's order, is the test part.
 """
 
 import gzip
@@ -42,8 +39,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from surefind.checks import check_int, require
 from surefind.data.dataset import Dataset
+from surefind.data.digits import DIGITS
 from surefind.data.folder import image_paths, load_folder
 from surefind.data.formats import read_arrays, read_mat, read_sheet
 from surefind.data.images import ImageFiles
@@ -51,7 +48,6 @@ from surefind.data.splits import Splits
 from surefind.errors import InputError
 from surefind.paper.catalogue import ENTRIES
 
-DIGITS = tuple("0123456789")
 IDX_PREFIXES = {"train": "train", "test": "t10k"}
 UNSIGNED_BYTE = 8
 MAX_RATIO = 1100
@@ -379,43 +375,3 @@ def _drawing(files: ImageFiles, row: int) -> np.ndarray:
             f"{OMNIGLOT_SIDE} × {OMNIGLOT_SIDE}."
         )
     return image
-
-
-PATCH_SIDE = 8
-"""The photographs' patches are as large as the digits."""
-GREY_LEVELS = 16
-"""The digits' grey levels run from 0 to this."""
-
-
-def load_digits(*, n_ood: int = 500, seed: int = 0) -> Splits:
-    """Load the digits.
-
-    Args:
-        n_ood: Number of patches of photographs.
-        seed: Chooses the patches.
-
-    Returns:
-        The parts ``"train"``, ``"test"`` and ``"ood"``; the last has no labels.
-    """
-    check_int("n_ood", n_ood, least=1)
-    datasets = require("sklearn.datasets", "load the digits")
-    stored = datasets.load_digits()
-    images = np.round(stored.images * (255 / GREY_LEVELS)).astype(np.uint8)
-    cut = len(images) * 2 // 3
-    digits = Dataset(images, stored.target, classes=DIGITS, name="digits")
-    photographs = [p.mean(axis=2).astype(np.uint8) for p in datasets.load_sample_images().images]
-    return Splits({
-        "train": digits[:cut],
-        "test": digits[cut:],
-        "ood": Dataset(_patches(photographs, n_ood, seed), name="photographs"),
-    })
-
-
-def _patches(photographs: list[np.ndarray], n: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    patches = np.zeros((n, PATCH_SIDE, PATCH_SIDE), dtype=np.uint8)
-    for i in range(n):
-        photograph = photographs[i % len(photographs)]
-        y, x = rng.integers(0, np.array(photograph.shape) - PATCH_SIDE + 1)
-        patches[i] = photograph[y : y + PATCH_SIDE, x : x + PATCH_SIDE]
-    return patches

@@ -40,9 +40,9 @@ from typing import Literal
 import numpy as np
 
 from surefind.checks import require
+from surefind.evaluation import DETECTORS, best_detectors
 from surefind.paper.results import Result, ResultSet
 from surefind.paper.vocabulary import (
-    DETECTORS,
     NEAREST,
     RETRIEVAL,
     VOTED,
@@ -51,7 +51,6 @@ from surefind.paper.vocabulary import (
     OodKind,
     ablation_parts,
     base_set,
-    best_detectors,
     dataset_title,
     kind_of,
     method_title,

@@ -21,9 +21,7 @@ features at no further training), or a variant of the ablation, named posthoc/on
 approximation. Nothing here imports PyTorch, so that shell completion can read it.
 """
 
-import math
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,14 +40,12 @@ class Metric:
         title: Its column heading.
         group: The task it measures; columns of one group share a heading.
         better: "higher", "lower", or "" if unknown.
-        summary: A phrase for one line of a terminal.
     """
 
     name: str
     title: str
     group: str
     better: Literal["higher", "lower", ""]
-    summary: str = ""
 
     @property
     def arrow(self) -> str:
@@ -62,98 +58,32 @@ NEAREST, VOTED = "Nearest item's answer", "Voted label"
 """Groups of the table of votes."""
 
 METRICS = (
-    Metric("recall@1", "recall@1", RETRIEVAL, "higher", "the nearest neighbour is relevant"),
-    Metric("recall@5", "recall@5", RETRIEVAL, "higher", "a relevant item among the five nearest"),
-    Metric("recall@10", "recall@10", RETRIEVAL, "higher", "a relevant item among the ten nearest"),
+    *(Metric(f"recall@{k}", f"recall@{k}", RETRIEVAL, "higher") for k in (1, 5, 10)),
+    *(Metric(f"recall@{k}_50m", f"recall@{k}, 50 m", RETRIEVAL, "higher") for k in (1, 5, 10)),
+    Metric("map@5", "mAP@5", RETRIEVAL, "higher"),
+    Metric("map@10", "mAP@10", RETRIEVAL, "higher"),
+    Metric("auroc", "AUROC", _OOD, "higher"),
+    Metric("nearest_distance_auroc", "AUROC by distance", _OOD, "higher"),
+    Metric("novelty_auroc", "AUROC by novelty", _OOD, "higher"),
+    *(Metric(f"false_alarms_{a}", f"flagged at {a} %", _OOD, "lower") for a in (1, 5)),
+    Metric("auprc", "AUPRC", _OOD, "higher"),
+    Metric("fpr95", "FPR@95", _OOD, "lower"),
+    Metric("ausc", "AUSC", _ERRORS, "higher"),
+    Metric("aurc", "AURC", _ERRORS, "lower"),
+    Metric("r_auroc", "R-AUROC", _ERRORS, "higher"),
+    Metric("nearest_distance_r_auroc", "R-AUROC by distance", _ERRORS, "higher"),
+    Metric("novelty_r_auroc", "R-AUROC by novelty", _ERRORS, "higher"),
+    Metric("agreement_ausc", "AUSC*", _ERRORS, "higher"),
+    Metric("agreement_r_auroc", "R-AUROC*", _ERRORS, "higher"),
+    Metric("ece", "ECE", "Calibration", "lower"),
     *(
-        Metric(
-            f"recall@{k}_50m",
-            f"recall@{k}, 50 m",
-            RETRIEVAL,
-            "higher",
-            "as recall, where anything within 50 m is relevant",
-        )
-        for k in (1, 5, 10)
-    ),
-    Metric("map@5", "mAP@5", RETRIEVAL, "higher", "mean average precision of the five nearest"),
-    Metric("map@10", "mAP@10", RETRIEVAL, "higher", "mean average precision of the ten nearest"),
-    Metric("auroc", "AUROC", _OOD, "higher", "OOD detection by uncertainty; 0.5 is chance"),
-    Metric(
-        "nearest_distance_auroc",
-        "AUROC by distance",
-        _OOD,
-        "higher",
-        "OOD detection by the distance to the nearest; 0.5 is chance",
-    ),
-    Metric(
-        "novelty_auroc",
-        "AUROC by novelty",
-        _OOD,
-        "higher",
-        "OOD detection by novelty; 0.5 is chance",
-    ),
-    *(
-        Metric(
-            f"false_alarms_{a}",
-            f"flagged at {a} %",
-            _OOD,
-            "lower",
-            f"known inputs that novelty flags at p <= {a} %; promised: at most {a} %",
-        )
-        for a in (1, 5)
-    ),
-    Metric(
-        "auprc", "AUPRC", _OOD, "higher", "area under the precision-recall curve of the same task"
-    ),
-    Metric(
-        "fpr95",
-        "FPR@95",
-        _OOD,
-        "lower",
-        "false positives at 95 % of OOD inputs detected; lower is better",
-    ),
-    Metric("ausc", "AUSC", _ERRORS, "higher", "accuracy as uncertain queries are dropped"),
-    Metric(
-        "aurc", "AURC", _ERRORS, "lower", "risk as uncertain queries are dropped; lower is better"
-    ),
-    Metric(
-        "r_auroc",
-        "R-AUROC",
-        _ERRORS,
-        "higher",
-        "detection of wrong retrievals by uncertainty; 0.5 is chance",
-    ),
-    Metric(
-        "nearest_distance_r_auroc",
-        "R-AUROC by distance",
-        _ERRORS,
-        "higher",
-        "as r_auroc, by the distance to the nearest",
-    ),
-    Metric("novelty_r_auroc", "R-AUROC by novelty", _ERRORS, "higher", "as r_auroc, by novelty"),
-    Metric("agreement_ausc", "AUSC*", _ERRORS, "higher", "as ausc, by disagreement of samples"),
-    Metric(
-        "agreement_r_auroc", "R-AUROC*", _ERRORS, "higher", "as r_auroc, by disagreement of samples"
-    ),
-    Metric("ece", "ECE", "Calibration", "lower", "expected calibration error; lower is better"),
-    *(
-        Metric(
-            f"nearest_{name}_{metric}",
-            f"{title} by {by}",
-            NEAREST,
-            "higher",
-            f"as {metric}, by {by}",
-        )
+        Metric(f"nearest_{name}_{metric}", f"{title} by {by}", NEAREST, "higher")
         for metric, title in (("ausc", "AUSC"), ("r_auroc", "R-AUROC"))
         for name, by in (("vote", "vote"), ("kappa_vote", "κ-vote"))
     ),
     *(
-        Metric(f"{name}_{metric}", f"{by} {title}", VOTED, "higher", summary.format(by))
-        for metric, title, summary in (
-            ("right", "right", "the {} label is right"),
-            ("ausc", "AUSC", "as ausc, of the {} label by its share"),
-            ("r_auroc", "R-AUROC", "as r_auroc, of the {} label by its share"),
-        )
+        Metric(f"{name}_{metric}", f"{by} {title}", VOTED, "higher")
+        for metric, title in (("right", "right"), ("ausc", "AUSC"), ("r_auroc", "R-AUROC"))
         for name, by in (("vote", "voted"), ("kappa_vote", "κ-voted"))
     ),
 )
@@ -189,10 +119,6 @@ DEFINITIONS = {
 }
 """A sentence for the glossary; a metric without one is covered by another's."""
 
-DETECTORS = {"": "κ", "nearest_distance_": "nearest distance", "novelty_": "novelty"}
-"""What an input of one model can be doubted by, by the prefix of its metrics."""
-DETECTED = {"auroc": "OOD inputs", "r_auroc": "Wrong retrievals"}
-"""What they detect, by metric."""
 METHODS = {name: entry.title for name, entry in METHOD_ENTRIES.items()}
 DISTANCE_BASELINES = {
     "nearest-distance": "Nearest distance",
@@ -257,7 +183,6 @@ RECIPES = {
 _BACKBONE = re.compile(r"(?:frozen|last(?P<stages>[1-9][0-9]*))-(?P<backbone>.+)")
 NOISE = "noise"
 """The OOD set that is generated."""
-PARTS = {"id": "In-distribution", "ood": "Out-of-distribution"}
 
 
 def kind_of(method: str) -> Kind:
@@ -317,53 +242,6 @@ def method_order(method: str) -> tuple[int, int, str]:
     known = [*METHODS, *DISTANCE_BASELINES, *ABLATION]
     place = known.index(method) if method in known else len(METHODS)
     return ("method", "baseline", "ablation").index(kind_of(method)), place, method
-
-
-Intervals = Mapping[str, Sequence[float]]
-
-
-def best_detector(
-    values: Mapping[str, float], metric: str = "auroc", intervals: Intervals | None = None
-) -> str:
-    """Say which detector of one model is best, and what the others reach.
-
-    Args:
-        values: Metrics by name.
-        metric: One of `DETECTED`.
-        intervals: Their intervals, to say where a lead may be chance; None if they are not known.
-
-    Returns:
-        A sentence or two; empty if there are not two to compare.
-    """
-    names = {title: f"{prefix}{metric}" for prefix, title in DETECTORS.items()}
-    found = {title: values[name] for title, name in names.items() if name in values}
-    if len(found) < 2:
-        return ""
-    shown = {title: f"{v:.3f}" for title, v in sorted(found.items(), key=lambda f: -f[1])}
-    top = max(shown.values())
-    best = [title for title, text in shown.items() if text == top]
-    rest = [f"{title} {text}" for title, text in shown.items() if text != top]
-    said = f"{' and '.join(best)} {'detect' if best[1:] else 'detects'} them best ({top})"
-    if float(top) <= 0.5:
-        said, rest = (
-            "nothing detects them better than chance",
-            [f"{title} {text}" for title, text in shown.items()],
-        )
-    said = f"{DETECTED[metric]}: {said}{'; ' if rest else ''}{', '.join(rest)}."
-    low = (intervals or {}).get(names[best[0]], (math.inf, 0))[0]
-    near = [
-        title
-        for title, text in shown.items()
-        if text != top and low <= (intervals or {}).get(names[title], (0, -math.inf))[1]
-    ]
-    return (
-        f"{said} The 95 % intervals of {' and '.join([best[0], *near])} overlap." if near else said
-    )
-
-
-def best_detectors(values: Mapping[str, float], intervals: Intervals | None = None) -> list[str]:
-    """Say which detector is best at each task, for each task that there is something to say of."""
-    return [said for metric in DETECTED if (said := best_detector(values, metric, intervals))]
 
 
 def metric_of(name: str) -> Metric:

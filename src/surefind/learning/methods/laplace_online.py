@@ -47,11 +47,8 @@ from surefind.learning.methods.contract import prefixed, unprefixed
 from surefind.learning.methods.deterministic import frozen, trainable
 from surefind.learning.methods.laplace_posthoc import (
     HeadEmbedder,
-    Layers,
-    check_layers,
     head_posterior,
     restore_head_embedder,
-    with_layers,
 )
 from surefind.learning.session import TrainingSession
 from surefind.models.checkpoint import load_state
@@ -75,8 +72,6 @@ class LaplaceOnline:
         temperature: T, factor of the posterior's variance when heads are drawn in training.
         tuning: "chosen" sets scale and prior of the final posterior by the rule of
             `surefind.posterior.tuning`, from the curvature that was learnt; "trained" leaves H as it was.
-        layers: "head", or "biases" for a posterior over the biases of all layers as well, fitted after
-            training (`surefind.paper.bias_posterior`); embedding takes about three times as long.
     """
 
     distance: Distance = "arccos"
@@ -85,9 +80,8 @@ class LaplaceOnline:
     scale: float = 1.0
     prior_precision: float | None = None
     temperature: float = 1.0
-    # Not in the repr, which names the training: these come after it.
+    # Not in the repr, which names the training: this comes after it.
     tuning: Literal["chosen", "trained"] = field(default="chosen", repr=False)
-    layers: Layers = field(default="head", repr=False)
 
     def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> HeadEmbedder:
         """Train a copy of the encoder together with its posterior.
@@ -105,7 +99,6 @@ class LaplaceOnline:
         """
         check_fraction("memory", self.memory)
         check_choice("tuning", self.tuning, ("chosen", "trained"))
-        check_layers(self.layers)
         if not (self.scale >= 0 and self.temperature >= 0):
             raise InputError(
                 f"scale and temperature must not be negative; got {self.scale} and {self.temperature}."
@@ -122,8 +115,7 @@ class LaplaceOnline:
         if self.tuning == "chosen" and self.scale > 0:
             precision = head_posterior(trained, task.mean_curvature, dataset, session).precision
         posterior = HeadPosterior(trained.head_weights(), precision, clipped=task.clipped)
-        fitted = HeadEmbedder(trained, posterior)
-        return with_layers(fitted, dataset, session, layers=self.layers, distance=self.distance)
+        return HeadEmbedder(trained, posterior)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> HeadEmbedder:
         """Put encoder and posterior together again."""

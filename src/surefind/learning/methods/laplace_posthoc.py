@@ -8,15 +8,14 @@ your own trained model.
 Several processes: each passes its rows through the network, outputs are gathered, sums are added up.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from surefind.checks import check_choice
-from surefind.curvature.dataset import check_dense, dataset_output_hessians
+from surefind.curvature.dataset import check_dense
 from surefind.curvature.head import (
     Approximation,
     Curvature,
@@ -30,7 +29,6 @@ from surefind.curvature.head import (
 from surefind.curvature.pair_scan import pair_curvature
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
-from surefind.errors import InputError
 from surefind.learning.distributed import gather_rows, part, sum_ranks
 from surefind.learning.inference import BATCH, batches, like_network
 from surefind.learning.methods.contract import Sampler, prefixed, unprefixed
@@ -42,35 +40,16 @@ from surefind.models.encoder import Encoder, on_sphere, plain_features
 from surefind.models.vectors import UnitRows, warn_of_unit_features
 from surefind.pairs.losses import pair_targets
 from surefind.pairs.relations import blocks
-from surefind.paper.bias_curvature import Pullback, bias_curvature, bias_layers, pullback
-from surefind.paper.bias_posterior import BiasPosterior, fit_biases, orthonormal
 from surefind.posterior.fit import (
     PriorPrecision,
     check_posterior_options,
     fit_posterior,
 )
-from surefind.posterior.head import (
-    HeadPosterior,
-    Posterior,
-    completed,
-    normal,
-    posterior_tensors,
-    restored_posterior,
-)
-from surefind.posterior.sphere import gaussian_embeddings, unit
+from surefind.posterior.head import Posterior, posterior_tensors, restored_posterior
 from surefind.posterior.tuning import TuningSample, draw_sample
 
 FEATURE_BYTES = 4 << 30
 """Features up to this size are kept in memory; larger ones are computed a second time instead."""
-
-BIAS_EXAMPLES = 2048
-"""Training examples that the curvature of the biases is computed from."""
-BIAS_BATCH = 256
-BIAS_BASIS = 16
-"""Backward passes a batch for that curvature, exact for heads with up to so many outputs."""
-
-Layers = Literal["head", "biases"]
-LAYERS = get_args(Layers)
 
 BATCH_CURVATURES: dict[Structure, Callable[..., Curvature]] = {
     "diagonal": head_curvature,
@@ -86,12 +65,10 @@ class HeadEmbedder:
     Attributes:
         encoder: In evaluation mode; its head is the posterior's mean.
         posterior: Over the head's weights, the bias in the last column; of any structure.
-        biases: Over the biases of the layers below, or None; the head's is diagonal then.
     """
 
     encoder: Encoder
     posterior: Posterior
-    biases: BiasPosterior | None = None
     runs_network_once: ClassVar[bool] = True
 
     @property
@@ -102,8 +79,6 @@ class HeadEmbedder:
     @torch.no_grad()
     def embed(self, inputs: Tensor) -> Embeddings:
         """Embed a batch, with κ from the posterior, without sampling."""
-        if self.biases is not None:
-            return gaussian_embeddings(*self._moments(pullback(self.encoder, inputs)))
         head = self.encoder.head
         plain = plain_features(self.encoder.backbone, head, inputs)
         found = self.posterior.predict_plain(plain, head(plain))
@@ -119,41 +94,14 @@ class HeadEmbedder:
         def draw(inputs: Tensor) -> Tensor:
             # The same heads again for each batch, drawn anew instead of kept: 100 may not fit.
             source = torch.Generator().manual_seed(seed) if joint else generator
-            if self.biases is not None:
-                return self._sample_layers(inputs, n_samples, joint=joint, generator=source)
             features = self.encoder.features(inputs)
             return self.posterior.sample(features, n_samples, joint=joint, generator=source)
 
         return draw
 
-    def _moments(self, pull: Pullback) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of the outputs under the posterior of all layers."""
-        assert self.biases is not None
-        assert isinstance(self.posterior, HeadPosterior)
-        variance = self.posterior.output_variance(pull.plain)
-        return pull.outputs, variance + self.biases.isotropic_variance(pull)
-
-    def _sample_layers(
-        self, inputs: Tensor, n_samples: int, *, joint: bool, generator: torch.Generator
-    ) -> Tensor:
-        """Draw from the outputs' Gaussian, or jointly, a head and biases, both linearised."""
-        assert self.biases is not None
-        assert isinstance(self.posterior, HeadPosterior)
-        pull = pullback(self.encoder, inputs)
-        if not joint:
-            mean, variance = self._moments(pull)
-            noise = normal((n_samples, *mean.shape), mean, generator)
-            return unit(mean + variance.sqrt() * noise)
-        change = self.biases.draw(pull, n_samples, generator)
-        features = completed(pull.plain, self.posterior.mean)
-        change += self.posterior.draw(features, n_samples, generator)
-        return unit(pull.outputs + change)
-
     def tensors(self) -> dict[str, Tensor]:
         """Return the encoder's state and the posterior's parts."""
         own = prefixed("posterior", posterior_tensors(self.posterior))
-        if self.biases is not None:
-            own |= prefixed("biases", self.biases.tensors())
         return prefixed("encoder", self.encoder.state_dict()) | own
 
 
@@ -164,9 +112,7 @@ def restore_head_embedder(
     copied = restored_copy(encoder, tensors)
     parts = unprefixed("posterior", tensors)
     posterior = restored_posterior(structure, copied.head_weights(), parts)
-    below = unprefixed("biases", tensors)
-    biases = BiasPosterior.restored(below, posterior.mean) if below else None
-    return HeadEmbedder(copied, posterior, biases)
+    return HeadEmbedder(copied, posterior)
 
 
 def head_posterior(
@@ -202,66 +148,6 @@ def head_posterior(
 
 
 @torch.no_grad()
-def with_layers(
-    embedder: HeadEmbedder,
-    dataset: Dataset,
-    session: TrainingSession,
-    *,
-    layers: Layers,
-    distance: Distance,
-) -> HeadEmbedder:
-    """Extend a posterior of the head to the biases below it, if that is wanted.
-
-    The curvature is that of all pairs of up to `BIAS_EXAMPLES` training examples, from batches as in
-    training. Each layer has a scale of its own, so the number of examples has no say. Every process
-    computes the same.
-
-    Args:
-        embedder: The head's.
-        dataset: The training data.
-        session: Its seed, margin and preprocessing.
-        layers: "head" leaves the embedder as it is.
-        distance: Of the curvature.
-
-    Returns:
-        The embedder.
-    """
-    if layers == "head":
-        return embedder
-    assert isinstance(embedder.posterior, HeadPosterior)
-    encoder, config = embedder.encoder, session.config
-    bias_layers(encoder.backbone)
-    batches_of_rows = epoch_batches(dataset, config, epoch=0)
-    count = max(1, BIAS_EXAMPLES // max(1, len(batches_of_rows[0])))
-    rows = torch.cat([torch.as_tensor(r) for r in batches_of_rows[:count]])[:BIAS_EXAMPLES]
-
-    def inputs() -> Iterator[Tensor]:
-        for some in rows.split(BIAS_BATCH):  # type: ignore[no-untyped-call]
-            yield like_network(dataset.read(some, preprocessing=config.preprocessing), encoder)
-
-    outputs = torch.cat([encoder.outputs(x) for x in inputs()])
-    relation = relation_of(dataset, config, rows)
-    hessians = dataset_output_hessians(outputs, relation, distance=distance, margin=session.margin)
-    generator = seeded(config.seed, "biases")
-    basis = orthonormal(outputs.shape[1], BIAS_BASIS, outputs, generator)
-    curvature = bias_curvature(encoder, inputs(), hessians, basis)
-    head, biases = fit_biases(
-        embedder.posterior, curvature, lambda: (pullback(encoder, x) for x in inputs()), generator
-    )
-    return HeadEmbedder(encoder, head, biases)
-
-
-def check_layers(layers: str, structure: Structure = "diagonal") -> None:
-    """Refuse layers that are none of `LAYERS`, and biases beside a head whose weights are dependent."""
-    check_choice("layers", layers, LAYERS)
-    if layers == "biases" and structure != "diagonal":
-        raise InputError(
-            f"layers='biases' goes with structure='diagonal', not with {structure!r}.",
-            field="structure",
-        )
-
-
-@torch.no_grad()
 def tuning_sample(encoder: Encoder, dataset: Dataset, session: TrainingSession) -> TuningSample:
     """Draw training examples and pass them, as they are and corrupted, through the network."""
 
@@ -287,8 +173,6 @@ class LaplacePosthoc:
         prior_precision: δ at the given scale, or at the number of examples; "evidence" for the δ of
             largest evidence, None to tune it on training data.
         structure: Of the posterior: "diagonal", "kronecker" or, for small heads, "dense".
-        layers: "head", or "biases" for a posterior over the biases of all layers as well
-            (`surefind.paper.bias_posterior`); embedding takes about three times as long.
     """
 
     distance: Distance = "arccos"
@@ -296,7 +180,6 @@ class LaplacePosthoc:
     scale: float | None = None
     prior_precision: PriorPrecision = None
     structure: Structure = "diagonal"
-    layers: Layers = "head"
 
     def fit(self, encoder: Encoder, dataset: Dataset, session: TrainingSession) -> HeadEmbedder:
         """Train a copy of the encoder, if there are epochs, and fit the posterior.
@@ -310,15 +193,13 @@ class LaplacePosthoc:
             The encoder with its posterior.
         """
         check_posterior_options(self.structure, self.scale, self.prior_precision)
-        check_layers(self.layers, self.structure)
         trained = trained_copy(encoder, dataset, session)
         curvature = self.curvature(trained, dataset, session)
         options = {"scale": self.scale, "prior_precision": self.prior_precision}
         posterior = head_posterior(
             trained, curvature, dataset, session, structure=self.structure, **options
         )
-        fitted = HeadEmbedder(trained, posterior)
-        return with_layers(fitted, dataset, session, layers=self.layers, distance=self.distance)
+        return HeadEmbedder(trained, posterior)
 
     def restore(self, encoder: Encoder, tensors: dict[str, Tensor]) -> HeadEmbedder:
         """Put encoder and posterior together again."""
