@@ -46,6 +46,9 @@ INTEGERS = 2**128
 DEPTH = 100
 """Lists and dicts within a payload's lists and dicts. Readers of JSON give up at 128 and more."""
 
+UNIT_TOLERANCE = 1e-3
+"""How far a unit vector's length may be from one: room for float16 storage, none for raw vectors."""
+
 SHOWN = 3
 """Rows that a message lists."""
 
@@ -85,7 +88,8 @@ def check_count(name: str, values: Collection[Any], count: int) -> None:
     """Require one value per example."""
     if len(values) != count:
         raise InputError(
-            f"{name} must have one entry per example, {count}; got {len(values)}.", field=name
+            f"{name} has {len(values)} rows where the other arguments have {count}; give one per example.",
+            field=name,
         )
 
 
@@ -143,16 +147,80 @@ def check_rows(name: str, array: np.ndarray) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(array.sum()):
             return
-    flat = array.reshape(len(array), -1)
+    flat = np.reshape(array, (len(array) if array.ndim else 1, -1))
     nan, infinite = np.isnan(flat).any(axis=1), np.isinf(flat).any(axis=1)
     rows = np.flatnonzero(nan | infinite)
     if len(rows):
         what = " and ".join(["NaN"] * bool(nan.any()) + ["infinity"] * bool(infinite.any()))
         raise InputError(
-            f"{name} holds {what} in {named_rows(rows)} ({len(rows)} of {len(array)}).",
+            f"{name} holds {what} in {named_rows(rows)} ({len(rows)} of {len(flat)}).",
             field=name,
             hint="Drop or repair those rows.",
         )
+
+
+def as_directions(
+    name: str, value: Any, *, dim: int | None = None, normalize: bool = False
+) -> Float[np.ndarray, "n z"]:
+    """Read unit vectors, one row per example.
+
+    Args:
+        name: What to call them in the message.
+        value: Numbers (n, z), as `as_vectors` takes them.
+        dim: z, if it is known; otherwise any from 2 on.
+        normalize: Whether to rescale vectors of any length.
+
+    Returns:
+        Rows in float32, rescaled in float64 to length 1.
+
+    Raises:
+        InputError: If they have other lengths, or one dimension.
+    """
+    rows = as_vectors(name, value, dim=dim).astype(np.float64)
+    if rows.shape[1] < 2:
+        raise InputError(f"{name} must have at least 2 dimensions; got 1.", field=name)
+    lengths = _lengths(rows)
+    # What is right needs one look; what is wrong is looked at again, to say what.
+    if not (abs(lengths - 1) < UNIT_TOLERANCE).all():
+        check_directed(name, rows)
+        if not normalize:
+            check_unit_rows(name, rows, hint="Rescale its rows to length 1, or set normalize.")
+        # Squares of what is very long or short are out of range where the length is not.
+        rows = rows / abs(rows).max(axis=1, keepdims=True)
+        lengths = _lengths(rows)
+    return np.ascontiguousarray((rows / lengths[:, None]).astype(np.float32))
+
+
+def check_unit_rows(
+    name: str, array: np.ndarray, *, hint: str = "Rescale its rows to length 1."
+) -> None:
+    """Require rows of length one."""
+    lengths = _lengths(array)
+    off = np.flatnonzero(~(abs(lengths - 1) <= UNIT_TOLERANCE))
+    if len(off):
+        raise InputError(
+            f"{name} must have rows of length 1; row {off[0]} has length {lengths[off[0]]:.4g} "
+            f"({len(off)} of {len(array)} have another).",
+            field=name,
+            hint=hint,
+        )
+
+
+def check_directed(name: str, array: np.ndarray) -> None:
+    """Require rows that have a direction, that is, are not zero."""
+    zero = np.flatnonzero(~array.any(axis=1))
+    if len(zero):
+        raise DegenerateError(
+            f"{name} is zero in {named_rows(zero)} ({len(zero)} of {len(array)}): a zero vector has no "
+            "direction on the sphere.",
+            field=name,
+            hint="Drop those examples.",
+        )
+
+
+def _lengths(rows: Float[np.ndarray, "n z"]) -> Float[np.ndarray, " n"]:
+    with np.errstate(over="ignore"):
+        return np.asarray(np.sqrt(np.einsum("nz,nz->n", rows, rows)))
 
 
 def named_rows(rows: Int[np.ndarray, " r"]) -> str:

@@ -10,19 +10,15 @@ Axes: ``n`` examples, ``z`` embedding.
 """
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from surefind.checks import as_array, check_rows, check_unit_rows
 from surefind.errors import InputError
-from surefind.tensor_checks import UNIT_TOLERANCE, check_matrix, check_unit_rows
-
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,77 +40,41 @@ class Embeddings:
     novelty: Any = None
 
     def __post_init__(self) -> None:
-        if not self._plain_and_right():
-            self._check()
-
-    def _plain_and_right(self) -> bool:
-        """Return whether these are arrays with nothing wrong; tensors, and faults, take the longer way."""
-        columns = [self.kappa] if self.novelty is None else [self.kappa, self.novelty]
-        if not (_is_real(self.mean, 2) and all(_is_real(column, 1) for column in columns)):
-            return False
-        if self.mean.dtype.itemsize < 4 or any(len(x) != len(self.mean) for x in columns):
-            return False
-        # False for NaN too; a length that is finite has finite parts.
-        lengths = np.sqrt(np.einsum("nz,nz->n", self.mean, self.mean))
-        return bool(
-            (abs(lengths - 1) < UNIT_TOLERANCE).all()
-            and (self.kappa >= 0).all()
-            and (self.novelty is None or ((self.novelty >= 0) & (self.novelty <= 1)).all())
-        )
-
-    def _check(self) -> None:
-        if isinstance(self.mean, Tensor) != isinstance(self.kappa, Tensor):
-            # What is neither a tensor nor an array is refused as such.
-            as_tensor("mean", self.mean), as_tensor("kappa", self.kappa)
+        given = [x for x in (self.mean, self.kappa, self.novelty) if x is not None]
+        tensors = sum(map(_is_tensor, given))
+        if tensors + sum(isinstance(x, np.ndarray) for x in given) < len(given) or (
+            0 < tensors < len(given)
+        ):
             raise InputError(
-                f"mean and kappa must both be tensors or both NumPy arrays; got "
-                f"{type(self.mean).__name__} and {type(self.kappa).__name__}. "
-                "Convert one: torch.from_numpy(array), or tensor.numpy()."
+                "mean, kappa and novelty must all be tensors or all NumPy arrays; got "
+                f"{', '.join(type(x).__name__ for x in given)}.",
+                hint="Convert them: torch.from_numpy(array), or tensor.numpy().",
             )
-        mean, kappa = as_tensor("mean", self.mean), as_tensor("kappa", self.kappa)
-        if mean.dtype in (torch.float16, torch.bfloat16):
-            mean = mean.float()
-        if mean.ndim == 2 and len(mean):
-            check_matrix("mean", mean)
-            check_unit_rows("mean", mean)
-        elif mean.ndim != 2:
-            raise InputError(f"mean must be (n, z); got shape {tuple(mean.shape)}.")
-        if kappa.shape != mean.shape[:1]:
+        mean = as_array(self.mean)
+        if mean.ndim != 2 or mean.dtype.kind != "f":
             raise InputError(
-                f"kappa must have one value per row of mean, shape {tuple(mean.shape[:1])}; "
-                f"got {tuple(kappa.shape)}."
+                f"mean must be floats (n, z); got {mean.dtype} of shape {mean.shape}.", field="mean"
             )
-        if not bool((kappa >= 0).all()):
-            raise InputError("kappa must not be negative or NaN; 0 means: direction unknown.")
+        check_rows("mean", mean)
+        check_unit_rows("mean", mean)
+        self._check_column("kappa", self.kappa, math.inf)
         if self.novelty is not None:
-            self._check_novelty(as_tensor("novelty", self.novelty))
+            self._check_column("novelty", self.novelty, 1)
 
-    def _check_novelty(self, novelty: Tensor) -> None:
-        if isinstance(self.mean, Tensor) != isinstance(self.novelty, Tensor):
+    def _check_column(self, name: str, column: Any, highest: float) -> None:
+        values = as_array(column)
+        fits = values.shape == (len(self.mean),)
+        if not fits or not ((values >= 0) & (values <= highest)).all():
+            what = "" if fits else f" of shape {values.shape}"
             raise InputError(
-                f"novelty must be of the same kind as mean, {type(self.mean).__name__}; got "
-                f"{type(self.novelty).__name__}.",
-                field="novelty",
-                hint="Convert it: torch.from_numpy(array), or tensor.numpy().",
-            )
-        if novelty.shape != self.kappa.shape:
-            raise InputError(
-                f"novelty must have one value per row of mean, shape {tuple(self.kappa.shape)}; got "
-                f"{tuple(novelty.shape)}.",
-                field="novelty",
-            )
-        if not bool(((novelty >= 0) & (novelty <= 1)).all()):
-            raise InputError(
-                "novelty must be p-values from 0 to 1, without NaN.",
-                field="novelty",
-                hint="Leave it out for embeddings of which none is known.",
+                f"{name} must be one number from 0 to {highest:g} per row of mean, {len(self.mean)}; got "
+                f"others{what}, or NaN.",
+                field=name,
             )
 
     @property
     def uncertainty(self) -> Any:
         """One over κ, (n): zero for an exact direction, infinite for an unknown one."""
-        if isinstance(self.kappa, Tensor):
-            return 1 / self.kappa
         with np.errstate(divide="ignore"):
             return 1 / self.kappa
 
@@ -139,6 +99,8 @@ class Embeddings:
 
     def tensors(self) -> "Embeddings":
         """Return the same embeddings as tensors."""
+        from surefind.tensor_checks import as_tensor  # the only one here that needs PyTorch
+
         return self._each(lambda column: as_tensor("embeddings", column))
 
     @classmethod
@@ -151,7 +113,11 @@ class Embeddings:
         Returns:
             All rows, in order; with their novelty only if every part has it.
         """
-        join: Any = torch.cat if isinstance(parts[0].mean, Tensor) else np.concatenate
+        join: Any = np.concatenate
+        if _is_tensor(parts[0].mean):
+            import torch
+
+            join = torch.cat
         complete = all(part.novelty is not None for part in parts)
         return cls(
             join([part.mean for part in parts]),
@@ -184,28 +150,16 @@ def novelty_from_json(novelty: float | None) -> float:
     return math.nan if novelty is None else float(novelty)
 
 
-def as_tensor(name: str, value: Any) -> Tensor:
-    """Return a tensor as it is, or an array as a tensor: its own memory, or a copy where it must be."""
-    if isinstance(value, Tensor):
-        return value
-    if isinstance(value, np.ndarray):
-        # PyTorch warns of memory that it must not write to, such as a file mapped read-only, and refuses
-        # what runs backwards, such as images turned by [::-1].
-        if not value.flags.writeable or any(stride < 0 for stride in value.strides):
-            value = value.copy()
-        return torch.from_numpy(value)
-    raise InputError(f"{name} must be a tensor or a NumPy array; got {type(value).__name__}.")
-
-
-def _is_real(value: Any, ndim: int) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim == ndim
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "detach")
 
 
 def _is_single(index: Any) -> bool:
     """Return whether an index picks one row: an integer of Python, NumPy or PyTorch."""
-    if isinstance(index, Tensor | np.ndarray):
-        integer = (
-            index.dtype in _INTEGERS if isinstance(index, Tensor) else index.dtype.kind in "iu"
-        )
-        return index.ndim == 0 and integer
-    return isinstance(index, Integral) and not isinstance(index, bool)
+    if getattr(index, "ndim", 0) or isinstance(index, bool):
+        return False
+    try:
+        operator.index(index)
+    except TypeError:
+        return False
+    return True

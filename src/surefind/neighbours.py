@@ -35,9 +35,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from surefind.checks import check_int
-from surefind.embeddings import as_tensor
 from surefind.errors import DegenerateError, InputError
-from surefind.tensor_checks import check_matrix, check_unit_rows
+from surefind.tensor_checks import as_tensor, check_matrix, check_unit_rows
 
 ROWS = 256
 """Queries of a block; for more than one block the gallery is transposed, for faster products."""

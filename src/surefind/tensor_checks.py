@@ -1,16 +1,33 @@
-"""Checks of tensors at the doors: what came, what was expected, what to do.
+"""Read tensors that callers give: what came, what was expected, what to do.
 
 As in `surefind.checks`, ``name`` is the argument's name: it stands in the message, and is the error's
-``field``.
+``field``. What is right is seen on the tensor's own device; what is wrong is named there.
 """
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from surefind import checks
+from surefind.checks import UNIT_TOLERANCE, as_array, check_count, check_rows
 from surefind.errors import DegenerateError, InputError
 
-UNIT_TOLERANCE = 1e-3
-"""How far a unit vector's length may be from one: room for float16 storage, none for raw vectors."""
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    """Return a tensor as it is, or an array as a tensor: its own memory, or a copy where it must be."""
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, np.ndarray):
+        raise InputError(
+            f"{name} must be a tensor or a NumPy array; got {type(value).__name__}.", field=name
+        )
+    # PyTorch warns of memory that it must not write to, such as a file mapped read-only, and refuses
+    # what runs backwards, such as images turned by [::-1].
+    if not value.flags.writeable or any(stride < 0 for stride in value.strides):
+        value = value.copy()
+    return torch.from_numpy(value)
 
 
 def check_matrix(name: str, value: Tensor, *, rows: int | None = None) -> None:
@@ -22,73 +39,40 @@ def check_matrix(name: str, value: Tensor, *, rows: int | None = None) -> None:
             field=name,
         )
     if 0 in value.shape:
-        raise DegenerateError(
-            f"{name} is empty: shape {tuple(value.shape)}.",
-            field=name,
-            hint="Give at least one example.",
-        )
-    if rows is not None and len(value) != rows:
-        raise InputError(
-            f"{name} has {len(value)} rows where the other arguments have {rows}; "
-            "give one row per example everywhere.",
-            field=name,
-        )
+        raise DegenerateError(f"{name} is empty: shape {tuple(value.shape)}.", field=name)
+    if rows is not None:
+        check_count(name, value, rows)
     check_finite(name, value)
 
 
 def check_float(name: str, value: Tensor) -> None:
     """Require a tensor of float32 or float64."""
     # Callers without a type checker bring arrays, whose dtypes would pass for no dtype at all.
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.float64):
+        tensor = isinstance(value, Tensor)
         raise InputError(
-            f"{name} must be a tensor; got {type(value).__name__}.",
+            f"{name} must be {'' if tensor else 'a tensor of '}float32 or float64; got "
+            f"{value.dtype if tensor else type(value).__name__}.",
             field=name,
-            hint="Convert a NumPy array with torch.from_numpy(x).",
-        )
-    if value.dtype not in (torch.float32, torch.float64):
-        raise InputError(
-            f"{name} must be float32 or float64; got {value.dtype}.",
-            field=name,
-            hint="Convert it to float32.",
+            hint="Convert it: torch.from_numpy(array), or tensor.float().",
         )
 
 
 def check_finite(name: str, value: Tensor) -> None:
-    """Refuse NaN and infinity, and say where the first one is."""
-    # Any NaN or infinity makes the sum non-finite: one cheap pass without a temporary in the good
-    # case. A finite tensor whose sum overflows falls through to the exact check.
-    if torch.isfinite(value.detach().sum()):
-        return
-    bad = ~torch.isfinite(value)
-    if bad.any():
-        first = tuple(int(i) for i in bad.nonzero()[0])
-        raise InputError(
-            f"{name} holds {int(bad.sum())} NaN or infinite values, the first at {first}.",
-            field=name,
-            hint="Drop or repair those examples first.",
-        )
+    """Refuse NaN and infinity, and name the rows that hold them."""
+    # Any of them makes the sum non-finite: one pass without a temporary in the good case.
+    if not torch.isfinite(value.detach().sum()):
+        check_rows(name, as_array(value))
 
 
 def check_unit_rows(name: str, value: Tensor) -> None:
     """Require rows of length one."""
-    off = (torch.linalg.vector_norm(value.detach(), dim=1) - 1).abs()
-    worst = int(off.argmax())
-    if off[worst] > UNIT_TOLERANCE:
-        length = float(torch.linalg.vector_norm(value[worst].detach()))
-        raise InputError(
-            f"{name} must have rows of length 1; row {worst} has length {length:.4g}.",
-            field=name,
-            hint="Rescale its rows to length 1.",
-        )
+    lengths = torch.linalg.vector_norm(value.detach(), dim=1)
+    if not ((lengths - 1).abs() <= UNIT_TOLERANCE).all():
+        checks.check_unit_rows(name, as_array(value))
 
 
 def check_directed(name: str, value: Tensor) -> None:
     """Require rows that have a direction, that is, are not zero."""
-    zero = torch.linalg.vector_norm(value.detach(), dim=1) == 0
-    if zero.any():
-        raise DegenerateError(
-            f"{name} has {int(zero.sum())} zero rows, the first at {int(zero.nonzero()[0])}: "
-            "a zero vector has no direction on the sphere.",
-            field=name,
-            hint="Drop those examples.",
-        )
+    if not value.detach().any(dim=1).all():
+        checks.check_directed(name, as_array(value))

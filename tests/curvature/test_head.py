@@ -165,8 +165,8 @@ def test_float32_stays_float32_and_close(normal):
         (lambda h, z, y: (h, z, y.long()), "targets must be float32 or float64"),
         (lambda h, z, y: (h, z, y * torch.inf), "targets holds"),
         (lambda h, z, y: (h.long(), z, y), "features must be float32 or float64"),
-        (lambda h, z, y: (h / 0, z, y), "features holds 20 NaN or infinite"),
-        (lambda h, z, y: (h, z * 0, y), "outputs has 5 zero rows, the first at 0"),
+        (lambda h, z, y: (h / 0, z, y), "features holds infinity in rows 0, 1, 2, …"),
+        (lambda h, z, y: (h, z * 0, y), "outputs is zero in rows 0, 1, 2, …"),
         (lambda h, z, y: (h, z[0], y), "outputs must be a matrix"),
     ],
 )

@@ -293,7 +293,7 @@ def test_curvature_without_numbers_is_refused(problem):
         (KroneckerPosterior, KroneckerCurvature(nan[:3, :3], torch.eye(4))),
         (KroneckerPosterior, KroneckerCurvature(torch.eye(3), nan[:4, :4])),
     ):
-        with pytest.raises(sf.InputError, match=r"curvature.* holds \d+ NaN"):
+        with pytest.raises(sf.InputError, match=r"curvature.* holds NaN"):
             kind.from_curvature(mean, curvature, **SETTINGS)
 
 

@@ -15,13 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from surefind.checks import as_vectors, id_values, label_values, payload_values
+from surefind.checks import as_directions, id_values, label_values, payload_values
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import InputError
 from surefind.gallery.engine import Id, Label
-
-UNIT_TOLERANCE = 1e-3
-"""How far a unit vector's length may be from one: room for float16 storage, none for raw vectors."""
 
 NOT_ENROLLED = -1
 """The label of a query that has no match in the gallery; None means the same."""
@@ -45,45 +42,13 @@ def read_vectors(
     """
     if isinstance(embeddings, Embeddings):
         arrays = embeddings.numpy()
-        rows, kappa, novelty = np.asarray(arrays.mean), arrays.kappa, arrays.novelty
+        rows, kappa, novelty = arrays.mean, arrays.kappa, arrays.novelty
     else:
         rows, kappa, novelty = embeddings, None, None
-    rows = as_vectors("embeddings", rows, dim=dim).astype(np.float64)
-    lengths = _lengths(rows)
-    # What is right needs one look; what is wrong is looked at again, to say what.
-    if not (abs(lengths - 1) < UNIT_TOLERANCE).all():
-        _check_lengths(rows, lengths, normalize=normalize)
-        # Squares of what is very long or short are out of range where the length is not.
-        rows = rows / abs(rows).max(axis=1, keepdims=True)
-        lengths = _lengths(rows)
-    if rows.shape[1] < 2:
-        raise InputError("embeddings must have at least 2 dimensions; got 1.", field="embeddings")
-    unit = (rows / lengths[:, None]).astype(np.float32)
-    known = np.full(len(rows), np.inf) if kappa is None else np.asarray(kappa, dtype=np.float64)
+    unit = as_directions("embeddings", rows, dim=dim, normalize=normalize)
+    known = np.full(len(unit), np.inf) if kappa is None else np.asarray(kappa, dtype=np.float64)
     own = None if novelty is None else np.asarray(novelty, dtype=np.float64)
-    return np.ascontiguousarray(unit), known, own
-
-
-def _check_lengths(rows: np.ndarray, lengths: np.ndarray, *, normalize: bool) -> None:
-    if not rows.any(axis=1).all():
-        zero = int(rows.any(axis=1).argmin())
-        raise DegenerateError(
-            f"embeddings must have a direction; row {zero} is all zeros.",
-            field="embeddings",
-            hint="Drop those rows.",
-        )
-    if not normalize:
-        worst = int(abs(lengths - 1).argmax())
-        raise InputError(
-            f"embeddings must have rows of length 1; row {worst} has length {lengths[worst]:.4g}.",
-            field="embeddings",
-            hint="Rescale its rows to length 1, or set normalize.",
-        )
-
-
-def _lengths(rows: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return np.asarray(np.sqrt(np.einsum("...z,...z->...", rows, rows)))
+    return unit, known, own
 
 
 def read_ids(ids: Any) -> list[Id]:

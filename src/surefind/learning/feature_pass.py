@@ -38,13 +38,13 @@ from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import InputSpec
 from surefind.data.preprocessing import Preprocessing
-from surefind.embeddings import as_tensor
 from surefind.errors import InputError
 from surefind.files import flush, write_atomically
 from surefind.learning.distributed import gather_rows, part, wait_for_all, world
 from surefind.learning.inference import like_network
 from surefind.learning.session import digest
 from surefind.novelty.statistics import StageWatch
+from surefind.tensor_checks import as_tensor
 
 BATCH = 32
 SAVE_EVERY = 15.0

@@ -28,7 +28,7 @@ from surefind.data.dataset import Dataset
 from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import InputSpec
-from surefind.embeddings import Embeddings, as_tensor
+from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.learning.distributed import gather_rows, part, world
 from surefind.learning.freezing import FrozenEmbedder
@@ -39,6 +39,7 @@ from surefind.learning.session import digest
 from surefind.models.checkpoint import load_tensors, save_tensors
 from surefind.novelty.model import CONFIDENCE, LEAST, NoveltyModel, fit_novelty_model
 from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
+from surefind.tensor_checks import as_tensor
 
 BATCH = 256
 SAVE_EVERY = 30.0

@@ -30,6 +30,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from surefind.checks import UNIT_TOLERANCE
 from surefind.embeddings import Embeddings, kappa_from_json
 from surefind.errors import DegenerateError, InputError, SurefindError
 from surefind.gallery.answers import answer_records
@@ -37,7 +38,6 @@ from surefind.gallery.engine import Id
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.items import read_vectors
 from surefind.service.wire import RefusedError
-from surefind.tensor_checks import UNIT_TOLERANCE
 
 LINGER = 0.004
 """Seconds that a batch waits for as many callers as there were around one that has just ended."""
