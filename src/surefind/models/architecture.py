@@ -1,7 +1,7 @@
 """An encoder's architecture as plain data, so that it can be rebuilt without code from a file.
 
 Layers of torch.nn in an `nn.Sequential` are described by their constructor's arguments, towers of
-`transformers`, graphs (`surefind.models.graph`) and ONNX files by their recipe. Anything else has no
+`transformers` and ONNX files by their recipe. Anything else has no
 description: whoever loads such an encoder brings the network, and gets its weights.
 """
 
@@ -14,9 +14,8 @@ from torch import nn
 
 from surefind.errors import InputError
 from surefind.models.encoder import Encoder
-from surefind.models.graph import GraphNet, graph_of
 from surefind.models.initialization import untouched_rng
-from surefind.models.onnx_runtime import OnnxNet
+from surefind.models.onnx_encoder import OnnxNet
 from surefind.models.pooling import FlattenPositions, GeM
 from surefind.models.texts import TextTower, text_tower_of
 from surefind.models.towers import Tower, tower_of
@@ -71,8 +70,6 @@ _NOT_SHAPE = ("device", "dtype", "args", "kwargs")
 def _layer(module: nn.Module) -> dict[str, Any] | None:
     if isinstance(module, Tower):
         return {"tower": module.recipe}
-    if isinstance(module, GraphNet):
-        return {"graph": module.recipe}
     if isinstance(module, OnnxNet):
         return {"onnx": module.recipe}
     if isinstance(module, TextTower):
@@ -99,8 +96,6 @@ def _arguments(module: nn.Module) -> dict[str, Any]:
 def _built(description: Mapping[str, Any]) -> nn.Module:
     if "tower" in description:
         return tower_of(description["tower"])
-    if "graph" in description:
-        return graph_of(description["graph"])
     if "onnx" in description:
         return OnnxNet(**description["onnx"])
     if "text" in description:

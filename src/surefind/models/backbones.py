@@ -4,8 +4,7 @@ A backbone comes from a folder (``config.json``, ``*.safetensors``, ``preprocess
 name on the Hugging Face hub. Nothing is fetched unless ``download=True``: without it a name is looked up
 among the files that are already on this machine. Weights in pickle files are refused, because opening one
 can run anything; so is code that comes with a model. Weights are read as float32, however they are stored.
-A folder whose ``config.json`` has ``"model_type": "graph"``, and a file in ONNX, hold a network of
-`surefind.models.graph`, which needs no `transformers`.
+A file in ONNX is run by onnxruntime, frozen (`surefind.models.onnx_encoder`).
 
 Every parameter must be in the files: a checkpoint that lacks some would start with arbitrary ones.
 
@@ -29,23 +28,16 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 
 from surefind.checks import check_choice
 from surefind.errors import InputError
-from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, empty_head
-from surefind.models.graph import GraphNet, graph_of, with_pooling
 from surefind.models.initialization import initialize, untouched_rng
-from surefind.models.onnx_file import UnsupportedGraphError, read_onnx
-from surefind.models.onnx_runtime import OnnxNet
+from surefind.models.onnx_encoder import OnnxNet
 from surefind.models.texts import FAMILIES as TEXT_FAMILIES
 from surefind.models.texts import POOLINGS as TEXT_POOLINGS
 from surefind.models.texts import TextTower
@@ -128,22 +120,20 @@ RESNET50: Mapping[str, Any] = {
 }
 
 
-Backbone = Tower | GraphNet | OnnxNet | TextTower
+Backbone = Tower | OnnxNet | TextTower
 """Images, or what it takes, to features, with ``width`` and ``preprocessing``."""
 
 
 def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool = False) -> Backbone:
-    """Load a pretrained network: an image or text tower of `transformers`, a graph or an ONNX file.
+    """Load a pretrained network: an image or text tower of `transformers`, or an ONNX file.
 
     Image towers are ResNet, ConvNeXt, DINOv2, ViT, CLIP and SigLIP; text towers see
-    `surefind.models.texts`. An ONNX file becomes PyTorch layers that can learn where its operators allow
-    that, and is run by onnxruntime, frozen, where they do not (`surefind.models.onnx_runtime`).
+    `surefind.models.texts`. An ONNX file cannot learn: onnxruntime computes its features.
 
     Args:
         source: A folder, a file ``*.onnx``, or a name on the hub such as "facebook/dinov2-small".
         pooling: "auto" for the family's own, or another one of it: see `surefind.models.towers`,
-            `surefind.models.texts` and, for graphs and ONNX, `surefind.models.graph` and
-            `surefind.models.onnx_runtime`.
+            `surefind.models.texts` and `surefind.models.onnx_encoder`.
         download: Whether a name may be fetched from the hub.
 
     Returns:
@@ -154,11 +144,10 @@ def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool =
         InputError: If files are missing, damaged, pickled, or of a network that cannot be read.
     """
     if Path(source).suffix == ".onnx":
-        return _from_onnx(Path(source), pooling)
+        preprocessing = _preprocessing(Path(source).parent)
+        return OnnxNet.load(source, pooling=pooling, preprocessing=preprocessing)
     folder = _folder(source, download=download)
     _check_folder(folder)
-    if (recipe := _graph(folder)) is not None:
-        return _from_graph(folder, recipe, pooling)
     return _tower(folder, source, pooling)
 
 
@@ -216,65 +205,6 @@ def _tokenizer(transformers: Any, folder: Path) -> Any:
         )
     except (OSError, ValueError, KeyError) as error:
         raise InputError(_unreadable(folder, error)) from error
-
-
-def _graph(folder: Path) -> dict[str, Any] | None:
-    """Read the recipe of a graph; None if the folder holds another network."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(_unreadable(folder, error)) from error
-    return config if isinstance(config, dict) and config.get("model_type") == "graph" else None
-
-
-def _from_graph(folder: Path, recipe: Mapping[str, Any], pooling: str) -> GraphNet:
-    try:
-        weights = load_file(folder / "model.safetensors")
-    except (SafetensorError, OSError) as error:
-        raise InputError(_unreadable(folder, error)) from error
-    return _filled(recipe, weights, pooling, _preprocessing(folder))
-
-
-def _from_onnx(path: Path, pooling: str) -> GraphNet | OnnxNet:
-    if not path.is_file():
-        raise InputError(f"there is no file {path}. Check the path.", field="source")
-    try:
-        nodes, image_shape, weights = read_onnx(path)
-    except UnsupportedGraphError as unsupported:
-        if find_spec("onnxruntime") is None:
-            raise
-        try:
-            return OnnxNet.load(path, pooling=pooling, preprocessing=_preprocessing(path.parent))
-        except InputError as error:
-            raise InputError(
-                f"{unsupported.message} Nor can it be run as it is: {error.message}",
-                field=error.field,
-                hint=error.hint,
-            ) from error
-    recipe = {"nodes": nodes, "image_shape": image_shape}
-    return _filled(recipe, weights, pooling, _preprocessing(path.parent))
-
-
-def _filled(
-    recipe: Mapping[str, Any],
-    weights: Mapping[str, Tensor],
-    pooling: str,
-    preprocessing: Mapping[str, Any] | None,
-) -> GraphNet:
-    """Build a graph with a pooling and put in its weights; a pooling that was not saved keeps its own."""
-    if missing := {"nodes", "image_shape"} - recipe.keys():
-        raise InputError(f"the graph in config.json has no {min(missing)}. Copy the folder again.")
-    nodes = with_pooling(recipe["nodes"], recipe["image_shape"], pooling)
-    net = graph_of({**recipe, "nodes": nodes, "preprocessing": preprocessing})
-    own = {k: v for k, v in net.state_dict().items() if k.startswith("layers.pooling_")}
-    dropped = {n["name"] for n in recipe["nodes"]} - {n["name"] for n in nodes}
-    kept = {
-        k: v.float() if v.is_floating_point() else v
-        for k, v in weights.items()
-        if k.removeprefix("layers.").split(".")[0] not in dropped
-    }
-    load_state(net, own | kept)
-    return net
 
 
 def resnet50(

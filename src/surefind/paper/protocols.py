@@ -457,7 +457,7 @@ def load_problem(
             preprocessing = Preprocessing(mean=mean, std=std, flip=protocol.augment)
     elif backbone is not None:
         make, preprocessing = on_backbone(backbone, augment=protocol.augment)
-        protocol = replace(protocol, backbone=Path(backbone).name)
+        protocol = replace(protocol, backbone=Path(backbone).name.removesuffix(".onnx"))
     gallery = None if protocol.gallery is None else prepare(splits[protocol.gallery])
     test = prepare(splits[protocol.queries])
     ood = load_ood_sets(protocol.ood, test, data)

@@ -1,8 +1,8 @@
 """Any ONNX graph as a frozen encoder: onnxruntime computes features, a head on top learns.
 
-`surefind.models.onnx_file` reads convolutional encoders as PyTorch layers, which can learn and be watched.
-Any other graph from one array to one array of numbers runs here as it is: it cannot learn, so its features
-are computed once (`surefind.learning.freezing`), and novelty looks at what it gives.
+A graph takes one array of numbers. It cannot learn, so its features are computed once
+(`surefind.learning.freezing`). Novelty looks at the graph's other outputs, such as the maps of its stages,
+and where there is only one output, at the features.
 
 The file's bytes are a buffer of the module, so that a saved model holds its graph; the weights must be in
 the file itself. Outputs of a graph:
@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from surefind.checks import check_choice, require
 from surefind.errors import InputError
-from surefind.models.graph import TRIAL_SIDE
 
 POOLINGS = ("auto", "own", "mean", "cls")
 DTYPES = {
@@ -34,6 +33,8 @@ DTYPES = {
     "tensor(double)": np.float64,
 }
 """What a graph may take, by onnxruntime's name."""
+TRIAL_SIDE = 224
+"""Of the images that a graph is tried with where its sides are free."""
 
 
 class OnnxNet(nn.Module):
@@ -45,6 +46,7 @@ class OnnxNet(nn.Module):
         output: Name of the output to take; None for the first.
         preprocessing: What it expects of images; None if unknown.
         width: Number of features d; None to find out.
+        stages: How many other outputs novelty looks at; None to find out.
 
     Attributes:
         width: Number of features d.
@@ -53,8 +55,6 @@ class OnnxNet(nn.Module):
 
     pretrained = True
     cannot_learn = True
-    own_stages = ("pooled",)
-    """What novelty looks at: the features, since nothing else can be seen."""
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class OnnxNet(nn.Module):
         output: str | None = None,
         preprocessing: Mapping[str, Any] | None = None,
         width: int | None = None,
+        stages: int | None = None,
     ) -> None:
         super().__init__()
         check_choice("pooling", pooling, POOLINGS)
@@ -77,6 +78,8 @@ class OnnxNet(nn.Module):
         self.pooling, self.output = pooling, output
         self.preprocessing = None if preprocessing is None else dict(preprocessing)
         self._open: tuple[int, Any] | None = None
+        count = len(self._stage_names(self._session())) if stages is None else stages
+        self.stages = nn.ModuleList(nn.Identity() for _ in range(count))
         self.width = self._trial_width() if width is None else width
         self.eval()
 
@@ -96,7 +99,13 @@ class OnnxNet(nn.Module):
             "output": self.output,
             "preprocessing": self.preprocessing,
             "width": self.width,
+            "stages": len(self.stages),
         }
+
+    @property
+    def own_stages(self) -> tuple[str, ...]:
+        """The modules that novelty looks at."""
+        return tuple(f"stages.{i}" for i in range(len(self.stages))) or ("pooled",)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute features (n, d); no gradient passes."""
@@ -107,12 +116,18 @@ class OnnxNet(nn.Module):
         size = wanted.shape[0] if isinstance(wanted.shape[0], int) else max(1, len(array))
         full = math.ceil(len(array) / size) * size
         rows = np.minimum(np.arange(full), len(array) - 1)
+        names = [self._output_name(session), *self._stage_names(session)]
         parts = [
-            session.run([self._output_name(session)], {wanted.name: array[rows[i : i + size]]})[0]
+            session.run(names, {wanted.name: array[rows[i : i + size]]})
             for i in range(0, full, size)
         ]
-        found = torch.from_numpy(np.concatenate(parts)[: len(array)]).to(inputs.device)
-        features: Tensor = self.pooled(self._features(found).to(inputs.dtype))
+        found, *stages = (
+            torch.from_numpy(np.concatenate(part)[: len(array)]).to(inputs)
+            for part in zip(*parts, strict=True)
+        )
+        for stage, output in zip(self.stages, stages, strict=True):
+            stage(output)
+        features: Tensor = self.pooled(self._features(found))
         return features
 
     def __getstate__(self) -> dict[str, Any]:
@@ -170,6 +185,14 @@ class OnnxNet(nn.Module):
         if self.output is not None:
             check_choice("output", self.output, names)
         return self.output or str(names[0])
+
+    def _stage_names(self, session: Any) -> list[str]:
+        taken = self._output_name(session)
+        return [
+            o.name
+            for o in session.get_outputs()
+            if o.name != taken and o.type in DTYPES and len(o.shape or ()) in (2, 3, 4)
+        ]
 
     def _features(self, found: Tensor) -> Tensor:
         pooling = self.pooling

@@ -12,7 +12,8 @@ from small_learners import digits
 import surefind as sf
 from surefind.errors import InputError
 from surefind.models.backbones import load_backbone, with_linear_head
-from surefind.models.onnx_runtime import OnnxNet
+from surefind.models.onnx_encoder import OnnxNet
+from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
 
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 6)).astype(np.float32)
 IMAGE = ("n", 1, 8, 8)
@@ -45,7 +46,6 @@ def write(
 
 
 ERF = [op("Flatten", "x", "a"), op("MatMul", "a w", "b"), op("Erf", "b")]
-"""An operator that has no layer."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def expected(x):
     return torch.erf(x.flatten(1) @ torch.from_numpy(WEIGHTS))
 
 
-def test_what_has_no_layers_is_run_as_it_is(file):
+def test_a_graph_is_run_as_it_is(file):
     net = load_backbone(file)
     assert isinstance(net, OnnxNet)
     assert net.width == 6
@@ -110,6 +110,31 @@ def test_an_output_is_chosen_by_name(tmp_path):
     )
     with pytest.raises(InputError):
         OnnxNet.load(path, output="nothing")
+
+
+def test_other_outputs_are_the_stages_of_novelty(tmp_path):
+    nodes = [op("Erf", "x", "z"), op("Flatten", "z", "a"), op("MatMul", "a w")]
+    graph = helper.make_graph(
+        nodes,
+        "stages",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, IMAGE)],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", 6)),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, IMAGE),
+        ],
+        [numpy_helper.from_array(WEIGHTS, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "net.onnx")
+    net = load_backbone(tmp_path / "net.onnx")
+    assert choose_stages(net, images()) == ("stages.0",)
+    watch = StageWatch(net, net.own_stages)
+    with watch.watching():
+        net(images())
+    torch.testing.assert_close(watch.take(5), [stage_statistics(torch.erf(images()))])
+    again = OnnxNet(**net.recipe)
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again(images()), net(images()))
 
 
 def test_a_learner_freezes_it_saves_it_and_finds_novelty(file, tmp_path):
