@@ -17,7 +17,6 @@ from surefind.models.encoder import Encoder
 from surefind.models.initialization import untouched_rng
 from surefind.models.onnx_encoder import OnnxNet
 from surefind.models.pooling import FlattenPositions, GeM
-from surefind.models.texts import TextTower, text_tower_of
 from surefind.models.towers import Tower, tower_of
 from surefind.models.vectors import UnitRows
 
@@ -72,8 +71,6 @@ def _layer(module: nn.Module) -> dict[str, Any] | None:
         return {"tower": module.recipe}
     if isinstance(module, OnnxNet):
         return {"onnx": module.recipe}
-    if isinstance(module, TextTower):
-        return None if module.recipe is None else {"text": module.recipe}
     if type(module) is nn.Sequential:
         parts = {name: _layer(layer) for name, layer in module.named_children()}
         return None if None in parts.values() else {"sequential": parts}
@@ -98,8 +95,6 @@ def _built(description: Mapping[str, Any]) -> nn.Module:
         return tower_of(description["tower"])
     if "onnx" in description:
         return OnnxNet(**description["onnx"])
-    if "text" in description:
-        return text_tower_of(description["text"])
     if "sequential" in description:
         block = nn.Sequential()
         for name, part in description["sequential"].items():

@@ -33,14 +33,10 @@ from typing import Any
 
 import torch
 
-from surefind.checks import check_choice
 from surefind.errors import InputError
 from surefind.models.encoder import Encoder, empty_head
 from surefind.models.initialization import initialize, untouched_rng
 from surefind.models.onnx_encoder import OnnxNet
-from surefind.models.texts import FAMILIES as TEXT_FAMILIES
-from surefind.models.texts import POOLINGS as TEXT_POOLINGS
-from surefind.models.texts import TextTower
 from surefind.models.towers import Tower, chosen_pooling, family_of, library, tower_of
 
 BILINEAR = 2
@@ -95,8 +91,6 @@ def _side(size: Any) -> int | None:
     return int(height) if height is not None and height == width else None
 
 
-TOKENIZER = ("tokenizer.json", "vocab.txt", "vocab.json")
-"""Any of these holds a text model's vocabulary."""
 FILES = (
     "config.json",
     "preprocessor_config.json",
@@ -104,10 +98,6 @@ FILES = (
     "model.safetensors",
     "model-*.safetensors",
     "model.safetensors.index.json",
-    *TOKENIZER,
-    "merges.txt",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
 )
 """What is fetched of a model: no pickles, no code."""
 
@@ -120,20 +110,20 @@ RESNET50: Mapping[str, Any] = {
 }
 
 
-Backbone = Tower | OnnxNet | TextTower
+Backbone = Tower | OnnxNet
 """Images, or what it takes, to features, with ``width`` and ``preprocessing``."""
 
 
 def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool = False) -> Backbone:
-    """Load a pretrained network: an image or text tower of `transformers`, or an ONNX file.
+    """Load a pretrained network: an image tower of `transformers`, or an ONNX file.
 
-    Image towers are ResNet, ConvNeXt, DINOv2, ViT, CLIP and SigLIP; text towers see
-    `surefind.models.texts`. An ONNX file cannot learn: onnxruntime computes its features.
+    Towers are ResNet, ConvNeXt, DINOv2, ViT, CLIP and SigLIP. An ONNX file cannot learn: onnxruntime
+    computes its features.
 
     Args:
         source: A folder, a file ``*.onnx``, or a name on the hub such as "facebook/dinov2-small".
-        pooling: "auto" for the family's own, or another one of it: see `surefind.models.towers`,
-            `surefind.models.texts` and `surefind.models.onnx_encoder`.
+        pooling: "auto" for the family's own, or another one of it: see `surefind.models.towers`
+            and `surefind.models.onnx_encoder`.
         download: Whether a name may be fetched from the hub.
 
     Returns:
@@ -151,7 +141,7 @@ def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool =
     return _tower(folder, source, pooling)
 
 
-def _tower(folder: Path, source: str | Path, pooling: str) -> Tower | TextTower:
+def _tower(folder: Path, source: str | Path, pooling: str) -> Tower:
     transformers = library()
     try:
         config = transformers.AutoConfig.from_pretrained(
@@ -160,16 +150,9 @@ def _tower(folder: Path, source: str | Path, pooling: str) -> Tower | TextTower:
     except (OSError, ValueError) as error:
         raise InputError(_unreadable(folder, error)) from error
     config = getattr(config, "vision_config", config)
-    text = config.model_type in TEXT_FAMILIES
-    if text:
-        name, options = TEXT_FAMILIES[config.model_type]
-        pooling = TEXT_POOLINGS[0] if pooling == "auto" else pooling
-        check_choice(f"pooling of {config.model_type}", pooling, TEXT_POOLINGS)
-    else:
-        family = family_of(config.model_type)
-        pooling = chosen_pooling(config.model_type, pooling)
-        name, options = family.classes[pooling], family.options
-    network = getattr(transformers, name)
+    family = family_of(config.model_type)
+    pooling = chosen_pooling(config.model_type, pooling)
+    network = getattr(transformers, family.classes[pooling])
     try:
         with untouched_rng(), _quiet(transformers):
             model, report = network.from_pretrained(
@@ -179,7 +162,7 @@ def _tower(folder: Path, source: str | Path, pooling: str) -> Tower | TextTower:
                 use_safetensors=True,
                 dtype=torch.float32,
                 output_loading_info=True,
-                **options,
+                **family.options,
             )
     except Exception as error:  # safetensors, torch and transformers each have their own
         raise InputError(_unreadable(folder, error)) from error
@@ -190,21 +173,7 @@ def _tower(folder: Path, source: str | Path, pooling: str) -> Tower | TextTower:
             f"{missing[0]}. They are of another network than config.json says, or pooling={pooling!r} "
             "needs a part that was not saved."
         )
-    if text:
-        return TextTower(model, _tokenizer(transformers, folder), pooling=pooling)
     return Tower(model, pooling, _preprocessing(folder))
-
-
-def _tokenizer(transformers: Any, folder: Path) -> Any:
-    """Read the tokenizer beside a text model; None if there is none."""
-    if not any((folder / name).is_file() for name in TOKENIZER):
-        return None
-    try:
-        return transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(_unreadable(folder, error)) from error
 
 
 def resnet50(

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 
 from surefind.errors import InputError
 from surefind.models.encoder import Encoder, empty_head, on_sphere
-from surefind.models.texts import is_text_model
 
 EXAMPLES = 16
 """Inputs that a split is checked on."""
@@ -140,14 +139,6 @@ def split_module(module: nn.Module, inputs: Tensor) -> tuple[Encoder, Split]:
     Raises:
         InputError: If the module does not take the inputs, or ends in something else.
     """
-    if is_text_model(module):
-        raise InputError(
-            f"{type(module).__name__} takes texts, which become rows of token numbers first.",
-            field="encoder",
-            hint="Make a tower of it, surefind.models.texts.TextTower(model), put a head on that, "
-            "surefind.models.backbones.with_linear_head(tower, generator=generator), and give "
-            "surefind.Dataset(tower.tokens(texts), labels).",
-        )
     copied = copy.deepcopy(module).eval()
     outputs, calls = _watched(copied, inputs)
     linear = [call for call in calls if isinstance(call.module, nn.Linear)]
