@@ -28,7 +28,7 @@ def lfw(data: Path) -> Columns:
     """Embed aligned faces; the lengths that their vectors had are kept beside them."""
     from PIL import Image
 
-    from surefind.data.tables import read_table
+    from surefind.data.sources import read_table
 
     table = read_table(data / "lfw" / "labels.csv")
     vectors = []

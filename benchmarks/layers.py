@@ -22,7 +22,7 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 import surefind as sf
 from surefind import metrics
-from surefind.learning.inference import like_network
+from surefind.data.batches import like_network
 from surefind.learning.methods import LaplaceOnline, LaplacePosthoc
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded

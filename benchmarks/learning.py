@@ -23,7 +23,7 @@ from measure import environment
 import surefind as sf
 from surefind.data.batches import read_batches
 from surefind.data.images import ImageFiles
-from surefind.learning.freezing import FrozenBackbone
+from surefind.learning.frozen import FrozenBackbone
 from surefind.learning.methods.deterministic import (
     EncoderTask,
     Forward,
@@ -35,7 +35,7 @@ from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
 from surefind.learning.train import Task
 from surefind.models.backbones import resnet50
-from surefind.models.convnets import fashion_mnist_net
+from surefind.models.networks import fashion_mnist_net
 from surefind.pairs.losses import Contrastive
 from surefind.paper.small_images import load_idx
 

@@ -25,7 +25,7 @@ import surefind as sf
 from surefind import metrics
 from surefind.learning.seeds import seeded
 from surefind.models.backbones import resnet50
-from surefind.models.convnets import cifar10_net, fashion_mnist_net
+from surefind.models.networks import cifar10_net, fashion_mnist_net
 from surefind.paper.baselines import fit_nearest_distance
 from surefind.paper.catalogue import load
 

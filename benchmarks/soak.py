@@ -39,7 +39,7 @@ import surefind as sf
 from surefind.data.digits import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
-from surefind.models.convnets import small_net
+from surefind.models.networks import small_net
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
 TESTS = Path(__file__).parents[1] / "tests" / "service"

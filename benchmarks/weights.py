@@ -35,10 +35,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu6
 
 from surefind.data.images import ImageFiles
-from surefind.data.inputs import read_inputs
-from surefind.data.preprocessing import Preprocessing
+from surefind.data.inputs import Preprocessing, read_inputs
 from surefind.models.backbones import load_backbone
-from surefind.models.pooling import GeM
+from surefind.models.networks import GeM
 from surefind.novelty.statistics import STAGES
 
 RESNET_DEPTHS = (3, 4, 6, 3)

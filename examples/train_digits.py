@@ -6,7 +6,7 @@ import torch
 
 import surefind as sf
 from surefind.data.digits import load_digits
-from surefind.models.convnets import small_net
+from surefind.models.networks import small_net
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 import surefind as sf
 from surefind.learning.seeds import seeded
-from surefind.models.convnets import small_net
+from surefind.models.networks import small_net
 
 
 @cache

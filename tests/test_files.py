@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from surefind.files import write_atomically
-from surefind.models.checkpoint import save_tensors
+from surefind.models.saving import save_tensors
 
 
 @pytest.mark.parametrize(

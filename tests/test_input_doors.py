@@ -11,7 +11,7 @@ from torch import nn
 import surefind as sf
 from surefind.cli import main
 from surefind.data.images import ImageFiles, decode_image
-from surefind.data.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+from surefind.data.inputs import IMAGENET_MEAN, IMAGENET_STD
 from surefind.service.embedding import ImageEmbedder
 
 CUT = sf.Preprocessing(resize=14, crop=12, mean=IMAGENET_MEAN, std=IMAGENET_STD, flip=True)

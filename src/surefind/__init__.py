@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from surefind.curvature.network import network_curvature
     from surefind.data.dataset import Dataset
-    from surefind.data.preprocessing import Preprocessing
+    from surefind.data.inputs import Preprocessing
     from surefind.decisions.decider import Decider
     from surefind.embeddings import Embeddings
     from surefind.errors import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from surefind.gallery.findings import Audit
     from surefind.gallery.gallery import Gallery
     from surefind.learning import methods
-    from surefind.learning.freezing import Freezing
+    from surefind.learning.frozen import Freezing
     from surefind.learning.novelty_pass import Novelty
     from surefind.models.encoder import Encoder
     from surefind.pairs.losses import (
@@ -82,9 +82,9 @@ _HOME = {
     "NumericalError": "errors",
     "PairList": "pairs.relations",
     "Positions": "pairs.relations",
-    "Freezing": "learning.freezing",
+    "Freezing": "learning.frozen",
     "Novelty": "learning.novelty_pass",
-    "Preprocessing": "data.preprocessing",
+    "Preprocessing": "data.inputs",
     "StaleError": "errors",
     "StorageError": "errors",
     "SurefindError": "errors",

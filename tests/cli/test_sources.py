@@ -17,7 +17,7 @@ from surefind.cli.sources import (
     split_part,
 )
 from surefind.cli.train import FITTING, SIDES, chosen_encoder
-from surefind.data.preprocessing import Preprocessing
+from surefind.data.inputs import Preprocessing
 
 
 @pytest.fixture(autouse=True)
@@ -199,8 +199,7 @@ def test_without_a_fitting_encoder_one_must_be_named():
 
 def test_one_image_under_two_labels_is_named(pets, capsys):
     """In a folder a copy, in a table a file that is listed twice; copies under one label are no matter."""
-    from surefind.data.folder import load_folder
-    from surefind.data.tables import load_manifest
+    from surefind.data.sources import load_folder, load_manifest
 
     shutil.copy(pets / "cat" / "0.png", pets / "cat" / "copy.png")
     readable(load_folder(pets)["all"], "refuse")

@@ -10,9 +10,9 @@ from PIL import Image
 
 import surefind as sf
 from surefind.cli import console as progress
-from surefind.data.folder import load_folder
-from surefind.learning.freezing import HEAD_STARTS
-from surefind.models.checkpoint import load_tensors
+from surefind.data.sources import load_folder
+from surefind.learning.frozen import HEAD_STARTS
+from surefind.models.saving import load_tensors
 
 pytestmark = pytest.mark.slow
 

@@ -2,8 +2,14 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.data.formats import LABELS, VECTORS, read_arrays, read_column, read_vector_file
-from surefind.data.tables import load_manifest
+from surefind.data.sources import (
+    LABELS,
+    VECTORS,
+    load_manifest,
+    read_arrays,
+    read_column,
+    read_vector_file,
+)
 
 
 def test_both_kinds_of_file_are_read(tmp_path):

@@ -5,7 +5,7 @@ import torch
 import surefind as sf
 from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
-from surefind.data.preprocessing import IMAGENET, Preprocessing
+from surefind.data.inputs import IMAGENET, Preprocessing
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_verification_drops_what_cannot_be_read(save_image):
         (np.array([[0.0], [0.0], [np.inf]]), {}, "first in row 2"),
         (torch.zeros(2, 1), {"labels": [0, 1, 2]}, r"labels must have one .* \(2,\); got \(3,\)"),
         (torch.zeros(2, 1), {"labels": [[0], [1]]}, r"got \(2, 1\)"),
-        (torch.zeros(2, 1), {"labels": [0.0, 1.5]}, "whole numbers; row 1 has 1.5"),
+        (torch.zeros(2, 1), {"labels": [0.0, 1.5]}, "row 1 has 1.5"),
         (torch.zeros(2, 1), {"labels": [0, None]}, "row 1 has none"),
         (torch.zeros(2, 1), {"labels": np.array(["a", None])}, "row 1 has none"),
         (torch.zeros(2, 1), {"labels": ["a", "b"], "classes": ["a"]}, "'b', which classes does"),

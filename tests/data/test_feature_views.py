@@ -2,7 +2,7 @@ import numpy as np
 import torch
 
 import surefind as sf
-from surefind.data.feature_views import FeatureViews
+from surefind.data.inputs import FeatureViews
 
 
 def views(v=4, n=6):

@@ -1,7 +1,7 @@
 import pytest
 
 import surefind as sf
-from surefind.data.folder import load_folder
+from surefind.data.sources import load_folder
 
 
 def test_a_folder_per_class_is_one_part(tmp_path, save_image):

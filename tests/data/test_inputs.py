@@ -9,8 +9,7 @@ import torch
 import surefind as sf
 from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
-from surefind.data.inputs import InputSpec
-from surefind.data.preprocessing import IMAGENET, Preprocessing
+from surefind.data.inputs import IMAGENET, InputSpec, Preprocessing
 
 CUT = Preprocessing(resize=12, crop=10, mean=(0.5,) * 3, std=(0.25,) * 3)
 

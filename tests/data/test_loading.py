@@ -7,7 +7,7 @@ import surefind as sf
 from surefind.data.batches import random_batches, read_batches
 from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
-from surefind.data.preprocessing import Preprocessing
+from surefind.data.inputs import Preprocessing
 
 AUGMENT = Preprocessing(
     resize=12, crop=10, random_area=(0.2, 1.0), flip=True, mean=(0.5,) * 3, std=(0.5,) * 3

@@ -8,7 +8,7 @@ from PIL import Image
 
 import surefind as sf
 from surefind.data.images import Frame, decoder_scale, frame_image, frame_tensor
-from surefind.data.preprocessing import (
+from surefind.data.inputs import (
     IMAGENET,
     IMAGENET_MEAN,
     IMAGENET_STD,

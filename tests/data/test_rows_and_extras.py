@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind import dependencies as extras
+from surefind import checks as extras
 from surefind.checks import check_int
 from surefind.data.images import row_numbers
 
@@ -78,13 +78,5 @@ def test_no_module_imports_an_optional_library_when_imported(monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", guarded)
-    for module in (
-        "images",
-        "inputs",
-        "tables",
-        "formats",
-        "photographs",
-        "catalogue",
-        "small_images",
-    ):
+    for module in ("images", "inputs", "sources"):
         importlib.import_module(f"surefind.data.{module}")

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.data.batches import class_batches, grid_cells, random_batches, rows_by_class
+from surefind.data.batches import class_batches, grid_cells, random_batches
+from surefind.data.dataset import rows_by_class
 
 
 @pytest.mark.parametrize(("n", "size"), [(2, 2), (3, 2), (10, 3), (9, 3), (11, 5), (7, 100)])

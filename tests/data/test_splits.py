@@ -2,8 +2,13 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.data.dataset import Dataset
-from surefind.data.splits import Splits, open_set_split, query_gallery_split, validation_split
+from surefind.data.dataset import (
+    Dataset,
+    Splits,
+    open_set_split,
+    query_gallery_split,
+    validation_split,
+)
 
 
 def labelled(labels, **options):

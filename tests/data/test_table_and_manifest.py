@@ -3,7 +3,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import surefind as sf
-from surefind.data.tables import load_manifest, read_table
+from surefind.data.sources import load_manifest, read_table
 
 
 @pytest.fixture

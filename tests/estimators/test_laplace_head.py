@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import surefind as sf
 from surefind.estimators.laplace_head import LaplaceHead, recall_among, relation_of_targets
-from surefind.models.checkpoint import save_tensors
+from surefind.models.saving import save_tensors
 from surefind.models.vectors import Vectors
 from surefind.whitening import RIDGE
 

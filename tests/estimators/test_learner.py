@@ -8,7 +8,7 @@ from torch import nn
 import surefind as sf
 from surefind.estimators.learner import FILE
 from surefind.learning.seeds import seeded
-from surefind.models.checkpoint import load_tensors, save_tensors
+from surefind.models.saving import load_tensors, save_tensors
 from surefind.pairs.losses import Contrastive
 
 

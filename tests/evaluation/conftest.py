@@ -9,7 +9,7 @@ from PIL import Image
 
 import surefind as sf
 from surefind.evaluation import evaluate as evaluation
-from surefind.models.convnets import small_net
+from surefind.models.networks import small_net
 from surefind.paper import running
 from surefind.paper.ood_sets import OodSet
 from surefind.paper.protocols import Problem, Protocol

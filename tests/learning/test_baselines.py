@@ -5,9 +5,14 @@ from torch.distributions import Normal, kl_divergence
 
 import surefind as sf
 from surefind.learning.methods.ensemble import DeepEnsemble, procrustes
-from surefind.learning.methods.gaussian import VarianceNet
-from surefind.learning.methods.hib import HIB, HedgedTask, MatchScale, soft_contrastive_loss
-from surefind.learning.methods.pfe import mutual_likelihood_loss
+from surefind.learning.methods.gaussian import (
+    HIB,
+    HedgedTask,
+    MatchScale,
+    VarianceNet,
+    mutual_likelihood_loss,
+    soft_contrastive_loss,
+)
 
 
 def test_procrustes_undoes_a_rotation_and_a_reflection(normal, directions):

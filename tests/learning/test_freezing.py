@@ -11,14 +11,12 @@ from sklearn.decomposition import PCA
 from torch import nn
 
 import surefind as sf
-from surefind.data.feature_views import FeatureViews
-from surefind.learning.feature_pass import FeaturePass
-from surefind.learning.freezing import SHRINKAGE, FrozenBackbone, principal_head
+from surefind.data.inputs import FeatureViews
+from surefind.learning.feature_cache import FeaturePass
+from surefind.learning.frozen import SHRINKAGE, FrozenBackbone, cut_backbone, principal_head
 from surefind.learning.methods import METHODS
 from surefind.learning.seeds import seeded
-from surefind.models.backbones import with_linear_head
-from surefind.models.cuts import cut_backbone
-from surefind.models.towers import tower_of
+from surefind.models.backbones import tower_of, with_linear_head
 from surefind.whitening import RIDGE
 
 FIXED = {"scale": 1e3, "prior_precision": 10.0}
@@ -283,7 +281,7 @@ def test_heads_start_as_principal_components(start, outputs, generator):
 
 
 def test_whitening_without_shrinkage_is_scikit_learns(monkeypatch, normal):
-    monkeypatch.setattr("surefind.learning.freezing.SHRINKAGE", 0.0)
+    monkeypatch.setattr("surefind.learning.frozen.SHRINKAGE", 0.0)
     features = normal(300, 6) @ normal(6, 6)
     weights, bias = principal_head(features, 4, whiten=True)
     ours = (features @ weights.T + bias).numpy()

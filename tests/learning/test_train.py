@@ -14,7 +14,7 @@ from surefind.data.batches import random_batches
 from surefind.data.dataset import Dataset
 from surefind.learning import train as module
 from surefind.learning.train import TrainConfig, epoch_batches, relation_of
-from surefind.models.checkpoint import load_tensors
+from surefind.models.saving import load_tensors
 
 pytestmark = pytest.mark.slow
 

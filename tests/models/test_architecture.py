@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from surefind.models.architecture import build, describe
-from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
-from surefind.models.pooling import GeM
+from surefind.models.networks import GeM
+from surefind.models.saving import build, describe, load_state
 
 BACKBONES = {
     "circular convolution": [nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten()],

@@ -7,10 +7,9 @@ import torch
 import transformers
 
 import surefind as sf
-from surefind.models.backbones import load_backbone, resnet50, with_linear_head
-from surefind.models.checkpoint import load_state, load_tensors, save_tensors
-from surefind.models.dropout import joint_samples, with_dropout
-from surefind.models.towers import FAMILIES, tower_of
+from surefind.learning.methods.dropout import joint_samples, with_dropout
+from surefind.models.backbones import FAMILIES, load_backbone, resnet50, tower_of, with_linear_head
+from surefind.models.saving import load_state, load_tensors, save_tensors
 
 VIT = {
     "hidden_size": 16,

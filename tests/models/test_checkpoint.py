@@ -10,8 +10,8 @@ from torch import nn
 
 import surefind as sf
 from surefind import files
-from surefind.models.checkpoint import load_state, load_tensors, save_tensors
-from surefind.models.convnets import small_net
+from surefind.models.networks import small_net
+from surefind.models.saving import load_state, load_tensors, save_tensors
 
 
 @pytest.fixture
@@ -119,9 +119,7 @@ def test_dtypes_that_safetensors_does_not_know_are_refused(path):
     assert list(path.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "moment", ["models.checkpoint.save_file", "files.flush", "files.os.replace"]
-)
+@pytest.mark.parametrize("moment", ["models.saving.save_file", "files.flush", "files.os.replace"])
 def test_an_error_on_the_way_leaves_the_old_file(path, monkeypatch, moment):
     save_tensors(path, {"a": torch.ones(2)}, {"step": 1})
 
@@ -140,7 +138,7 @@ def test_an_error_on_the_way_leaves_the_old_file(path, monkeypatch, moment):
 
 KILLED = """
 import os, signal, sys, torch
-from surefind.models.checkpoint import save_tensors
+from surefind.models.saving import save_tensors
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 save_tensors(sys.argv[1], {"a": torch.zeros(2)}, {"step": 2})
 """

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
+from surefind.models.networks import cifar10_net, fashion_mnist_net, small_net
 
 NETS = {
     "fashion": (fashion_mnist_net, (1, 28, 28), 9216, 3),

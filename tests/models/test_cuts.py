@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 import surefind as sf
-from surefind.models.cuts import cut_backbone
-from surefind.models.pooling import GeM
-from surefind.models.towers import tower_of
+from surefind.learning.frozen import cut_backbone
+from surefind.models.backbones import tower_of
+from surefind.models.networks import GeM
 
 RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1]}
 CONVNEXT = {"model_type": "convnext", "hidden_sizes": [8, 8, 12, 16], "depths": [1, 1, 1, 1]}

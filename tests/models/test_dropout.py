@@ -3,8 +3,7 @@ import torch
 from torch import nn
 
 import surefind as sf
-from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
-from surefind.models.dropout import (
+from surefind.learning.methods.dropout import (
     Dropout,
     dropping,
     joint_samples,
@@ -13,6 +12,7 @@ from surefind.models.dropout import (
     with_dropout,
 )
 from surefind.models.encoder import Encoder
+from surefind.models.networks import cifar10_net, fashion_mnist_net, small_net
 
 
 def seeded(seed):

@@ -1,6 +1,6 @@
 import pytest
 
-from surefind.data.preprocessing import Preprocessing
+from surefind.data.inputs import Preprocessing
 from surefind.models.backbones import image_format
 
 STATISTICS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.1]}

@@ -3,8 +3,7 @@ import torch
 from torch import nn
 
 import surefind as sf
-from surefind.models.initialization import initialize, untouched_rng
-from surefind.models.pooling import GeM
+from surefind.models.networks import GeM, initialize, untouched_rng
 
 
 def network():

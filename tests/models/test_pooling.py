@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.models.pooling import FlattenPositions, GeM, generalized_mean
+from surefind.models.networks import FlattenPositions, GeM, generalized_mean
 
 
 @pytest.fixture

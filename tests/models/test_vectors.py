@@ -4,7 +4,7 @@ import torch
 
 import surefind as sf
 from surefind.models import vectors as module
-from surefind.models.architecture import build, describe
+from surefind.models.saving import build, describe
 from surefind.models.vectors import UnitRows, Vectors, vector_encoder, warn_of_unit_features
 
 

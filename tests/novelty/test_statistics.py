@@ -9,8 +9,8 @@ import transformers
 from torch import nn
 
 import surefind as sf
-from surefind.models.convnets import cifar10_net, fashion_mnist_net
-from surefind.models.towers import tower_of
+from surefind.models.backbones import tower_of
+from surefind.models.networks import cifar10_net, fashion_mnist_net
 from surefind.models.vectors import UnitRows
 from surefind.novelty import statistics as module
 from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics

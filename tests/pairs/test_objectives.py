@@ -4,7 +4,7 @@ import torch
 from pytorch_metric_learning import distances, losses, miners
 
 import surefind as sf
-from surefind.models.checkpoint import load_tensors
+from surefind.models.saving import load_tensors
 from surefind.pairs.losses import Contrastive, External
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 import surefind as sf
 from surefind.cli.app import app, register
 from surefind.evaluation import evaluate as evaluation
-from surefind.models.convnets import small_net
+from surefind.models.networks import small_net
 from surefind.paper import label_vote, running
 from surefind.paper.cli import bench, data, report
 from surefind.paper.ood_sets import OodSet

@@ -14,7 +14,7 @@ import surefind as sf
 from surefind.curvature.dataset import dataset_output_hessians
 from surefind.curvature.network import network_curvature
 from surefind.learning.methods import LaplaceOnline, LaplacePosthoc
-from surefind.models.pooling import GeM
+from surefind.models.networks import GeM
 from surefind.paper.biases import (
     HEAD_SHARE,
     BiasPosterior,

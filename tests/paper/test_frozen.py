@@ -6,9 +6,9 @@ import pytest
 from paper.conftest import PROTOCOL
 
 import surefind as sf
-from surefind.data.feature_views import FeatureViews
-from surefind.data.folder import load_folder
-from surefind.learning.feature_pass import FeaturePass
+from surefind.data.inputs import FeatureViews
+from surefind.data.sources import load_folder
+from surefind.learning.feature_cache import FeaturePass
 from surefind.learning.seeds import seeded
 from surefind.paper.frozen import frozen_problem, with_features
 from surefind.paper.protocols import Problem, on_backbone, training_parts

@@ -9,7 +9,7 @@ import scipy.io
 from PIL import Image
 
 import surefind as sf
-from surefind.data.formats import read_mat, read_sheet
+from surefind.data.sources import read_mat, read_sheet
 from surefind.paper.small_images import (
     load_cifar10,
     load_cifar100,

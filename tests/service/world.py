@@ -20,7 +20,7 @@ import surefind as sf
 from surefind.data.digits import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
-from surefind.models.convnets import small_net
+from surefind.models.networks import small_net
 from surefind.service.images import Thumbnails, small_picture
 
 ITEMS = 240

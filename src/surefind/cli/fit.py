@@ -169,7 +169,7 @@ def point_estimate(learner: "sf.MetricLearner") -> "sf.Encoder":
     Raises:
         InputError: If its method has none, or several.
     """
-    from surefind.learning.freezing import FrozenEmbedder
+    from surefind.learning.frozen import FrozenEmbedder
     from surefind.learning.methods.deterministic import PointEmbedder
     from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 

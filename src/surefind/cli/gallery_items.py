@@ -250,7 +250,7 @@ def _read_as(text: str) -> "list[Id]":
 
 def read_corrections(file: Path) -> tuple[list[str], list[str | None]]:
     """Read ids and labels from a table; refuse one that names an item twice."""
-    from surefind.data.tables import read_table
+    from surefind.data.sources import read_table
 
     found = read_table(file)
     ids = found.filled("id")

@@ -123,7 +123,7 @@ def read_items(
         raise InputError(f"{source} holds nothing.", field="source")
     if labels is None:
         return found
-    from surefind.data.formats import LABELS
+    from surefind.data.sources import LABELS
 
     return replace(found, labels=found.column(labels, LABELS))
 
@@ -139,7 +139,7 @@ def read_texts(path: Path, names: tuple[str, ...], count: int) -> list[str | Non
     Raises:
         InputError: If there is no such column, or it has another length.
     """
-    from surefind.data.formats import read_column
+    from surefind.data.sources import read_column
 
     found = _texts(names[0], read_column(path, names))
     if len(found) != count:
@@ -169,7 +169,7 @@ def _of_dataset(dataset: "sf.Dataset", source: str) -> Items:
 def _read_file(path: Path) -> Items:
     import numpy as np
 
-    from surefind.data.formats import read_vector_file
+    from surefind.data.sources import read_vector_file
 
     found = read_vector_file(path)
     vectors: Any = found.vectors.astype(np.float32)

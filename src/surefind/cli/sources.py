@@ -13,12 +13,12 @@ from surefind.cli.console import say, warn
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    from surefind.data.splits import Splits
+    from surefind.data.dataset import Splits
 
 
 def holds_vectors(path: Path) -> bool:
     """Return whether a file holds vectors: NumPy's do, a Parquet file does if it lists no paths."""
-    from surefind.data.formats import NUMPY, parquet_names
+    from surefind.data.sources import NUMPY, parquet_names
 
     suffix = path.suffix.lower()
     return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
@@ -34,14 +34,14 @@ def read_vectors(path: Path, labels: Path | None = None) -> "sf.Dataset":
     """Read vectors as a data set.
 
     Args:
-        path: As `surefind.data.formats.read_vector_file` takes it.
+        path: As `surefind.data.sources.read_vector_file` takes it.
         labels: A file with their labels, if these are not beside them.
 
     Raises:
         InputError: If the file holds no vectors, or labels cannot be used.
     """
     from surefind.checks import label_values
-    from surefind.data.formats import LABELS, read_column, read_vector_file
+    from surefind.data.sources import LABELS, read_column, read_vector_file
 
     found = read_vector_file(path)
     column = found.labels if labels is None else read_column(labels, LABELS)
@@ -206,8 +206,8 @@ def check_fits(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> None:
     Raises:
         InputError: If it refuses them.
     """
+    from surefind.data.batches import like_network
     from surefind.data.inputs import describe_shape
-    from surefind.learning.inference import like_network
 
     network, training = learner.encoder, learner.encoder.training
     wanted = getattr(learner, "input_spec_", learner.preprocessing)
@@ -226,10 +226,9 @@ def check_fits(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> None:
 
 
 def _parts(where: str, data: Path | None, mode: str) -> "Splits":
+    from surefind.data.dataset import Splits
     from surefind.data.digits import load_digits
-    from surefind.data.folder import EXTENSIONS, image_paths, load_folder
-    from surefind.data.splits import Splits
-    from surefind.data.tables import load_manifest
+    from surefind.data.sources import EXTENSIONS, image_paths, load_folder, load_manifest
 
     path = Path(where)
     if where == DIGITS:

@@ -47,7 +47,7 @@ def chosen_encoder(
     from surefind.data.images import ImageFiles
     from surefind.learning.seeds import seeded
     from surefind.models.backbones import load_backbone, with_linear_head
-    from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
+    from surefind.models.networks import cifar10_net, fashion_mnist_net, small_net
 
     files = isinstance(dataset.inputs, ImageFiles)
     if kind == "auto":
@@ -165,7 +165,7 @@ def train(
     given = locals().copy()
     from surefind.checks import check_choice, check_int, check_positive
     from surefind.data.images import ImageFiles
-    from surefind.learning.freezing import Freezing
+    from surefind.learning.frozen import Freezing
     from surefind.learning.methods import METHODS
     from surefind.pairs.losses import MARGIN, Contrastive
 
@@ -226,7 +226,7 @@ def augmented(
     preprocessing: "sf.Preprocessing | None", dataset: "sf.Dataset"
 ) -> "sf.Preprocessing":
     """Let training images be cut and mirrored at random; refuse what is no image, or has no size to cut."""
-    from surefind.data.preprocessing import IMAGENET
+    from surefind.data.inputs import IMAGENET
 
     if preprocessing is None or preprocessing.crop is None:
         raise InputError(
@@ -250,7 +250,7 @@ def without_held_out(
     Returns:
         Both parts; None instead of the second if nothing is held out.
     """
-    from surefind.data.splits import validation_split
+    from surefind.data.dataset import validation_split
     from surefind.learning.seeds import seeded
 
     if share is None:

@@ -17,22 +17,28 @@ Policies, so that every batch holds a pair:
 Pillow and torch release the interpreter while they decode, resize and convert, so threads keep the
 cores busy without the start-up time and the copies of worker processes. Each batch is read by one
 thread as `Dataset.read` would read it: order and bits do not depend on the number of workers.
+
+Inference over a data set: batches in order, read ahead, as the network takes them.
+
+One module decides how evaluation, post-hoc fitting and the methods read: preprocessing without
+augmentation, on the network's device, in its dtype.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from surefind.checks import check_choice, check_int
-from surefind.data.dataset import Dataset
-from surefind.data.inputs import AugmentSeed, InputSpec
-from surefind.data.preprocessing import Preprocessing
+from surefind.data.dataset import Dataset, rows_by_class
+from surefind.data.images import ImageFiles
+from surefind.data.inputs import AugmentSeed, InputSpec, Preprocessing
 from surefind.errors import DegenerateError, InputError
+from surefind.pairs.relations import blocks
 
 SINGLES = ("drop", "repeat", "keep")
 
@@ -147,12 +153,6 @@ def grid_cells(
     return cells
 
 
-def rows_by_class(labels: Tensor) -> list[Tensor]:
-    """List the rows of each class, in the order of the labels; rows stay in their order."""
-    _, counts = torch.unique(labels, return_counts=True)
-    return list(torch.split(torch.argsort(labels, stable=True), counts.tolist()))
-
-
 def _groups(rows: Tensor, size: int, generator: torch.Generator, singles: str) -> list[Tensor]:
     if len(rows) == 1:
         return [rows if singles == "keep" else rows.repeat(size)]
@@ -214,3 +214,48 @@ def _read_ahead(
             yield waiting.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+BATCH = 512
+
+
+def like_network(inputs: Tensor, network: nn.Module) -> Tensor:
+    """Move inputs to a network's device and, if they are numbers, to its dtype."""
+    weight = next(network.parameters(), None)
+    return inputs if weight is None else inputs.to(weight.device, weight.dtype)
+
+
+def batches(
+    dataset: Dataset,
+    network: nn.Module,
+    *,
+    rows: slice | None = None,
+    preprocessing: Preprocessing | InputSpec | None = None,
+    size: int = BATCH,
+    workers: int = 2,
+) -> Iterator[Tensor]:
+    """Read a data set in order.
+
+    Args:
+        dataset: What to read.
+        network: Where the batches go: its device and dtype are theirs.
+        rows: A range of examples; all of them by default.
+        preprocessing: How images are cut, resized and normalised; or what a fitted model takes.
+        size: Examples a batch.
+        workers: Threads that decode image files ahead.
+
+    Returns:
+        The batches.
+    """
+    span = rows or slice(0, len(dataset))
+    threads = workers if isinstance(dataset.inputs, ImageFiles) else 0
+    read = read_batches(dataset, blocks(span, size), preprocessing=preprocessing, workers=threads)
+    return (like_network(inputs, network) for _, inputs in read)
+
+
+@torch.no_grad()
+def apply(
+    run: Callable[[Tensor], Tensor], dataset: Dataset, network: nn.Module, **options: Any
+) -> Tensor:
+    """Apply a function of batches to a data set read as by `batches`, and concatenate the results."""
+    return torch.cat([run(inputs) for inputs in batches(dataset, network, **options)])

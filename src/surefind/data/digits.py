@@ -7,8 +7,7 @@ photographs. The last third, in the library's order, is the test part.
 import numpy as np
 
 from surefind.checks import check_int, require
-from surefind.data.dataset import Dataset
-from surefind.data.splits import Splits
+from surefind.data.dataset import Dataset, Splits
 
 DIGITS = tuple("0123456789")
 PATCH_SIDE = 8

@@ -209,6 +209,6 @@ def _room(field: str, n: int, first: np.ndarray) -> np.ndarray:
             f"memory up to {MOST_BYTES / 1e9:.0f} GB.",
             field=field,
             hint="Images in files are read as they are needed: surefind.data.images.ImageFiles, "
-            "surefind.data.folder.load_folder.",
+            "surefind.data.sources.load_folder.",
         )
     return np.empty((n, *first.shape), first.dtype)

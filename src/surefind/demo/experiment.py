@@ -30,7 +30,7 @@ from surefind.gallery.answers import Answers
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
-from surefind.models.convnets import small_net
+from surefind.models.networks import small_net
 from surefind.neighbours import nearest, nearest_distance
 
 UNKNOWN_IN_CALIBRATION = 8

@@ -56,7 +56,7 @@ from surefind.learning.methods.deterministic import EncoderTask
 from surefind.learning.novelty_pass import Novelty, novelty_model, sampled_rows
 from surefind.learning.seeds import seeded
 from surefind.learning.train import TrainConfig, train
-from surefind.models.checkpoint import load_tensors, save_tensors
+from surefind.models.saving import load_tensors, save_tensors
 from surefind.models.vectors import Vectors, unit_rows, vector_encoder, with_ones
 from surefind.neighbours import nearest
 from surefind.novelty.model import LEAST, NoveltyModel

@@ -23,15 +23,14 @@ from torch import Tensor, nn
 
 from surefind.checks import check_choice, check_int, check_positive
 from surefind.curvature.dataset import check_informative
+from surefind.data.batches import batches, like_network
 from surefind.data.dataset import Dataset
-from surefind.data.feature_views import FeatureViews
-from surefind.data.inputs import InputSpec
-from surefind.data.preprocessing import Preprocessing
+from surefind.data.inputs import FeatureViews, InputSpec, Preprocessing
 from surefind.data.torch_data import as_dataset, is_torch_data
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.learning.distributed import world
-from surefind.learning.freezing import (
+from surefind.learning.frozen import (
     PREFIX,
     Freezing,
     FrozenBackbone,
@@ -39,16 +38,14 @@ from surefind.learning.freezing import (
     check_features,
     started,
 )
-from surefind.learning.inference import batches, like_network
 from surefind.learning.methods import METHODS
 from surefind.learning.methods.contract import Embedder, Method, unprefixed
 from surefind.learning.methods.deterministic import Deterministic
 from surefind.learning.novelty_pass import Novelty, NoveltyGuard, fit_frozen_novelty, fit_novelty
 from surefind.learning.session import Report, TrainingSession
 from surefind.learning.train import Epoch, Optimizer, Progress, TrainConfig
-from surefind.models.architecture import build, describe
-from surefind.models.checkpoint import load_state, load_tensors, save_tensors
 from surefind.models.encoder import Encoder
+from surefind.models.saving import build, describe, load_state, load_tensors, save_tensors
 from surefind.models.splitting import EXAMPLES, Split, joined, run_module, split_module
 from surefind.novelty.statistics import StageWatch
 from surefind.pairs.losses import MARGIN, Contrastive, ContrastiveLoss, Objective

@@ -37,15 +37,15 @@ import torch
 from torch import Tensor, nn
 
 from surefind.checks import check_positive, require
+from surefind.data.batches import like_network
 from surefind.data.dataset import Dataset
 from surefind.data.inputs import InputSpec
 from surefind.data.torch_data import as_dataset, is_torch_data
 from surefind.errors import InputError, NumericalError
 from surefind.estimators.learner import MetricLearner
 from surefind.files import write_atomically
-from surefind.learning.feature_pass import as_kept
-from surefind.learning.freezing import FrozenEmbedder
-from surefind.learning.inference import like_network
+from surefind.learning.feature_cache import as_kept
+from surefind.learning.frozen import FrozenEmbedder
 from surefind.learning.methods.contract import Embedder
 from surefind.learning.methods.deterministic import PointEmbedder
 from surefind.learning.methods.gaussian import GaussianEmbedder

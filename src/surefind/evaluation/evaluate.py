@@ -47,13 +47,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from surefind import metrics
+from surefind.data.batches import batches
 from surefind.data.dataset import Dataset
 from surefind.data.torch_data import as_dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
 from surefind.estimators.learner import MetricLearner
 from surefind.evaluation import PARTS
-from surefind.learning.inference import batches
 from surefind.neighbours import nearest, nearest_distance, sampled_nearest
 from surefind.pairs.relations import POSITIVE_RADIUS
 

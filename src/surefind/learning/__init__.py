@@ -20,7 +20,7 @@ METHOD_ENTRIES = {
     "laplace-online": MethodEntry("LAM (online)", "laplace_online.LaplaceOnline"),
     "mc-dropout": MethodEntry("MC dropout", "dropout.MCDropout"),
     "deep-ensemble": MethodEntry("Deep ensemble", "ensemble.DeepEnsemble"),
-    "pfe": MethodEntry("PFE", "pfe.PFE"),
-    "hib": MethodEntry("HIB", "hib.HIB"),
+    "pfe": MethodEntry("PFE", "gaussian.PFE"),
+    "hib": MethodEntry("HIB", "gaussian.HIB"),
 }
 METHOD_NAMES = tuple(METHOD_ENTRIES)

@@ -24,19 +24,18 @@ import torch
 from torch import Tensor
 
 from surefind.checks import check_fraction, check_int
+from surefind.data.batches import batches
 from surefind.data.dataset import Dataset
-from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
-from surefind.data.inputs import InputSpec
+from surefind.data.inputs import FeatureViews, InputSpec
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.learning.distributed import gather_rows, part, world
-from surefind.learning.freezing import FrozenEmbedder
-from surefind.learning.inference import batches
+from surefind.learning.frozen import FrozenEmbedder
 from surefind.learning.methods.contract import Embedder, prefixed, unprefixed
 from surefind.learning.seeds import seeded
 from surefind.learning.session import digest
-from surefind.models.checkpoint import load_tensors, save_tensors
+from surefind.models.saving import load_tensors, save_tensors
 from surefind.novelty.model import CONFIDENCE, LEAST, NoveltyModel, fit_novelty_model
 from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
 from surefind.tensor_checks import as_tensor

@@ -4,7 +4,7 @@ A method trains in stages ("encoder", "member 3", "variance"). A stage that is f
 one that was cut off resumes from its last checkpoint, and both end bit for bit as an undisturbed session
 would. Without a folder nothing is written.
 
-A checkpoint is one safetensors file a stage (`surefind.models.checkpoint`): tensors of the task and of the
+A checkpoint is one safetensors file a stage (`surefind.models.saving`): tensors of the task and of the
 optimiser, and as JSON the epoch and step, the history, and the settings that a resumed session must share.
 """
 
@@ -18,12 +18,12 @@ from typing import Any
 from torch import Tensor
 
 from surefind.data.dataset import Dataset
-from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
+from surefind.data.inputs import FeatureViews
 from surefind.errors import InputError
 from surefind.learning.distributed import world
 from surefind.learning.train import Epoch, Progress, State, Task, TrainConfig, train
-from surefind.models.checkpoint import load_tensors, save_tensors
+from surefind.models.saving import load_tensors, save_tensors
 from surefind.pairs.losses import ContrastiveLoss, Objective
 
 Report = Callable[[str, Progress], None]

@@ -24,13 +24,12 @@ from torch import Tensor, nn
 from surefind.checks import check_int
 from surefind.data.batches import class_batches, grid_cells, random_batches, read_batches
 from surefind.data.dataset import Dataset
-from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
-from surefind.data.preprocessing import Preprocessing
+from surefind.data.inputs import FeatureViews, Preprocessing
 from surefind.errors import InputError, NumericalError
 from surefind.learning.distributed import part, sum_gradients, world
 from surefind.learning.seeds import seeded
-from surefind.models.initialization import borrowed_rng
+from surefind.models.networks import borrowed_rng
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, Relation, as_relation
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

@@ -157,7 +157,7 @@ def plain_features(backbone: nn.Module, head: nn.Linear, inputs: Tensor) -> Tens
             "Give the head that many inputs, or resize the images to what the network was made for."
         )
         if features.ndim != 2:
-            hint = "End it with pooling (surefind.models.pooling.GeM) or torch.nn.Flatten."
+            hint = "End it with pooling (surefind.models.networks.GeM) or torch.nn.Flatten."
         raise InputError(
             f"the backbone must give features {expected}, a row per example and a column per input "
             f"of the head; got {tuple(features.shape)}. {hint}"

@@ -1,7 +1,7 @@
 """Any ONNX graph as a frozen encoder: onnxruntime computes features, a head on top learns.
 
 A graph takes one array of numbers. It cannot learn, so its features are computed once
-(`surefind.learning.freezing`). Novelty looks at the graph's other outputs, such as the maps of its stages,
+(`surefind.learning.frozen`). Novelty looks at the graph's other outputs, such as the maps of its stages,
 and where there is only one output, at the features.
 
 The file's bytes are a buffer of the module, so that a saved model holds its graph; the weights must be in

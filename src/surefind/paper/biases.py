@@ -69,10 +69,10 @@ from torch.nn.modules.conv import _ConvNd
 from surefind.checks import check_int
 from surefind.curvature.dataset import dataset_output_hessians
 from surefind.curvature.head import OutputHessians
+from surefind.data.batches import like_network
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.learning.inference import like_network
 from surefind.learning.methods.contract import Sampler, prefixed, unprefixed
 from surefind.learning.methods.laplace_online import LaplaceOnline
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder, LaplacePosthoc

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    from surefind.data.dataset import Dataset
-    from surefind.data.splits import Splits
+    from surefind.data.dataset import Dataset, Splits
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,12 +31,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surefind.data.batches import batches
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.estimators.learner import MetricLearner
 from surefind.evaluation.evaluate import novelty_score
-from surefind.learning.inference import batches
 from surefind.models.encoder import Encoder, on_sphere
 from surefind.paper.baselines import (
     Margin,

@@ -62,10 +62,10 @@ from pathlib import Path
 from typing import Any
 
 from surefind.data.dataset import Dataset
-from surefind.data.feature_views import FeatureViews
+from surefind.data.inputs import FeatureViews
 from surefind.errors import InputError
 from surefind.estimators.learner import MetricLearner
-from surefind.learning.freezing import Freezing
+from surefind.learning.frozen import Freezing
 from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
 from surefind.paper.protocols import Problem

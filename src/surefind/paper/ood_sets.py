@@ -24,7 +24,7 @@ from torch.nn.functional import interpolate
 
 from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
-from surefind.data.preprocessing import Preprocessing
+from surefind.data.inputs import Preprocessing
 from surefind.errors import InputError
 from surefind.learning.seeds import seeded
 from surefind.paper.catalogue import find, load

@@ -66,12 +66,9 @@ from typing import Any
 
 import numpy as np
 
-from surefind.data.dataset import Dataset
-from surefind.data.folder import image_paths, images_by_class
-from surefind.data.formats import read_arrays, read_mat
+from surefind.data.dataset import Dataset, Splits, open_set_split, split_by_protocol
 from surefind.data.images import ImageFiles, check_exist
-from surefind.data.splits import Splits, open_set_split, split_by_protocol
-from surefind.data.tables import read_table
+from surefind.data.sources import image_paths, images_by_class, read_arrays, read_mat, read_table
 from surefind.errors import InputError
 from surefind.paper.catalogue import CARS_FILE, CUB_FILE
 

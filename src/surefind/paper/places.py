@@ -51,10 +51,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from surefind.data.dataset import Dataset
-from surefind.data.folder import EXTENSIONS
+from surefind.data.dataset import Dataset, Splits
 from surefind.data.images import ImageFiles
-from surefind.data.splits import Splits
+from surefind.data.sources import EXTENSIONS
 from surefind.errors import InputError
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS
 from surefind.paper.photographs import CITY_STEP

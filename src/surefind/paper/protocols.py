@@ -58,18 +58,16 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from surefind.checks import check_choice, check_positive
-from surefind.data.dataset import Dataset
-from surefind.data.feature_views import FeatureViews
+from surefind.data.dataset import Dataset, validation_split
 from surefind.data.images import ImageFiles
-from surefind.data.preprocessing import IMAGENET, Preprocessing
-from surefind.data.splits import validation_split
+from surefind.data.inputs import IMAGENET, FeatureViews, Preprocessing
 from surefind.errors import DegenerateError, InputError
 from surefind.evaluation.evaluate import check_parts
-from surefind.learning.freezing import Freezing, HeadStart
+from surefind.learning.frozen import Freezing, HeadStart
 from surefind.learning.seeds import seeded
 from surefind.models.backbones import load_backbone, with_linear_head
-from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
 from surefind.models.encoder import Encoder, empty_head
+from surefind.models.networks import cifar10_net, fashion_mnist_net, small_net
 from surefind.pairs.losses import MARGIN, Contrastive, ContrastiveLoss
 from surefind.pairs.relations import Relation
 from surefind.paper.catalogue import load

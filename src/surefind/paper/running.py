@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from surefind.checks import check_choice
+from surefind.data.batches import like_network
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.estimators.learner import DEFAULT_NOVELTY, MetricLearner
@@ -35,7 +36,6 @@ from surefind.evaluation.evaluate import (
     kappa_histogram,
     measure,
 )
-from surefind.learning.inference import like_network
 from surefind.learning.methods import METHODS as METHOD_CLASSES
 from surefind.learning.methods import DeepEnsemble, LaplaceOnline, LaplacePosthoc
 from surefind.learning.methods.contract import Method

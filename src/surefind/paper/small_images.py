@@ -39,12 +39,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from surefind.data.dataset import Dataset
+from surefind.data.dataset import Dataset, Splits
 from surefind.data.digits import DIGITS
-from surefind.data.folder import image_paths, load_folder
-from surefind.data.formats import read_arrays, read_mat, read_sheet
 from surefind.data.images import ImageFiles
-from surefind.data.splits import Splits
+from surefind.data.sources import image_paths, load_folder, read_arrays, read_mat, read_sheet
 from surefind.errors import InputError
 from surefind.paper.catalogue import ENTRIES
 

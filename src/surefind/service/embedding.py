@@ -9,10 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from surefind.data.batches import like_network
 from surefind.data.inputs import InputSpec
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
-from surefind.learning.inference import like_network
 from surefind.service.images import check_header, refusing_broken
 from surefind.service.wire import RefusedError
 

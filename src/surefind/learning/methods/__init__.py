@@ -10,10 +10,9 @@ from surefind.learning.methods.contract import Method
 from surefind.learning.methods.deterministic import Deterministic
 from surefind.learning.methods.dropout import MCDropout
 from surefind.learning.methods.ensemble import DeepEnsemble
-from surefind.learning.methods.hib import HIB
+from surefind.learning.methods.gaussian import HIB, PFE
 from surefind.learning.methods.laplace_online import LaplaceOnline
 from surefind.learning.methods.laplace_posthoc import LaplacePosthoc
-from surefind.learning.methods.pfe import PFE
 
 
 def _class_at(path: str) -> type[Method]:

@@ -17,8 +17,8 @@ from surefind.embeddings import Embeddings
 from surefind.learning.distributed import average_buffers, gather_rows, own_generator
 from surefind.learning.methods.contract import Sampler, prefixed, unprefixed
 from surefind.learning.session import TrainingSession
-from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder
+from surefind.models.saving import load_state
 from surefind.pairs.losses import Objective
 from surefind.pairs.relations import Relation
 

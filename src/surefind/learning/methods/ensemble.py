@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from surefind.checks import check_choice, check_int
+from surefind.data.batches import apply
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
-from surefind.learning.inference import apply
 from surefind.learning.methods.contract import Sampler, prefixed
 from surefind.learning.methods.deterministic import restored_copy, trained_copy
 from surefind.learning.seeds import seeded
 from surefind.learning.session import TrainingSession
 from surefind.models.encoder import Encoder
-from surefind.models.initialization import initialize
+from surefind.models.networks import initialize
 from surefind.posterior.sphere import sampled_embeddings
 
 REDRAW = ("auto", "all", "head")

@@ -51,8 +51,8 @@ from surefind.learning.methods.laplace_posthoc import (
     restore_head_embedder,
 )
 from surefind.learning.session import TrainingSession
-from surefind.models.checkpoint import load_state
 from surefind.models.encoder import Encoder, on_sphere, plain_features
+from surefind.models.saving import load_state
 from surefind.pairs.losses import Objective, pair_targets
 from surefind.pairs.relations import Relation
 from surefind.posterior.head import HeadPosterior, add_step, normal

@@ -27,10 +27,10 @@ from surefind.curvature.head import (
     kronecker_curvature,
 )
 from surefind.curvature.pair_scan import pair_curvature
+from surefind.data.batches import BATCH, batches, like_network
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.learning.distributed import gather_rows, part, sum_ranks
-from surefind.learning.inference import BATCH, batches, like_network
 from surefind.learning.methods.contract import Sampler, prefixed, unprefixed
 from surefind.learning.methods.deterministic import restored_copy, trained_copy
 from surefind.learning.seeds import seeded

@@ -19,8 +19,8 @@ from torch import nn
 import surefind as sf
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import InputSpec
-from surefind.learning import feature_pass
-from surefind.learning.feature_pass import FeaturePass, as_kept
+from surefind.learning import feature_cache
+from surefind.learning.feature_cache import FeaturePass, as_kept
 
 AUGMENTED = sf.Preprocessing(resize=10, crop=8, random_area=(0.2, 1.0), flip=True)
 
@@ -59,7 +59,7 @@ def images(tmp_path):
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(feature_pass, "BATCH", 4)
+    monkeypatch.setattr(feature_cache, "BATCH", 4)
     Mean.passed = 0
 
 
@@ -121,9 +121,9 @@ def test_a_pass_that_was_cut_off_computes_the_rows_that_are_missing(images, tmp_
 SCRIPT = """
 import sys, time
 sys.path.insert(0, {here!r})
-import test_feature_pass as t
-from surefind.learning import feature_pass
-feature_pass.BATCH, feature_pass.SAVE_EVERY = 4, -1.0
+import test_feature_cache as t
+from surefind.learning import feature_cache
+feature_cache.BATCH, feature_cache.SAVE_EVERY = 4, -1.0
 files = t.ImageFiles([str(p) for p in sorted(t.Path("images").iterdir())])
 data = t.sf.Dataset(files)
 def slowly(count, total):
@@ -154,7 +154,7 @@ TWO = """
 import sys
 sys.path.insert(0, {here!r})
 import numpy as np, torch, torch.distributed as dist
-import test_feature_pass as t
+import test_feature_cache as t
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 files = t.ImageFiles([str(p) for p in sorted(t.Path("images").iterdir())])
@@ -304,8 +304,8 @@ def test_a_cache_that_is_a_file_gets_a_sentence(images, tmp_path):
 def test_marks_wait_until_rows_are_on_the_disk(images, tmp_path, monkeypatch):
     """Rows are marked now and then, not after each batch: a killed pass repeats some, and trusts none."""
     order = []
-    monkeypatch.setattr(feature_pass, "flush", lambda path: order.append(path.name))
+    monkeypatch.setattr(feature_cache, "flush", lambda path: order.append(path.name))
     begun = time.monotonic()
     passed_by(dataset=images).run(images, tmp_path / "cache")
-    if time.monotonic() - begun < feature_pass.SAVE_EVERY:
+    if time.monotonic() - begun < feature_cache.SAVE_EVERY:
         assert order == ["features.npy", "stage-0.npy"]

@@ -1,8 +1,8 @@
 """The pass that computes features of a frozen network once, and keeps them.
 
-A data set passes through the part of the network that stays as it is (`surefind.models.cuts`), the plain
-view and any number of augmented ones; what comes out, and the statistics of the stages that it passed, are
-a `FeatureViews`. Vectors are kept as float32; maps, which are large, as float16, clamped to its range.
+A data set passes through the part of the network that stays as it is, the plain view and any number of
+augmented ones; what comes out, and the statistics of the stages that it passed, are a `FeatureViews`.
+Vectors are kept as float32; maps, which are large, as float16, clamped to its range.
 
 With a folder the arrays are files there, in a subfolder named by the *key*: a digest of the network and its
 weights, of how images are prepared, and of the inputs: names and sizes of files, and of formats that do
@@ -32,16 +32,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surefind.data.batches import read_batches
+from surefind.data.batches import like_network, read_batches
 from surefind.data.dataset import Dataset
-from surefind.data.feature_views import FeatureViews
 from surefind.data.images import ImageFiles
-from surefind.data.inputs import InputSpec
-from surefind.data.preprocessing import Preprocessing
+from surefind.data.inputs import FeatureViews, InputSpec, Preprocessing
 from surefind.errors import InputError
 from surefind.files import flush, write_atomically
 from surefind.learning.distributed import gather_rows, part, wait_for_all, world
-from surefind.learning.inference import like_network
 from surefind.learning.session import digest
 from surefind.novelty.statistics import StageWatch
 from surefind.tensor_checks import as_tensor

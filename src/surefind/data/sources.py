@@ -1,0 +1,527 @@
+"""Tables of text, CSV and Parquet files as columns of strings; and manifests, which list images.
+
+A cell that is empty or null is the empty string. Messages name the file and the line, counted as an
+editor counts them (the header is line 1); for Parquet the row of that number.
+
+A manifest has a row per image:
+
+    path        the file, relative to the manifest's folder or absolute
+    label       its class; or, for place recognition:
+    easting     metric coordinates, for example UTM,
+    northing    in the same zone for all rows
+    split       optional: the part it belongs to
+    name        optional: what to call it; the path by default
+
+Other columns are left alone. Labels are text; in the order of classes, whole numbers come
+first, as numbers.
+
+A folder with a folder per class, or with a folder per part and in each a folder per class.
+
+    pets/cat/1.jpg  pets/dog/2.jpg                      one part, "all"
+    pets/train/cat/1.jpg  pets/test/dog/2.jpg           the parts "train" and "test"
+
+Files are found by their extension, at any depth below the class; hidden ones are left alone. Classes
+are numbered by sorted name, over all parts together.
+
+Formats of files: NumPy's arrays and MATLAB's variables, sheets of tiles, vectors with their labels.
+
+Nothing is unpickled. A sheet is many small images of one size in one large image, row by row.
+"""
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from surefind.checks import VECTOR_KINDS, require
+from surefind.data.dataset import Dataset, Splits
+from surefind.data.images import MAX_PIXELS, ImageFiles, check_exist, decode_image
+from surefind.errors import DegenerateError, InputError
+
+NAMED = 8
+"""Columns that a message names; of more, it says how many."""
+WIDE = 16
+"""Columns of a table beyond which it is probably one of vectors."""
+
+
+def shortened(names: Collection[str]) -> str:
+    """Write names for a message: the first few, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - NAMED:,} more" if len(listed) > NAMED else ""
+    return ", ".join(map(repr, listed[:NAMED])) + more
+
+
+def one_of(names: Sequence[str]) -> str:
+    """Write the names that something may have, for a message."""
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of equal length.
+
+    Attributes:
+        path: The file they came from.
+        columns: The cells of each column, by its name.
+    """
+
+    path: Path
+    columns: dict[str, list[str]]
+
+    def __len__(self) -> int:
+        return max((len(c) for c in self.columns.values()), default=0)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, name: str) -> list[str]:
+        if name not in self.columns:
+            raise InputError(
+                f"{self.path} has no column {name!r}; it has {shortened(self.columns)}.",
+                field="path",
+                hint=self.hint,
+            )
+        return self.columns[name]
+
+    @property
+    def hint(self) -> str:
+        """What to do about a missing column: vectors are not read from text."""
+        if len(self.columns) <= WIDE:
+            return ""
+        return (
+            f"{len(self.columns):,} columns look like vectors, which are read from .npy, .npz or .parquet: "
+            "numpy.savez('vectors.npz', features=…, labels=…), or one column of lists."
+        )
+
+    def filled(self, name: str) -> list[str]:
+        """Return a column in which no cell may be empty."""
+        cells = self[name]
+        if "" in cells:
+            raise InputError(f"{self.path} line {cells.index('') + 2}: {name} is empty. Fill it.")
+        return cells
+
+    def numbers(self, name: str) -> list[float]:
+        """Return a column as finite numbers."""
+        values = []
+        for i, cell in enumerate(self[name]):
+            try:
+                values.append(float(cell))
+            except ValueError:
+                values.append(math.nan)
+            if not math.isfinite(values[-1]):
+                raise InputError(
+                    f"{self.path} line {i + 2}: {name} must be a finite number; got {cell!r}."
+                )
+        return values
+
+
+def read_table(path: Path) -> Table:
+    """Read a CSV or Parquet file.
+
+    Args:
+        path: The file; ``.parquet`` or ``.pq`` is read as Parquet, everything else as CSV in UTF-8
+            with a header.
+
+    Returns:
+        Its columns as strings.
+
+    Raises:
+        InputError: If it is missing or broken.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} does not exist.")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return Table(path, _parquet_columns(path))
+    return Table(path, _csv_columns(path))
+
+
+def _csv_columns(path: Path) -> dict[str, list[str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            header = next(reader, None)
+            rows = [(reader.line_num, row) for row in reader if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} is not a CSV file in UTF-8: {error}. Export it again.") from error
+    if header is None:
+        raise InputError(f"{path} is empty; its first line must name the columns.")
+    header = [name.strip() for name in header]
+    if len(set(header)) < len(header):
+        twice = [name for name, times in Counter(header).items() if times > 1]
+        raise InputError(f"{path} names a column twice: {shortened(twice)}.")
+    for line, row in rows:
+        if len(row) != len(header):
+            raise InputError(
+                f"{path} line {line} has {len(row)} cells where the header has {len(header)}. "
+                "Quote cells that hold a comma; a half-copied file ends like this too."
+            )
+    return {name: [row[i].strip() for _, row in rows] for i, name in enumerate(header)}
+
+
+def _parquet_columns(path: Path) -> dict[str, list[str]]:
+    parquet = require("pyarrow.parquet", "read Parquet files")
+    arrow = require("pyarrow", "read Parquet files")
+    try:
+        table = parquet.read_table(path)
+    except (arrow.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a Parquet file: {error}. Write it again.") from error
+    return {
+        name: [_cell_text(cell) for cell in table.column(name).to_pylist()]
+        for name in table.column_names
+    }
+
+
+def _cell_text(cell: Any) -> str:
+    """Write a cell; a whole float is the number that it stands for, and NaN is an empty cell."""
+    if isinstance(cell, float):
+        return "" if math.isnan(cell) else str(int(cell) if cell.is_integer() else cell)
+    return "" if cell is None else str(cell)
+
+
+def load_manifest(
+    path: str | Path, *, mode: str = "RGB", max_pixels: int = MAX_PIXELS, name: str | None = None
+) -> Splits:
+    """Load the images that a manifest lists.
+
+    Args:
+        path: The manifest, ``.csv`` or ``.parquet``.
+        mode: ``"RGB"`` or ``"L"`` (grey).
+        max_pixels: Width times height above which a file is refused.
+        name: What to call the set; the manifest's name by default.
+
+    Returns:
+        The parts that the column ``split`` names, or the single part ``"all"``.
+
+    Raises:
+        InputError: If a column is missing or a cell cannot be used.
+        DegenerateError: If it lists nothing.
+    """
+    path = Path(path)
+    table = read_table(path)
+    files = [str(path.parent / p) for p in table.filled("path")]
+    if not files:
+        raise DegenerateError(f"{path} lists no images.")
+    placed = "easting" in table and "northing" in table
+    if "label" not in table and not placed:
+        raise InputError(
+            f"{path} needs a column 'label', or 'easting' and 'northing'; it has "
+            f"{shortened(table.columns)}.",
+            field="path",
+            hint=table.hint,
+        )
+    check_exist(files, path)
+    labels = table.filled("label") if "label" in table else None
+    splits = table.filled("split") if "split" in table else ["all"] * len(files)
+    axes = [table.numbers(axis) for axis in ("easting", "northing")] if placed else None
+    dataset = Dataset(
+        ImageFiles(files, mode, max_pixels),
+        labels,
+        positions=axes and list(zip(*axes, strict=True)),
+        names=table["name" if "name" in table else "path"],
+        classes=labels and sorted(set(labels), key=_class_order),
+        name=name or path.stem,
+    )
+    return Splits({
+        part: dataset[[i for i, s in enumerate(splits) if s == part]]
+        for part in dict.fromkeys(splits)
+    })
+
+
+def _class_order(label: str) -> tuple[bool, int, str]:
+    whole = label.isdecimal()
+    return (not whole, int(label) if whole else 0, label)
+
+
+_FORMATS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm", "jfif")
+EXTENSIONS = frozenset(f".{name}" for name in _FORMATS)
+PARTS = ("train", "val", "valid", "validation", "test", "query", "gallery", "database")
+
+
+def load_folder(
+    folder: str | Path, *, mode: str = "RGB", max_pixels: int = MAX_PIXELS, name: str | None = None
+) -> Splits:
+    """Load a folder per class.
+
+    Args:
+        folder: The folder that holds the classes, or the parts.
+        mode: ``"RGB"`` or ``"L"`` (grey).
+        max_pixels: Width times height above which a file is refused.
+        name: What to call the set; the folder's name by default.
+
+    Returns:
+        The parts by name, or the single part ``"all"``.
+
+    Raises:
+        InputError: If there is no folder, no class, or a class without images.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder; expected one with a folder per class.")
+    inner = _subfolders(root)
+    split = bool(inner) and all(p.name.lower() in PARTS for p in inner)
+    trees = {p.name.lower(): p for p in inner} if split else {"all": root}
+    found = {part: images_by_class(tree) for part, tree in trees.items()}
+    classes = sorted({c for by_class in found.values() for c in by_class})
+    parts = {}
+    for part, by_class in found.items():
+        paths = [path for c in sorted(by_class) for path in by_class[c]]
+        labels = [c for c in sorted(by_class) for _ in by_class[c]]
+        parts[part] = Dataset(
+            ImageFiles(paths, mode, max_pixels),
+            labels,
+            names=[p.relative_to(root).as_posix() for p in paths],
+            classes=classes,
+            name=name or root.name,
+        )
+    return Splits(parts)
+
+
+def image_paths(folder: Path) -> list[Path]:
+    """List the image files below a folder, sorted; hidden ones are left out."""
+    return sorted(
+        p
+        for p in folder.rglob("*")
+        if p.suffix.lower() in EXTENSIONS and not p.name.startswith(".") and p.is_file()
+    )
+
+
+def images_by_class(root: Path) -> dict[str, list[Path]]:
+    """List the image files of each class folder, by its name; refuse one without any."""
+    by_class = {p.name: image_paths(p) for p in _subfolders(root)} if root.is_dir() else {}
+    if not by_class:
+        loose = len(image_paths(root))
+        raise InputError(
+            f"{root} holds no class folders ({loose} images lie in it directly); "
+            "expected a folder per class, with the class's images inside."
+        )
+    if empty := [c for c, paths in sorted(by_class.items()) if not paths]:
+        raise InputError(
+            f"{len(empty)} class folders of {root} hold no image, the first is {empty[0]!r}; "
+            f"expected files ending in {', '.join(sorted(EXTENSIONS))}. Fill or remove them."
+        )
+    return by_class
+
+
+def _subfolders(root: Path) -> list[Path]:
+    return sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+NUMPY = (".npy", ".npz")
+
+
+def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """Read a .npz or .npy file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The arrays by name; that of a .npy file is called ``"array"``.
+
+    Raises:
+        InputError: If it is missing, broken, or holds Python objects.
+    """
+    try:
+        # Opened here, because NumPy leaves the file of a broken archive open.
+        with Path(path).open("rb") as file:
+            if file.read(4) not in (b"\x93NUM", b"PK\x03\x04", b"PK\x05\x06"):
+                raise InputError(
+                    f"{path} is not a file that NumPy saved. Write it with numpy.save."
+                )
+            file.seek(0)
+            stored = np.load(file, allow_pickle=False)
+            return {"array": stored} if isinstance(stored, np.ndarray) else dict(stored)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist.") from error
+    except InputError:
+        raise
+    except Exception as error:  # the readers of zip and header raise whatever they trip over
+        if "allow_pickle" in str(error):
+            raise InputError(
+                f"{path} holds Python objects (NumPy's dtype object, as pandas gives texts), which are "
+                "not unpickled, because that could run anything.",
+                field="path",
+                hint="Save them as texts or numbers: labels.astype(str), or labels.astype(int).",
+            ) from error
+        raise InputError(f"{path} is damaged or half copied ({error}). Copy it again.") from error
+
+
+def read_mat(path: str | Path, key: str) -> Any:
+    """Read one variable.
+
+    Args:
+        path: The .mat file.
+        key: The variable's name.
+
+    Returns:
+        Its value as SciPy gives it, with axes of length one removed from structures only.
+
+    Raises:
+        InputError: If the file is missing or broken, or has no such variable.
+    """
+    scipy_io = require("scipy.io", "read .mat files")
+    if not Path(path).is_file():
+        raise InputError(f"{path} does not exist.")
+    try:
+        variables = scipy_io.loadmat(path, variable_names=[key])
+    except Exception as error:  # SciPy's parser raises whatever a broken file makes it trip over
+        raise InputError(f"{path} is damaged or half copied ({error}). Copy it again.") from error
+    if key not in variables:
+        raise InputError(f"{path} has no variable {key!r}; is it the published file?")
+    return variables[key]
+
+
+def read_sheet(path: str | Path, *, tile: int = 32) -> np.ndarray:
+    """Cut a sheet into its tiles.
+
+    Args:
+        path: An RGB image, stored without loss.
+        tile: Side of a tile in pixels.
+
+    Returns:
+        The tiles, uint8 (n, 3, tile, tile), from left to right and top to bottom.
+
+    Raises:
+        InputError: If the sheet is not a whole number of tiles.
+    """
+    pixels = decode_image(path)
+    height, width = pixels.shape[:2]
+    if height % tile or width % tile:
+        raise InputError(
+            f"{path} has {width} × {height} pixels, which is not a whole number of tiles of "
+            f"{tile} × {tile}."
+        )
+    tiles = pixels.reshape(height // tile, tile, width // tile, tile, 3)
+    return np.ascontiguousarray(tiles.transpose(0, 2, 4, 1, 3)).reshape(-1, 3, tile, tile)
+
+
+VECTORS = (
+    "features",
+    "vectors",
+    "vector",
+    "mean",
+    "embeddings",
+    "embedding",
+    "inputs",
+    "X",
+    "array",
+)
+LABELS, IDS = ("labels", "label", "y"), ("ids", "id", "name")
+BESIDE = {*LABELS, *IDS, "kappa", "uncertainty", "novelty"}
+"""What columns may be called: of vectors, the first of these that is there; of what stands beside them."""
+
+
+@dataclass(frozen=True, eq=False)
+class VectorFile:
+    """Vectors from a file, with what is known of each row.
+
+    Attributes:
+        vectors: Numbers (n, d), or images as `Dataset` takes them.
+        labels: One a row, as they stand in the file; None if it has none. So are ids, kappa and novelty.
+    """
+
+    vectors: np.ndarray
+    labels: np.ndarray | None
+    ids: np.ndarray | None
+    kappa: np.ndarray | None
+    novelty: np.ndarray | None
+
+
+def read_vector_file(path: str | Path) -> VectorFile:
+    """Read vectors, and the labels, ids, κ and novelty beside them.
+
+    Args:
+        path: The file:
+
+        .npy        the vectors alone
+        .npz        an array called as `VECTORS` says, or the only one that is nothing else;
+                    "labels", "ids", "kappa" and "novelty" beside it
+        .parquet    the same as columns, the vectors as lists
+
+    Returns:
+        Its columns.
+
+    Raises:
+        InputError: If the file cannot be read, or it is not clear which of its columns holds the vectors.
+    """
+    columns = _columns(Path(path))
+    unknown = [name for name in columns if name not in BESIDE]
+    name = next((n for n in VECTORS if n in columns), unknown[0] if len(unknown) == 1 else None)
+    if name is None:
+        raise InputError(
+            f"{path} holds {shortened(columns)}, and it is not clear which of them are the vectors.",
+            field="path",
+            hint=f"Call them {one_of(VECTORS)}, and their labels {one_of(LABELS)}.",
+        )
+    if columns[name].dtype.kind not in VECTOR_KINDS:
+        raise InputError(f"{path}: {name!r} is no table of numbers.", field="path")
+    beside = _named(columns, LABELS), _named(columns, IDS)
+    return VectorFile(columns[name], *beside, columns.get("kappa"), columns.get("novelty"))
+
+
+def read_column(path: str | Path, names: tuple[str, ...]) -> np.ndarray:
+    """Read one column of a .npy, .npz, .csv or .parquet file; cells of the last two are texts.
+
+    Args:
+        path: The file.
+        names: What the column may be called; that of a .npy file needs no name.
+
+    Returns:
+        Its cells (n); an empty cell of a table is the empty text.
+
+    Raises:
+        InputError: If the file cannot be read or has no such column.
+    """
+    arrays = Path(path).suffix.lower() in NUMPY
+    columns: Any = read_arrays(path) if arrays else read_table(Path(path)).columns
+    found = _named(columns, (*names, "array"))
+    if found is None:
+        raise InputError(
+            f"{path} holds {shortened(columns)}, and none of them is called {one_of(names)}.",
+            field="path",
+            hint="Name it so.",
+        )
+    return np.asarray(found)
+
+
+def parquet_names(path: str | Path) -> list[str]:
+    """Return the names of a Parquet file's columns."""
+    return list(_parquet(path, "read_schema").names)
+
+
+def _columns(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix.lower() in NUMPY:
+        return read_arrays(path)
+    table = _parquet(path, "read_table")
+    return {name: _array(path, name, table.column(name)) for name in table.column_names}
+
+
+def _array(path: Path, name: str, cells: Any) -> np.ndarray:
+    try:
+        array = np.array(cells.to_pylist())
+    except ValueError as error:
+        raise InputError(
+            f"{path}: the lists of {name!r} differ in length.", field="path"
+        ) from error
+    return array.astype(np.float32) if array.ndim == 2 and array.dtype.kind == "f" else array
+
+
+def _parquet(path: str | Path, reader: str) -> Any:
+    parquet = require("pyarrow.parquet", "read Parquet files")
+    arrow = require("pyarrow", "read Parquet files")
+    try:
+        return getattr(parquet, reader)(path)
+    except (arrow.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} is not a Parquet file: {error}. Write it again.", field="path"
+        ) from error
+
+
+def _named(columns: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((columns[n] for n in names if n in columns), None)
