@@ -3,6 +3,7 @@
 import torch
 
 import surefind as sf
+from surefind.posterior.fit import tune_prior_precision
 
 
 def main() -> None:
@@ -16,7 +17,7 @@ def main() -> None:
         curvature = sf.dataset_curvature(
             features, features @ weights.T, labels, distance=distance, margin=0.7
         )
-        prior = sf.tune_prior_precision(weights, curvature, scale=400.0)
+        prior = tune_prior_precision(weights, curvature, scale=400.0)
         posterior = sf.HeadPosterior.from_curvature(
             weights, curvature, scale=400.0, prior_precision=prior
         )

@@ -4,6 +4,8 @@ import torch
 from sklearn.datasets import load_digits
 
 import surefind as sf
+from surefind.curvature.head import dense_curvature, kronecker_curvature
+from surefind.posterior.head import DensePosterior, KroneckerPosterior
 
 OPTIONS = {"distance": "arccos", "approximation": "fixed"}
 
@@ -21,11 +23,11 @@ def main() -> None:
     diagonal = sf.HeadPosterior.from_curvature(
         weights, sf.head_curvature(features, outputs, targets, **OPTIONS), **settings
     )
-    kronecker = sf.KroneckerPosterior.from_curvature(
-        weights, sf.kronecker_curvature(features, outputs, targets, **OPTIONS), **settings
+    kronecker = KroneckerPosterior.from_curvature(
+        weights, kronecker_curvature(features, outputs, targets, **OPTIONS), **settings
     )
-    dense = sf.DensePosterior.from_curvature(
-        weights, sf.dense_curvature(features, outputs, targets, **OPTIONS), **settings
+    dense = DensePosterior.from_curvature(
+        weights, dense_curvature(features, outputs, targets, **OPTIONS), **settings
     )
     exact = dense.predict(features).kappa
     for name, posterior in (("diagonal", diagonal), ("Kronecker", kronecker)):

@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import surefind as sf
+from surefind.decisions import Verdicts
 
 K = 20
 ENROLLED = 8
@@ -26,7 +27,7 @@ def parts() -> tuple[np.ndarray, list[str], np.ndarray, list[str | None]]:
     return vectors[item], [str(digit) for digit in digits[item]], vectors[asked], truth
 
 
-def decided(metric: str, search: Search) -> sf.decisions.Verdicts:
+def decided(metric: str, search: Search) -> Verdicts:
     """Let a database answer; learn from three quarters of the queries, and decide about the others."""
     vectors, labels, queries, truth = parts()
     distances, names = search(vectors, labels, queries, K)

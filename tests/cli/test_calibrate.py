@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import surefind as sf
 from surefind.cli.items import own_ids, read_items
 from surefind.gallery.gallery import Gallery
-from surefind.service.reviews import FILE, Reviews
+from surefind.service.reviews import FILE, Reviews, read_reviews
 
 
 def faces(n, seed, people=20):
@@ -110,7 +109,7 @@ def test_reviews_join_the_queries(surefind, gallery):
     with Gallery.open(gallery) as opened:
         found = opened.calibration
         assert (found.queries, found.max_wrong, found.confidence) == (550, 0.2, 0.9)
-        again = opened.calibrate(reviews=sf.read_reviews("g.service"))
+        again = opened.calibrate(reviews=read_reviews("g.service"))
     assert again.to_json() == found.to_json()
     options = ("--with-reviews", "g.service", "--max-wrong", 0.3)
     code, out, err = surefind("calibrate", gallery, *options)

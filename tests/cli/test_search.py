@@ -10,6 +10,7 @@ import pytest
 
 import surefind as sf
 from surefind.cli.search import answer_table
+from surefind.errors import StaleError
 from surefind.gallery.gallery import Gallery
 
 
@@ -293,7 +294,7 @@ def test_a_stale_calibration_is_renewed_refused_marked_or_ignored(surefind, refu
     assert "Decisions" in out
     assert "stale" not in out
     error = refused("search", calibrated, "queries.npz", "--stale", "refuse")
-    assert isinstance(error, sf.StaleError)
+    assert isinstance(error, StaleError)
     assert "Calibrate" in error.hint
     code, out, err = surefind("search", calibrated, "queries.npz", "--stale", "mark")
     assert code == 0, err

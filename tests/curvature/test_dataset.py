@@ -8,6 +8,8 @@ import torch
 
 import surefind as sf
 from surefind.curvature import dataset as module
+from surefind.curvature.dataset import dataset_kronecker_curvature
+from surefind.curvature.head import kronecker_curvature
 from surefind.pairs import relations as blocks
 
 N, D, Z = 40, 7, 3
@@ -54,10 +56,10 @@ def test_kronecker_equals_that_of_the_batch(problem, normal, monkeypatch, distan
     features, outputs = problem
     labels = relation_of("labels", normal)
     targets = sf.pair_targets(labels, oracles.normalize(outputs), margin=1.2)
-    expected = sf.kronecker_curvature(
+    expected = kronecker_curvature(
         features, outputs, targets, distance=distance, approximation="fixed"
     )
-    k = sf.dataset_kronecker_curvature(features, outputs, labels, distance=distance, margin=1.2)
+    k = dataset_kronecker_curvature(features, outputs, labels, distance=distance, margin=1.2)
     torch.testing.assert_close(k.left, expected.left)
     torch.testing.assert_close(k.right, expected.right)
 

@@ -4,6 +4,7 @@ import torch
 
 import surefind as sf
 from surefind.curvature import head as module
+from surefind.curvature.head import dense_curvature, kronecker_curvature
 
 DISTANCES = ("euclidean", "arccos")
 APPROXIMATIONS = ("fixed", "positive", "full")
@@ -173,6 +174,6 @@ def test_float32_stays_float32_and_close(normal):
 def test_unusable_input_is_refused(normal, change, message):
     features, outputs = normal(5, 4), normal(5, 3)
     targets = sf.pair_targets(torch.arange(5) % 2, oracles.normalize(outputs), margin=1.0)
-    for function in (sf.head_curvature, sf.kronecker_curvature, sf.dense_curvature):
+    for function in (sf.head_curvature, kronecker_curvature, dense_curvature):
         with pytest.raises(sf.InputError, match=message):
             function(*change(features, outputs, targets), distance="arccos", approximation="full")

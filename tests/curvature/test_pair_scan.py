@@ -5,6 +5,7 @@ import torch
 
 import surefind as sf
 from surefind.curvature import pair_scan
+from surefind.curvature.head import dense_curvature, kronecker_curvature
 from surefind.curvature.pair_scan import (
     PrunedClasses,
     entries_above,
@@ -204,8 +205,8 @@ def test_every_structure_is_that_of_the_batch_of_all_examples(
     targets = sf.pair_targets(classes.labels, oracles.normalize(outputs), margin=1.0)
     kind = {
         "diagonal": sf.head_curvature,
-        "kronecker": sf.kronecker_curvature,
-        "dense": sf.dense_curvature,
+        "kronecker": kronecker_curvature,
+        "dense": dense_curvature,
     }[structure]
     expected = kind(h, outputs, targets, distance="arccos", approximation="fixed")
     scanned, error = scan_pairs(

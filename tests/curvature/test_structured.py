@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import surefind as sf
+from surefind.curvature.head import dense_curvature, kronecker_curvature
 
 SIX = [(d, a) for d in ("euclidean", "arccos") for a in ("fixed", "positive", "full")]
 
@@ -20,7 +21,7 @@ def test_dense_equals_gauss_newton_by_definition(problem, distance, approximatio
     features, weights, outputs, targets = problem
     G = oracles.head_gauss_newton(weights, features, targets, distance, approximation)
     options = {"distance": distance, "approximation": approximation}
-    dense = sf.dense_curvature(features, outputs, targets, **options)
+    dense = dense_curvature(features, outputs, targets, **options)
     torch.testing.assert_close(dense, G, rtol=1e-9, atol=1e-12)
     diagonal = sf.head_curvature(features, outputs, targets, **options)
     torch.testing.assert_close(dense.diagonal().view(3, 4), diagonal)
@@ -31,7 +32,7 @@ def test_kronecker_holds_the_partial_traces(problem, distance, approximation):
     features, weights, outputs, targets = problem
     G = oracles.head_gauss_newton(weights, features, targets, distance, approximation)
     G = G.view(3, 4, 3, 4)
-    k = sf.kronecker_curvature(
+    k = kronecker_curvature(
         features, outputs, targets, distance=distance, approximation=approximation
     )
     torch.testing.assert_close(k.left, torch.einsum("kqlq->kl", G), rtol=1e-9, atol=1e-12)
@@ -44,8 +45,8 @@ def test_kronecker_is_exact_where_the_curvature_is_a_product(normal):
     outputs = normal(6, 3)
     targets = sf.pair_targets(torch.arange(6) % 3, oracles.normalize(outputs), margin=1.5)
     options = {"distance": "arccos", "approximation": "full"}
-    k = sf.kronecker_curvature(features, outputs, targets, **options)
-    dense = sf.dense_curvature(features, outputs, targets, **options)
+    k = kronecker_curvature(features, outputs, targets, **options)
+    dense = dense_curvature(features, outputs, targets, **options)
     torch.testing.assert_close(torch.kron(k.left, k.right) / k.left.trace(), dense)
 
 
@@ -53,9 +54,9 @@ def test_kronecker_parts_add_up(problem):
     features, _, outputs, targets = problem
     options = {"distance": "arccos", "approximation": "full"}
     parts = [
-        sf.kronecker_curvature(features, outputs, y, **options)
+        kronecker_curvature(features, outputs, y, **options)
         for y in (targets.clamp(min=0), targets.clamp(max=0))
     ]
-    whole = sf.kronecker_curvature(features, outputs, targets, **options)
+    whole = kronecker_curvature(features, outputs, targets, **options)
     torch.testing.assert_close((parts[0] + parts[1]).left, whole.left)
     torch.testing.assert_close((parts[0] + parts[1]).right, whole.right)

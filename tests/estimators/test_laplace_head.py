@@ -16,6 +16,7 @@ import surefind as sf
 from surefind.estimators.laplace_head import LaplaceHead, recall_among, relation_of_targets
 from surefind.models.saving import save_tensors
 from surefind.models.vectors import Vectors
+from surefind.posterior.fit import tune_prior_precision
 from surefind.whitening import RIDGE
 
 
@@ -89,7 +90,7 @@ def test_prior_and_scale_can_be_given(few):
     torch.testing.assert_close(tuned.posterior_.precision - tuned.prior_precision_, kept)
     best = LaplaceHead(prior_precision="evidence", scale=100).fit(X, y).prior_precision_
     mean = given.posterior_.mean
-    assert best == pytest.approx(sf.tune_prior_precision(mean, kept / 100, scale=100.0))
+    assert best == pytest.approx(tune_prior_precision(mean, kept / 100, scale=100.0))
 
 
 def test_scale_and_prior_are_tuned_on_the_fitted_rows(vectors):

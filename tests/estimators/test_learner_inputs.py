@@ -12,6 +12,7 @@ import surefind as sf
 from surefind.data.dataset import Dataset
 from surefind.errors import DegenerateError, InputError
 from surefind.learning import novelty_pass
+from surefind.learning.novelty_pass import Novelty
 
 
 class Own(nn.Module):
@@ -34,7 +35,7 @@ def posthoc(network, **options):
 def test_a_plain_module_is_split_fitted_saved_and_loaded(tmp_path):
     train, test = digits()
     module = Own()
-    fitted = posthoc(module, novelty=sf.Novelty(sample=50, confidence=0.9)).fit(train)
+    fitted = posthoc(module, novelty=Novelty(sample=50, confidence=0.9)).fit(train)
     assert fitted.split_.layer == "projection"
     found = fitted.embed(test)
     with torch.no_grad():
@@ -48,7 +49,7 @@ def test_a_plain_module_is_split_fitted_saved_and_loaded(tmp_path):
     again = sf.load(tmp_path, encoder=Own())
     assert torch.equal(again.embed(test).kappa, found.kappa)
     assert torch.equal(again.embed(test).novelty, found.novelty)
-    assert again.novelty == sf.Novelty(sample=50, confidence=0.9)
+    assert again.novelty == Novelty(sample=50, confidence=0.9)
     assert again.split_ == fitted.split_
 
 
@@ -144,7 +145,7 @@ def test_a_point_estimate_that_learns_nothing_needs_no_pairs():
 
 
 def test_stages_are_checked_before_training(tmp_path):
-    options = {"novelty": sf.Novelty(stages=("nowhere",)), "epochs": 1}
+    options = {"novelty": Novelty(stages=("nowhere",)), "epochs": 1}
     with pytest.raises(InputError) as refusal:
         learner("deterministic", **options).fit(digits()[0], folder=tmp_path / "stages")
     assert refusal.value.field == "stages"

@@ -15,6 +15,7 @@ from surefind.data.inputs import FeatureViews
 from surefind.learning.feature_cache import FeaturePass
 from surefind.learning.frozen import SHRINKAGE, FrozenBackbone, cut_backbone, principal_head
 from surefind.learning.methods import METHODS
+from surefind.learning.novelty_pass import Novelty
 from surefind.learning.seeds import seeded
 from surefind.models.backbones import tower_of, with_linear_head
 from surefind.whitening import RIDGE
@@ -207,7 +208,7 @@ def test_a_resumed_training_must_start_its_head_alike(digits, tmp_path):
         (sf.Freezing(trained_stages=9), {}, "trained_stages"),
         (sf.Freezing(views=2), {}, "views"),
         (sf.Freezing(views=2), {"preprocessing": sf.Preprocessing()}, "views"),
-        (True, {"novelty": sf.Novelty(stages=("nowhere",))}, "stages"),
+        (True, {"novelty": Novelty(stages=("nowhere",))}, "stages"),
     ],
 )
 def test_mistakes_are_refused_before_anything_long(digits, freezing, options, field):

@@ -10,6 +10,7 @@ from surefind.learning.methods.laplace_posthoc import LaplacePosthoc
 from surefind.learning.train import TrainConfig, epoch_batches
 from surefind.models.encoder import on_sphere
 from surefind.pairs.losses import Contrastive
+from surefind.posterior.fit import tune_prior_precision
 from surefind.posterior.tuning import shuffled
 
 pytestmark = pytest.mark.slow
@@ -212,5 +213,5 @@ def test_the_prior_of_largest_evidence_can_be_asked_for():
     n, least = len(train), float(fitted.posterior.precision.min())
     curvature = (fitted.posterior.precision - least) / n
     assert least == pytest.approx(
-        sf.tune_prior_precision(weights, curvature, scale=float(n)), rel=1e-2
+        tune_prior_precision(weights, curvature, scale=float(n)), rel=1e-2
     )

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import surefind as sf
+from surefind.pairs.losses import mined_negative_weight
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3])
 
@@ -74,7 +75,7 @@ def test_corrected_weight_restores_the_balance_of_the_population(directions, gen
     u, margin = directions(60, 3), 1.0
     labels = torch.arange(60) % 6
     pairs = sf.mine_pairs(labels, u, kind="hard", max_pairs=100, margin=margin, generator=generator)
-    weight = sf.mined_negative_weight(pairs, labels, u, margin=margin)
+    weight = mined_negative_weight(pairs, labels, u, margin=margin)
     assert 0 < weight < 0.5
     ratios = []
     for relation, w in ((labels, 0.5), (pairs, weight)):
@@ -86,13 +87,13 @@ def test_corrected_weight_restores_the_balance_of_the_population(directions, gen
 def test_an_unbiased_choice_needs_no_correction(directions):
     u = directions(9, 3)
     pairs = mine(u, torch.Generator())
-    assert sf.mined_negative_weight(pairs, LABELS, u, margin=1.0) == pytest.approx(0.5)
+    assert mined_negative_weight(pairs, LABELS, u, margin=1.0) == pytest.approx(0.5)
 
 
 def test_no_mined_pair_inside_the_margin_leaves_the_weight_alone(directions):
     u = directions(9, 3)
     pairs = sf.PairList(torch.tensor([0]), torch.tensor([1]), torch.tensor([True]), n=9)
-    assert sf.mined_negative_weight(pairs, LABELS, u, margin=1.0) == 0.5
+    assert mined_negative_weight(pairs, LABELS, u, margin=1.0) == 0.5
 
 
 def test_wrong_options_are_refused(directions, generator):

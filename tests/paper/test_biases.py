@@ -14,6 +14,7 @@ import surefind as sf
 from surefind.curvature.dataset import dataset_output_hessians
 from surefind.curvature.network import network_curvature
 from surefind.learning.methods import LaplaceOnline, LaplacePosthoc
+from surefind.models.encoder import on_sphere
 from surefind.models.networks import GeM
 from surefind.paper.biases import (
     HEAD_SHARE,
@@ -189,7 +190,7 @@ def variance(normal):
 def test_tangents_are_orthonormal_and_orthogonal_to_the_output(normal, generator):
     outputs = torch.cat([normal(20, 5), torch.eye(5).double(), -torch.eye(5).double()])
     found = tangents(outputs, orthonormal(4, 4, outputs, generator))
-    everything = torch.cat([sf.models.encoder.on_sphere(outputs)[None], found])
+    everything = torch.cat([on_sphere(outputs)[None], found])
     products = torch.einsum("anz,bnz->nab", everything, everything)
     torch.testing.assert_close(products, torch.eye(5).double().expand_as(products))
 

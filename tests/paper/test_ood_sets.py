@@ -5,6 +5,7 @@ from PIL import Image
 
 import surefind as sf
 from surefind.data.digits import load_digits
+from surefind.data.images import ImageFiles
 from surefind.paper import ood_sets
 from surefind.paper.ood_sets import (
     OodSet,
@@ -75,7 +76,7 @@ def test_grey_images_have_the_same_value_in_each_channel():
 def test_files_are_read_in_the_form_of_the_test_data(tmp_path, grey):
     Image.fromarray(np.full((20, 30, 3), 90, np.uint8)).save(tmp_path / "a.png")
     Image.fromarray(np.full((9, 9, 3), 30, np.uint8)).save(tmp_path / "b.png")
-    files = sf.Dataset(sf.data.images.ImageFiles([tmp_path / "a.png", tmp_path / "b.png"]))
+    files = sf.Dataset(ImageFiles([tmp_path / "a.png", tmp_path / "b.png"]))
     made = like_images(files, grey)
     assert made.inputs.shape == (2, 8, 8)
     assert made.inputs.amin((1, 2)).tolist() == made.inputs.amax((1, 2)).tolist() == [90, 30]

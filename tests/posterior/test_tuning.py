@@ -8,16 +8,20 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import surefind as sf
+from surefind.curvature.head import dense_curvature, kronecker_curvature
 from surefind.posterior import tuning
 from surefind.posterior.fit import fit_posterior
+from surefind.posterior.head import DensePosterior, KroneckerPosterior
 from surefind.posterior.tuning import (
     TuningSample,
     blurred,
     calibrate_scale,
+    pair_loss,
     pseudo_ood,
     reduced_contrast,
     select_prior_precision,
     shuffled,
+    tune_on_pairs,
 )
 
 
@@ -191,8 +195,8 @@ def test_a_fit_joins_both_rules_for_every_structure(problem, generator, structur
     h, labels = sample.features, sample.labels
     curvature = {
         "diagonal": sf.head_curvature,
-        "kronecker": sf.kronecker_curvature,
-        "dense": sf.dense_curvature,
+        "kronecker": kronecker_curvature,
+        "dense": dense_curvature,
     }[structure](
         h,
         h @ mean.T,
@@ -200,8 +204,8 @@ def test_a_fit_joins_both_rules_for_every_structure(problem, generator, structur
         distance="euclidean",
         approximation="fixed",
     )
-    kind = {"diagonal": sf.HeadPosterior, "kronecker": sf.KroneckerPosterior}
-    kind = kind.get(structure, sf.DensePosterior)
+    kind = {"diagonal": sf.HeadPosterior, "kronecker": KroneckerPosterior}
+    kind = kind.get(structure, DensePosterior)
 
     def fit(**options):
         return fit_posterior(
@@ -287,13 +291,13 @@ def test_pair_loss_by_loops(classes):
         ratio = float(score[i, j] + area)
         (same if s else different).append(math.log1p(math.exp(-ratio if s else ratio)))
     expected = (sum(same) / len(same) + sum(different) / len(different)) / 2
-    assert sf.pair_loss(e, pairs) == pytest.approx(expected)
+    assert pair_loss(e, pairs) == pytest.approx(expected)
 
 
 def test_no_information_costs_a_bit(classes):
     features, _, pairs = classes
     e = sf.Embeddings(oracles.normalize(features), torch.zeros(80).double())
-    assert sf.pair_loss(e, pairs) == pytest.approx(math.log(2))
+    assert pair_loss(e, pairs) == pytest.approx(math.log(2))
 
 
 def test_tuning_on_pairs_finds_a_width_between_the_extremes(classes):
@@ -303,8 +307,8 @@ def test_tuning_on_pairs_finds_a_width_between_the_extremes(classes):
     def posterior_at(delta):
         return sf.HeadPosterior(mean, torch.full_like(mean, delta))
 
-    best = sf.tune_on_pairs(posterior_at, features, pairs)
-    losses = {d: sf.pair_loss(posterior_at(d).predict(features), pairs) for d in (1e-6, best, 1e6)}
+    best = tune_on_pairs(posterior_at, features, pairs)
+    losses = {d: pair_loss(posterior_at(d).predict(features), pairs) for d in (1e-6, best, 1e6)}
     assert losses[best] < min(losses[1e-6], losses[1e6])
     assert 1e-3 < best < 1e3
 
@@ -319,10 +323,10 @@ def test_pairs_of_one_kind_cannot_tune(classes):
     )
     e = sf.Embeddings(oracles.normalize(features), torch.ones(80).double())
     with pytest.raises(sf.DegenerateError, match="positive and negative pairs, both kinds"):
-        sf.pair_loss(e, same)
+        pair_loss(e, same)
 
 
 def test_nothing_to_try_is_refused(classes):
     features, _, pairs = classes
     with pytest.raises(sf.InputError, match="candidates is empty; give at least one"):
-        sf.tune_on_pairs(lambda delta: None, features, pairs, candidates=[])
+        tune_on_pairs(lambda delta: None, features, pairs, candidates=[])

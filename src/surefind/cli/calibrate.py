@@ -97,6 +97,7 @@ def calibrate(
     Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
     from surefind.decisions import Gate
+    from surefind.service.reviews import read_reviews
 
     check_target(max_wrong=max_wrong, max_fpir=max_fpir, confidence=confidence)
     if figure is not None:
@@ -104,7 +105,7 @@ def calibrate(
     if max_false_alarms is not None:
         Gate(max_false_alarms)  # refused before anything is embedded
     check_queries(queries, labels=labels, unknown=unknown, groups=groups)
-    reviews = None if with_reviews is None else sf.read_reviews(with_reviews)
+    reviews = None if with_reviews is None else read_reviews(with_reviews)
     with sf.Gallery.open(gallery, normalize=normalize) as opened:
         check_model(opened, run)
         asked: dict[str, Any] = {"reviews": reviews}

@@ -3,7 +3,7 @@
 import math
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table
 from typer import Option
@@ -17,6 +17,9 @@ from surefind.cli.run_folder import EVALUATIONS, METRICS, RunFolder, open_run
 from surefind.cli.sources import read_for, split_part
 from surefind.errors import InputError
 from surefind.evaluation import MEANINGS, best_detectors
+
+if TYPE_CHECKING:
+    from surefind.evaluation.evaluate import Evaluation
 
 SPACE = 10_000_000
 """Bytes for numbers and pictures."""
@@ -122,7 +125,7 @@ def fit_command(run: RunFolder) -> str:
     return spelled("fit", run.path, out=f"{run.path}-posthoc", on=named)
 
 
-def keep_evaluation(run: RunFolder, found: "sf.Evaluation", settings: dict[str, Any]) -> None:
+def keep_evaluation(run: RunFolder, found: "Evaluation", settings: dict[str, Any]) -> None:
     """Store metrics and figures in a run, with a line in its log."""
     measured = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -141,7 +144,7 @@ def keep_evaluation(run: RunFolder, found: "sf.Evaluation", settings: dict[str, 
     run.explain()
 
 
-def evaluation_table(found: "sf.Evaluation") -> Table:
+def evaluation_table(found: "Evaluation") -> Table:
     """Return the metrics of an evaluation as a table."""
     table = Table("metric", "value", "95 % interval", "meaning")
     for name, meaning in MEANINGS.items():

@@ -6,6 +6,10 @@ a module of `surefind.learning.methods` and a line of `METHOD_ENTRIES`.
 
 from typing import NamedTuple
 
+import lazy_loader  # type: ignore[import-untyped]
+
+__getattr__, *_ = lazy_loader.attach(__name__, ["methods"])
+
 
 class MethodEntry(NamedTuple):
     """A method's title for readers, and where its class is, below `surefind.learning.methods`."""
