@@ -50,12 +50,9 @@ def export(
     onnx.parent.mkdir(parents=True, exist_ok=True)
     made = sf.export_onnx(learner, onnx, inputs=inputs, tolerance=tolerance)
     what = "inputs that were made up" if inputs is None else f"inputs of {inputs.name}"
-    changed = ""
-    if made.novelty_changed:
-        changed = f"; rounding moved {made.novelty_changed} p-values of novelty by a rank or so"
     say(
         f"PyTorch and onnxruntime agree on {made.checked} {what}: directions to "
-        f"{made.direction_error:.1g}, κ to a share of {made.kappa_error:.1g}{changed}."
+        f"{made.direction_error:.1g}, κ to a share of {made.kappa_error:.1g}."
     )
     say(f"It takes {made.expects}")
     say(f"Wrote {', '.join(made.outputs)} as one graph to {onnx}.")

@@ -10,8 +10,8 @@ pickle in it, and opening it runs no code that it brings.
 
 import math
 import warnings
-from collections.abc import Iterator
-from dataclasses import asdict, is_dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -62,8 +62,13 @@ SETTINGS = ("epochs", "seed", "batch_size", "margin")
 """Arguments that are saved with the model beside encoder, method and preprocessing."""
 
 
+def silent(_stage: str, _progress: Progress) -> None:
+    """Report nothing."""
+
+
+@dataclass(eq=False, repr=False)
 class MetricLearner:
-    """Learn embeddings that say how sure they are.
+    """Train an encoder, or wrap a trained one, so that every embedding has an uncertainty.
 
     Args:
         encoder: Backbone and head; stays as it is. Or a trained module of your own, from inputs to outputs
@@ -71,14 +76,14 @@ class MetricLearner:
         method: A name ("deterministic", "laplace-posthoc", "laplace-online", "mc-dropout",
             "deep-ensemble", "pfe", "hib") or a method with its options, such as
             ``surefind.learning.methods.LaplaceOnline(memory=1e-3)``.
-        epochs: Passes over the data; 0 takes the encoder as it comes.
+        epochs: Passes over the data; 0 keeps the weights and only fits the posterior.
         seed: Decides everything random.
         batch_size: Examples a step.
         margin: Squared distance up to which negative pairs repel.
-        learning_rate: Of RMSprop with weight decay 1e-5.
+        learning_rate: Learning rate of RMSprop, with weight decay 1e-5.
         decay: Factor of the learning rate from epoch to epoch; exp(-0.1) by default.
         optimizer: Makes another torch optimiser from a list of parameters.
-        objective: Another loss, such as ``surefind.pairs.losses.External(loss, miner)``.
+        objective: Another loss, such as ``surefind.objectives.External(loss, miner)``.
         examples_per_class: K, for batches of K examples of each of batch_size/K classes, or cells of a grid
             where the data have positions.
         radii: Where the data have positions: pairs are positive within the first distance, negative
@@ -97,46 +102,37 @@ class MetricLearner:
         novelty_: What novelty came to; None without, or with fewer than 20 examples.
         input_spec_: What inputs it takes, determined from the training data and saved with the model.
         history_: Mean loss and seconds of each epoch, by stage.
+
+    Raises:
+        InputError: If an option is out of range, or there is no such method.
     """
 
-    def __init__(
-        self,
-        encoder: nn.Module,
-        *,
-        method: str | Method = "laplace-online",
-        epochs: int = 20,
-        seed: int = 0,
-        batch_size: int = 64,
-        margin: float = MARGIN,
-        learning_rate: float = 1e-3,
-        decay: float = float(np.exp(-0.1)),
-        optimizer: Optimizer | None = None,
-        objective: Objective | None = None,
-        examples_per_class: int | None = None,
-        radii: tuple[float, float] = (POSITIVE_RADIUS, NEGATIVE_RADIUS),
-        preprocessing: Preprocessing | None = None,
-        workers: int = 2,
-        novelty: Novelty | None = DEFAULT_NOVELTY,
-        freeze_backbone: bool | Freezing = False,
-    ) -> None:
-        # A module becomes an encoder in `fit`, which has inputs to run it on.
-        self.encoder: Any = encoder
+    encoder: Any  # a module becomes an encoder in `fit`, which has inputs to run it on
+    _: KW_ONLY
+    method: Any = "laplace-online"
+    epochs: int = 20
+    seed: int = 0
+    batch_size: int = 64
+    margin: float = MARGIN
+    learning_rate: float = 1e-3
+    decay: float = math.exp(-0.1)
+    optimizer: Optimizer | None = None
+    objective: Objective | None = None
+    examples_per_class: int | None = None
+    radii: tuple[float, float] = (POSITIVE_RADIUS, NEGATIVE_RADIUS)
+    preprocessing: Preprocessing | None = None
+    workers: int = 2
+    novelty: Novelty | None = DEFAULT_NOVELTY
+    freeze_backbone: bool | Freezing = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.method, Method):
+            check_choice("method", self.method, METHODS)
+            self.method = METHODS[self.method]()
+        check_int("epochs", self.epochs, least=0)
+        for name in ("margin", "learning_rate", "decay"):
+            check_positive(name, getattr(self, name))
         self.split_: Split | None = None
-        self.method = method
-        self.epochs = epochs
-        self.seed = seed
-        self.batch_size = batch_size
-        self.margin = margin
-        self.learning_rate = learning_rate
-        self.decay = decay
-        self.optimizer = optimizer
-        self.objective = objective
-        self.examples_per_class = examples_per_class
-        self.radii = radii
-        self.preprocessing = preprocessing
-        self.workers = workers
-        self.novelty = novelty
-        self.freeze_backbone = freeze_backbone
 
     def fit(
         self,
@@ -144,7 +140,7 @@ class MetricLearner:
         *,
         held_out: Any = None,
         folder: str | Path | None = None,
-        report: Report = lambda _stage, _progress: None,
+        report: Report = silent,
     ) -> "MetricLearner":
         """Learn from a data set.
 
@@ -165,49 +161,19 @@ class MetricLearner:
             InputError: If there is nothing to learn from, or the network does not take the data.
         """
         dataset = as_dataset("dataset", dataset)
+        spec = InputSpec.of(dataset.inputs, self.preprocessing)
         if held_out is not None:
-            # Before the training and not after it.
             held_out = as_dataset("held_out", held_out)
-            spec = InputSpec.of(dataset.inputs, self.preprocessing)
-            held_out.read(slice(1), preprocessing=spec)
-        check_int("epochs", self.epochs, least=0)
-        objective = self.objective or Contrastive(self.margin)
-        # The curvature is that of the loss that is trained on.
-        margin = self.margin
-        if isinstance(objective, ContrastiveLoss):
-            margin = objective.squared_margin
-        check_positive("margin", margin)
-        check_positive("learning_rate", self.learning_rate)
-        check_positive("decay", self.decay)
-        rmsprop = partial(torch.optim.RMSprop, lr=self.learning_rate, weight_decay=1e-5)
-        config = TrainConfig(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            optimizer=self.optimizer or rmsprop,
-            decay=self.decay,
-            seed=self.seed,
-            examples_per_class=self.examples_per_class,
-            radii=self.radii,
-            preprocessing=self.preprocessing,
-            workers=self.workers,
-        )
-        # What decides the training beyond the numbers of its config.
-        settings = {
-            "learning_rate": None if self.optimizer else self.learning_rate,
-            "decay": self.decay,
-            "radii": list(self.radii),
-            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
-        }
+            held_out.read(slice(1), preprocessing=spec)  # before the training and not after it
         self.check(dataset)
-        where = None if folder is None else Path(folder)
-        run = TrainingSession(config, objective, margin, where, report, settings)
-        self.input_spec_: InputSpec = InputSpec.of(dataset.inputs, self.preprocessing)
-        if self.freezing is not None:
-            return self._fit_frozen(dataset, held_out, run)
-        self.embedder_: Embedder = _method(self.method).fit(self.encoder, dataset, run)
+        run = self._session(None if folder is None else Path(folder), report)
+        self.input_spec_: InputSpec = spec
+        if self.freezing is None:
+            self.embedder_: Embedder = self.method.fit(self.encoder, dataset, run)
+        else:
+            dataset, held_out = self._fit_frozen(dataset, held_out, run)
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
-        self.fit_novelty(dataset, held_out=held_out, folder=folder, report=report)
-        return self
+        return self.fit_novelty(dataset, held_out=held_out, folder=folder, report=report)
 
     def check(self, dataset: Any) -> None:
         """Refuse data that nothing could be learnt from, before anything long; `fit` does so first.
@@ -220,7 +186,7 @@ class MetricLearner:
                 `DegenerateError`, if no two examples are the same, or none are different.
         """
         dataset = as_dataset("dataset", dataset)
-        learns = self.epochs or not isinstance(_method(self.method), Deterministic)
+        learns = self.epochs or not isinstance(self.method, Deterministic)
         learns |= self.freezing is not None and self.freezing.head == "whitened-within"
         # Pairs of positions are counted one by one: of many, the pass over all pairs will tell.
         if learns and (dataset.labels is not None or len(dataset) <= COUNTED_POSITIONS):
@@ -230,11 +196,7 @@ class MetricLearner:
         self._resolve_encoder(dataset)
 
     def features(
-        self,
-        dataset: Any,
-        *,
-        folder: str | Path | None = None,
-        report: Report = lambda _stage, _progress: None,
+        self, dataset: Any, *, folder: str | Path | None = None, report: Report = silent
     ) -> Dataset:
         """Compute the features of a data set with the frozen backbone, once.
 
@@ -256,9 +218,15 @@ class MetricLearner:
         fitted = getattr(self, "embedder_", None)
         if isinstance(fitted, FrozenEmbedder):
             return self._features(fitted.backbone, dataset, self.input_spec_, folder, report)
+        if self.freezing is None:
+            raise InputError(
+                "features are kept of a frozen backbone only. Give freeze_backbone=True.",
+                field="freeze_backbone",
+            )
         self._resolve_encoder(dataset)
         spec = InputSpec.of(dataset.inputs, self.preprocessing)
-        return self._features(self._frozen_backbone(), dataset, spec, folder, report)
+        backbone = FrozenBackbone.of(self.encoder, self.freezing)
+        return self._features(backbone, dataset, spec, folder, report)
 
     def fit_novelty(
         self,
@@ -266,7 +234,7 @@ class MetricLearner:
         *,
         held_out: Any = None,
         folder: str | Path | None = None,
-        report: Report = lambda _stage, _progress: None,
+        report: Report = silent,
     ) -> "MetricLearner":
         """Fit novelty alone, also of a model that was trained before, or elsewhere.
 
@@ -279,29 +247,28 @@ class MetricLearner:
         Returns:
             The learner itself.
         """
+        embedder, options = self.fitted, self.novelty
         dataset = as_dataset("dataset", dataset)
-        if held_out is not None:
-            held_out = as_dataset("held_out", held_out)
-        embedder = self.fitted
+        held_out = None if held_out is None else as_dataset("held_out", held_out)
         self.novelty_: NoveltyGuard | None = None
-        if self.novelty is not None and isinstance(embedder, FrozenEmbedder):
+        if options is not None and isinstance(embedder, FrozenEmbedder):
             how: dict[str, Any] = {"folder": folder, "report": report}
             known = None if held_out is None else self.features(held_out, **how)
-            kept = self.features(dataset, **how)
+            dataset = self.features(dataset, **how)
             self.novelty_ = fit_frozen_novelty(
-                embedder, kept, known, options=self.novelty, seed=self.seed
+                embedder, dataset, known, options=options, seed=self.seed
             )
-        elif self.novelty is not None:
+        elif options is not None:
             self.novelty_ = fit_novelty(
                 embedder,
                 dataset,
                 held_out,
-                options=self.novelty,
+                options=options,
                 spec=self.input_spec_,
                 seed=self.seed,
                 folder=None if folder is None else Path(folder),
                 workers=self.workers,
-                on_batch=lambda done, of: report("novelty", Progress(0, 1, done, of, math.nan)),
+                on_batch=_counted(report, "novelty"),
             )
         return self
 
@@ -313,33 +280,6 @@ class MetricLearner:
             return wanted
         backbone = getattr(self.encoder, "backbone", None)
         return Freezing() if wanted or getattr(backbone, "cannot_learn", False) else None
-
-    def _resolve_encoder(self, dataset: Dataset) -> None:
-        """Make an encoder of a module; see that it takes the data, and has the stages to watch."""
-        network = self.encoder
-        if not isinstance(network, nn.Module):
-            raise InputError(
-                f"encoder must be a surefind.Encoder or a torch module; got {type(network).__name__}.",
-                field="encoder",
-            )
-        if isinstance(dataset.inputs, FeatureViews):  # a network has computed them already
-            _check_encoder(network)
-        else:
-            spec = InputSpec.of(dataset.inputs, self.preprocessing)
-            first = like_network(dataset.read(slice(EXAMPLES), preprocessing=spec), network)
-            if not isinstance(network, Encoder):
-                self.encoder, self.split_ = split_module(network, first)
-                if self.epochs and self.split_.folded is not None:
-                    warnings.warn(
-                        f"{self.split_}: training goes on without it, on a network that normalises no "
-                        "batches after its head. With epochs=0 the fold is exact.",
-                        UserWarning,
-                        stacklevel=3,
-                    )
-            else:
-                _try(network, first)
-        if self.novelty is not None and self.novelty.stages is not None:
-            StageWatch(self.encoder.backbone, self.novelty.stages)
 
     def embedder_for(self, dataset: Dataset) -> Embedder:
         """Return what embeds the inputs of a data set: for features, what is above the frozen backbone."""
@@ -355,45 +295,67 @@ class MetricLearner:
         check_features(dataset.inputs, embedder.cut.below)
         return embedder.upper
 
-    def _frozen_backbone(self) -> FrozenBackbone:
-        if self.freezing is None:
-            raise InputError(
-                "features are kept of a frozen backbone only. Give freeze_backbone=True.",
-                field="freeze_backbone",
-            )
-        return FrozenBackbone.of(self.encoder, self.freezing)
+    def _session(self, folder: Path | None, report: Report) -> TrainingSession:
+        rmsprop = partial(torch.optim.RMSprop, lr=self.learning_rate, weight_decay=1e-5)
+        own = {f.name: getattr(self, f.name) for f in fields(TrainConfig)}
+        config = TrainConfig(**own | {"optimizer": self.optimizer or rmsprop})
+        # What decides the training beyond the numbers of its config.
+        settings = {
+            "learning_rate": None if self.optimizer else self.learning_rate,
+            "decay": self.decay,
+            "radii": list(self.radii),
+            "preprocessing": None if self.preprocessing is None else self.preprocessing.to_dict(),
+        }
+        objective, margin = self.objective or Contrastive(self.margin), self.margin
+        if isinstance(objective, ContrastiveLoss):  # the curvature is that of the loss
+            margin = objective.squared_margin
+        return TrainingSession(config, objective, margin, folder, report, settings)
+
+    def _resolve_encoder(self, dataset: Dataset) -> None:
+        """Make an encoder of a module; see that it takes the data, and has the stages to watch."""
+        computed = isinstance(dataset.inputs, FeatureViews)  # by a network, which stays
+        _check_encoder(self.encoder, Encoder if computed else nn.Module)
+        if not computed:
+            spec = InputSpec.of(dataset.inputs, self.preprocessing)
+            first = dataset.read(slice(EXAMPLES), preprocessing=spec)
+            first = like_network(first, self.encoder)
+            if isinstance(self.encoder, Encoder):
+                _try(self.encoder, first)
+            else:
+                self.encoder, self.split_ = split_module(self.encoder, first)
+                if self.epochs and self.split_.folded is not None:
+                    warnings.warn(
+                        f"{self.split_}: training goes on without it, on a network that normalises no "
+                        "batches after its head. With epochs=0 the fold is exact.",
+                        UserWarning,
+                        stacklevel=3,
+                    )
+        if self.novelty is not None and self.novelty.stages is not None:
+            StageWatch(self.encoder.backbone, self.novelty.stages)
 
     def _fit_frozen(
         self, dataset: Dataset, held_out: Dataset | None, run: TrainingSession
-    ) -> "MetricLearner":
-        """Compute features, train what is above on them, and fit novelty from their statistics."""
-        backbone, spec = self._frozen_backbone(), self.input_spec_
-        how = run.config.preprocessing
-        if backbone.freezing.views:
-            if how is None or not (how.random_area or how.flip):
-                raise InputError(
-                    "views are augmented images, and nothing says how to augment them. Give preprocessing "
-                    "with random_area or flip, or views=0.",
-                    field="views",
-                )
-            if isinstance(dataset.inputs, FeatureViews):
-                raise InputError(
-                    "these are features of plain images, so there are no augmented views to train on. "
-                    "Give the images themselves, or views=0.",
-                    field="views",
-                )
-        kept = self._features(backbone, dataset, spec, run.folder, run.report, augmented=how)
-        known = None
-        if held_out is not None:
-            known = self._features(backbone, held_out, spec, run.folder, run.report)
+    ) -> tuple[Dataset, Dataset | None]:
+        """Compute features, train what is above on them, and return them."""
+        assert self.freezing is not None
+        backbone, how = FrozenBackbone.of(self.encoder, self.freezing), self.preprocessing
+        augmented = how is not None and (how.random_area or how.flip)
+        if self.freezing.views and (not augmented or isinstance(dataset.inputs, FeatureViews)):
+            raise InputError(
+                "views are augmented images: they need the images themselves, not their features, and "
+                "preprocessing with random_area or flip, which says how to augment them. Give both, or "
+                "views=0.",
+                field="views",
+            )
+        where = (self.input_spec_, run.folder, run.report)
+        kept = self._features(backbone, dataset, *where, augmented=how)
+        known = None if held_out is None else self._features(backbone, held_out, *where)
         # What else decides the training is in the key of the features.
-        settings = run.settings | {"head": backbone.freezing.head}
+        settings = run.settings | {"head": self.freezing.head}
         above = replace(run, config=replace(run.config, preprocessing=None), settings=settings)
-        upper = started(backbone.upper, kept, backbone.freezing.head, run.config.radii)
-        fitted = _method(self.method).fit(upper, kept, above)
-        self.embedder_ = FrozenEmbedder(backbone, fitted)
-        self.history_ = run.history
-        return self.fit_novelty(kept, held_out=known)
+        upper = started(backbone.upper, kept, self.freezing.head, self.radii)
+        self.embedder_ = FrozenEmbedder(backbone, self.method.fit(upper, kept, above))
+        return kept, known
 
     def _features(
         self,
@@ -413,7 +375,7 @@ class MetricLearner:
             seed=self.seed,
             folder=None if folder is None else Path(folder) / FEATURES,
             workers=self.workers,
-            on_rows=lambda done, of: report("features", Progress(0, 1, done, of, math.nan)),
+            on_rows=_counted(report, "features"),
         )
 
     def embed(self, inputs: Any, *, batch_size: int = 512) -> Embeddings:
@@ -428,25 +390,20 @@ class MetricLearner:
         Returns:
             The embeddings; NumPy arrays if the inputs are one.
         """
-        if is_torch_data(inputs):
-            inputs = as_dataset("inputs", inputs)
-        if isinstance(inputs, Dataset) and isinstance(inputs.inputs, FeatureViews):
-            parts = self._embedded_features(inputs, batch_size)
-        else:
-            parts = [self.embed_batch(x) for x in self._batches(inputs, batch_size)]
+        dataset = _dataset(inputs)
+        embedder, guard = self.embedder_for(dataset), self.novelty_
+        if embedder is self.embedder_:
+            parts = [self.embed_batch(x) for x in self._batches(dataset, batch_size)]
+        elif guard is None:
+            parts = [embedder.embed(x) for x in self._batches(dataset, batch_size)]
+        else:  # features, with statistics of the stages below beside them
+            rows, whole = np.arange(len(dataset)), self.embedder_
+            parts = [
+                guard.embed_features(whole, dataset.inputs, rows[i : i + batch_size])  # type: ignore[arg-type]
+                for i in range(0, len(rows), batch_size)
+            ]
         together = Embeddings.concatenate(parts)
         return together.numpy() if isinstance(inputs, np.ndarray) else together
-
-    def _embedded_features(self, dataset: Dataset, batch_size: int) -> list[Embeddings]:
-        upper, embedder, guard = self.embedder_for(dataset), self.fitted, self.novelty_
-        if guard is None:
-            return [upper.embed(x) for x in self._batches(dataset, batch_size)]
-        assert isinstance(embedder, FrozenEmbedder)
-        rows = np.arange(len(dataset))
-        return [
-            guard.embed_features(embedder, dataset.inputs, rows[i : i + batch_size])
-            for i in range(0, len(rows), batch_size)
-        ]
 
     def embed_batch(self, batch: Tensor) -> Embeddings:
         """Embed a batch that is prepared as the network takes it, on its device and in its dtype."""
@@ -475,11 +432,9 @@ class MetricLearner:
             Unit vectors (s, n, z); a NumPy array if the inputs are one.
         """
         check_int("n_samples", n_samples, least=1)
-        if is_torch_data(inputs):
-            inputs = as_dataset("inputs", inputs)
-        whose = self.fitted if not isinstance(inputs, Dataset) else self.embedder_for(inputs)
-        draw = whose.sampler(n_samples, joint=joint, generator=generator)
-        samples = torch.cat([draw(x) for x in self._batches(inputs, batch_size)], dim=1)
+        dataset = _dataset(inputs)
+        draw = self.embedder_for(dataset).sampler(n_samples, joint=joint, generator=generator)
+        samples = torch.cat([draw(x) for x in self._batches(dataset, batch_size)], dim=1)
         return samples.cpu().numpy() if isinstance(inputs, np.ndarray) else samples
 
     def save(self, path: str | Path) -> None:
@@ -491,18 +446,17 @@ class MetricLearner:
         Raises:
             InputError: If the learner is not fitted, or its method has no name.
         """
-        tensors = self.fitted.tensors()
-        method, name = _method(self.method), self.method_name
+        tensors, name = self.fitted.tensors(), self.method_name
         if name is None:
             raise InputError(
-                f"{type(method).__name__} is not known by name, so it could not be loaded again. Add it "
-                "to surefind.learning.methods.METHODS."
+                f"{type(self.method).__name__} is not known by name, so it could not be loaded again. "
+                "Add it to surefind.learning.methods.METHODS."
             )
         metadata = {
             "format": FORMAT,
             "surefind": version("surefind"),
             "method": name,
-            "options": asdict(method) if is_dataclass(method) else {},
+            "options": asdict(self.method),
             "architecture": describe(self.encoder),
             "inputs": self.input_spec_.to_dict(),
             "history": {k: [asdict(e) for e in v] for k, v in self.history_.items()},
@@ -521,8 +475,7 @@ class MetricLearner:
     @property
     def method_name(self) -> str | None:
         """The method's name; None for one that has none."""
-        kind = type(_method(self.method))
-        return next((name for name, known in METHODS.items() if known is kind), None)
+        return next((n for n, known in METHODS.items() if known is type(self.method)), None)
 
     @property
     def fitted(self) -> Embedder:
@@ -535,11 +488,10 @@ class MetricLearner:
             raise InputError("this learner is not fitted yet; call fit(dataset) first.")
         return self.embedder_
 
-    def _batches(self, inputs: Any, batch_size: int) -> Iterator[Tensor]:
+    def _batches(self, dataset: Dataset, batch_size: int) -> Iterator[Tensor]:
         check_int("batch_size", batch_size, least=1)
-        dataset = inputs if isinstance(inputs, Dataset) else Dataset(inputs)
         if len(dataset) == 0:
-            raise InputError("there is nothing to embed: the inputs are empty.")
+            raise InputError("there is nothing to embed: the inputs are empty.", field="inputs")
         network, spec = self.fitted.network, self.input_spec_
         return batches(dataset, network, preprocessing=spec, size=batch_size, workers=self.workers)
 
@@ -564,28 +516,28 @@ def load(path: str | Path, *, encoder: nn.Module | None = None) -> MetricLearner
             f"{path} is of format {metadata.get('format')!r}; this version of surefind reads "
             f"{FORMAT}. Use the version that wrote it: {metadata.get('surefind')}."
         )
-    split = metadata.get("split")
-    split = None if split is None else Split(**split | {"shape": tuple(split["shape"])})
+    if encoder is None and metadata["architecture"] is None:
+        raise InputError(
+            f"{path} holds weights of a network that a file cannot describe.",
+            field="encoder",
+            hint="Build the same network and pass it: surefind.load(path, encoder=...).",
+        )
+    split, freezing, novelty = (metadata[k] for k in ("split", "freezing", "novelty_options"))
+    split = split and Split(**split | {"shape": tuple(split["shape"])})
     if encoder is None:
-        if metadata["architecture"] is None:
-            raise InputError(
-                f"{path} holds weights of a network that a file cannot describe.",
-                field="encoder",
-                hint="Build the same network in Python and pass it: surefind.load(path, encoder=...).",
-            )
         encoder = build(metadata["architecture"])
     elif split is not None and not isinstance(encoder, Encoder):
         encoder = joined(encoder, split)
-    _check_encoder(encoder)
-    options = metadata.get("novelty_options", {})
+    _check_encoder(encoder, Encoder)
+    if novelty is not None and novelty["stages"] is not None:
+        novelty["stages"] = tuple(novelty["stages"])
     spec = InputSpec.from_dict(metadata["inputs"])
-    frozen = metadata["freezing"]
     learner = MetricLearner(
         encoder,
         method=METHODS[metadata["method"]](**metadata["options"]),
         preprocessing=spec.preprocessing,
-        novelty=None if options is None else _novelty(options),
-        freeze_backbone=False if frozen is None else Freezing(**frozen),
+        novelty=novelty and Novelty(**novelty),
+        freeze_backbone=False if freezing is None else Freezing(**freezing),
         **metadata["settings"],
     )
     learner.split_ = split
@@ -600,25 +552,34 @@ def load(path: str | Path, *, encoder: nn.Module | None = None) -> MetricLearner
 
 
 def _restored(learner: MetricLearner, tensors: dict[str, Tensor]) -> Embedder:
-    method, freezing = _method(learner.method), learner.freezing
+    method, freezing = learner.method, learner.freezing
     if freezing is None:
-        return method.restore(learner.encoder, tensors)
+        fitted: Embedder = method.restore(learner.encoder, tensors)
+        return fitted
     backbone = FrozenBackbone.of(learner.encoder, freezing)
     load_state(backbone.cut.below, unprefixed(PREFIX, tensors))
     return FrozenEmbedder(backbone, method.restore(backbone.upper, tensors))
 
 
-def _check_encoder(value: Any) -> None:
-    if not isinstance(value, Encoder):
+def _check_encoder(value: Any, kind: type[nn.Module]) -> None:
+    if not isinstance(value, kind):
+        other = "" if kind is Encoder else " or a torch module"
         raise InputError(
-            f"encoder must be a surefind.Encoder(backbone, head) here; got {type(value).__name__}.",
+            f"encoder must be a surefind.Encoder(backbone, head){other} here; got {type(value).__name__}.",
             field="encoder",
         )
 
 
-def _novelty(options: dict[str, Any]) -> Novelty:
-    stages = options.get("stages")
-    return Novelty(**options | {"stages": None if stages is None else tuple(stages)})
+def _dataset(inputs: Any) -> Dataset:
+    """Return inputs to embed as a data set."""
+    if isinstance(inputs, Dataset) or is_torch_data(inputs):
+        return as_dataset("inputs", inputs)
+    return Dataset(inputs)
+
+
+def _counted(report: Report, stage: str) -> Callable[[int, int], None]:
+    """Report examples that have passed as the progress of a stage without a loss."""
+    return lambda done, of: report(stage, Progress(0, 1, done, of, math.nan))
 
 
 @torch.no_grad()
@@ -631,10 +592,3 @@ def _try(encoder: Encoder, inputs: Tensor) -> None:
     finally:
         for module, training in modes.items():
             module.training = training
-
-
-def _method(method: str | Method) -> Method:
-    if isinstance(method, str):
-        check_choice("method", method, METHODS)
-        return METHODS[method]()
-    return method

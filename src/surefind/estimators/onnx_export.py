@@ -50,6 +50,7 @@ from surefind.learning.methods.contract import Embedder
 from surefind.learning.methods.deterministic import PointEmbedder
 from surefind.learning.methods.gaussian import GaussianEmbedder
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
+from surefind.learning.novelty_pass import NoveltyGuard
 from surefind.learning.seeds import seeded
 from surefind.models.encoder import on_sphere
 from surefind.models.splitting import UpTo
@@ -67,8 +68,6 @@ Of 256 digits through an untrained network, scores differ by up to 3e-3, and p b
 """
 CHECKED = 8
 """Inputs that are made up for the check where none are given."""
-LARGEST = 1.9e9
-"""Bytes of weights that one ONNX file holds."""
 INPUTS, OUTPUTS = "inputs", ("direction", "kappa", "novelty")
 MEANINGS = {
     "direction": "unit vectors: compare them by inner products",
@@ -76,8 +75,8 @@ MEANINGS = {
     "novelty": "p-value, small for an input unlike the training data",
 }
 
-Rule = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From plain features (n, d) and mean outputs (n, z) to directions and κ."""
+Moments = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From plain features (n, d) and mean outputs (n, z) to mean and variance of a Gaussian output."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,6 @@ class OnnxExport:
         checked: How many inputs were compared.
         direction_error: Largest difference of a direction's entries.
         kappa_error: Largest relative difference of κ; 0 where both are infinite.
-        novelty_changed: How many p-values are another, by a rank that rounding decides; None without.
     """
 
     path: Path
@@ -100,7 +98,6 @@ class OnnxExport:
     checked: int
     direction_error: float
     kappa_error: float
-    novelty_changed: int | None
 
 
 def export_onnx(
@@ -128,28 +125,33 @@ def export_onnx(
     """
     path = Path(path)
     check_positive("tolerance", tolerance)
-    if path.suffix != ".onnx":
-        raise InputError(f"the file must end in .onnx; got {path.name}.", field="path")
-    if not path.parent.is_dir():
-        raise InputError(f"there is no folder {path.parent}. Create it.", field="path")
-    graph = ExportGraph(learner)
-    size = sum(t.numel() * t.element_size() for t in graph.state_dict().values())
-    if size > LARGEST:
+    if path.suffix != ".onnx" or not path.parent.is_dir():
         raise InputError(
-            f"the model has {size / 1e9:.1f} GB of weights, and one ONNX file holds 2 GB.",
-            field="learner",
+            f"path must be a file *.onnx in a folder that exists; got {path}.", field="path"
         )
+    graph = ExportGraph(learner)
     batch = _example_inputs(learner, inputs)
     model = _written(graph, batch)
-    _describe(model, learner, graph.outputs)
-    content = model.SerializeToString()
-    found = _run(content, batch)
-    errors = _compared(learner, graph, batch, found, tolerance)
-    checked = {"inputs": len(batch), "direction_error": errors[0], "kappa_error": errors[1]}
-    _set_metadata(model, "surefind.checked", json.dumps(checked))
-    write_atomically(path, model.SerializeToString())
+    direction_error, kappa_error = _compared(learner, _run(model, batch), batch, tolerance)
     expects = expectation(learner.input_spec_)
-    return OnnxExport(path, graph.outputs, expects, len(batch), *errors)
+    checked = {
+        "inputs": len(batch),
+        "direction_error": direction_error,
+        "kappa_error": kappa_error,
+    }
+    model.doc_string = f"surefind {version('surefind')}. Takes {expects}"
+    about = {
+        "version": version("surefind"),
+        "method": learner.method_name or type(learner.method).__name__,
+        "inputs": json.dumps(learner.input_spec_.to_dict()),
+        "expects": expects,
+        "outputs": json.dumps({name: MEANINGS[name] for name in graph.outputs}),
+        "checked": json.dumps(checked),
+    }
+    helper = require("onnx.helper", "write ONNX files", extra="onnx")
+    helper.set_model_props(model, {f"surefind.{key}": value for key, value in about.items()})
+    write_atomically(path, model.SerializeToString())
+    return OnnxExport(path, graph.outputs, expects, len(batch), direction_error, kappa_error)
 
 
 class ExportGraph(nn.Module):
@@ -170,7 +172,9 @@ class ExportGraph(nn.Module):
         embedder = learner.fitted
         frozen = embedder if isinstance(embedder, FrozenEmbedder) else None
         upper = embedder if frozen is None else frozen.upper
-        self._rule = _rule(upper)
+        self._moments = _moments(upper)
+        # The sphere does not care for a rotation: Kronecker posteriors are diagonal in another basis.
+        self._turn = getattr(getattr(upper, "posterior", None), "left", None)
         network = upper.network
         # Copies, which a tracer may follow: the learner stays as it is.
         self.below = nn.Identity() if frozen is None else copy.deepcopy(frozen.cut.below)
@@ -202,7 +206,14 @@ class ExportGraph(nn.Module):
             if self._frozen:
                 lower = as_kept(lower).to(lower.dtype)
             plain = self.backbone(lower)
-        direction, kappa = self._rule(plain, self.head(plain))
+        outputs = self.head(plain)
+        if self._moments is None:
+            direction, kappa = on_sphere(outputs), torch.full_like(outputs[:, 0], torch.inf)
+        else:
+            moments = resultant_on_one_grid(*self._moments(plain, outputs))
+            direction, kappa = directions(moments, outputs.dtype)
+        if self._turn is not None:
+            direction = direction @ self._turn.T
         if isinstance(self.backbone, UnitRows):  # nothing is known of a zero vector
             kappa = torch.where((plain != 0).any(1), kappa, torch.zeros_like(kappa))
         if self._guard is None:
@@ -236,68 +247,43 @@ def expectation(spec: InputSpec) -> str:
     return f"{sentence}."
 
 
-def _rule(embedder: Embedder) -> Rule:
-    """Choose how features become directions and κ; refuse a method without a closed form."""
+def _moments(embedder: Embedder) -> Moments | None:
+    """Choose how features become Gaussian outputs, None for points; refuse what has no closed form."""
     if isinstance(embedder, PointEmbedder):
-        return lambda _plain, outputs: (
-            on_sphere(outputs),
-            torch.full_like(outputs[:, 0], torch.inf),
-        )
+        return None
     if isinstance(embedder, GaussianEmbedder):
-        return _gaussian_rule(embedder)
-    if isinstance(embedder, HeadEmbedder):
-        if isinstance(embedder.posterior, HeadPosterior):
-            return _diagonal_rule(embedder.posterior)
-        if isinstance(embedder.posterior, KroneckerPosterior):
-            return _kronecker_rule(embedder.posterior)
+        network, head = embedder.variance, embedder.encoder.head
+        width = head.in_features + (head.bias is not None)
+        return lambda plain, outputs: (
+            unit(outputs) if embedder.unit_mean else outputs,
+            network(_with_one(plain, width)).exp(),
+        )
+    posterior = embedder.posterior if isinstance(embedder, HeadEmbedder) else None
+    if isinstance(posterior, HeadPosterior):
+        variance = (1 / posterior.precision).detach()
+
+        def diagonal(plain: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+            width = plain.shape[1]
+            spread = (plain * plain) @ variance[:, :width].T + variance[:, width:].sum(1)
+            return outputs, spread
+
+        return diagonal
+    if isinstance(posterior, KroneckerPosterior):
+
+        def kronecker(plain: Tensor, _outputs: Tensor) -> tuple[Tensor, Tensor]:
+            h = _with_one(plain, posterior.mean.shape[1])
+            spread = (h @ posterior.right) ** 2 @ (1 / posterior.precision).T
+            return h @ posterior.mean.T @ posterior.left, spread
+
+        return kronecker
     raise InputError(
-        f"{_named(embedder)}, which an ONNX graph cannot. Exported are: deterministic; laplace-posthoc and "
-        "laplace-online with a diagonal or Kronecker posterior of the head; pfe; hib.",
+        f"a {type(embedder).__name__} of this kind runs several networks, or an eigendecomposition, "
+        "for each input, which an ONNX graph cannot. Exported are: deterministic; "
+        "laplace-posthoc and laplace-online with a diagonal or Kronecker posterior of the head; pfe; hib.",
         field="method",
         hint="Fit such a posterior to the trained network: method 'laplace-posthoc' with epochs 0, or "
         "`surefind fit`.",
     )
-
-
-def _named(embedder: Embedder) -> str:
-    if not isinstance(embedder, HeadEmbedder):
-        return f"a {type(embedder).__name__} runs several networks for an input"
-    return f"a {embedder.posterior.structure} posterior takes an eigendecomposition for each input"
-
-
-def _diagonal_rule(posterior: HeadPosterior) -> Rule:
-    variance = (1 / posterior.precision).detach()
-
-    def rule(plain: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        width = plain.shape[1]
-        spread = (plain * plain) @ variance[:, :width].T + variance[:, width:].sum(1)
-        return directions(resultant_on_one_grid(outputs, spread), outputs.dtype)
-
-    return rule
-
-
-def _kronecker_rule(posterior: KroneckerPosterior) -> Rule:
-    bias = posterior.mean.shape[1]
-
-    def rule(plain: Tensor, _outputs: Tensor) -> tuple[Tensor, Tensor]:
-        h = _with_one(plain, bias)
-        mean = h @ posterior.mean.T @ posterior.left
-        spread = (h @ posterior.right) ** 2 @ (1 / posterior.precision).T
-        direction, kappa = directions(resultant_on_one_grid(mean, spread), plain.dtype)
-        return direction @ posterior.left.T, kappa
-
-    return rule
-
-
-def _gaussian_rule(embedder: GaussianEmbedder) -> Rule:
-    width = embedder.encoder.head.in_features + (embedder.encoder.head.bias is not None)
-
-    def rule(plain: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        mean = unit(outputs) if embedder.unit_mean else outputs
-        spread = embedder.variance(_with_one(plain, width)).exp()
-        return directions(resultant_on_one_grid(mean, spread), outputs.dtype)
-
-    return rule
 
 
 def _with_one(plain: Tensor, width: int) -> Tensor:
@@ -317,9 +303,8 @@ def _example_inputs(learner: MetricLearner, inputs: Any) -> Tensor:
             hint="Train with a preprocessing that crops: sf.Preprocessing(resize=256, crop=224).",
         )
     if inputs is not None:
-        if is_torch_data(inputs):
-            inputs = as_dataset("inputs", inputs)
-        dataset = inputs if isinstance(inputs, Dataset) else Dataset(inputs)
+        dataset = as_dataset("inputs", inputs) if is_torch_data(inputs) else inputs
+        dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
         if len(dataset) == 0:
             raise InputError(
                 "there is nothing to compare with: the inputs are empty.", field="inputs"
@@ -403,39 +388,21 @@ def _translations() -> dict[Any, Any]:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Keep the exporter from reporting what is its own: operators of other libraries, its deprecations."""
-    logs = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [log.level for log in logs]
-    for log in logs:
-        log.setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for log, level in zip(logs, levels, strict=True):
-            log.setLevel(level)
+        logging.disable(before)
 
 
-def _describe(model: Any, learner: MetricLearner, outputs: tuple[str, ...]) -> None:
-    own = version("surefind")
-    expects = expectation(learner.input_spec_)
-    model.doc_string = f"surefind {own}. Takes {expects}"
-    spec = learner.input_spec_.to_dict()
-    _set_metadata(model, "surefind.version", own)
-    _set_metadata(model, "surefind.method", learner.method_name or type(learner.method).__name__)
-    _set_metadata(model, "surefind.inputs", json.dumps(spec))
-    _set_metadata(model, "surefind.expects", expects)
-    _set_metadata(model, "surefind.outputs", json.dumps({name: MEANINGS[name] for name in outputs}))
-
-
-def _set_metadata(model: Any, key: str, value: str) -> None:
-    entry = model.metadata_props.add()
-    entry.key, entry.value = key, value
-
-
-def _run(content: bytes, batch: Tensor) -> list[np.ndarray]:
+def _run(model: Any, batch: Tensor) -> list[np.ndarray]:
     runtime = require("onnxruntime", "check ONNX files", extra="onnx")
-    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     rows: list[list[np.ndarray]] = [
         session.run(None, {INPUTS: part.cpu().numpy()})
         for part in batch.split(64)  # type: ignore[no-untyped-call]
@@ -444,20 +411,15 @@ def _run(content: bytes, batch: Tensor) -> list[np.ndarray]:
 
 
 def _compared(
-    learner: MetricLearner,
-    graph: ExportGraph,
-    batch: Tensor,
-    found: list[np.ndarray],
-    tolerance: float,
-) -> tuple[float, float, int | None]:
+    learner: MetricLearner, found: list[np.ndarray], batch: Tensor, tolerance: float
+) -> tuple[float, float]:
     """Compare with what the learner itself embeds; refuse what differs."""
     wanted = learner.embed_batch(batch).numpy()
     direction = float(np.abs(found[0] - wanted.mean).max())
     both = np.isinf(wanted.kappa) & np.isinf(found[1])
     scale = np.where(wanted.kappa > 0, wanted.kappa, 1)
     with np.errstate(invalid="ignore"):
-        gaps = np.where(both, 0.0, np.abs(found[1] - wanted.kappa) / scale)
-    kappa = float(gaps.max())
+        kappa = float(np.where(both, 0.0, np.abs(found[1] - wanted.kappa) / scale).max())
     if not (direction <= tolerance and kappa <= tolerance):
         raise NumericalError(
             f"onnxruntime and PyTorch disagree: directions by {direction:.2g}, κ by a share of "
@@ -465,27 +427,23 @@ def _compared(
             field="tolerance",
             hint="A deep network in float32 may need a larger tolerance.",
         )
-    if learner.novelty_ is None:
-        return direction, kappa, None
-    return direction, kappa, _novelty_changes(learner, graph, batch, wanted.novelty, found[2])
+    if learner.novelty_ is not None:
+        _compare_novelty(learner.novelty_, learner.fitted, batch, found[2])
+    return direction, kappa
 
 
-def _novelty_changes(
-    learner: MetricLearner, graph: ExportGraph, batch: Tensor, wanted: np.ndarray, found: np.ndarray
-) -> int:
-    guard = learner.novelty_
-    assert guard is not None
-    parts = guard.parts(learner.fitted, batch)
-    score = nn.functional.softplus(parts) @ guard.model._weights()
-    least = guard.model.p_value(score + SCORE_TOLERANCE).cpu().numpy()
-    most = guard.model.p_value(score - SCORE_TOLERANCE).cpu().numpy()
+def _compare_novelty(
+    guard: NoveltyGuard, embedder: Embedder, batch: Tensor, found: np.ndarray
+) -> None:
+    score = nn.functional.softplus(guard.parts(embedder, batch)) @ guard.model._weights()
+    shift = torch.tensor([[SCORE_TOLERANCE], [-SCORE_TOLERANCE]], device=score.device)
+    least, most = (guard.model.p_value(s).cpu().numpy() for s in score + shift)
     hair = 1e-6  # p-values are float32 in the graph
-    wrong = (found < least - hair) | (found > most + hair)
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
+    wrong = np.flatnonzero((found < least - hair) | (found > most + hair))
+    if len(wrong):
+        row = wrong[0]
         raise NumericalError(
-            f"onnxruntime and PyTorch disagree in novelty: p is {found[row]:.4g} and {wanted[row]:.4g} for "
-            f"input {row}. Nothing was written.",
+            f"onnxruntime and PyTorch disagree in novelty: p is {found[row]:.4g} where {least[row]:.4g} to "
+            f"{most[row]:.4g} is right, for input {row}. Nothing was written.",
             field="inputs",
         )
-    return int((np.abs(found - wanted) > hair).sum())
