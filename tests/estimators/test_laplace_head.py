@@ -38,11 +38,7 @@ def some_pairs(n=7):
 
 
 # Not with all defaults: calibrating the scale takes longer than all the rest, a hundred times.
-@parametrize_with_checks([
-    LaplaceHead(scale=100),
-    LaplaceHead(2, epochs=1, prior_precision=1),
-    LaplaceHead(metric="auto", scale=100),
-])
+@parametrize_with_checks([LaplaceHead(scale=100)])
 @pytest.mark.slow
 def test_is_an_estimator_as_scikit_learn_defines_it(estimator, check):
     check(estimator)
@@ -207,16 +203,6 @@ def test_score_of_positions():
     assert head.score(X, y[[0, 2, 1, 3]]) == 0.0
 
 
-def test_training_changes_the_head_and_repeats(vectors):
-    X, y = vectors
-    trained = LaplaceHead(epochs=2, learning_rate=1e-2).fit(X, y)
-    assert not torch.equal(trained.posterior_.mean, LaplaceHead().fit(X, y).posterior_.mean)
-    again = LaplaceHead(epochs=2, learning_rate=1e-2).fit(X, y)
-    assert torch.equal(again.posterior_.precision, trained.posterior_.precision)
-    other = LaplaceHead(epochs=2, learning_rate=1e-2, random_state=1).fit(X, y)
-    assert not torch.equal(other.posterior_.mean, trained.posterior_.mean)
-
-
 def test_works_in_a_pipeline_and_a_grid_search(vectors):
     X, y = vectors
     pipeline = make_pipeline(StandardScaler(), LaplaceHead(scale=100))
@@ -275,8 +261,8 @@ def test_zero_rows_are_left_out_and_known_to_be_unknown(vectors):
     X, y = vectors
     hole = np.insert(X, 10, 0, axis=0)
     with pytest.warns(UserWarning, match="1 rows of X are zero, the first at 10"):
-        head = LaplaceHead(epochs=1).fit(hole, np.insert(y, 10, 3))
-    expected = LaplaceHead(epochs=1).fit(X, y)
+        head = LaplaceHead(scale=9).fit(hole, np.insert(y, 10, 3))
+    expected = LaplaceHead(scale=9).fit(X, y)
     assert torch.equal(head.posterior_.precision, expected.posterior_.precision)
     found = head.embed(hole)
     assert found.kappa[10] == 0
@@ -284,62 +270,65 @@ def test_zero_rows_are_left_out_and_known_to_be_unknown(vectors):
     assert np.isinf(head.uncertainty(hole)[10])
     places = np.random.default_rng(0).uniform(0, 100, (61, 2))
     with pytest.warns(UserWarning, match="rows of X are zero"):
-        there = LaplaceHead().fit(hole, places)
-    assert there.scale_ == 60
+        assert LaplaceHead().fit(hole, places).scale_ == 60
     with pytest.raises(sf.InputError, match="Leave these rows and their pairs out"):
         LaplaceHead().fit(hole, some_pairs(61))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("option", "value"),
     [
-        ({"embedding_dim": 1}, "embedding_dim must be a whole number of at least 2"),
-        ({"embedding_dim": 9}, "embedding_dim"),
-        ({"structure": "full"}, "structure must be one of"),
-        ({"metric": "cosine"}, "metric must be one of"),
-        ({"epochs": -1}, "epochs must be a whole number"),
-        ({"distance": "cosine"}, "distance must be one of"),
-        ({"margin": 0}, "margin must be a finite number above 0"),
-        ({"prior_precision": -1}, "prior_precision must be a finite number above 0"),
-        ({"prior_precision": "best"}, "prior_precision must be a finite number above 0"),
-        ({"scale": 0}, "scale must be a finite number above 0"),
-        ({"scan_columns": "some"}, "scan_columns must be one of"),
-        ({"scan_columns": 0}, "scan_columns must be a whole number"),
-        ({"batch_size": 1}, "batch_size must be a whole number"),
-        ({"learning_rate": 0}, "learning_rate must be a finite number above 0"),
+        *(("embedding_dim", value) for value in (1, 9)),
+        *(("scan_columns", value) for value in ("some", 0)),
+        *(("prior_precision", value) for value in (-1, "best")),
+        *(("structure", "full"), ("metric", "cosine"), ("distance", "cosine")),
+        *(("margin", 0), ("scale", 0), ("positive_radius", -1)),
     ],
 )
-def test_options_are_checked_when_fitting(vectors, options, message):
-    with pytest.raises(sf.InputError, match=message):
-        LaplaceHead(**options).fit(*vectors)
+def test_options_are_checked_when_fitting(vectors, option, value):
+    with pytest.raises(sf.InputError) as refusal:
+        LaplaceHead(**{option: value}).fit(*vectors)
+    assert refusal.value.field == option
 
 
-def test_bad_data_are_refused_in_a_sentence(vectors):
-    X, y = vectors
-    for bad, message in ((np.nan, "contains NaN"), (np.inf, "contains infinity")):
-        broken = X.copy()
-        broken[3, 2] = bad
-        with pytest.raises(ValueError, match=message):
-            LaplaceHead().fit(broken, y)
-        with pytest.raises(ValueError, match=message):
-            LaplaceHead().fit(X, y).embed(broken)
+def with_entry(X, value):
+    broken = X.copy()
+    broken[[3, 7], 2] = value
+    return broken
+
+
+NO_PAIR = sf.PairList(*torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool), 60)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda X, y: (with_entry(X, np.nan), y), sf.InputError, "X holds NaN in rows 3, 7"),
+        (lambda X, y: (with_entry(X, -np.inf), y), sf.InputError, "X holds infinity in rows 3, 7"),
+        (lambda X, y: (y, X), sf.InputError, r"2-d table.*\(60,\).*arguments are swapped"),
+        (lambda X, y: (y.tolist(), X), sf.InputError, r"2-d table.*arguments are swapped"),
+        (lambda X, y: (X[:, :1], y), ValueError, "minimum of 2 is required"),
+        (lambda X, y: (X, y[:59]), sf.InputError, "X has 60 rows and y 59"),
+        (lambda X, y: (X, None), sf.InputError, "requires y to be passed"),
+        (lambda X, y: (X, y * 0), sf.DegenerateError, "there is only one class"),
+        (lambda X, y: (X, np.arange(60)), sf.DegenerateError, "no two examples are the same"),
+        (lambda X, y: (X, NO_PAIR), sf.DegenerateError, "no two examples are the same"),
+    ],
+)
+def test_bad_data_are_refused_in_a_sentence(vectors, change, error, message):
+    with pytest.raises(error, match=message) as refusal:
+        LaplaceHead(scale=9).fit(*change(*vectors))
+    assert len(str(refusal.value)) < 300  # the data themselves are not printed
+
+
+def test_data_that_differ_from_the_fit_are_refused(vectors):
+    head = LaplaceHead(scale=9).fit(*vectors)
+    with pytest.raises(sf.InputError, match="X holds NaN in rows 3, 7"):
+        head.embed(with_entry(vectors[0], np.nan))
     with pytest.raises(ValueError, match="X has 5 features, but LaplaceHead is expecting 6"):
-        LaplaceHead().fit(X, y).embed(X[:, :5])
-    with pytest.raises(ValueError, match="minimum of 2 is required"):
-        LaplaceHead().fit(X[:, :1], y)
-    with pytest.raises(sf.InputError, match="X has 60 rows and y 59"):
-        LaplaceHead().fit(X, y[:59])
-    with pytest.raises(sf.InputError, match="requires y to be passed"):
-        LaplaceHead().fit(X)
-    with pytest.raises(sf.DegenerateError, match="there is only one class"):
-        LaplaceHead().fit(X, np.zeros(60, dtype=int))
-    with pytest.raises(sf.DegenerateError, match="no two examples are the same"):
-        LaplaceHead().fit(X, np.arange(60))
-    none = torch.zeros(0, dtype=torch.int64)
-    with pytest.raises(sf.DegenerateError, match="no two examples are the same"):
-        LaplaceHead().fit(X, sf.PairList(none, none, none.bool(), 60))
+        head.embed(vectors[0][:, :5])
     with pytest.raises(sf.InputError, match="scan_columns"):
-        LaplaceHead(scan_columns=20).fit(X[:7], some_pairs())
+        LaplaceHead(scan_columns=20).fit(vectors[0][:7], some_pairs())
 
 
 def test_classes_with_one_example_are_different_from_all_others(few):
@@ -348,15 +337,6 @@ def test_classes_with_one_example_are_different_from_all_others(few):
     assert y.count(2) == 1
     expected = oracle_precision(X, oracles.class_kind(y), "arccos", 2.0, scale=7.0)
     torch.testing.assert_close(head.posterior_.precision, expected)
-
-
-def test_nothing_to_score_is_refused(vectors):
-    X, y = vectors
-    head = LaplaceHead().fit(X, y)
-    with pytest.raises(sf.DegenerateError, match="no row has another of its own kind"):
-        head.score(X[:5], np.arange(5))
-    with pytest.raises(sf.InputError, match="score needs labels or positions"):
-        head.score(X[:7], some_pairs())
 
 
 @pytest.fixture
@@ -408,16 +388,13 @@ def test_auto_without_whitening_is_the_identity(vectors):
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "kronecker", "dense"])
-def test_whitened_heads_may_be_narrow_structured_trained_and_saved(stretched, structure, tmp_path):
+def test_whitened_heads_may_be_narrow_structured_and_saved(stretched, structure, tmp_path):
     X, y = stretched
     options = {"metric": "whitened", "structure": structure, "scale": 100, "prior_precision": 1}
     start = LaplaceHead(3, **options).fit(X, y)
     assert start.transform(X).shape == (240, 3)
     outputs = start.posterior_.mean @ Vectors(X).features(slice(None)).T
     torch.testing.assert_close(outputs.mean(1), torch.zeros(3).double())  # centred, by the bias
-    trained = LaplaceHead(3, epochs=1, learning_rate=1e-6, **options).fit(X, y)
-    torch.testing.assert_close(trained.posterior_.mean, start.posterior_.mean, atol=1e-3, rtol=0)
-    assert not torch.equal(trained.posterior_.mean, start.posterior_.mean)
     start.save(tmp_path / "head")
     again = LaplaceHead.load(tmp_path / "head")
     for name in ("metric_", "whitening_", "metric_reason_"):
@@ -441,28 +418,6 @@ def test_whitening_of_zero_rows_mapped_files_and_other_targets(stretched, tmp_pa
     places = np.c_[100.0 * y, np.zeros(240)]
     assert LaplaceHead(**options).fit(X, places).whitening_ == RIDGE
     assert LaplaceHead(**options | {"metric": "auto"}).fit(X, places).metric_ == "identity"
-
-
-@pytest.mark.parametrize("kind", ["labels", "positions"])
-def test_training_lowers_the_loss(vectors, kind):
-    X, y = vectors
-    if kind == "positions":
-        y = np.random.default_rng(2).uniform(0, 100, (60, 2))
-    options = {"embedding_dim": 3, "prior_precision": 1, "learning_rate": 0.01, "batch_size": 16}
-    start, trained = (LaplaceHead(epochs=e, **options).fit(X, y) for e in (0, 3))
-    relation = relation_of_targets(y, 60, positive_radius=25.0, negative_radius=50.0)
-
-    def loss(head):
-        h = torch.from_numpy(np.c_[X / np.linalg.norm(X, axis=1, keepdims=True), np.ones(60)])
-        u = oracles.normalize(h @ head.posterior_.mean.T)
-        return sf.contrastive_loss(u, relation, margin=0.7)
-
-    assert loss(trained) < loss(start)
-
-
-def test_listed_pairs_cannot_be_trained_on(few):
-    with pytest.raises(sf.InputError, match="not on a list of pairs"):
-        LaplaceHead(epochs=1).fit(few[0], some_pairs())
 
 
 def resolve(y, n=4):
@@ -498,17 +453,13 @@ def test_a_relation_is_taken_as_it_is():
     assert resolve(pairs) is pairs
 
 
-def test_what_cannot_be_labels_is_refused():
-    with pytest.raises(sf.InputError, match="requires y to be passed, but the target y is None"):
-        resolve(None)
-    with pytest.raises(sf.InputError, match="X has 4 rows and y 3"):
-        resolve([0, 1, 1])
-    with pytest.raises(sf.InputError, match=r"positions \(n, 2\); got \(4, 3\)"):
-        resolve(np.zeros((4, 3)))
-    with pytest.raises(sf.InputError, match=r"whole numbers; row 0 has 0\.5"):
-        resolve([0.5, 1.0, 1.0, 2.0])
-    with pytest.raises(sf.InputError, match="row 0 has none"):
-        resolve([np.nan, 1.0, 1.0, 2.0])
+@pytest.mark.parametrize(
+    "y", [None, [0, 1, 1], np.zeros((4, 3)), [0.5, 1.0, 1.0, 2.0], [np.nan, 1.0, 1.0, 2.0]], ids=str
+)
+def test_what_cannot_be_labels_is_refused(y):
+    with pytest.raises(sf.InputError) as refusal:
+        resolve(y)
+    assert refusal.value.field == "y"
 
 
 @pytest.mark.parametrize("kind", ["labels", "positions"])

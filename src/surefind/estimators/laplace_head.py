@@ -7,10 +7,10 @@ pair of them by `surefind.posterior.fit`, which says what its rule for scale and
 1/κ says how well the *weights* are known for an input. It is no substitute for the distance to the nearest
 neighbour; decide with both.
 
-Training is no default: on frozen ImageNet features of CUB200 (split as there) recall@1 on unseen classes is
-0.751 with the identity (0.749 if X is centred) and 0.730 … 0.547 after training, the lower the longer: a
+The head is not trained: on frozen ImageNet features of CUB200 (split as there) recall@1 on unseen classes
+is 0.751 with the identity (0.749 if X is centred) and 0.730 … 0.547 after training, the lower the longer: a
 linear layer forgets what the large model knew of other classes. On the classes of the fit it brought no
-clear gain either (0.671; trained 0.632 … 0.681).
+clear gain either (0.671; trained 0.632 … 0.681). To train one all the same, use `surefind.MetricLearner`.
 
 Policy: ``y`` has a label per row (`surefind.checks`), or a position (n, 2) in the units of the two radii,
 or is a `PairList`. Classes with one example have no positive pair but count as negatives of the others. A
@@ -31,7 +31,6 @@ Axes: ``n`` examples, ``d`` columns of X, ``z`` embedding.
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -39,29 +38,30 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin  # type: ignore[import-untyped]
-from sklearn.utils import check_random_state  # type: ignore[import-untyped]
-from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor
 
-from surefind.checks import check_choice, check_int, check_positive, complete_labels
+from surefind.checks import (
+    check_choice,
+    check_int,
+    check_positive,
+    check_rows,
+    complete_labels,
+    require,
+)
 from surefind.curvature.dataset import check_informative
 from surefind.curvature.head import DISTANCES, STRUCTURES
 from surefind.curvature.pair_scan import scan_pairs
-from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
 from surefind.learning.methods.contract import prefixed, unprefixed
-from surefind.learning.methods.deterministic import EncoderTask
 from surefind.learning.novelty_pass import Novelty, novelty_model, sampled_rows
 from surefind.learning.seeds import seeded
-from surefind.learning.train import TrainConfig, train
 from surefind.models.saving import load_tensors, save_tensors
 from surefind.models.vectors import Vectors, unit_rows, vector_encoder, with_ones
 from surefind.neighbours import nearest
 from surefind.novelty.model import LEAST, NoveltyModel
 from surefind.novelty.statistics import stage_statistics
-from surefind.pairs.losses import MARGIN, Contrastive
+from surefind.pairs.losses import MARGIN
 from surefind.pairs.relations import (
     NEGATIVE_RADIUS,
     POSITIVE_RADIUS,
@@ -72,31 +72,30 @@ from surefind.pairs.relations import (
 )
 from surefind.posterior.fit import FittedPosterior, fit_posterior
 from surefind.posterior.head import Posterior, posterior_tensors, restored_posterior
-from surefind.posterior.tuning import TuningSample, draw_sample
+from surefind.posterior.tuning import draw_sample
 from surefind.whitening import METRICS, Metric, choose_metric
 
-POSITIVE = ("margin", "learning_rate", "positive_radius", "negative_radius")
+base = require("sklearn.base", "use LaplaceHead, a scikit-learn estimator")
+validation = require("sklearn.utils.validation", "use LaplaceHead, a scikit-learn estimator")
+
+POSITIVE = ("margin", "positive_radius", "negative_radius")
 """Options that are finite numbers above zero."""
 
 TUNED: dict[str, tuple[Any, ...]] = {"prior_precision": (None, "evidence"), "scale": (None,)}
 """Options that are so too, or one of these."""
 
-EXAMPLES_PER_CLASS = 4
-"""Of each class in a training batch, where there are labels."""
-
 KIND = "laplace-head"
 """What a saved file says that it holds."""
 
 
-class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Embed vectors on the unit sphere, and say how surely.
+class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, base.BaseEstimator):  # type: ignore[misc]
+    """Post-hoc Laplace approximation on fixed embeddings: a scikit-learn estimator.
 
     Args:
         embedding_dim: z; None for as many as X has columns.
-        metric: What the head is before training: "identity", "whitened" within classes or places, or
+        metric: What the head is: "identity", "whitened" within classes or places, or
             "auto": whitened only if that retrieves classes that were left out better. See
             `surefind.whitening`.
-        epochs: Passes of training; 0 keeps the metric, or the principal projection in it.
         distance: "arccos" or "euclidean", see `surefind.curvature.head`.
         margin: Squared distance up to which negative pairs repel.
         structure: Of the posterior: "diagonal", "kronecker" or, for small heads, "dense".
@@ -106,9 +105,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         positive_radius: Where y are positions: distance up to which two are the same place.
         negative_radius: Where y are positions: distance beyond which two are different places.
         scan_columns: "auto", "all" for every pair, or how many random columns to scan.
-        batch_size: Examples of a training step.
-        learning_rate: Of Adam.
-        random_state: Seeds training, tuning and the sampled scan; as scikit-learn takes it.
+        random_state: Seeds tuning and the sampled scan; as scikit-learn takes it.
         novelty: Whether embeddings also say whether such a vector was ever seen (`surefind.novelty.model`).
 
     Attributes:
@@ -130,7 +127,6 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         embedding_dim: Any = None,
         *,
         metric: Any = "identity",
-        epochs: Any = 0,
         distance: Any = "arccos",
         margin: Any = MARGIN,
         structure: Any = "diagonal",
@@ -139,14 +135,11 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         positive_radius: Any = POSITIVE_RADIUS,
         negative_radius: Any = NEGATIVE_RADIUS,
         scan_columns: Any = "auto",
-        batch_size: Any = 128,
-        learning_rate: Any = 1e-4,
         random_state: Any = 0,
         novelty: Any = True,
     ) -> None:
         self.embedding_dim = embedding_dim
         self.metric = metric
-        self.epochs = epochs
         self.distance = distance
         self.margin = margin
         self.structure = structure
@@ -155,8 +148,6 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.positive_radius = positive_radius
         self.negative_radius = negative_radius
         self.scan_columns = scan_columns
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.random_state = random_state
         self.novelty = novelty
 
@@ -177,14 +168,15 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_informative(relation)
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31 - 1)
+            seed = validation.check_random_state(seed).randint(2**31 - 1)
         seed, scan = int(seed), self.scan_columns
         scale, prior = (
             float(v) if isinstance(v, Real) else v for v in (self.scale, self.prior_precision)
         )
-        generator = seeded(seed, "classes left out")
-        metric = choose_metric(vectors, relation, self.metric, generator=generator)
-        weights = self._weights(vectors, relation, metric, seed)
+        left_out = seeded(seed, "classes left out")
+        metric = choose_metric(vectors, relation, self.metric, generator=left_out)
+        width = None if self.embedding_dim is None else int(self.embedding_dim)
+        weights = vector_encoder(vectors, width, metric.weights).head_weights()
         curvature, error = scan_pairs(
             vectors,
             weights,
@@ -198,7 +190,14 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         fitted = fit_posterior(
             weights,
             curvature,
-            lambda: tuning_sample(vectors, relation, seed),
+            # The rows that the learner's methods draw, in the same precision.
+            lambda: draw_sample(
+                len(vectors),
+                lambda rows: vectors.read(rows.numpy()).float(),
+                lambda x: with_ones(unit_rows(x)),
+                relation.labels if isinstance(relation, Classes) else None,
+                seeded(seed, "width"),
+            ),
             examples=len(vectors),
             generator=seeded(seed, "width samples"),
             structure=self.structure,
@@ -216,7 +215,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def embed(self, X: Any) -> Embeddings:
         """Compute each vector's direction, concentration and novelty without sampling, of the kind of X."""
-        check_is_fitted(self)
+        validation.check_is_fitted(self)
         vectors = Vectors(self._matrix(X, fitting=False))
         own = self.posterior_.mean
         mean = own.new_empty(len(vectors), len(own), dtype=vectors.dtype)
@@ -248,7 +247,7 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def save(self, path: str | Path) -> None:
         """Write the fitted head to a file: safetensors with JSON, no pickle; all but the evidence."""
-        check_is_fitted(self)
+        validation.check_is_fitted(self)
         if not isinstance(self.random_state, int | np.integer | None):
             raise InputError(
                 "random_state is a generator, which cannot be saved; "
@@ -305,40 +304,28 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Check X as scikit-learn does, without copying floating-point arrays."""
         if isinstance(X, Tensor):
             X = (X.float() if X.dtype == torch.bfloat16 else X).detach().cpu().numpy()
-        least = {"ensure_min_features": 1 + fitting, "ensure_min_samples": 1 + fitting}
-        kept = (np.float64, np.float32, np.float16)
-        matrix: np.ndarray = validate_data(self, X, reset=fitting, dtype=kept, **least)
+        X = np.asarray(X) if isinstance(X, list | tuple) else X
+        if len(getattr(X, "shape", (0, 0))) != 2:
+            raise InputError(
+                f"X must be a 2-d table, one row per example; got shape {tuple(X.shape)}.",
+                field="X",
+                hint="Reshape your data; or the arguments are swapped: fit(X, y) takes the vectors first.",
+            )
+        matrix: np.ndarray = validation.validate_data(
+            self,
+            X,
+            reset=fitting,
+            dtype=(np.float64, np.float32, np.float16),
+            ensure_min_features=1 + fitting,
+            ensure_min_samples=1 + fitting,
+            ensure_all_finite=False,
+        )
+        check_rows("X", matrix)
         return matrix
 
     def _relation(self, y: Any, n: int) -> Relation:
         inner, outer = float(self.positive_radius), float(self.negative_radius)
         return relation_of_targets(y, n, positive_radius=inner, negative_radius=outer)
-
-    def _weights(self, vectors: Vectors, relation: Relation, metric: Metric, seed: int) -> Tensor:
-        """Build the head, and train it if that is asked for."""
-        z = self.embedding_dim and int(self.embedding_dim)
-        encoder = vector_encoder(vectors, z, metric.weights)
-        if not self.epochs:
-            return encoder.head_weights()
-        if isinstance(relation, Classes):
-            data = Dataset(vectors.matrix, relation.labels)
-        elif isinstance(relation, Positions):
-            data = Dataset(vectors.matrix, positions=relation.coordinates)
-        else:
-            raise InputError(
-                "a head can be trained on labels or positions, not on a list of pairs; take epochs=0, "
-                "which needs no training."
-            )
-        config = TrainConfig(
-            epochs=int(self.epochs),
-            batch_size=int(self.batch_size),
-            optimizer=partial(torch.optim.Adam, lr=float(self.learning_rate)),
-            seed=seed,
-            examples_per_class=EXAMPLES_PER_CLASS if isinstance(relation, Classes) else None,
-            radii=(float(self.positive_radius), float(self.negative_radius)),
-        )
-        train(EncoderTask(encoder, Contrastive(float(self.margin))), data, config)
-        return encoder.head_weights()
 
     def _fit_novelty(
         self, vectors: Vectors, relation: Relation, held_out: Vectors | None, seed: int
@@ -346,20 +333,20 @@ class LaplaceHead(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """Fit novelty to a sample of vectors: what the learner's pass does for a network."""
         if min(len(vectors), LEAST if held_out is None else len(held_out)) < LEAST:
             return None
+        own = self.posterior_.mean
 
-        def looked_at(source: Vectors) -> tuple[list[Tensor], Tensor]:
-            rows = sampled_rows(len(source), Novelty.sample, seed)
+        def looked_at(source: Vectors, rows: Any) -> tuple[list[Tensor], Tensor]:
             x = source.read(rows if isinstance(rows, slice) else rows.numpy())
-            own = self.posterior_.mean
             parts = x.split(4096)  # type: ignore[no-untyped-call]
             mean = [self.posterior_.predict(with_ones(unit_rows(p)).to(own)).mean for p in parts]
             return [stage_statistics(x, whole=True)], torch.cat(mean)
 
-        others = None if held_out is None else looked_at(held_out)
-        labels = relation.labels if isinstance(relation, Classes) else None
+        others = None
+        if held_out is not None:
+            others = looked_at(held_out, sampled_rows(len(held_out), Novelty.sample, seed))
         rows = sampled_rows(len(vectors), Novelty.sample, seed)
-        groups = None if labels is None else labels[rows]
-        sample = looked_at(vectors)
+        groups = relation.labels[rows] if isinstance(relation, Classes) else None
+        sample = looked_at(vectors, rows)
         return novelty_model(*sample, maps=False, held_out=others, groups=groups, seed=seed)
 
     def _set_fitted(self, fitted: FittedPosterior, error: float, metric: Metric) -> "LaplaceHead":
@@ -381,16 +368,11 @@ def check_options(options: Mapping[str, Any]) -> None:
     if options["embedding_dim"] is not None:
         check_int("embedding_dim", options["embedding_dim"], least=2)
     check_choice("metric", options["metric"], METRICS)
-    check_int("epochs", options["epochs"], least=0)
     check_choice("distance", options["distance"], DISTANCES)
     check_choice("structure", options["structure"], STRUCTURES)
-    check_int("batch_size", options["batch_size"], least=2)
     for name in (*POSITIVE, *TUNED):
-        value = options[name]
-        if isinstance(value, Real):
-            check_positive(name, float(value))
-        elif not isinstance(value, str | None) or value not in TUNED.get(name, ()):
-            raise InputError(f"{name} must be a finite number above 0; got {value!r}.")
+        if options[name] not in TUNED.get(name, ()):
+            check_positive(name, options[name])
     if isinstance(options["scan_columns"], str):
         check_choice("scan_columns", options["scan_columns"], ("auto", "all"))
     else:
@@ -404,20 +386,23 @@ def relation_of_targets(
     if y is None:
         raise InputError(
             "LaplaceHead requires y to be passed, but the target y is None. Give a label per row, "
-            "positions (n, 2), or a PairList."
+            "positions (n, 2), or a PairList.",
+            field="y",
         )
     if not isinstance(y, Relation):
         y = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
     if len(y) != n:
-        raise InputError(f"X has {n} rows and y {len(y)}; give one y for each row.")
+        raise InputError(f"X has {n} rows and y {len(y)}; give one y for each row.", field="y")
     if isinstance(y, Relation):
         return y
     if y.ndim == 2 and y.shape[1] == 2 and y.dtype.kind in "fiu":
         return Positions(torch.from_numpy(y.astype(np.float64)), positive_radius, negative_radius)
     if y.ndim != 1:
-        raise InputError(f"y must be one label per row, (n,), or positions (n, 2); got {y.shape}.")
+        raise InputError(
+            f"y must be one label per row, (n,), or positions (n, 2); got {y.shape}.", field="y"
+        )
     return as_relation(complete_labels("y", y))
 
 
@@ -438,17 +423,6 @@ def without_zero_rows(vectors: Vectors, relation: Relation) -> tuple[Vectors, Re
     left_out = "they are left out of the fit. Often they stand for inputs that could not be read."
     warnings.warn(f"{found}; {left_out}", UserWarning, stacklevel=3)
     return Vectors(vectors.matrix[known]), relation
-
-
-def tuning_sample(vectors: Vectors, relation: Relation, seed: int) -> TuningSample:
-    """Draw rows to tune by: those that the learner's methods draw, in the same precision."""
-    return draw_sample(
-        len(vectors),
-        lambda rows: vectors.read(rows.numpy()).float(),
-        lambda x: with_ones(unit_rows(x)),
-        relation.labels if isinstance(relation, Classes) else None,
-        seeded(seed, "width"),
-    )
 
 
 def recall_among(directions: Float[Tensor, "n z"], relation: Relation) -> float:
