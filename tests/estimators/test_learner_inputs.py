@@ -6,7 +6,7 @@ import torch
 from small_learners import digits, encoder, learner
 from torch import nn
 from torch.nn.functional import normalize
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import surefind as sf
 from surefind.data.dataset import Dataset
@@ -89,10 +89,9 @@ def test_a_plain_module_cannot_replace_an_encoder_that_was_saved(tmp_path):
 def test_data_of_pytorch_give_what_ours_give():
     train, test = digits()
     theirs = TensorDataset(torch.as_tensor(train.inputs), train.labels)
-    loader = DataLoader(theirs, batch_size=7, shuffle=True)
     ours = learner("laplace-posthoc", epochs=0).fit(train, held_out=test)
-    other = learner("laplace-posthoc", epochs=0).fit(loader, held_out=TensorDataset(*tensors(test)))
-    found, wanted = other.embed(DataLoader(TensorDataset(*tensors(test)))), ours.embed(test)
+    other = learner("laplace-posthoc", epochs=0).fit(theirs, held_out=TensorDataset(*tensors(test)))
+    found, wanted = other.embed(TensorDataset(*tensors(test))), ours.embed(test)
     assert torch.equal(found.mean, wanted.mean)
     assert torch.equal(found.kappa, wanted.kappa)
     assert torch.equal(found.novelty, wanted.novelty)
@@ -115,7 +114,7 @@ def test_evaluation_takes_data_of_pytorch():
     )
     theirs = sf.evaluate(
         model,
-        DataLoader(TensorDataset(*tensors(test)), shuffle=True),
+        TensorDataset(*tensors(test)),
         TensorDataset(tensors(test)[0]),
         train=TensorDataset(*tensors(train)),
         generator=torch.Generator().manual_seed(0),
