@@ -45,7 +45,7 @@ from decisions import ask, everything_useful
 from measure import environment
 from scipy.stats import beta
 
-from surefind.data.digits import load_digits
+from surefind.data.sources import load_digits
 from surefind.decisions import Gate, Signals, Watch
 from surefind.decisions.groups import fit_split
 from surefind.estimators.laplace_head import LaplaceHead

@@ -36,7 +36,7 @@ from PIL import Image
 from service import BESIDE_DIM, cpu_seconds, resident, server, vectors
 
 import surefind as sf
-from surefind.data.digits import load_digits
+from surefind.data.sources import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.models.networks import small_net

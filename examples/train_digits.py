@@ -5,7 +5,7 @@ import tempfile
 import torch
 
 import surefind as sf
-from surefind.data.digits import load_digits
+from surefind.data.sources import load_digits
 from surefind.models.networks import small_net
 
 

@@ -5,7 +5,7 @@ from PIL import Image
 from stored import npz
 
 import surefind as sf
-from surefind.data.digits import load_digits
+from surefind.data.sources import load_digits
 
 
 def test_npz_holds_what_the_library_gives(surefind, sure):

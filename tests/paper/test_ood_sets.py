@@ -4,8 +4,8 @@ import torch
 from PIL import Image
 
 import surefind as sf
-from surefind.data.digits import load_digits
 from surefind.data.images import ImageFiles
+from surefind.data.sources import load_digits
 from surefind.paper import ood_sets
 from surefind.paper.ood_sets import (
     OodSet,

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import surefind as sf
-from surefind.data.digits import load_digits
+from surefind.data.sources import load_digits
 from surefind.gallery.gallery import Gallery
 from surefind.learning.seeds import seeded
 from surefind.models.networks import small_net

@@ -227,8 +227,13 @@ def check_fits(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> None:
 
 def _parts(where: str, data: Path | None, mode: str) -> "Splits":
     from surefind.data.dataset import Splits
-    from surefind.data.digits import load_digits
-    from surefind.data.sources import EXTENSIONS, image_paths, load_folder, load_manifest
+    from surefind.data.sources import (
+        EXTENSIONS,
+        image_paths,
+        load_digits,
+        load_folder,
+        load_manifest,
+    )
 
     path = Path(where)
     if where == DIGITS:

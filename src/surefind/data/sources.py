@@ -1,9 +1,14 @@
-"""Tables of text, CSV and Parquet files as columns of strings; and manifests, which list images.
+"""What a path holds: a folder of classes, a manifest, vectors with their labels; and the digits.
 
-A cell that is empty or null is the empty string. Messages name the file and the line, counted as an
-editor counts them (the header is line 1); for Parquet the row of that number.
+A folder has a folder per class, or a folder per part and in each a folder per class:
 
-A manifest has a row per image:
+    pets/cat/1.jpg  pets/dog/2.jpg                      one part, "all"
+    pets/train/cat/1.jpg  pets/test/dog/2.jpg           the parts "train" and "test"
+
+Files are found by their extension, at any depth below the class; hidden ones are left alone. Classes
+are numbered by sorted name, over all parts together.
+
+A manifest, CSV or Parquet, has a row per image:
 
     path        the file, relative to the manifest's folder or absolute
     label       its class; or, for place recognition:
@@ -12,25 +17,15 @@ A manifest has a row per image:
     split       optional: the part it belongs to
     name        optional: what to call it; the path by default
 
-Other columns are left alone. Labels are text; in the order of classes, whole numbers come
-first, as numbers.
+Other columns are left alone. Cells are texts; one that is empty or null is the empty text. In the order of
+classes, whole numbers come first, as numbers. Messages name the line, counted as an editor counts them (the
+header is line 1); for Parquet the row of that number.
 
-A folder with a folder per class, or with a folder per part and in each a folder per class.
-
-    pets/cat/1.jpg  pets/dog/2.jpg                      one part, "all"
-    pets/train/cat/1.jpg  pets/test/dog/2.jpg           the parts "train" and "test"
-
-Files are found by their extension, at any depth below the class; hidden ones are left alone. Classes
-are numbered by sorted name, over all parts together.
-
-Formats of files: NumPy's arrays and MATLAB's variables, sheets of tiles, vectors with their labels.
-
-Nothing is unpickled. A sheet is many small images of one size in one large image, row by row.
+Vectors are in NumPy's or Parquet files, see `read_vector_file`. Nothing is unpickled.
 """
 
 import csv
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +33,9 @@ from typing import Any
 
 import numpy as np
 
-from surefind.checks import VECTOR_KINDS, require
+from surefind.checks import VECTOR_KINDS, check_int, require
 from surefind.data.dataset import Dataset, Splits
-from surefind.data.images import MAX_PIXELS, ImageFiles, check_exist, decode_image
+from surefind.data.images import MAX_PIXELS, ImageFiles, check_exist
 from surefind.errors import DegenerateError, InputError
 
 NAMED = 8
@@ -134,47 +129,47 @@ def read_table(path: Path) -> Table:
     Raises:
         InputError: If it is missing or broken.
     """
-    if not path.is_file():
-        raise InputError(f"{path} does not exist.")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        return Table(path, _parquet_columns(path))
-    return Table(path, _csv_columns(path))
+    if path.suffix.lower() not in PARQUET:
+        return Table(path, _csv_columns(path))
+    columns = _parquet(path)
+    return Table(path, {name: list(map(_cell_text, cells)) for name, cells in columns.items()})
 
 
 def _csv_columns(path: Path) -> dict[str, list[str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            header = next(reader, None)
+            header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, row) for row in reader if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is not a CSV file in UTF-8: {error}. Export it again.") from error
-    if header is None:
-        raise InputError(f"{path} is empty; its first line must name the columns.")
-    header = [name.strip() for name in header]
-    if len(set(header)) < len(header):
-        twice = [name for name, times in Counter(header).items() if times > 1]
-        raise InputError(f"{path} names a column twice: {shortened(twice)}.")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"{path} cannot be read as a CSV file in UTF-8: {error}. Export it again.", field="path"
+        ) from error
+    if not header or len(set(header)) < len(header):
+        raise InputError(
+            f"the first line of {path} must name each column once; it has {shortened(header)}.",
+            field="path",
+        )
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(
                 f"{path} line {line} has {len(row)} cells where the header has {len(header)}. "
-                "Quote cells that hold a comma; a half-copied file ends like this too."
+                "Quote cells that hold a comma; a half-copied file ends like this too.",
+                field="path",
             )
     return {name: [row[i].strip() for _, row in rows] for i, name in enumerate(header)}
 
 
-def _parquet_columns(path: Path) -> dict[str, list[str]]:
-    parquet = require("pyarrow.parquet", "read Parquet files")
+def _parquet(path: Path) -> dict[str, list[Any]]:
     arrow = require("pyarrow", "read Parquet files")
     try:
-        table = parquet.read_table(path)
+        table = require("pyarrow.parquet", "read Parquet files").read_table(path)
     except (arrow.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a Parquet file: {error}. Write it again.") from error
-    return {
-        name: [_cell_text(cell) for cell in table.column(name).to_pylist()]
-        for name in table.column_names
-    }
+        raise InputError(
+            f"{path} cannot be read as a Parquet file: {error}. Write it again.", field="path"
+        ) from error
+    columns: dict[str, list[Any]] = table.to_pydict()
+    return columns
 
 
 def _cell_text(cell: Any) -> str:
@@ -261,8 +256,6 @@ def load_folder(
         InputError: If there is no folder, no class, or a class without images.
     """
     root = Path(folder)
-    if not root.is_dir():
-        raise InputError(f"{root} is not a folder; expected one with a folder per class.")
     inner = _subfolders(root)
     split = bool(inner) and all(p.name.lower() in PARTS for p in inner)
     trees = {p.name.lower(): p for p in inner} if split else {"all": root}
@@ -293,26 +286,30 @@ def image_paths(folder: Path) -> list[Path]:
 
 def images_by_class(root: Path) -> dict[str, list[Path]]:
     """List the image files of each class folder, by its name; refuse one without any."""
-    by_class = {p.name: image_paths(p) for p in _subfolders(root)} if root.is_dir() else {}
+    by_class = {p.name: image_paths(p) for p in _subfolders(root)}
     if not by_class:
-        loose = len(image_paths(root))
+        what = "has images but no class folders" if image_paths(root) else "has no class folders"
         raise InputError(
-            f"{root} holds no class folders ({loose} images lie in it directly); "
-            "expected a folder per class, with the class's images inside."
+            f"{root} {what}. Put each class in a subfolder ({root.name}/cat/1.jpg), or pass a CSV file "
+            "with the columns path and label.",
+            field="path",
         )
     if empty := [c for c, paths in sorted(by_class.items()) if not paths]:
         raise InputError(
             f"{len(empty)} class folders of {root} hold no image, the first is {empty[0]!r}; "
-            f"expected files ending in {', '.join(sorted(EXTENSIONS))}. Fill or remove them."
+            f"expected files ending in {', '.join(sorted(EXTENSIONS))}. Fill or remove them.",
+            field="path",
         )
     return by_class
 
 
 def _subfolders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        raise InputError(f"there is no folder {root}; check the path.", field="path")
     return sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-NUMPY = (".npy", ".npz")
+NUMPY, PARQUET = (".npy", ".npz"), (".parquet", ".pq")
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
@@ -330,75 +327,23 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     try:
         # Opened here, because NumPy leaves the file of a broken archive open.
         with Path(path).open("rb") as file:
-            if file.read(4) not in (b"\x93NUM", b"PK\x03\x04", b"PK\x05\x06"):
-                raise InputError(
-                    f"{path} is not a file that NumPy saved. Write it with numpy.save."
-                )
-            file.seek(0)
             stored = np.load(file, allow_pickle=False)
             return {"array": stored} if isinstance(stored, np.ndarray) else dict(stored)
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist.") from error
-    except InputError:
-        raise
     except Exception as error:  # the readers of zip and header raise whatever they trip over
-        if "allow_pickle" in str(error):
-            raise InputError(
-                f"{path} holds Python objects (NumPy's dtype object, as pandas gives texts), which are "
-                "not unpickled, because that could run anything.",
-                field="path",
-                hint="Save them as texts or numbers: labels.astype(str), or labels.astype(int).",
-            ) from error
-        raise InputError(f"{path} is damaged or half copied ({error}). Copy it again.") from error
-
-
-def read_mat(path: str | Path, key: str) -> Any:
-    """Read one variable.
-
-    Args:
-        path: The .mat file.
-        key: The variable's name.
-
-    Returns:
-        Its value as SciPy gives it, with axes of length one removed from structures only.
-
-    Raises:
-        InputError: If the file is missing or broken, or has no such variable.
-    """
-    scipy_io = require("scipy.io", "read .mat files")
-    if not Path(path).is_file():
-        raise InputError(f"{path} does not exist.")
-    try:
-        variables = scipy_io.loadmat(path, variable_names=[key])
-    except Exception as error:  # SciPy's parser raises whatever a broken file makes it trip over
-        raise InputError(f"{path} is damaged or half copied ({error}). Copy it again.") from error
-    if key not in variables:
-        raise InputError(f"{path} has no variable {key!r}; is it the published file?")
-    return variables[key]
-
-
-def read_sheet(path: str | Path, *, tile: int = 32) -> np.ndarray:
-    """Cut a sheet into its tiles.
-
-    Args:
-        path: An RGB image, stored without loss.
-        tile: Side of a tile in pixels.
-
-    Returns:
-        The tiles, uint8 (n, 3, tile, tile), from left to right and top to bottom.
-
-    Raises:
-        InputError: If the sheet is not a whole number of tiles.
-    """
-    pixels = decode_image(path)
-    height, width = pixels.shape[:2]
-    if height % tile or width % tile:
-        raise InputError(
-            f"{path} has {width} × {height} pixels, which is not a whole number of tiles of "
-            f"{tile} × {tile}."
+        objects = str(error).startswith("Object arrays")
+        reason = (
+            "holds Python objects (NumPy's dtype object, as pandas gives texts), which are not unpickled, "
+            "because that could run anything"
+            if objects
+            else f"does not exist or is no whole file that NumPy saved ({error})"
         )
-    tiles = pixels.reshape(height // tile, tile, width // tile, tile, 3)
-    return np.ascontiguousarray(tiles.transpose(0, 2, 4, 1, 3)).reshape(-1, 3, tile, tile)
+        raise InputError(
+            f"{path} {reason}.",
+            field="path",
+            hint="Save them as texts or numbers: labels.astype(str), or labels.astype(int)."
+            if objects
+            else "Check the path; or write the file again with numpy.save.",
+        ) from error
 
 
 VECTORS = (
@@ -492,36 +437,62 @@ def read_column(path: str | Path, names: tuple[str, ...]) -> np.ndarray:
 
 def parquet_names(path: str | Path) -> list[str]:
     """Return the names of a Parquet file's columns."""
-    return list(_parquet(path, "read_schema").names)
+    return list(_parquet(Path(path)))
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:
     if path.suffix.lower() in NUMPY:
         return read_arrays(path)
-    table = _parquet(path, "read_table")
-    return {name: _array(path, name, table.column(name)) for name in table.column_names}
-
-
-def _array(path: Path, name: str, cells: Any) -> np.ndarray:
     try:
-        array = np.array(cells.to_pylist())
+        arrays = {name: np.array(cells) for name, cells in _parquet(path).items()}
     except ValueError as error:
-        raise InputError(
-            f"{path}: the lists of {name!r} differ in length.", field="path"
-        ) from error
-    return array.astype(np.float32) if array.ndim == 2 and array.dtype.kind == "f" else array
-
-
-def _parquet(path: str | Path, reader: str) -> Any:
-    parquet = require("pyarrow.parquet", "read Parquet files")
-    arrow = require("pyarrow", "read Parquet files")
-    try:
-        return getattr(parquet, reader)(path)
-    except (arrow.ArrowException, OSError) as error:
-        raise InputError(
-            f"{path} is not a Parquet file: {error}. Write it again.", field="path"
-        ) from error
+        raise InputError(f"{path}: lists of one column differ in length.", field="path") from error
+    return {
+        name: array.astype(np.float32) if array.ndim == 2 and array.dtype.kind == "f" else array
+        for name, array in arrays.items()
+    }
 
 
 def _named(columns: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((columns[n] for n in names if n in columns), None)
+
+
+DIGITS = tuple("0123456789")
+PATCH_SIDE = 8
+"""The photographs' patches are as large as the digits."""
+GREY_LEVELS = 16
+"""The digits' grey levels run from 0 to this."""
+
+
+def load_digits(*, n_ood: int = 500, seed: int = 0) -> Splits:
+    """Load the digits.
+
+    Args:
+        n_ood: Number of patches of photographs.
+        seed: Chooses the patches.
+
+    Returns:
+        The parts ``"train"``, ``"test"`` and ``"ood"``; the last has no labels.
+    """
+    check_int("n_ood", n_ood, least=1)
+    datasets = require("sklearn.datasets", "load the digits")
+    stored = datasets.load_digits()
+    images = np.round(stored.images * (255 / GREY_LEVELS)).astype(np.uint8)
+    cut = len(images) * 2 // 3
+    digits = Dataset(images, stored.target, classes=DIGITS, name="digits")
+    photographs = [p.mean(axis=2).astype(np.uint8) for p in datasets.load_sample_images().images]
+    return Splits({
+        "train": digits[:cut],
+        "test": digits[cut:],
+        "ood": Dataset(_patches(photographs, n_ood, seed), name="photographs"),
+    })
+
+
+def _patches(photographs: list[np.ndarray], n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    patches = np.zeros((n, PATCH_SIDE, PATCH_SIDE), dtype=np.uint8)
+    for i in range(n):
+        photograph = photographs[i % len(photographs)]
+        y, x = rng.integers(0, np.array(photograph.shape) - PATCH_SIDE + 1)
+        patches[i] = photograph[y : y + PATCH_SIDE, x : x + PATCH_SIDE]
+    return patches

@@ -21,7 +21,7 @@ from torch.nn.functional import avg_pool2d
 from surefind import metrics
 from surefind.checks import require
 from surefind.data.dataset import Dataset
-from surefind.data.digits import load_digits
+from surefind.data.sources import load_digits
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.gate import Gate
 from surefind.embeddings import Embeddings

@@ -68,9 +68,10 @@ import numpy as np
 
 from surefind.data.dataset import Dataset, Splits, open_set_split, split_by_protocol
 from surefind.data.images import ImageFiles, check_exist
-from surefind.data.sources import image_paths, images_by_class, read_arrays, read_mat, read_table
+from surefind.data.sources import image_paths, images_by_class, read_arrays, read_table
 from surefind.errors import InputError
 from surefind.paper.catalogue import CARS_FILE, CUB_FILE
+from surefind.paper.small_images import read_mat
 
 
 def load_cub(folder: str | Path, *, protocol: str = "zero-shot") -> Splits:

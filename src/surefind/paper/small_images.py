@@ -39,10 +39,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from surefind.checks import require
 from surefind.data.dataset import Dataset, Splits
-from surefind.data.digits import DIGITS
-from surefind.data.images import ImageFiles
-from surefind.data.sources import image_paths, load_folder, read_arrays, read_mat, read_sheet
+from surefind.data.images import ImageFiles, decode_image
+from surefind.data.sources import DIGITS, image_paths, load_folder, read_arrays
 from surefind.errors import InputError
 from surefind.paper.catalogue import ENTRIES
 
@@ -373,3 +373,26 @@ def _drawing(files: ImageFiles, row: int) -> np.ndarray:
             f"{OMNIGLOT_SIDE} × {OMNIGLOT_SIDE}."
         )
     return image
+
+
+def read_mat(path: str | Path, key: str) -> Any:
+    """Read one variable of a .mat file, as SciPy gives it."""
+    try:
+        return require("scipy.io", "read .mat files").loadmat(path, variable_names=[key])[key]
+    except Exception as error:  # SciPy's parser raises whatever a broken file makes it trip over
+        raise InputError(
+            f"{path} is no whole file with the variable {key!r} ({error}). Copy it again."
+        ) from error
+
+
+def read_sheet(path: str | Path, *, tile: int = 32) -> np.ndarray:
+    """Cut an RGB image into square tiles, uint8 (n, 3, tile, tile), row by row."""
+    pixels = decode_image(path)
+    height, width = pixels.shape[:2]
+    if height % tile or width % tile:
+        raise InputError(
+            f"{path} has {width} × {height} pixels, which is not a whole number of tiles of "
+            f"{tile} × {tile}."
+        )
+    tiles = pixels.reshape(height // tile, tile, width // tile, tile, 3)
+    return np.ascontiguousarray(tiles.transpose(0, 2, 4, 1, 3)).reshape(-1, 3, tile, tile)
