@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from measure import Prepared, run_cases
 
@@ -64,8 +65,8 @@ def calibration(n: int, z: int, samples: int) -> Prepared:
 
 
 def interval(n: int, kind: str) -> Prepared:
-    g = torch.Generator().manual_seed(SEED)
-    known, unknown = torch.rand(n, generator=g), torch.rand(n, generator=g) + 0.3
+    g = np.random.default_rng(SEED)
+    known, unknown = g.random(n), g.random(n) + 0.3
     if kind == "mean":
         return partial(metrics.bootstrap_interval, known, generator=g)
     return partial(

@@ -60,7 +60,7 @@ def test_agreement_is_the_share_of_samples_that_find_the_most_frequent_class(fit
     mean = fitted.embed(test).mean
     judged = judge(mean, test)
     found = sampled_neighbours(fitted, test, n_samples=7, generator=generator)
-    evaluation._add_agreement(result, found, judged, test, test, generator)
+    evaluation._add_agreement(result, found, judged, test, test, np.random.default_rng(0))
     generator.set_state(state)
     samples = fitted.sample(test, 7, joint=True, generator=generator)
     disagreement = []
@@ -131,7 +131,7 @@ def test_a_point_estimate_has_no_numbers_for_what_needs_uncertainty(noise, gener
 def test_any_score_can_be_measured(fitted, generator):
     _, test = small_learners.digits()
     judged = judge(fitted.embed(test).mean, test)
-    perfect = measure(judged, generator, uncertainty=1.0 - judged.hits[:, 0])
+    perfect = measure(judged, np.random.default_rng(0), uncertainty=1.0 - judged.hits[:, 0])
     assert perfect.values["r_auroc"] == 1
     assert "auroc" not in perfect.values
 

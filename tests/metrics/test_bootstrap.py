@@ -7,7 +7,7 @@ from surefind.errors import DegenerateError, InputError
 
 
 def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
+    return np.random.default_rng(seed)
 
 
 def test_the_interval_of_a_mean_is_the_normal_one():

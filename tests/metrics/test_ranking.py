@@ -170,7 +170,7 @@ def test_relevance_by_hand_is_checked(hits, counts, field):
 @pytest.mark.parametrize(
     ("queries", "gallery", "radius", "field"),
     [
-        (np.zeros((1, 2)), np.zeros((1, 3)), 1.0, None),
+        (np.zeros((1, 2)), np.zeros((1, 3)), 1.0, "gallery_positions"),
         (np.zeros((1, 2)), np.zeros((1, 2)), 0.0, "radius"),
         (np.full((1, 2), np.nan), np.zeros((1, 2)), 1.0, "query_positions"),
     ],

@@ -176,7 +176,7 @@ def evaluate(
         ood: Out-of-distribution data.
         gallery: Where the queries are looked up; None for the test data themselves.
         radius: Distance up to which two positions are the same place.
-        generator: Draws samples and bootstrap resamples.
+        generator: Draws samples; its seed decides bootstrap resamples.
         ece_samples: Joint samples for calibration and agreement; 0 leaves them out.
         train: The training data, to whose embeddings distances are measured; None takes what is searched.
         more_ood: Further out-of-distribution data by name.
@@ -194,18 +194,22 @@ def evaluate(
     parts = {"id": test, "ood": ood, "gallery": gallery, "train": train}
     embeddings = {name: learner.embed(part) for name, part in parts.items() if part is not None}
     items = embeddings.get("gallery")
+    draws = np.random.default_rng(generator.initial_seed())
     means = embeddings["id"].mean, None if items is None else items.mean
     judged = judge(means[0], test, means[1], gallery, radius=radius)
     if torch.isinf(embeddings["id"].kappa).all():
-        result = measure(judged, generator)
+        result = measure(judged, draws)
     else:
-        result = _measure_uncertainty(
-            learner, test, gallery, judged, embeddings, ece_samples, generator
-        )
+        uncertainty = {p: e.uncertainty.double().numpy() for p, e in embeddings.items()}
+        detection = (uncertainty["id"], uncertainty["ood"]) if "ood" in uncertainty else None
+        result = measure(judged, draws, uncertainty=uncertainty["id"], detection=detection)
+        if ece_samples:
+            found = sampled_neighbours(
+                learner, test, gallery, n_samples=ece_samples, generator=generator
+            )
+            _add_agreement(result, found, judged, test, gallery, draws)
     detectors = Detectors.of(embeddings["id"], items, embeddings.get("train"))
-    # A source of their own: the rivals change no other number.
-    resampler = torch.Generator(generator.device).manual_seed(generator.initial_seed())
-    detectors.add_to(result, judged, embeddings.get("ood"), resampler)
+    detectors.add_to(result, judged, embeddings.get("ood"), draws)
     others = {name: detectors.aurocs(learner.embed(part)) for name, part in more_ood.items()}
     return replace(result, embeddings=embeddings, more_ood=others)
 
@@ -261,7 +265,7 @@ class Detectors:
         result: Evaluation,
         judged: metrics.Relevance,
         ood: Embeddings | None,
-        generator: torch.Generator,
+        generator: np.random.Generator,
     ) -> None:
         """Add what κ's rivals reach, with intervals, to the metrics."""
         asked = judged.answerable
@@ -304,27 +308,6 @@ def _rivals(
     if embeddings.novelty is not None:
         found["novelty_"] = novelty_score(embeddings.novelty)
     return found
-
-
-def _measure_uncertainty(
-    learner: MetricLearner,
-    test: Dataset,
-    gallery: Dataset | None,
-    judged: metrics.Relevance,
-    embeddings: Mapping[str, Embeddings],
-    ece_samples: int,
-    generator: torch.Generator,
-) -> Evaluation:
-    """Compute what 1/κ and the sampled neighbours' disagreement are worth."""
-    uncertainty = {part: e.uncertainty.double().numpy() for part, e in embeddings.items()}
-    detection = (uncertainty["id"], uncertainty["ood"]) if "ood" in uncertainty else None
-    result = measure(judged, generator, uncertainty=uncertainty["id"], detection=detection)
-    if ece_samples:
-        found = sampled_neighbours(
-            learner, test, gallery, n_samples=ece_samples, generator=generator
-        )
-        _add_agreement(result, found, judged, test, gallery, generator)
-    return result
 
 
 def check_parts(test: Dataset, gallery: Dataset | None = None) -> None:
@@ -402,7 +385,7 @@ def judge(
 
 def measure(
     judged: metrics.Relevance,
-    generator: torch.Generator,
+    generator: np.random.Generator,
     *,
     uncertainty: np.ndarray | None = None,
     detection: tuple[np.ndarray, np.ndarray] | None = None,
@@ -469,7 +452,7 @@ def _add_agreement(
     judged: metrics.Relevance,
     test: Dataset,
     gallery: Dataset | None,
-    generator: torch.Generator,
+    generator: np.random.Generator,
 ) -> None:
     """Add the metrics of the sampled neighbours (s, q)."""
     searched = test if gallery is None else gallery
@@ -494,7 +477,7 @@ def add_metric(
     name: str,
     metric: Callable[..., float],
     arrays: tuple[np.ndarray, np.ndarray],
-    generator: torch.Generator,
+    generator: np.random.Generator,
     *,
     independent: bool = False,
 ) -> None:

@@ -33,7 +33,7 @@ from surefind.gallery.engine import Engine
 from surefind.gallery.faiss_engine import FaissEngine
 from surefind.gallery.label_fit import fit_labels, read_table
 from surefind.gallery.renewal import queries_of_items
-from surefind.metrics.detection import risk_coverage_curve
+from surefind.metrics.uncertainty import risk_coverage_curve
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 TIMES = 3

@@ -4,24 +4,6 @@ Tensors, NumPy arrays and lists are taken alike. Curves and per-query values com
 arrays.
 """
 
-from surefind.metrics.bootstrap import Interval, bootstrap_interval
-from surefind.metrics.calibration import CalibrationCurve, agreement, calibration_curve, ece
-from surefind.metrics.detection import (
-    PrecisionRecallCurve,
-    RiskCoverageCurve,
-    RocCurve,
-    SparsificationCurve,
-    auprc,
-    aurc,
-    auroc,
-    ausc,
-    fpr_at_tpr,
-    precision_recall_curve,
-    r_auroc,
-    risk_coverage_curve,
-    roc_curve,
-    sparsification_curve,
-)
 from surefind.metrics.ranking import (
     Relevance,
     average_precision_per_query,
@@ -30,6 +12,28 @@ from surefind.metrics.ranking import (
     recall_per_query,
     relevance,
     relevance_within,
+)
+from surefind.metrics.uncertainty import (
+    CalibrationCurve,
+    Interval,
+    PrecisionRecallCurve,
+    RiskCoverageCurve,
+    RocCurve,
+    SparsificationCurve,
+    agreement,
+    auprc,
+    aurc,
+    auroc,
+    ausc,
+    bootstrap_interval,
+    calibration_curve,
+    ece,
+    fpr_at_tpr,
+    precision_recall_curve,
+    r_auroc,
+    risk_coverage_curve,
+    roc_curve,
+    sparsification_curve,
 )
 
 __all__ = [

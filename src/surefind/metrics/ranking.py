@@ -26,12 +26,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
+from scipy.spatial.distance import cdist
 
-from surefind.checks import as_array, check_int, check_positive, label_codes
+from surefind.checks import as_array, as_vectors, check_int, check_positive, label_codes
 from surefind.errors import DegenerateError, InputError
-from surefind.tensor_checks import check_matrix
 
 BLOCK = 2**22
 """Distances held at once when positions are compared: 32 MB."""
@@ -54,20 +53,12 @@ class Relevance:
     def __post_init__(self) -> None:
         """Check shapes, and that no query has more hits than relevant items."""
         hits, counts = as_array(self.hits), as_array(self.counts)
-        if hits.ndim != 2 or hits.dtype != bool:
+        table = hits.ndim == 2 and hits.dtype == bool and hits.size > 0
+        if not table or counts.shape != hits.shape[:1] or counts.dtype.kind not in "iu":
             raise InputError(
-                f"hits must be a boolean matrix (q, m); got {hits.dtype} of shape {hits.shape}.",
-                field="hits",
-            )
-        if not hits.size:
-            raise DegenerateError(
-                f"hits is empty: shape {hits.shape}. Give at least one query.", field="hits"
-            )
-        if counts.shape != hits.shape[:1] or counts.dtype.kind not in "iu":
-            raise InputError(
-                f"counts must be one integer per query, shape {hits.shape[:1]}; got "
-                f"{counts.dtype} of shape {counts.shape}.",
-                field="counts",
+                "hits must be a boolean matrix (q, m) that is not empty, and counts one integer per query "
+                f"(q); got {hits.dtype} of shape {hits.shape} and {counts.dtype} of {counts.shape}.",
+                field="counts" if table else "hits",
             )
         over = hits.sum(1) > counts
         if over.any():
@@ -139,51 +130,30 @@ def relevance_within(
 
     Returns:
         Hits and counts.
-
-    Raises:
-        InputError: If the coordinates do not fit together.
     """
     check_positive("radius", radius)
-    queries = torch.as_tensor(np.asarray(as_array(query_positions), np.float64))
-    gallery = torch.as_tensor(np.asarray(as_array(gallery_positions), np.float64))
-    check_matrix("query_positions", queries)
-    check_matrix("gallery_positions", gallery)
-    if queries.shape[1] != gallery.shape[1]:
-        raise InputError(
-            f"positions must have the same axes; got {queries.shape[1]} for the queries and "
-            f"{gallery.shape[1]} for the gallery."
-        )
+    queries = as_vectors("query_positions", query_positions).astype(np.float64)
+    gallery = as_vectors("gallery_positions", gallery_positions, dim=queries.shape[1]).astype(float)
     indices = _indices(neighbours, len(queries), len(gallery))
-    chosen = gallery[torch.from_numpy(indices)]
-    hits = torch.linalg.vector_norm(chosen - queries[:, None], dim=2) <= radius
-    counts = []
+    hits = np.linalg.norm(gallery[indices] - queries[:, None], axis=2) <= radius
     size = max(1, BLOCK // len(gallery))
-    for i in range(0, len(queries), size):
-        # Differences first: UTM coordinates are millions, and a product of them loses the metres.
-        apart = torch.cdist(
-            queries[i : i + size], gallery, compute_mode="donot_use_mm_for_euclid_dist"
-        )
-        counts.append((apart <= radius).sum(1))
-    return Relevance(hits.numpy(), _others(torch.cat(counts).numpy(), self_in_gallery))
+    counts = [
+        # By differences: UTM coordinates are millions, and a product of them loses the metres.
+        (cdist(queries[i : i + size], gallery) <= radius).sum(1)
+        for i in range(0, len(queries), size)
+    ]
+    return Relevance(hits, _others(np.concatenate(counts), self_in_gallery))
 
 
 def _indices(neighbours: Any, queries: int, gallery: int) -> Int[np.ndarray, "q m"]:
     indices = as_array(neighbours)
-    if indices.ndim != 2 or indices.dtype.kind not in "iu":
+    table = indices.ndim == 2 and indices.dtype.kind in "iu" and len(indices) == queries
+    if not table or (indices.size and not 0 <= indices.min() <= indices.max() < gallery):
+        span = f", {indices.min()} … {indices.max()}" if table else ""
         raise InputError(
-            f"neighbours must be a matrix of indices into the gallery (q, m); got {indices.dtype} "
-            f"of shape {indices.shape}.",
-            field="neighbours",
-        )
-    if len(indices) != queries:
-        raise InputError(
-            f"neighbours has {len(indices)} rows for {queries} queries; give one row per query.",
-            field="neighbours",
-        )
-    if indices.size and not 0 <= indices.min() <= indices.max() < gallery:
-        raise InputError(
-            f"neighbours must point into the gallery, 0 … {gallery - 1}; got {indices.min()} … "
-            f"{indices.max()}. An index of -1 marks a missing neighbour: search for fewer.",
+            f"neighbours must be indices into the gallery, 0 … {gallery - 1}, a row for each of {queries} "
+            f"queries; got {indices.dtype} of shape {indices.shape}{span}. An index of -1 marks a missing "
+            "neighbour: search for fewer.",
             field="neighbours",
         )
     return indices.astype(np.int64)

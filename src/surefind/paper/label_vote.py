@@ -438,7 +438,7 @@ def measure_votes(
     train: Dataset | None = None,
     asking: Bool[np.ndarray, " n"] | None = None,
     radius: float = POSITIVE_RADIUS,
-    generator: torch.Generator,
+    generator: np.random.Generator,
 ) -> VoteRecord | None:
     """Add the metrics of the neighbours' votes to an evaluation.
 
@@ -479,7 +479,7 @@ def _add_votes(
     result: Evaluation,
     ballots: Ballots,
     judged: metrics.Relevance,
-    generator: torch.Generator,
+    generator: np.random.Generator,
 ) -> VoteRecord:
     """Add the metrics of the votes, and compare the two."""
     asked = judged.answerable

@@ -331,7 +331,7 @@ def _measure_method(
         held_out=held_out,
         train=problem.train,
         asking=asking,
-        generator=generator,
+        generator=np.random.default_rng(generator.initial_seed()),
     )
     measured = _measured(found) | {
         "ood": _ood_results(problem, found.values, found.more_ood),
@@ -380,8 +380,8 @@ def _measure_baseline(
     uncertainty, detection = {"id": scores.id}, None
     if scores.ood is not None:
         uncertainty["ood"], detection = scores.ood, (scores.id, scores.ood)
-    generator = seeded(seed, "evaluation")
-    found = measure(judged, generator, uncertainty=scores.retrieval, detection=detection)
+    draws = np.random.default_rng(seeded(seed, "evaluation").initial_seed())
+    found = measure(judged, draws, uncertainty=scores.retrieval, detection=detection)
     if name == "novelty":
         found.values.update(false_alarms(scores.id))
     _save_artifacts(artifacts, problem, uncertainty, {}, seed)

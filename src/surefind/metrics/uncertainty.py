@@ -1,4 +1,4 @@
-"""Uncertainty as a score: detecting out-of-distribution inputs, and selective prediction.
+"""How good an uncertainty is: detection, selective prediction, calibration, and intervals of any metric.
 
 **Detection.** OOD is the positive class and uncertainty its score: higher means less sure. An input is
 flagged when its uncertainty is at least a threshold t.
@@ -25,16 +25,43 @@ At least one query is always kept. Where uncertainties are equal, accuracy(m) is
 all orders of the tied queries, so nothing depends on the order of the data: under a constant
 uncertainty (a deterministic model), AUSC is the plain accuracy, AURC the plain error, R-AUROC ½.
 
-Axes: ``n`` known inputs or queries, ``m`` unknown inputs, ``t`` thresholds.
+**Calibration.** The interval [0, 1] is cut into ``bins`` equal bins B, each closed below and open above,
+**the last one closed at 1** (a half-open last bin would silently drop every fully confident query). Then
+
+    ECE = Σ_B |B| / n · | accuracy(B) - mean confidence(B) |
+
+with weights that sum to one (the paper prints 1/|B|: a slip). A confidence that rounding moved below a
+bin's lower edge counts as on the edge, so float32 and float64 give one answer. Confidence comes from
+`agreement`: embed everything under ``s`` sampled models, look at the label of each query's nearest
+neighbour under each, and take the most frequent label and the fraction that agree.
+
+**Intervals** are percentiles of the bootstrap over queries. Queries are what is drawn, so an interval does
+not cover another training run: that is what several seeds are for. When a metric takes several arrays, they
+are drawn *together*, where row i of each belongs to query i (AUSC, ECE), or
+*independently*, where each is a set of its own (AUROC of ID against OOD). Of a sum of absolute values, as
+ECE is, resamples are larger on average than the metric itself, so its interval is biased upwards: do not
+read closeness to it as a test. Policy: a draw on which the metric is undefined (by chance all answers are
+right) is left out; `Interval.n_resamples` counts those used. If most are undefined there is no interval.
+`scipy.stats.bootstrap` takes as long and has no such policy: it warns of such draws, and refuses one query.
+
+Axes: ``n`` known inputs or queries, ``m`` unknown inputs, ``t`` thresholds, ``b`` bins, ``s`` samples.
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from surefind.checks import as_correct, as_scores, check_fraction
+from surefind.checks import (
+    as_array,
+    as_correct,
+    as_scores,
+    check_int,
+    complete_labels,
+)
 from surefind.errors import DegenerateError, InputError
 
 FRACTIONS = 100
@@ -102,11 +129,8 @@ def fpr_at_tpr(id_uncertainty: Any, ood_uncertainty: Any, tpr: float = 0.95) -> 
     Raises:
         InputError: If ``tpr`` is not in (0, 1].
     """
-    check_fraction("tpr", tpr)
-    if tpr == 0:
-        raise InputError(
-            "tpr must be above 0: at 0 nothing need be flagged, and the answer is 0.", field="tpr"
-        )
+    if not 0 < tpr <= 1:
+        raise InputError(f"tpr must be above 0 and at most 1; got {tpr!r}.", field="tpr")
     known, unknown = _both(id_uncertainty, ood_uncertainty)
     # 0.95 · 20 is 19 in numbers, but may be 19.000000000000004 in floats.
     needed = max(1, int(np.ceil(tpr * len(unknown) - 1e-9)))
@@ -244,3 +268,165 @@ def _accuracy_of_surest(
     member = np.repeat(np.arange(len(sizes)), sizes)
     m = np.arange(1, len(scores) + 1)
     return np.asarray((before[member] + (m - start[member]) * rate[member]) / m)
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationCurve:
+    """Mean confidence and accuracy, bin by bin.
+
+    Attributes:
+        edges: Bounds of the bins (b + 1), from 0 to 1.
+        confidence: Mean confidence in each bin (b); NaN where it is empty.
+        accuracy: Fraction of correct answers in each bin (b); NaN where it is empty.
+        counts: Number of queries in each bin (b).
+    """
+
+    edges: Float[np.ndarray, " edges"]
+    confidence: Float[np.ndarray, " b"]
+    accuracy: Float[np.ndarray, " b"]
+    counts: Int[np.ndarray, " b"]
+
+
+def ece(confidence: Any, correct: Any, bins: int = 10) -> float:
+    """Compute the expected calibration error of confidences (n) between 0 and 1, in equal bins."""
+    curve = calibration_curve(confidence, correct, bins)
+    full = curve.counts > 0
+    gap = np.abs(curve.accuracy[full] - curve.confidence[full])
+    return float((curve.counts[full] * gap).sum() / curve.counts.sum())
+
+
+def calibration_curve(confidence: Any, correct: Any, bins: int = 10) -> CalibrationCurve:
+    """Compare confidence (n), between 0 and 1, and accuracy in equal bins."""
+    check_int("bins", bins, least=1)
+    scores, right, rounding = _checked(confidence, correct)
+    index = np.floor(scores * bins + rounding * bins).astype(np.int64)
+    index = np.minimum(index, bins - 1)
+    counts = np.bincount(index, minlength=bins)
+    size = np.where(counts > 0, counts, np.nan)
+    return CalibrationCurve(
+        edges=np.linspace(0, 1, bins + 1),
+        confidence=np.bincount(index, weights=scores, minlength=bins) / size,
+        accuracy=np.bincount(index, weights=right, minlength=bins) / size,
+        counts=counts,
+    )
+
+
+def agreement(sampled_labels: Any) -> tuple[np.ndarray, Float[np.ndarray, " n"]]:
+    """Return the most frequent label of each query over the samples, and the fraction that agree.
+
+    Args:
+        sampled_labels: Label of the nearest neighbour under each sample (s, n): integers or names.
+
+    Returns:
+        The prediction (n), the lowest in sorted order where labels are equally frequent; and the
+        confidence (n), the fraction of samples that agree with it.
+
+    Raises:
+        DegenerateError: If there is no sample.
+    """
+    rows = [complete_labels("sampled_labels", row) for row in as_array(sampled_labels)]
+    if not rows:
+        raise DegenerateError("sampled_labels is empty: give one sample.", field="sampled_labels")
+    labels = np.sort(rows, axis=0)
+    step = np.arange(len(labels))[:, None]
+    fresh = np.ones(labels.shape, dtype=bool)
+    fresh[1:] = labels[1:] != labels[:-1]
+    # Equal labels stand together now: the length of the run so far, longest run first found wins.
+    run = step - np.maximum.accumulate(np.where(fresh, step, 0), axis=0) + 1
+    mode = run.argmax(axis=0)
+    column = np.arange(labels.shape[1])
+    return labels[mode, column], run[mode, column] / len(labels)
+
+
+def _checked(
+    confidence: Any, correct: Any
+) -> tuple[Float[np.ndarray, " n"], Bool[np.ndarray, " n"], float]:
+    scores = as_scores("confidence", confidence)
+    right = as_correct("correct", correct, length=len(scores))
+    outside = (scores < 0) | (scores > 1)
+    if outside.any():
+        raise InputError(
+            f"confidence must lie between 0 and 1; got {scores[outside][0]:g}. "
+            "Give the fraction of samples that agree, or a probability.",
+            field="confidence",
+        )
+    came_as = as_array(confidence).dtype
+    return scores, right, float(np.finfo(came_as).eps) if came_as.kind == "f" else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """A metric and where it plausibly lies.
+
+    Attributes:
+        estimate: The metric on the data as given.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        confidence: Fraction of resamples between the two.
+        n_resamples: Resamples on which the metric was defined.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    confidence: float
+    n_resamples: int
+
+
+def bootstrap_interval(
+    *samples: Any,
+    generator: np.random.Generator,
+    statistic: Callable[..., float] | None = None,
+    independent: bool = False,
+    confidence: float = 0.95,
+    n_resamples: int = 1000,
+) -> Interval:
+    """Compute a percentile interval over queries.
+
+    For the mean of per-query values (recall, mAP) pass them alone. For anything else pass the arrays
+    and the metric: ``bootstrap_interval(correct, uncertainty, statistic=ausc, generator=g)``, or
+    ``bootstrap_interval(known, unknown, statistic=auroc, independent=True, generator=g)``.
+
+    Args:
+        *samples: One array of values, or the arrays that the statistic takes, one entry per query.
+        generator: Source of the draws.
+        statistic: A metric of the arrays; None means the mean of the only array.
+        independent: Whether the arrays are sets of their own, to be drawn from separately.
+        confidence: Fraction of resamples that the interval holds.
+        n_resamples: Number of draws.
+
+    Returns:
+        The interval around the metric.
+
+    Raises:
+        InputError: If the arrays do not fit together.
+        DegenerateError: If the metric is undefined on most draws.
+    """
+    check_int("n_resamples", n_resamples, least=1)
+    arrays = [as_scores("samples", sample) for sample in samples]
+    lengths = [len(array) for array in arrays]
+    if statistic is None:
+        fit = len(arrays) == 1 and bool(np.isfinite(arrays[0]).all())
+    else:
+        fit = len(set(lengths)) == 1 or (independent and bool(lengths))
+    if not fit or not 0 < confidence < 1:
+        raise InputError(
+            "give one array of finite values, or a statistic and arrays of one length; arrays that are "
+            "sets of their own need independent=True; and a confidence between 0 and 1. Got lengths "
+            f"{lengths} and {confidence!r}.",
+            field="confidence" if fit else "samples",
+        )
+    metric = np.mean if statistic is None else statistic
+    estimate, drawn = float(metric(*arrays)), []
+    for _ in range(n_resamples):
+        rows = [generator.integers(n, size=n) for n in (lengths if independent else lengths[:1])]
+        rows = rows if independent else rows * len(arrays)
+        with suppress(DegenerateError):
+            drawn.append(float(metric(*(a[r] for a, r in zip(arrays, rows, strict=True)))))
+    if 2 * len(drawn) < n_resamples:
+        raise DegenerateError(
+            f"the metric is undefined on {n_resamples - len(drawn)} of {n_resamples} resamples: "
+            "too few queries of a kind for an interval. Give more queries."
+        )
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(estimate, float(low), float(high), confidence, len(drawn))
