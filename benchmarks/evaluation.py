@@ -13,8 +13,8 @@ import torch
 from measure import Prepared, run_cases
 
 from surefind import metrics
-from surefind.neighbours import nearest, sampled_nearest_labels
-from surefind.paper.baselines import fit_knn_density, fit_mahalanobis, fit_margin
+from surefind.neighbours import nearest, sampled_nearest_labels, unit64
+from surefind.paper.baselines import NeighbourDistance, fit_mahalanobis, fit_margin
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.json"
 SEED = 0
@@ -81,7 +81,7 @@ def interval(n: int, kind: str) -> Prepared:
 
 def density(n: int, q: int, z: int) -> Prepared:
     vectors, _ = clusters(n + q, z)
-    return lambda: fit_knn_density(vectors[:n]).score(vectors[n:])
+    return lambda: NeighbourDistance(unit64(vectors[:n]), 10).score(vectors[n:])
 
 
 def margin(n: int, q: int, z: int) -> Prepared:

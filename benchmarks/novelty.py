@@ -26,7 +26,7 @@ from surefind import metrics
 from surefind.learning.seeds import seeded
 from surefind.models.backbones import resnet50
 from surefind.models.networks import cifar10_net, fashion_mnist_net
-from surefind.paper.baselines import fit_nearest_distance
+from surefind.neighbours import nearest_distance
 from surefind.paper.catalogue import load
 
 RESULTS = Path(__file__).parent / "results" / "novelty.json"
@@ -63,11 +63,10 @@ def worth(
     """Fit on some vectors, and tell known from unknown ones by novelty, κ and the nearest distance."""
     head = sf.LaplaceHead().fit(*fit)
     mean = torch.from_numpy(head.transform(fit[0]))
-    nearest = fit_nearest_distance(mean)
 
     def doubts(x: np.ndarray) -> dict[str, np.ndarray]:
         e = head.embed(x)
-        distance = nearest.score(torch.from_numpy(e.mean)).numpy()
+        distance = nearest_distance(torch.from_numpy(e.mean), mean).numpy()
         return {"novelty": -np.log(e.novelty), "kappa": e.uncertainty, "nearest distance": distance}
 
     usual = doubts(known)

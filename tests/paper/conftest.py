@@ -12,7 +12,7 @@ import surefind as sf
 from surefind.cli.app import app, register
 from surefind.evaluation import evaluate as evaluation
 from surefind.models.networks import small_net
-from surefind.paper import label_vote, running
+from surefind.paper import running
 from surefind.paper.cli import bench, data, report
 from surefind.paper.ood_sets import OodSet
 from surefind.paper.protocols import PROTOCOLS, Problem, Protocol
@@ -29,7 +29,6 @@ PROTOCOL = Protocol(None, (OodSet("noise", "all"),), 0.7, 1, 1, 32, 32, 1e-3, ec
 def few(monkeypatch):
     """Fewer resamples and corrupted images: what they cost here is their overhead."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 5)
-    monkeypatch.setattr(label_vote, "RESAMPLES", 5)
     monkeypatch.setattr(running, "CORRUPTED", 4)
 
 

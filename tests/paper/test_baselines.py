@@ -1,17 +1,28 @@
+"""Distances, votes and Mahalanobis distances against their definitions; each on a small problem."""
+
+from dataclasses import replace
+
 import numpy as np
+import oracles
 import pytest
 import torch
 
 from surefind import metrics
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import DegenerateError
+from surefind.neighbours import unit64
 from surefind.paper import baselines as module
 from surefind.paper.baselines import (
-    NegativeNorm,
-    fit_knn_density,
+    NeighbourDistance,
+    PointEstimate,
+    baseline_scores,
     fit_mahalanobis,
     fit_margin,
-    fit_nearest_distance,
+    fit_votes,
+    neighbourhood,
+    vote_shares,
 )
+from surefind.paper.running import NEED_CLASSES, train_method
+from surefind.paper.vocabulary import DISTANCE_BASELINES
 
 
 @pytest.fixture
@@ -20,14 +31,16 @@ def labels():
 
 
 def chords(queries, train):
-    return torch.tensor([[float((q - t).norm()) for t in train] for q in queries]).double()
+    return torch.cdist(
+        queries.double(), train.double(), compute_mode="donot_use_mm_for_euclid_dist"
+    )
 
 
 @pytest.mark.parametrize("k", [1, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_density_is_the_mean_distance_to_the_nearest(directions, k, dtype):
     train, queries = directions(30, 3), directions(8, 3)
-    fitted = fit_nearest_distance(train) if k == 1 else fit_knn_density(train, k=k)
+    fitted = NeighbourDistance(unit64(train), k)
     scores = fitted.score(queries.to(dtype))
     expected = chords(queries, train).sort(1).values[:, :k].mean(1)
     assert scores.dtype == dtype
@@ -36,7 +49,7 @@ def test_density_is_the_mean_distance_to_the_nearest(directions, k, dtype):
 
 def test_a_training_vector_is_at_no_distance_from_itself(directions):
     train = directions(30, 3)
-    fitted = fit_nearest_distance(train)
+    fitted = NeighbourDistance(unit64(train), 1)
     assert fitted.score(train).max() == 0
     loo = chords(train, train).fill_diagonal_(torch.inf).min(1).values
     torch.testing.assert_close(fitted.score(train, exclude_self=True), loo, atol=1e-6, rtol=0)
@@ -49,16 +62,14 @@ def test_margin_compares_with_the_second(directions):
     torch.testing.assert_close(scores, d[:, 0] - d[:, 1], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_labelled_margin_compares_with_another_label(directions, labels, named):
+def test_labelled_margin_compares_with_another_label(directions, labels):
     train, queries = directions(30, 3), directions(20, 3)
     d = chords(queries, train)
     expected = []
     for row in d:
         first = int(row.argmin())
         expected.append(float(row[first] - row[labels != labels[first]].min()))
-    given = np.array([f"class {y}" for y in labels.tolist()]) if named else labels
-    scores = fit_margin(train, given).score(queries)
+    scores = fit_margin(train, labels).score(queries)
     torch.testing.assert_close(scores, torch.tensor(expected).double(), atol=1e-6, rtol=0)
 
 
@@ -85,12 +96,6 @@ def test_a_runner_up_that_is_not_there_is_as_far_as_can_be(directions):
     assert float(score) == pytest.approx(d - 2)
 
 
-def test_short_outputs_are_unsure(normal):
-    z = normal(5, 4)
-    scores = NegativeNorm().score(z)
-    torch.testing.assert_close(scores, -(z**2).sum(1).sqrt())
-
-
 def slow_mahalanobis(x, y, queries, shrinkage):
     """By the definition, with an explicit inverse."""
     x, y, queries = x.numpy(), y.numpy(), queries.numpy()
@@ -104,13 +109,14 @@ def slow_mahalanobis(x, y, queries, shrinkage):
     ])
 
 
-@pytest.mark.parametrize("shrinkage", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("offset", [0.0, 1e3])
-def test_mahalanobis_equals_the_definition(normal, labels, shrinkage, offset):
+def test_mahalanobis_equals_the_definition(normal, labels, offset):
     x = offset + normal(30, 5) @ normal(5, 5) + labels[:, None]
     queries = offset + 3 * normal(9, 5)
-    scores = fit_mahalanobis(x, labels, shrinkage=shrinkage).score(queries)
-    np.testing.assert_allclose(scores, slow_mahalanobis(x, labels, queries, shrinkage), rtol=1e-8)
+    scores = fit_mahalanobis(x, labels).score(queries)
+    np.testing.assert_allclose(scores, slow_mahalanobis(x, labels, queries, 0.1), rtol=1e-8)
+    with pytest.raises(DegenerateError):
+        fit_mahalanobis(x, torch.arange(30))
 
 
 def test_wide_features_keep_the_principal_directions(normal, labels, monkeypatch):
@@ -125,12 +131,12 @@ def test_wide_features_keep_the_principal_directions(normal, labels, monkeypatch
     x = normal(600, d) * spread @ axes.T + labels[:, None]
     queries = 5 * normal(20, d)
     exact = fit_mahalanobis(x, labels).score(queries)
-    monkeypatch.setattr(module, "EXACT_DIM", 10)
-    monkeypatch.setattr(module, "ROWS", 128)
-    fitted = fit_mahalanobis(x, labels, rank=6)
+    for name, value in (("EXACT_DIM", 10), ("ROWS", 128), ("RANK", 6)):
+        monkeypatch.setattr(module, name, value)
+    fitted = fit_mahalanobis(x, labels)
     assert fitted.directions.shape == (d, 6)
     torch.testing.assert_close(fitted.score(queries), exact, rtol=0.01, atol=0)
-    single = fit_mahalanobis(x.float(), labels, rank=6).score(queries.float())
+    single = fit_mahalanobis(x.float(), labels).score(queries.float())
     assert single.dtype == torch.float32
     torch.testing.assert_close(single.double(), exact, rtol=0.01, atol=0)
 
@@ -139,16 +145,8 @@ def test_fewer_examples_than_directions_are_exact(normal, labels, monkeypatch):
     x, queries = normal(30, 50), normal(7, 50)
     exact = slow_mahalanobis(x, labels, queries, 0.1)
     monkeypatch.setattr(module, "EXACT_DIM", 10)
-    np.testing.assert_allclose(fit_mahalanobis(x, labels, rank=40).score(queries), exact, rtol=1e-6)
-
-
-def test_features_as_wide_as_a_convolution_are_no_trouble(generator):
-    x = torch.randn(150, 9216, generator=generator)
-    y = torch.arange(150) % 3
-    fitted = fit_mahalanobis(x, y)
-    assert fitted.directions.shape == (9216, 128)
-    far = fitted.score(3 * torch.randn(20, 9216, generator=generator))
-    assert metrics.auroc(fitted.score(x), far) == 1
+    monkeypatch.setattr(module, "RANK", 40)
+    np.testing.assert_allclose(fit_mahalanobis(x, labels).score(queries), exact, rtol=1e-6)
 
 
 def test_each_baseline_is_less_sure_of_what_lies_elsewhere(normal):
@@ -158,56 +156,174 @@ def test_each_baseline_is_less_sure_of_what_lies_elsewhere(normal):
     train, known = unit(centre + 0.1 * normal(200, 4)), unit(centre + 0.1 * normal(200, 4))
     unknown = unit(torch.tensor([0.0, 0, 1, 1]).double() + 0.1 * normal(50, 4))
     for fitted in (
-        fit_nearest_distance(train),
-        fit_knn_density(train),
+        NeighbourDistance(unit64(train), 1),
+        NeighbourDistance(unit64(train), 10),
         fit_margin(train, y),
         fit_mahalanobis(train, y),
     ):
         assert metrics.auroc(fitted.score(known), fitted.score(unknown)) > 0.95
 
 
-def test_training_sets_that_cannot_be_used_are_refused(directions, labels):
-    x = directions(30, 3)
-    for call, error, field in (
-        (lambda: fit_knn_density(x, k=31), InputError, "k"),
-        (lambda: fit_knn_density(x, k=0), InputError, "k"),
-        (lambda: fit_margin(x[:1]), DegenerateError, "embeddings"),
-        (lambda: fit_margin(x, torch.zeros(30)), DegenerateError, "labels"),
-        (lambda: fit_margin(x, labels[:5]), InputError, "labels"),
-        (lambda: fit_nearest_distance(2 * x), InputError, "embeddings"),
-        (lambda: fit_nearest_distance(x[:0]), DegenerateError, "embeddings"),
+@pytest.fixture(scope="module")
+def point(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("point")
+    return PointEstimate(tiny, train_method("norm", tiny, 0, folder, lambda *_: None))
+
+
+def margins(d, labels):
+    """d_1 - d_o of each row, by looking at every column."""
+    out = []
+    for row in d:
+        first = int(row.argmin())
+        out.append(row[first] - row[labels != labels[first]].min())
+    return np.array(out)
+
+
+@pytest.mark.parametrize("name", ["nearest-distance", "knn-density", "margin"])
+def test_ood_inputs_are_scored_against_the_training_set_and_queries_against_the_gallery(
+    point, tiny, name
+):
+    scores = baseline_scores(name, point)
+    known, train, ood = (point.unit(part) for part in (tiny.test, tiny.train, tiny.ood))
+    to_train, to_others = chords(known, train).numpy(), chords(known, known).numpy()
+    np.fill_diagonal(to_others, np.inf)
+    outside = chords(ood, train).numpy()
+    k = 10 if name == "knn-density" else 1
+    if name == "margin":
+        of_train, of_test = tiny.train.labels.numpy(), tiny.test.labels.numpy()
+        expected = [margins(to_others, of_test), margins(to_train, of_train)]
+        expected.append(margins(outside, of_train))
+    else:
+        expected = [np.sort(d, axis=1)[:, :k].mean(1) for d in (to_others, to_train, outside)]
+    found = scores.retrieval, scores.id, scores.ood
+    for got, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+def test_a_vote_doubts_the_nearest_answer_in_the_gallery_and_any_answer_among_training_data(
+    point, tiny
+):
+    scores = baseline_scores("knn-vote", point)
+    assert tiny.held_out[0] == "train"  # there is no validation part
+    vectors, known, ood = (point.unit(part) for part in (tiny.train, tiny.test, tiny.ood))
+    model = fit_votes(neighbourhood(vectors, tiny.train.labels))
+    fitted = 100, model.temperature, model.sharpness, model.prior
+    train, test = tiny.train.labels.tolist(), tiny.test.labels.tolist()
+    for queries, got in ((known, scores.id), (ood, scores.ood)):
+        for query, found in zip(queries.double(), got, strict=True):
+            cosines = (vectors.double() @ query).tolist()
+            shares, _ = oracles.label_shares(cosines, cosines, train, *fitted)
+            assert found == pytest.approx(1 - max(shares.values()), abs=1e-5)
+    for i, query in enumerate(known.double()):
+        cosines = (known.double() @ query).tolist()
+        cosines[i] = None
+        shares, nearest = oracles.label_shares(cosines, cosines, test, *fitted)
+        assert scores.retrieval[i] == pytest.approx(1 - shares[nearest], abs=1e-5)
+
+
+def test_a_vote_over_places_doubts_the_disc_around_the_nearest_item(placed, tmp_path):
+    point = PointEstimate(placed, train_method("norm", placed, 0, tmp_path, lambda *_: None))
+    scores = baseline_scores("knn-vote", point)
+    model = fit_votes(neighbourhood(point.unit(placed.train), placed.train.positions))
+    for found, part, pick in (
+        (scores.retrieval, placed.gallery, lambda shares: shares[0]),
+        (scores.id, placed.train, max),
     ):
-        with pytest.raises(error) as refused:
-            call()
-        assert refused.value.field == field
+        places, items = part.positions.tolist(), point.unit(part)
+        for query, got in zip(point.unit(placed.test).double(), found, strict=True):
+            cosines = (items.double() @ query).tolist()
+            discs = oracles.disc_shares(cosines, cosines, places, 100, model.temperature, 25.0)
+            assert got == pytest.approx(1 - pick([share for _, share in discs]), abs=1e-5)
 
 
-def test_features_without_a_covariance_are_refused(normal, labels):
-    x = normal(30, 4)
-    flat = torch.cat([x, torch.zeros(30, 1).double()], dim=1)
-    for features, classes, options, error, field in (
-        (x, torch.arange(30), {}, DegenerateError, "features"),
-        (flat, labels, {"shrinkage": 0.0}, DegenerateError, "shrinkage"),
-        (x, labels, {"shrinkage": 1.5}, InputError, "shrinkage"),
-        (x, labels, {"rank": 0}, InputError, "rank"),
-    ):
-        with pytest.raises(error) as refused:
-            fit_mahalanobis(features, classes, **options)
-        assert refused.value.field == field
+@pytest.mark.parametrize("name", ["mahalanobis", "norm", "novelty"])
+def test_scores_without_a_gallery_answer_both_questions(point, name, novel):
+    scores = baseline_scores(name, point)
+    np.testing.assert_array_equal(scores.retrieval, scores.id)
+    assert scores.ood.shape == (20,)
 
 
-def test_queries_that_do_not_fit_are_refused(directions, normal, labels):
-    x = directions(30, 3)
-    for fitted, queries in (
-        (fit_nearest_distance(x), directions(2, 4)),
-        (fit_margin(x, labels), directions(2, 4)),
-        (fit_mahalanobis(x, labels), normal(2, 4)),
-        (NegativeNorm(), normal(1, 4) * torch.nan),
-    ):
-        with pytest.raises(InputError) as refused:
-            fitted.score(queries)
-        assert refused.value.field == "queries"
-    for fitted in (fit_nearest_distance(x), fit_margin(x, labels)):
-        with pytest.raises(InputError) as refused:
-            fitted.score(x[:9], exclude_self=True)
-        assert refused.value.field == "exclude_self"
+@pytest.mark.parametrize("name", sorted(set(DISTANCE_BASELINES) - set(NEED_CLASSES)))
+def test_a_gallery_of_its_own_is_searched_whole(placed, name, tmp_path, novel):
+    point = PointEstimate(placed, train_method(name, placed, 0, tmp_path, lambda *_: None))
+    scores = baseline_scores(name, point)
+    assert scores.ood is None
+    if name == "nearest-distance":
+        wanted = chords(point.unit(placed.test), point.unit(placed.gallery)).min(1).values
+        np.testing.assert_allclose(scores.retrieval, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", DISTANCE_BASELINES)
+def test_further_ood_sets_are_scored_as_the_first_is(tiny, point, name, novel):
+    more = PointEstimate(replace(tiny, more_ood={"again": tiny.ood}), point.learner)
+    scores = baseline_scores(name, more)
+    np.testing.assert_array_equal(scores.more_ood["again"], scores.ood)
+    assert baseline_scores(name, point).more_ood == {}
+
+
+N, Z = 40, 3
+
+
+@pytest.fixture
+def world(generator):
+    """Vectors of four classes that overlap, of uneven sizes."""
+    labels = torch.tensor([0, 1, 1, 2, 2, 2, 3, 3])[torch.arange(N) % 8]
+    centres = torch.randn(4, Z, generator=generator, dtype=torch.float64)
+    noise = torch.randn(N, Z, generator=generator, dtype=torch.float64)
+    mean = torch.nn.functional.normalize(centres[labels] + 0.6 * noise, dim=1)
+    return mean, labels
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "gallery"])
+@pytest.mark.parametrize("voters", [100, 7])
+def test_the_fit_is_as_likely_as_any_other_and_shares_equal_their_definition(
+    world, monkeypatch, closed, voters
+):
+    monkeypatch.setattr(module, "VOTERS", voters)
+    mean, labels = world
+    queries, asked = (mean, labels) if closed else (mean[:15], labels[:15])
+    items, names = (mean, labels) if closed else (mean[15:], labels[15:])
+    found = neighbourhood(queries, asked, *(() if closed else (items, names)))
+    model = fit_votes(found)
+    cosines = (queries @ items.T).tolist()
+    for i in range(len(queries)):
+        cosines[i][i] = None if closed else cosines[i][i]
+
+    def shares(*fitted):
+        listed = names.tolist()
+        return [oracles.label_shares(row, row, listed, voters, *fitted) for row in cosines]
+
+    def loss(*fitted):
+        # γ has a standard normal prior.
+        found = [share for share, _ in shares(*fitted)]
+        return oracles.vote_fit_loss(found, asked.tolist()) + fitted[2] ** 2 / 2 / len(queries)
+
+    fitted = model.temperature, model.sharpness, model.prior
+    voted, of_nearest = vote_shares(found, model)
+    for i, (share, nearest) in enumerate(shares(*fitted)):
+        assert voted[i] == pytest.approx(max(share.values()), rel=1e-9)
+        assert of_nearest[i] == pytest.approx(share[nearest], rel=1e-9)
+    if closed and voters == 100:
+        for factor in (0.3, 0.7, 1.5, 3.0):
+            assert loss(*fitted) <= loss(fitted[0] * factor, *fitted[1:]) + 1e-3
+            assert loss(*fitted) <= loss(fitted[0], fitted[1] * factor, fitted[2]) + 1e-3
+
+
+def test_an_example_does_not_find_itself_among_its_copies():
+    same = torch.nn.functional.normalize(torch.ones(4, Z, dtype=torch.float64), dim=1)
+    items = torch.cat([same, -same])
+    found = neighbourhood(same, torch.arange(4) % 2, items, torch.arange(8) % 2, enrolled=True)
+    assert (found.votes.sizes == np.where(found.votes.labels == found.truth[:, None], 3, 4)).all()
+
+
+def test_a_label_of_the_query_alone_has_no_companion(world):
+    mean, labels = world
+    lone = labels.clone()
+    lone[5] = 77
+    assert np.flatnonzero(~neighbourhood(mean, lone).companion).tolist() == [5]
+    elsewhere = neighbourhood(mean[:6], lone[:6], mean[6:], lone[6:])
+    assert elsewhere.truth[5] == -1
+    assert not elsewhere.companion[5]
+    with pytest.raises(DegenerateError) as refused:
+        fit_votes(neighbourhood(mean, torch.arange(N)))
+    assert refused.value.field == "held_out"

@@ -1,17 +1,31 @@
-"""Distance baselines: uncertainty scores that need only the embeddings or features one has anyway.
+"""Distance baselines: uncertainties from the embeddings and features of a point estimate.
 
-Each is fitted on *training* vectors and scores queries; **higher means less sure**. With |·| the chord
-between unit vectors, d_1 <= d_2 <= … a query's distances to the training set:
+**Higher means less sure.** With |·| the chord between unit vectors, d_1 <= d_2 <= … a query's distances:
 
-    nearest distance    d_1
-    k-NN density        (d_1 + … + d_k) / k              far from its neighbours: a thin region
-    margin              d_1 - d_2                        close to 0 when the runner-up is as near
-    labelled margin     d_1 - d_o, o the nearest of another label than the first: who else could it be?
-    norm                -|z|, z the head's output before normalisation
-    Mahalanobis         min_c sqrt( (h - μ_c)ᵀ Σ^-1 (h - μ_c) ), h features, μ_c class means
+    nearest-distance  d_1
+    knn-density       (d_1 + … + d_10) / 10             far from its neighbours: a thin region
+    margin            d_1 - d_o, o the nearest of another label than the first (the second nearest if there
+                      are no labels): who else could it be?
+    knn-vote          one minus the share of a label, or of a place, in the votes of the 100 nearest
+    mahalanobis       min_c sqrt( (h - μ_c)ᵀ Σ^-1 (h - μ_c) ), h features, μ_c class means in training
+    norm              -|z|, z the head's output before normalisation
+    novelty           -log of the p-value that the learner gives with its embeddings
 
-Distances are computed from differences in float64, so near duplicates do not drown in the rounding of
-2 - 2 cos.
+Neighbours are searched in two references. For *OOD detection*, in-distribution and OOD inputs are scored
+against the training set, which is what one has before any gallery. For *error detection*, a query is scored
+against the gallery it is looked up in, without itself in a closed set, which is what a search returns
+anyway. Distances are computed from differences in float64, so near duplicates do not drown in the rounding
+of 2 - 2 cos.
+
+**Votes** are the posterior of `surefind.decisions.label_posterior`; every query that is scored has an
+answer in its gallery, so "none" has no place here. Against the training set the share is that of the most
+voted label, in the gallery that of the nearest item's. Where there are positions in place of labels, a
+neighbour's label is the disc of the radius around it (`place_shares`). The model is fitted to data that are
+no test data: the part that the protocol leaves out of training, each example without itself; where there is
+no such part, or it has one class only, the training data. A part of other classes than the training data's
+is searched in both together: ten classes among themselves are easily told apart, and the likelihood is then
+best for votes that are sure of everything. A share says nothing of how far away the voters are: an OOD
+input among examples of one class has the vote of all of them.
 
 **Mahalanobis** distance has one covariance for all classes, shrunk towards a sphere:
 
@@ -28,32 +42,153 @@ come from block power iteration started at evenly spaced residuals, which needs 
 is exact when there are no more examples than directions. Up to ``EXACT_DIM`` features all directions
 are kept and nothing is approximated. Work is O(n d rank), memory O(d rank) beside the features.
 
-Axes: ``n`` training examples, ``q`` queries, ``z`` embedding, ``k`` neighbours, ``d`` features, ``c``
-classes, ``p`` principal directions.
+Axes: ``n`` training examples, ``q`` queries, ``g`` gallery, ``z`` embedding, ``k`` neighbours, ``d``
+features, ``c`` classes, ``p`` principal directions.
 """
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from surefind.checks import check_fraction, check_int
-from surefind.errors import DegenerateError, InputError
-from surefind.neighbours import as_rows, as_unit_rows, highest_cosines, unit64
+from surefind import metrics
+from surefind.data.batches import batches
+from surefind.data.dataset import Dataset
+from surefind.decisions.label_posterior import (
+    LabelModel,
+    Votes,
+    fit_label_model,
+    fit_place_model,
+    label_densities,
+    log_weights,
+    place_shares,
+)
+from surefind.errors import DegenerateError
+from surefind.estimators.learner import MetricLearner
+from surefind.evaluation.evaluate import novelty_score
+from surefind.models.encoder import Encoder, on_sphere
+from surefind.neighbours import as_rows, highest_cosines, nearest, unit64
+from surefind.pairs.relations import POSITIVE_RADIUS
+from surefind.paper.protocols import HeldOut, Problem
 
+NEIGHBOURS = 10
 FARTHEST = 2.0
 """The longest chord: how far a runner-up is that is not there."""
+VOTERS = 100
+"""Neighbours that vote."""
+SAMPLE = 10_000
+"""Examples that votes are fitted to, at most."""
+SHRINKAGE = 0.1
+"""The fraction a of the sphere in the covariance."""
+RANK = 128
+"""Principal directions of wide features."""
 
 
-class Baseline(Protocol):
-    """Anything that scores the uncertainty of vectors."""
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores of a distance baseline.
 
-    def score(self, queries: Any) -> Tensor:
-        """Return one uncertainty per row; higher means less sure."""
-        ...
+    Attributes:
+        retrieval: Of each query, against the gallery (q).
+        id: Of each query, against the training set (q).
+        ood: Of each out-of-distribution input, against the training set; None if there are none.
+        more_ood: The same of the further out-of-distribution sets, by name.
+    """
+
+    retrieval: np.ndarray
+    id: np.ndarray
+    ood: np.ndarray | None
+    more_ood: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class PointEstimate:
+    """The outputs of a point estimate on every part of a problem, each computed when first asked for.
+
+    Args:
+        problem: The data.
+        learner: A fitted learner of the method "deterministic".
+    """
+
+    def __init__(self, problem: Problem, learner: MetricLearner) -> None:
+        self.problem = problem
+        self.learner = learner
+        self.encoder: Encoder = learner.embedder_for(problem.test).network
+        self._outputs: dict[int, Tensor] = {}
+
+    def outputs(self, part: Dataset) -> Tensor:
+        """Return the outputs of a part before normalisation."""
+        if id(part) not in self._outputs:
+            self._outputs[id(part)] = self.apply(self.encoder.outputs, part)
+        return self._outputs[id(part)]
+
+    def unit(self, part: Dataset) -> Tensor:
+        """Return the unit vectors of a part."""
+        return on_sphere(self.outputs(part))
+
+    @property
+    def has_novelty(self) -> bool:
+        """Whether the learner gives novelty with its embeddings."""
+        return self.learner.embed(self.problem.test[:1]).novelty is not None
+
+    @torch.no_grad()
+    def apply(self, function: Callable[[Tensor], Tensor], part: Dataset) -> Tensor:
+        """Apply a function of batches to a part, without a second copy of the answers."""
+        out, at = torch.empty(0), 0
+        for x in batches(part, self.encoder, preprocessing=self.learner.input_spec_):
+            batch = function(x)
+            if not at:
+                out = batch.new_empty(len(part), *batch.shape[1:])
+            out[at : at + len(batch)] = batch
+            at += len(batch)
+        return out
+
+
+def baseline_scores(name: str, point: PointEstimate) -> Scores:
+    """Score the test and out-of-distribution data by one of `DISTANCE_BASELINES`."""
+    score, in_gallery = _scorer(name, point)
+    problem, known = point.problem, _array(score(point.problem.test))
+    return Scores(
+        known if in_gallery is None else _array(in_gallery),
+        known,
+        None if problem.ood is None else _array(score(problem.ood)),
+        {name: _array(score(part)) for name, part in problem.more_ood.items()},
+    )
+
+
+def _scorer(name: str, point: PointEstimate) -> tuple[Callable[[Dataset], Any], Any]:
+    """Return what scores a part against the training set, and the queries' scores in the gallery if any."""
+    train, test, gallery = point.problem.train, point.problem.test, point.problem.gallery
+    if name == "norm":
+        return lambda part: -torch.linalg.vector_norm(point.outputs(part), dim=1), None
+    if name == "novelty":
+        return lambda part: novelty_score(point.learner.embed(part).novelty), None
+    if name == "mahalanobis":
+        backbone = point.encoder.backbone
+        fitted = fit_mahalanobis(point.apply(backbone, train), train.labels)
+        return partial(point.apply, lambda x: fitted.score(backbone(x))), None
+    if name == "knn-vote":
+        return _vote_scores(point)
+    known = _neighbours(name, point.unit(train), train)
+    items = test if gallery is None else gallery
+    searched = _neighbours(name, point.unit(items), items)
+    found = searched.score(point.unit(test), exclude_self=gallery is None)
+    return lambda part: known.score(point.unit(part)), found
+
+
+def _neighbours(name: str, vectors: Tensor, part: Dataset) -> "Margin | NeighbourDistance":
+    if name == "margin":
+        return fit_margin(vectors, part.labels)
+    most = 1 if name == "nearest-distance" else min(NEIGHBOURS, len(vectors) - 1)
+    return NeighbourDistance(unit64(vectors), most)
+
+
+def _array(scores: Any) -> np.ndarray:
+    return np.asarray(scores, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,21 +203,12 @@ class NeighbourDistance:
     vectors: Float[Tensor, "n z"]
     k: int
 
-    def score(self, queries: Any, *, exclude_self: bool = False) -> Float[Tensor, " q"]:
-        """Return the mean chord to the nearest training vectors.
-
-        Args:
-            queries: Unit vectors (q, z).
-            exclude_self: Whether the queries are the training vectors, and must not find themselves.
-
-        Returns:
-            Uncertainties (q) of the queries' dtype, 0 … 2.
-        """
-        rows = _queries(queries, self.vectors, others=self.k if exclude_self else None)
-        u = unit64(rows)
+    def score(self, queries: Tensor, *, exclude_self: bool = False) -> Float[Tensor, " q"]:
+        """Return the mean chord (q) to the nearest; without themselves if they are the vectors."""
+        u = unit64(queries)
         indices, _ = highest_cosines(u, self.vectors, self.k, exclude_self=exclude_self)
         total = sum(_chord(u, self.vectors[indices[:, i]]) for i in range(self.k))
-        return torch.as_tensor(total / self.k).to(rows.dtype)
+        return torch.as_tensor(total / self.k).to(queries.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,26 +222,16 @@ class Margin:
     """
 
     vectors: Float[Tensor, "n z"]
-    bounds: Int[Tensor, " bounds"] | None
+    bounds: Int[Tensor, " bounds"] | None = None
     order: Int[Tensor, " n"] | None = None
 
-    def score(self, queries: Any, *, exclude_self: bool = False) -> Float[Tensor, " q"]:
-        """Return d_1 - d_2, or d_1 - d_o with labels.
-
-        Args:
-            queries: Unit vectors (q, z).
-            exclude_self: Whether the queries are the training vectors, in their order, and must find
-                themselves neither first nor as a runner-up.
-
-        Returns:
-            Uncertainties (q) of the queries' dtype, -2 … 0.
-        """
-        rows = _queries(queries, self.vectors, others=2 if exclude_self else None)
-        u = unit64(rows)
+    def score(self, queries: Tensor, *, exclude_self: bool = False) -> Float[Tensor, " q"]:
+        """Return d_1 - d_2 (q), or d_1 - d_o with labels; without themselves if they are the vectors."""
+        u = unit64(queries)
         if self.bounds is None or self.order is None:
             indices, _ = highest_cosines(u, self.vectors, 2, exclude_self=exclude_self)
             first, second = (_chord(u, self.vectors[indices[:, i]]) for i in (0, 1))
-            return (first - second).to(rows.dtype)
+            return (first - second).to(queries.dtype)
         if exclude_self:
             u = u[self.order]
         found = highest_cosines(u, self.vectors, 1, exclude_self=exclude_self)[0][:, 0]
@@ -128,7 +244,7 @@ class Margin:
             margin[who] -= self._distance_outside(u[who], start, stop, own)
         if exclude_self:
             margin = torch.empty_like(margin).index_copy_(0, self.order, margin)
-        return margin.to(rows.dtype)
+        return margin.to(queries.dtype)
 
     def _distance_outside(
         self, u: Float[Tensor, "r z"], start: int, stop: int, own: Int[Tensor, " r"] | None
@@ -148,93 +264,177 @@ class Margin:
         return best
 
 
-@dataclass(frozen=True, eq=False)
-class NegativeNorm:
-    """Short outputs are unsure; there is nothing to fit."""
-
-    def score(self, queries: Any) -> Float[Tensor, " q"]:
-        """Return the negative length of the head's outputs (q, z), those *before* normalisation."""
-        norm: Tensor = torch.linalg.vector_norm(as_rows("queries", queries), dim=1)
-        return -norm
-
-
-def fit_nearest_distance(embeddings: Any) -> NeighbourDistance:
-    """Keep unit vectors (n, z) to measure the distance to the nearest."""
-    return fit_knn_density(embeddings, k=1)
-
-
-def fit_knn_density(embeddings: Any, *, k: int = 10) -> NeighbourDistance:
-    """Keep unit vectors (n, z) to measure the mean distance to the ``k`` nearest."""
-    rows = as_unit_rows("embeddings", embeddings)
-    check_int("k", k, least=1)
-    if k > len(rows):
-        raise InputError(
-            f"k is {k}, but there are {len(rows)} training vectors; lower k.", field="k"
-        )
-    return NeighbourDistance(unit64(rows), k)
-
-
-def fit_margin(embeddings: Any, labels: Any = None) -> Margin:
-    """Keep training vectors to compare the nearest with the runner-up.
-
-    Args:
-        embeddings: Unit vectors (n, z).
-        labels: A label per vector (n), a tensor or an array; the runner-up then is the nearest of
-            another label. Without labels it is the second nearest.
-
-    Returns:
-        The fitted baseline.
-
-    Raises:
-        DegenerateError: If there is only one vector, or one label.
-    """
-    rows = as_unit_rows("embeddings", embeddings)
-    if len(rows) < 2:
-        raise DegenerateError("a margin needs two training vectors; got 1.", field="embeddings")
+def fit_margin(vectors: Tensor, labels: Any = None) -> Margin:
+    """Keep unit vectors (n, z) to compare the nearest with the runner-up, of another label if there are."""
     if labels is None:
-        return Margin(unit64(rows), None)
-    codes, counts = label_codes(labels, len(rows))
-    if len(counts) < 2:
-        raise DegenerateError(
-            "a labelled margin needs two labels; got 1. Leave the labels out.", field="labels"
-        )
-    bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(rows.device)
-    order = codes.argsort(stable=True).to(rows.device)
-    return Margin(unit64(rows)[order], bounds, order)
+        return Margin(unit64(vectors))
+    codes, counts = _codes(labels)
+    bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    order = codes.argsort(stable=True)
+    return Margin(unit64(vectors)[order], bounds, order)
 
 
-def label_codes(labels: Any, n: int) -> tuple[Int[Tensor, " n"], Int[Tensor, " c"]]:
-    """Number the labels, one for each of ``n`` examples, from 0, and count each."""
-    array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
-    if array.shape != (n,):
-        raise InputError(
-            f"labels must be one per example, shape ({n},); got {array.shape}.", field="labels"
-        )
-    _, codes, counts = np.unique(array, return_inverse=True, return_counts=True)
-    return torch.from_numpy(codes), torch.from_numpy(counts)
-
-
-def _queries(queries: Any, vectors: Float[Tensor, "n z"], *, others: int | None) -> Tensor:
-    """Check queries; if they are the vectors themselves, that ``others`` beside each can be found."""
-    rows = as_unit_rows("queries", queries)
-    if rows.shape[1] != vectors.shape[1]:
-        raise InputError(
-            f"queries have {rows.shape[1]} dimensions, the training vectors {vectors.shape[1]}; "
-            "embed both with one model.",
-            field="queries",
-        )
-    if others is not None and not (len(rows) == len(vectors) > others):
-        raise InputError(
-            f"exclude_self needs the {len(vectors)} training vectors themselves as "
-            f"queries, and more of them than k = {others}; got {len(rows)} queries.",
-            field="exclude_self",
-        )
-    return rows
+def _codes(labels: Any) -> tuple[Int[Tensor, " n"], Int[Tensor, " c"]]:
+    """Number the labels from 0, and count each."""
+    _, codes, counts = torch.as_tensor(labels).unique(return_inverse=True, return_counts=True)
+    return codes, counts
 
 
 def _chord(a: Float[Tensor, "q z"], b: Float[Tensor, "q z"]) -> Float[Tensor, " q"]:
     chord: Tensor = torch.linalg.vector_norm(a - b, dim=1)
     return chord
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """The nearest neighbours of some queries, ready to vote.
+
+    Attributes:
+        votes: By cosine, the nearest first.
+        truth: The queries' labels, numbered as the votes' are (q).
+        companion: Whether something in the gallery has the query's label, or place (q).
+        positions: The neighbours' (q, k, 2), in place of labels, which then do not matter.
+        right: Whether each lies within the radius of its query (q, k).
+    """
+
+    votes: Votes
+    truth: Int[np.ndarray, " q"]
+    companion: Bool[np.ndarray, " q"]
+    positions: Float[np.ndarray, "q k 2"] | None = None
+    right: Bool[np.ndarray, "q k"] | None = None
+
+    def select(self, rows: Any) -> "Neighbourhood":
+        """Keep some of the queries."""
+        v = self.votes
+        votes = Votes(v.scores[rows], v.labels[rows], v.sizes[rows], v.unseen)
+        placed = (None if x is None else x[rows] for x in (self.positions, self.right))
+        return Neighbourhood(votes, self.truth[rows], self.companion[rows], *placed)
+
+
+def neighbourhood(
+    queries: Tensor,
+    known: Any,
+    items: Tensor | None = None,
+    item_known: Any = None,
+    *,
+    enrolled: bool = False,
+) -> Neighbourhood:
+    """Search the neighbours that vote.
+
+    Args:
+        queries: Unit vectors (q, z).
+        known: Labels of the queries (q) or positions (q, 2); None if they have none.
+        items: Unit vectors of the gallery (g, z); None: the queries are the gallery, and none finds itself.
+        item_known: Labels (g) or positions (g, 2) of the gallery.
+        enrolled: Whether the queries are the gallery's first items, so that none finds itself there either.
+
+    Returns:
+        The neighbours.
+    """
+    if items is None:
+        items, item_known, enrolled = queries, known, True
+    k = min(VOTERS, len(items) - enrolled)
+    indices, scores = _nearest(queries, items, k, enrolled=enrolled)
+    item_known, unseen = np.asarray(item_known), len(items) - enrolled - k
+    if item_known.ndim == 2:
+        nobody, right = np.zeros(len(queries), dtype=np.int64), np.zeros(indices.shape, dtype=bool)
+        companions = nobody
+        if known is not None:
+            placed = np.asarray(known), item_known, POSITIVE_RADIUS
+            judged = metrics.relevance_within(indices, *placed, self_in_gallery=enrolled)
+            right, companions = judged.hits, judged.counts
+        votes = Votes(scores, np.zeros_like(indices), np.ones_like(indices), unseen)
+        return Neighbourhood(votes, nobody, companions > 0, item_known[indices], right)
+    names, codes, counts = np.unique(item_known, return_inverse=True, return_counts=True)
+    truth = np.full(len(queries), -1)
+    if known is not None:
+        place = np.minimum(np.searchsorted(names, np.asarray(known)), len(names) - 1)
+        truth = np.where(names[place] == np.asarray(known), place, -1)
+    voted = codes[indices]
+    sizes = counts[voted] - (enrolled & (voted == truth[:, None]))
+    companion = (truth >= 0) & (counts[truth] > enrolled)
+    return Neighbourhood(Votes(scores, voted, sizes, unseen), truth, companion)
+
+
+def _nearest(
+    queries: Tensor, items: Tensor, k: int, *, enrolled: bool
+) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
+    """Return rows and cosines of the nearest items, without the query's own if it is enrolled."""
+    closed = enrolled and len(items) == len(queries)
+    wanted = k + (enrolled and not closed)
+    # In float64, or the cosines of tight clusters would be rounded alike.
+    found = nearest(queries.double(), items.double(), wanted, exclude_self=closed)
+    indices, scores = found.indices.numpy(), found.similarities.numpy()
+    if wanted > k:  # one too many: the query, or the last where copies of it came first
+        own = indices == np.arange(len(queries))[:, None]
+        own[~own.any(axis=1), -1] = True
+        indices, scores = indices[~own].reshape(-1, k), scores[~own].reshape(-1, k)
+    return indices, scores
+
+
+def fit_votes(found: Neighbourhood) -> LabelModel:
+    """Fit the votes to data that are not scored afterwards; refuse data of which no two belong together."""
+    rows = np.flatnonzero(found.companion)
+    if not len(rows):
+        raise DegenerateError(
+            "no two held-out examples share a label or a place.", field="held_out"
+        )
+    # Evenly spaced, so that data sorted by class give all classes.
+    sample = found.select(rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(int)])
+    if sample.right is not None:
+        return fit_place_model(sample.votes.scores, sample.right)
+    # "None" is not fitted: one query without a neighbour says so.
+    nobody = Votes(np.full((1, 1), -np.inf), np.full((1, 1), -1), np.ones((1, 1), dtype=int))
+    return fit_label_model(sample.votes, sample.truth, nobody, as_asked=True)
+
+
+def vote_shares(
+    found: Neighbourhood, model: LabelModel
+) -> tuple[Float[np.ndarray, " q"], Float[np.ndarray, " q"]]:
+    """Compute the shares of the most voted label and of the nearest item's."""
+    votes = found.votes
+    if found.positions is not None:
+        share = place_shares(votes.scores, found.positions, POSITIVE_RADIUS, model.temperature)
+        return share.max(axis=1), share[:, 0]
+    density = label_densities(votes, model.temperature)
+    weights = log_weights(votes, density, model.sharpness, model.prior)
+    share = np.exp(weights - weights.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)
+    # The columns are ordered by cosine, whatever the shares are.
+    same = votes.labels == votes.labels[:, :1]
+    return share.max(axis=1), np.where(same, share, 0.0).sum(axis=1)
+
+
+def _vote_scores(point: PointEstimate) -> tuple[Callable[[Dataset], np.ndarray], np.ndarray]:
+    """Return what scores a part against the training set, and the queries' scores in the gallery."""
+    problem, held_out = point.problem, point.problem.held_out
+    if held_out is None:
+        raise DegenerateError(f"a vote needs two labels or places; {problem.train.name} has not.")
+    kind = "labels" if held_out.data.labels is not None else "positions"
+    trained = point.unit(problem.train), getattr(problem.train, kind)
+    model = fit_votes(_held_out(point, held_out, kind, trained))
+    gallery = () if problem.gallery is None else (problem.gallery,)
+    searched = [value for p in gallery for value in (point.unit(p), getattr(p, kind))]
+    asked = neighbourhood(point.unit(problem.test), getattr(problem.test, kind), *searched)
+
+    def most_voted(part: Dataset) -> np.ndarray:
+        return 1 - vote_shares(neighbourhood(point.unit(part), None, *trained), model)[0]
+
+    return most_voted, 1 - vote_shares(asked, model)[1]
+
+
+def _held_out(
+    point: PointEstimate, held_out: HeldOut, kind: str, trained: tuple[Tensor, Any]
+) -> Neighbourhood:
+    """Look up what votes are fitted to: in one side of a route, itself, or also other classes."""
+    vectors, known = point.unit(held_out.data), getattr(held_out.data, kind)
+    if held_out.asking is not None:
+        query, item = torch.from_numpy(held_out.asking), torch.from_numpy(~held_out.asking)
+        return neighbourhood(vectors[query], known[query], vectors[item], known[item])
+    if kind == "positions" or bool(torch.isin(known, trained[1]).any()):
+        return neighbourhood(vectors, known)
+    items = torch.cat([vectors, trained[0]]), torch.cat([known, trained[1]])
+    return neighbourhood(vectors, known, *items, enrolled=True)
 
 
 EXACT_DIM = 1024
@@ -268,12 +468,6 @@ class Mahalanobis:
     def score(self, queries: Any) -> Float[Tensor, " q"]:
         """Return the distance of features (q, d) to the nearest class mean, in their dtype."""
         rows = as_rows("queries", queries)
-        if rows.shape[1] != len(self.centre):
-            raise InputError(
-                f"queries have {rows.shape[1]} features, the training set {len(self.centre)}; "
-                "take both from one network.",
-                field="queries",
-            )
         parts = [self._squared(rows[i : i + ROWS].double()) for i in range(0, len(rows), ROWS)]
         return torch.cat(parts).sqrt().to(rows.dtype)
 
@@ -285,55 +479,38 @@ class Mahalanobis:
         return (inside + outside.clamp(min=0) / self.rest).min(dim=1).values
 
 
-def fit_mahalanobis(
-    features: Any, labels: Any, *, rank: int | None = None, shrinkage: float = 0.1
-) -> Mahalanobis:
+def fit_mahalanobis(features: Any, labels: Any) -> Mahalanobis:
     """Learn class means and their shared covariance.
 
     Args:
         features: Training features (n, d).
-        labels: A label per example (n), a tensor or an array.
-        rank: Principal directions to keep; None means all up to `EXACT_DIM` features, else 128.
-        shrinkage: The fraction a of the sphere in the covariance, 0 … 1.
+        labels: A label per example (n).
 
     Returns:
         The fitted baseline.
 
     Raises:
-        DegenerateError: If features do not vary within classes, or not in all directions and
-            ``shrinkage`` is 0.
+        DegenerateError: If features do not vary within classes.
     """
     x = as_rows("features", features)
-    check_fraction("shrinkage", shrinkage)
-    if rank is not None:
-        check_int("rank", rank, least=1)
-    codes, counts = label_codes(labels, len(x))
-    codes = codes.to(x.device)
+    codes, counts = _codes(labels)
     d = x.shape[1]
-    means = torch.zeros(len(counts), d, dtype=torch.float64, device=x.device)
+    means = torch.zeros(len(counts), d, dtype=torch.float64)
     for i in range(0, len(x), ROWS):
         means.index_add_(0, codes[i : i + ROWS], x[i : i + ROWS].double())
     centre = means.sum(0) / len(x)
-    means /= counts.to(x.device)[:, None]
-    keep = min(rank or (d if d <= EXACT_DIM else 128), d)
-    directions, variances, trace = _principal(x, means, codes, keep)
-    keep = len(variances)
+    means /= counts[:, None]
+    directions, variances, trace = _principal(x, means, codes, d if d <= EXACT_DIM else RANK)
     if not trace > 0:
         raise DegenerateError(
             "features do not vary within any class, so there is no covariance: give classes with "
             "several different examples.",
             field="features",
         )
+    keep, sphere = len(variances), SHRINKAGE * trace / d
     left = max(trace - float(variances.sum()), 0.0) / max(d - keep, 1)
-    shrunk = (1 - shrinkage) * variances.clamp(min=0) + shrinkage * trace / d
-    rest = (1 - shrinkage) * left + shrinkage * trace / d
-    smallest = min(float(shrunk.min()), rest if keep < d else torch.inf)
-    if not smallest > 1e-12 * trace / d:
-        raise DegenerateError(
-            "the covariance is singular: features do not vary in some direction. "
-            "Raise shrinkage above 0.",
-            field="shrinkage",
-        )
+    shrunk = (1 - SHRINKAGE) * variances.clamp(min=0) + sphere
+    rest = (1 - SHRINKAGE) * left + sphere
     return Mahalanobis(means - centre, centre, directions, shrunk, rest if keep < d else 1.0)
 
 

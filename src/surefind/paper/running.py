@@ -44,10 +44,9 @@ from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
 from surefind.metrics import auroc, recall_per_query
 from surefind.paper.artifacts import Artifacts, extreme_images, sphere_points, write_artifacts
+from surefind.paper.baselines import PointEstimate, baseline_scores
 from surefind.paper.corruptions import corruption_curves
-from surefind.paper.distance_baselines import PointEstimate, baseline_scores
 from surefind.paper.frozen import with_features
-from surefind.paper.label_vote import measure_votes
 from surefind.paper.protocols import Problem, Protocol
 from surefind.paper.recipes import SampledEmbedder
 from surefind.paper.results import Result, read_result, result_file, write_result
@@ -311,27 +310,16 @@ def _report_ood_sets(
 def _measure_method(
     name: str, problem: Problem, learner: MetricLearner, seed: int, artifacts: Path
 ) -> dict[str, Any]:
-    samples, generator = joint_samples(name, problem), seeded(seed, "evaluation")
-    fitted_on, held_out, asking = problem.held_out or ("", None, None)
+    samples = joint_samples(name, problem)
     found = evaluate(
         learner,
         problem.test,
         problem.ood,
         gallery=problem.gallery,
-        generator=generator,
+        generator=seeded(seed, "evaluation"),
         ece_samples=samples,
         train=problem.train,
         more_ood=problem.more_ood,
-    )
-    votes = held_out and measure_votes(
-        found,
-        learner,
-        problem.test,
-        problem.gallery,
-        held_out=held_out,
-        train=problem.train,
-        asking=asking,
-        generator=np.random.default_rng(generator.initial_seed()),
     )
     measured = _measured(found) | {
         "ood": _ood_results(problem, found.values, found.more_ood),
@@ -348,8 +336,6 @@ def _measure_method(
         _save_artifacts(artifacts, problem, found.uncertainty, shown, seed)
     if problem.protocol.metres:
         measured["values"] |= _wider_recall(problem, learner)
-    if votes is not None:
-        measured["votes"] = {"fitted_on": fitted_on, **asdict(votes)}
     fitted = learner.embedder_for(problem.test)
     if isinstance(fitted, SampledEmbedder):
         fitted = fitted.embedder
@@ -376,7 +362,8 @@ def _measure_baseline(
     name: str, point: PointEstimate, seed: int, artifacts: Path
 ) -> dict[str, Any]:
     problem, scores = point.problem, baseline_scores(name, point)
-    judged = judge(point.test, problem.test, point.gallery, problem.gallery)
+    items = None if problem.gallery is None else point.unit(problem.gallery)
+    judged = judge(point.unit(problem.test), problem.test, items, problem.gallery)
     uncertainty, detection = {"id": scores.id}, None
     if scores.ood is not None:
         uncertainty["ood"], detection = scores.ood, (scores.id, scores.ood)
