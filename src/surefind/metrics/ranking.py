@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.spatial.distance import cdist
+from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
 
 from surefind.checks import as_array, as_vectors, check_int, check_positive, label_codes
 from surefind.errors import DegenerateError, InputError

@@ -416,7 +416,7 @@ def bootstrap_interval(
             f"{lengths} and {confidence!r}.",
             field="confidence" if fit else "samples",
         )
-    metric = np.mean if statistic is None else statistic
+    metric: Callable[..., Any] = np.mean if statistic is None else statistic
     estimate, drawn = float(metric(*arrays)), []
     for _ in range(n_resamples):
         rows = [generator.integers(n, size=n) for n in (lengths if independent else lengths[:1])]

@@ -276,7 +276,9 @@ def fit_margin(vectors: Tensor, labels: Any = None) -> Margin:
 
 def _codes(labels: Any) -> tuple[Int[Tensor, " n"], Int[Tensor, " c"]]:
     """Number the labels from 0, and count each."""
-    _, codes, counts = torch.as_tensor(labels).unique(return_inverse=True, return_counts=True)
+    _, codes, counts = torch.unique(
+        torch.as_tensor(labels), return_inverse=True, return_counts=True
+    )
     return codes, counts
 
 
