@@ -13,7 +13,7 @@ import torch
 from measure import Prepared, run_cases
 
 from surefind import metrics
-from surefind.neighbours import nearest, sampled_nearest_labels, unit64
+from surefind.neighbours import nearest, sampled_nearest, unit64
 from surefind.paper.baselines import NeighbourDistance, fit_mahalanobis, fit_margin
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.json"
@@ -58,7 +58,7 @@ def calibration(n: int, z: int, samples: int) -> Prepared:
             )
             for _ in range(samples)
         )
-        prediction, confidence = metrics.agreement(sampled_nearest_labels(drawn, labels))
+        prediction, confidence = metrics.agreement(labels[sampled_nearest(drawn)])
         return metrics.ece(confidence, prediction == labels.numpy())
 
     return evaluate

@@ -23,13 +23,12 @@ Axes: ``q`` queries, ``g`` gallery, ``z`` embedding, ``k`` neighbours, ``s`` sam
 queries of a block, ``w`` its columns, ``c`` candidates.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import repeat
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -54,6 +53,7 @@ def highest_cosines(
     k: int,
     *,
     exclude_self: bool = False,
+    own: Int[Tensor, "*q"] | None = None,
 ) -> tuple[Int[Tensor, "q k"], Float[Tensor, "q k"]]:
     """Find the ``k`` gallery rows of highest cosine for each query.
 
@@ -62,21 +62,13 @@ def highest_cosines(
         gallery: The same (g, z); at least k of them, beside the query itself.
         k: How many to find.
         exclude_self: Whether queries and gallery are the same rows, and row i must not find itself.
+        own: For queries that are some rows of the gallery: which these are, and must not find.
 
     Returns:
         Rows of the gallery (q, k), nearest first, and their cosines in float64.
     """
-    own = torch.arange(len(queries), device=gallery.device) if exclude_self else None
-    return _settled(queries, gallery, k, own)
-
-
-def _settled(
-    queries: Float[Tensor, "q z"],
-    gallery: Float[Tensor, "g z"],
-    k: int,
-    own: Int[Tensor, "*q"] | None,
-) -> tuple[Int[Tensor, "q k"], Float[Tensor, "q k"]]:
-    """Find the ``k`` rows of highest cosine for each query, which must not find its row in ``own``."""
+    if exclude_self:
+        own = torch.arange(len(queries), device=gallery.device)
     # Products that are set to be less exact than float32 would break the bound.
     exact = torch.get_float32_matmul_precision() == "highest"
     coarse = torch.float32 if exact else torch.float64
@@ -135,7 +127,7 @@ def nearest_one(
     left = (best.first - best.second <= 2 * rounding).nonzero()[:, 0]
     if len(left):
         own = left if exclude_self else None
-        rows[left] = _settled(unit64(queries[left]), unit64(gallery), 1, own)[0][:, 0]
+        rows[left] = highest_cosines(unit64(queries[left]), unit64(gallery), 1, own=own)[0][:, 0]
     return rows
 
 
@@ -287,8 +279,7 @@ def unit64(rows: Float[Tensor, "n z"]) -> Float[Tensor, "n z"]:
     return torch.nn.functional.normalize(rows.double(), dim=1)
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbours:
+class Neighbours(NamedTuple):
     """The ``k`` nearest gallery items of each query, nearest first.
 
     Attributes:
@@ -298,22 +289,6 @@ class Neighbours:
 
     indices: Tensor
     similarities: Tensor
-
-    def __post_init__(self) -> None:
-        """Check that the shapes agree and that rows are sorted."""
-        if self.indices.ndim != 2 or self.indices.shape != self.similarities.shape:
-            raise InputError(
-                f"indices and similarities must both be (q, k); got {tuple(self.indices.shape)} "
-                f"and {tuple(self.similarities.shape)}."
-            )
-        if not bool((self.similarities[:, 1:] <= self.similarities[:, :-1]).all()):
-            raise InputError(
-                "similarities must not rise along a row: list the nearest first.",
-                field="similarities",
-            )
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
 
 def nearest(queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -> Neighbours:
@@ -363,17 +338,11 @@ def nearest_distance(
 
 def _check_comparable(q: Tensor, g: Tensor, k: int, *, exclude_self: bool) -> None:
     """Require one space, and k neighbours for each query."""
-    if q.shape[1] != g.shape[1]:
+    if q.shape[1] != g.shape[1] or (exclude_self and len(q) != len(g)):
         raise InputError(
-            f"queries have {q.shape[1]} dimensions and the gallery {g.shape[1]}; "
-            "embed both with one model.",
+            f"queries {tuple(q.shape)} and gallery {tuple(g.shape)} do not fit: embed both with one model, "
+            "and give the same rows twice if a row must not find itself.",
             field="queries",
-        )
-    if exclude_self and len(q) != len(g):
-        raise InputError(
-            f"exclude_self needs the same rows on both sides; got {len(q)} queries and "
-            f"{len(g)} gallery items.",
-            field="exclude_self",
         )
     available = len(g) - int(exclude_self)
     if k > available:
@@ -412,33 +381,3 @@ def sampled_nearest(
     if not found:
         raise DegenerateError("there are no samples: draw at least one.", field="samples")
     return torch.stack(found)
-
-
-def sampled_nearest_labels(samples: Iterable[Any], labels: Any) -> Any:
-    """Find the label of each example's nearest neighbour under each of several sampled models.
-
-    Every sample embeds *all* examples with one model (a joint sample), and an example never finds
-    itself. `surefind.metrics.agreement` turns the answer into predictions and confidences.
-
-    Args:
-        samples: As for `sampled_nearest`.
-        labels: A label per example (n), a tensor or an array.
-
-    Returns:
-        Labels (s, n), a tensor or an array as they came.
-    """
-    indices = sampled_nearest(_of_length(samples, len(labels)))
-    if isinstance(labels, Tensor):
-        return labels[indices.to(labels.device)]
-    return np.asarray(labels)[indices.cpu().numpy()]
-
-
-def _of_length(samples: Iterable[Any], n: int) -> Iterator[Any]:
-    for sample in samples:
-        if len(sample) != n:
-            raise InputError(
-                f"a sample has {len(sample)} rows where there are {n} labels; "
-                "each sample must embed every example.",
-                field="samples",
-            )
-        yield sample

@@ -51,7 +51,7 @@ from torch.nn.functional import avg_pool2d, softplus
 from surefind import metrics
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.neighbours import sampled_nearest_labels
+from surefind.neighbours import sampled_nearest
 from surefind.pairs.relations import PairList
 from surefind.posterior.head import Posterior
 from surefind.posterior.sphere import unit
@@ -202,7 +202,7 @@ def calibrate_scale(
 
     def error(factor: float) -> float:
         samples = (unit(torch.add(outputs, change, alpha=factor**-0.5)) for change in changes)
-        prediction, confidence = metrics.agreement(sampled_nearest_labels(samples, labels))
+        prediction, confidence = metrics.agreement(labels[sampled_nearest(samples)])
         return metrics.ece(confidence, prediction == labels.numpy())
 
     errors = {spread / wanted: error(spread / wanted) for wanted in spreads}
