@@ -9,16 +9,19 @@ import surefind as sf
 from surefind import whitening as module
 from surefind.models import vectors as blocks
 from surefind.models.vectors import Vectors, vector_encoder
+from surefind.pairs import relations as pairs_module
 from surefind.whitening import (
     RIDGE,
     RIDGES,
     ROUNDS,
     SHARES,
     LeftOut,
+    check_difference,
     choose_metric,
     class_moments,
     leave_classes_out,
     listed_moments,
+    pair_scatter,
     whitening,
 )
 
@@ -98,14 +101,6 @@ def test_what_is_left_out_is_in_neither_scatter_nor_mean(monkeypatch, size):
         expected = int((kind == 1).sum()) / 2 * oracles.positive_scatter(X[rows], kind)
         np.testing.assert_allclose(scatter, expected, rtol=1e-11, atol=1e-14)
         np.testing.assert_allclose(mean, oracles.unit_mean(X[rows]), rtol=1e-12, atol=1e-15)
-
-
-def test_scatter_of_equal_classes_is_twice_the_pooled_within_class_covariance():
-    X, labels = noisy()
-    h = X / np.linalg.norm(X, axis=1, keepdims=True)
-    pooled = np.mean([np.cov(h[labels == c].T) for c in range(12)], axis=0)
-    moments = class_moments(Vectors(X), classes(labels), [torch.arange(12)])
-    np.testing.assert_allclose(moments.scatters[0] / moments.pairs[0] / 2, pooled, rtol=1e-12)
 
 
 def test_scatter_of_tight_classes_does_not_cancel():
@@ -229,9 +224,11 @@ def test_auto_whitens_where_classes_left_out_gain():
     assert (same.ridge, same.reason) == (gaining.ridge, gaining.reason)
 
 
-def test_auto_seldom_whitens_where_there_is_nothing_to_gain():
-    found = [choose(*plain(30, 8, seed=seed), metric="auto", seed=seed) for seed in range(40)]
-    assert sum(metric.name == "whitened" for metric in found) <= 4
+@pytest.mark.parametrize("seeds", [10, pytest.param(40, marks=pytest.mark.nightly)])
+@pytest.mark.slow
+def test_auto_seldom_whitens_where_there_is_nothing_to_gain(seeds):
+    found = [choose(*plain(30, 8, seed=seed), metric="auto", seed=seed) for seed in range(seeds)]
+    assert sum(metric.name == "whitened" for metric in found) <= seeds // 10
     staying = next(metric for metric in found if metric.name == "identity")
     assert (staying.ridge, staying.weights) == (None, None)
     assert "standard error" in staying.reason
@@ -298,53 +295,29 @@ def test_fewer_differences_than_columns_still_have_a_finite_metric():
 
 def test_positive_pairs_that_do_not_differ_are_nothing_to_learn_from():
     X, labels = np.random.default_rng(0).standard_normal((8, 5)), np.arange(8)
-    for rows, own in ((np.repeat(X, 3, 0), np.repeat(labels, 3)), (X, labels)):
+    far = sf.Positions(100 * torch.arange(8, dtype=torch.float64)[:, None].expand(8, 2))
+    for rows, own in ((np.repeat(X, 3, 0), np.repeat(labels, 3)), (X, labels), (X, far)):
         with pytest.raises(sf.DegenerateError) as refused:
             choose(rows, own)
         assert refused.value.field == "metric"
         assert choose(rows, own, "auto").name == "identity"
 
 
-def test_listed_pairs_have_no_classes_to_leave_out():
-    X, _ = uneven()
-    pairs = sf.PairList(
-        torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5]), torch.tensor([True, True, False]), 15
-    )
-    metric = choose(X, pairs)
-    assert metric.ridge == RIDGE
-    listed = oracles.listed_kind([(0, 1, True), (2, 3, True)], 15)
-    scatter = oracles.positive_scatter(X, listed)
-    expected = oracles.centred_whitening(scatter, oracles.unit_mean(X), RIDGE)
-    np.testing.assert_allclose(metric.weights, expected, rtol=1e-9, atol=1e-12)
-    assert choose(X, pairs, "auto").name == "identity"
-
-
-def test_positions_have_no_classes_to_leave_out():
+def test_pairs_and_positions_have_no_classes_to_leave_out():
     X, _ = uneven()
     at = torch.arange(15, dtype=torch.float64)[:, None] * 20  # neighbours are 20 m apart
-    places = sf.Positions(torch.cat([at, torch.zeros_like(at)], dim=1))
-    metric = choose(X, places)
-    assert metric.ridge == RIDGE
-    near = oracles.listed_kind([(i, i + 1, True) for i in range(14)], 15)
-    expected = oracles.centred_whitening(
-        oracles.positive_scatter(X, near), oracles.unit_mean(X), RIDGE
-    )
-    np.testing.assert_allclose(metric.weights, expected, rtol=1e-9, atol=1e-12)
-    assert choose(X, places, "auto").name == "identity"
-
-
-def test_positions_of_which_no_two_are_near_are_nothing_to_learn_from():
-    X, _ = uneven()
-    at = 100 * torch.arange(15, dtype=torch.float64)[:, None].expand(15, 2)
-    with pytest.raises(sf.DegenerateError) as refused:
-        choose(X, sf.Positions(at))
-    assert refused.value.field == "metric"
-    assert choose(X, sf.Positions(at), "auto").name == "identity"
-
-
-def test_the_identity_needs_nothing():
-    metric = choose(*noisy(), metric="identity")
-    assert (metric.name, metric.weights, metric.ridge) == ("identity", None, None)
+    left, right, same = torch.tensor([[0, 1, 1], [2, 3, 1], [4, 5, 0]]).T
+    for relation, listed in (
+        (sf.PairList(left, right, same.bool(), 15), [(0, 1, True), (2, 3, True)]),
+        (sf.Positions(torch.cat([at, 0 * at], dim=1)), [(i, i + 1, True) for i in range(14)]),
+    ):
+        metric = choose(X, relation)
+        assert metric.ridge == RIDGE
+        scatter = oracles.positive_scatter(X, oracles.listed_kind(listed, 15))
+        expected = oracles.centred_whitening(scatter, oracles.unit_mean(X), RIDGE)
+        np.testing.assert_allclose(metric.weights, expected, rtol=1e-9, atol=1e-12)
+        auto = choose(X, relation, "auto")
+        assert (auto.name, auto.weights, auto.ridge) == ("identity", None, None)
 
 
 def test_a_vector_at_the_mean_of_the_others_finds_nothing_and_breaks_nothing():
@@ -367,3 +340,85 @@ def test_fewer_outputs_are_the_leading_principal_directions_of_whitened_vectors(
     leading = torch.linalg.svd(z).Vh[:2]
     signs = (head * (leading @ weights)).sum(1, keepdim=True).sign()  # which are arbitrary
     torch.testing.assert_close(head, signs * (leading @ weights))
+
+
+N = 14
+
+
+def shifted(seed=0, d=5):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal((N, d)) + 3)
+
+
+def relations():
+    labels = torch.tensor([0, 0, 0, 0, 0, 1, 1, 2, 3, 3, 3, 4, 4, 4])
+    at = torch.from_numpy(np.random.default_rng(1).uniform(0, 60, (N, 2)))
+    left, right = torch.tensor([0, 3, 9, 2]), torch.tensor([5, 1, 4, 7])
+    judged = torch.tensor([True, True, False, True])
+    return {
+        "classes": sf.Classes(labels),
+        "positions": sf.Positions(at),
+        "pairs": sf.PairList(left, right, judged, N),
+    }
+
+
+def brute_force(h, relation):
+    """Add up the pairs that the relation's own mask calls positive, one by one."""
+    positive = relation.block(slice(0, N), slice(0, N))[0]
+    total, count = np.zeros((h.shape[1], h.shape[1])), 0
+    for i in range(N):
+        for j in range(i):
+            if positive[i, j]:
+                total += np.outer(h[i] - h[j], h[i] - h[j])
+                count += 1
+    return total, count
+
+
+@pytest.mark.parametrize("kind", ["classes", "positions", "pairs"])
+@pytest.mark.parametrize("size", [4096, 3])
+def test_the_scatter_is_the_sum_over_positive_pairs_of_any_relation(monkeypatch, kind, size):
+    monkeypatch.setattr(pairs_module, "BLOCK_ROWS", size)
+    monkeypatch.setattr(pairs_module, "BLOCK_COLUMNS", size)
+    h, relation = shifted(), relations()[kind]
+    found, pairs = pair_scatter(h, relation)
+    expected, count = brute_force(h.numpy(), relation)
+    assert pairs == count > 0
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    assert torch.equal(found, found.T)
+
+
+def test_the_scatter_does_not_care_where_zero_is():
+    relation = relations()["positions"]
+    near, far = pair_scatter(shifted(), relation)[0], pair_scatter(shifted() + 1e6, relation)[0]
+    torch.testing.assert_close(near, far, rtol=1e-6, atol=1e-6)
+
+
+def test_tight_places_far_apart_keep_their_scatter():
+    g = np.random.default_rng(2)
+    offsets = 1e-4 * g.standard_normal((N, 3))
+    h = 10 * g.standard_normal((N // 2, 3))[np.arange(N) // 2] + offsets
+    relation = sf.Classes(torch.arange(N) // 2)
+    expected, _ = brute_force(h, relation)
+    np.testing.assert_allclose(
+        pair_scatter(torch.from_numpy(h), relation)[0], expected, rtol=1e-5, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("copies", [2, 3, 5, 8])
+@pytest.mark.parametrize("d", [4, 64, 512])
+def test_what_rounding_leaves_of_equal_features_is_nothing(copies, d):
+    own = torch.arange(7 * copies) // copies
+    h = torch.from_numpy(np.random.default_rng(d).standard_normal((7, d)))[own]
+    at = 100 * own[:, None] * torch.ones(1, 2, dtype=torch.float64)
+    for relation in (sf.Classes(own), sf.Positions(at)):
+        scatter, pairs = pair_scatter(h, relation)
+        assert pairs == 7 * copies * (copies - 1) // 2
+        assert not scatter.any()
+        with pytest.raises(sf.DegenerateError) as refusal:
+            check_difference(scatter, "head")
+        assert refusal.value.field == "head"
+
+
+def test_no_positive_pair_has_no_scatter():
+    found, pairs = pair_scatter(shifted(), sf.Classes(torch.arange(N)))
+    assert pairs == 0
+    np.testing.assert_allclose(found, 0, atol=1e-12)
