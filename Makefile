@@ -38,6 +38,8 @@ package: .venv/ready
 	$(BIN)/python -m venv $(DIST)/env
 	$(INSTALL) $$(echo $(DIST)/*.whl)
 	$(DIST)/env/bin/python tests/package/smoke.py core
+	$(INSTALL) "$$(echo $(DIST)/*.whl)[torch]"
+	$(DIST)/env/bin/python tests/package/smoke.py torch
 	$(INSTALL) "$$(echo $(DIST)/*.whl)[client,serve]"
 	$(DIST)/env/bin/python tests/package/smoke.py serve
 	$(BIN)/python tests/package/typing_completeness.py $(DIST)/env/bin
@@ -75,7 +77,7 @@ bench: .venv/ready
 .venv/demo: pyproject.toml constraints.txt
 	$(NEW_ENOUGH)
 	test -d .venv/bin || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[demo]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[serve]'
 	touch $@
 
 .venv/ready: pyproject.toml constraints.txt

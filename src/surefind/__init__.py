@@ -8,4 +8,14 @@ its line to ``__init__.pyi``.
 import lazy_loader
 
 __version__ = "0.2.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_imported, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    try:
+        return _imported(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"surefind.{name} needs {error.name}, which surefind's extra 'torch' brings.",
+            name=error.name,
+        ) from error

@@ -513,7 +513,7 @@ def distribution(module: str) -> str:
     return named.get(package, package.replace("_", "-"))
 
 
-def require(module: str, purpose: str, *, extra: str | None = "data") -> Any:
+def require(module: str, purpose: str, *, extra: str | None = "torch") -> Any:
     """Import an optional library, or raise `InputError` with its purpose and the extra that brings it.
 
     Args:

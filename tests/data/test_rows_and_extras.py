@@ -64,7 +64,7 @@ def test_a_missing_library_is_answered_with_the_extra(monkeypatch):
 
     monkeypatch.setattr(extras, "import_module", absent)
     with pytest.raises(
-        sf.InputError, match=r"pyarrow is needed to read Parquet .* pip install pyarrow .*'data'"
+        sf.InputError, match=r"pyarrow is needed to read Parquet .* pip install pyarrow .*'torch'"
     ):
         extras.require("pyarrow.parquet", "read Parquet files")
 

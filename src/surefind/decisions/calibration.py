@@ -293,7 +293,7 @@ class Calibration:
 
 @cache
 def _adapter() -> Any:
-    return require("pydantic", "read a stored calibration", extra="decisions").TypeAdapter(
+    return require("pydantic", "read a stored calibration", extra=None).TypeAdapter(
         Calibration
     )
 

@@ -308,7 +308,7 @@ class Decider:
         Returns:
             The other one; this one stays as it is.
         """
-        require("scipy", "fit a decider", extra="decisions")
+        require("scipy", "fit a decider", extra=None)
         made = self._calibrated(answers, contributions=contributions)
         return self._with(Rule(labels, replace(made, notes=(*made.notes, *notes))))
 

@@ -65,7 +65,7 @@ RC = {
     "lines.markersize": 4.5,
     "text.color": LIGHT["ink"],
 }
-plotting = partial(require, purpose="draw figures", extra="report")
+plotting = partial(require, purpose="draw figures", extra="cli")
 
 
 class CurveKind(NamedTuple):
@@ -113,7 +113,7 @@ def page_css() -> str:
 
 def fill_template(file: Path, **values: Any) -> str:
     """Fill in a Jinja template, escaping all values that it does not call safe."""
-    jinja2 = require("jinja2", "write the report", extra="report")
+    jinja2 = require("jinja2", "write the report", extra="cli")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return str(environment.from_string(file.read_text(encoding="utf-8")).render(values))
 

@@ -200,7 +200,7 @@ def _paired_p(gaps: np.ndarray) -> float:
     if spread == 0:
         return 1.0 if gaps.mean() == 0 else 0.0
     t = abs(gaps.mean()) / (spread / np.sqrt(len(gaps)))
-    stats = require("scipy.stats", "test differences between methods", extra="report")
+    stats = require("scipy.stats", "test differences between methods", extra="cli")
     return float(2 * stats.t.sf(t, len(gaps) - 1))
 
 

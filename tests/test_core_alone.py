@@ -1,0 +1,24 @@
+"""The core needs neither PyTorch nor what other extras bring."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+BLOCKED = [
+    "torch",
+    "safetensors",
+    "sklearn",
+    "PIL",
+    "pyarrow",
+    "rich",
+    "typer",
+    "fastapi",
+    "matplotlib",
+]
+START = "import runpy, sys; sys.modules.update(dict.fromkeys({})); runpy.run_path({!r}, None, '__main__')"
+
+
+def test_the_core_works_without_the_libraries_of_extras():
+    script = START.format(BLOCKED, str(Path(__file__).parent / "package" / "core.py"))
+    run = subprocess.run([sys.executable, "-c", script], stderr=-1, text=True, check=False)
+    assert run.returncode == 0, run.stderr
