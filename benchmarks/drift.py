@@ -47,8 +47,9 @@ from scipy.stats import beta
 
 from surefind.data.sources import load_digits
 from surefind.decisions import Gate, Signals, Watch
-from surefind.decisions.groups import fit_split
+from surefind.decisions.calibration import fit_split
 from surefind.estimators.laplace_head import LaplaceHead
+from surefind.files import to_stored
 
 RESULTS = Path(__file__).parent / "results" / "drift.json"
 SEED = 0
@@ -274,7 +275,7 @@ def cost() -> dict[str, Any]:
     for first in range(0, MILLION, 1000):
         watch.see(*(column[first : first + 1000] for column in values))
     batched = (time.process_time() - began) / MILLION
-    report, size = watch.report, len(json.dumps(watch.to_json()))
+    report, size = watch.report, len(json.dumps(to_stored(Watch, watch)))
     began = time.process_time()
     for row in range(2000):
         watch.see(*(column[row : row + 1] for column in values))

@@ -42,8 +42,8 @@ from measure import environment
 
 from surefind import Gallery
 from surefind.decisions import calibrate
+from surefind.gallery.calibrating import answer
 from surefind.gallery.calibration_queries import CalibrationQueries
-from surefind.gallery.calibration_record import ask
 from surefind.gallery.label_fit import fit_labels
 from surefind.gallery.neighbourhoods import Neighbourhoods
 
@@ -191,7 +191,7 @@ def grown(items: Columns, queries: Columns, seed: int) -> Any:
         if labels is None or len(gallery) > 2 * labels.items:
             labels = fit_labels(engine)
         hoods = Neighbourhoods.search(engine, asked)
-        found = ask(engine, asked, hoods, labels.model).answers
+        found = answer(engine, asked, hoods, labels).answers
         yield found.signals, found.right, found.enrolled, size
 
 
@@ -288,7 +288,7 @@ def cost() -> dict[str, float]:
             gallery.renew()
             times[name].append(time.perf_counter() - start)
     start = time.perf_counter()
-    Neighbourhoods.search(gallery._engine, gallery._kept.queries)
+    Neighbourhoods.search(gallery._engine, gallery._state.queries)
     whole = time.perf_counter() - start
     return {name: min(seconds) for name, seconds in times.items()} | {"search_of_all": whole}
 

@@ -284,7 +284,7 @@ def kills(rounds: int) -> dict[str, Any]:
             with server(gallery) as (address, process):
                 write = write_until_dead(address, number, mean, acknowledged)
                 asyncio.run(kill_during(write, process, 0.5 + rng.random()))
-        with Gallery.open(gallery, on_stale="mark") as after:
+        with Gallery.open(gallery) as after:
             missing = sum(id_ not in after for id_ in acknowledged)
             stored = len(after)
     return {

@@ -29,11 +29,12 @@ def main() -> None:
     before = gallery.search(queries)
     enrolled = np.flatnonzero(digits[:1000] == 9)
     gallery.add(head.embed(vectors[enrolled]), ids=enrolled, labels=digits[enrolled])
+    gallery.renew()
     after = gallery.search(queries)
     for when, answers in (("before", before), ("after", after)):
         match = nine & (answers.label == 9) & (answers.decision == "match")
         print(f"{when} they were enrolled, {match.sum()} of {nine.sum()} nines are a match")
-    print(f"renewed {gallery.renewals} time(s)")
+    print(f"renewed {gallery.calibration.renewals} time(s)")
 
     print(gallery.watch().sentence)
     for _ in range(2):

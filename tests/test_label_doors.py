@@ -147,7 +147,7 @@ def test_files_are_read_alike_by_every_command(tmp_path, monkeypatch, capsys):
     assert command(monkeypatch, "index", "a.npz", "--out", "h", "--run", "run") == 0
     for name in ("g", "h"):
         with sf.Gallery.open(name, mode="r") as gallery:
-            assert gallery.label_counts() == {"0": 30, "1": 30, "2": 20}
+            assert gallery.labels() == {"0": 30, "1": 30, "2": 20}
     options = ("--max-wrong", "0.3", "--normalize")
     assert command(monkeypatch, "calibrate", "g", "a.npz", *options) == 0
     assert command(monkeypatch, "search", "g", "a.npz", "--normalize", "--out", "b.csv") == 0

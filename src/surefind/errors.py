@@ -2,8 +2,7 @@
 
     SurefindError                   catch this to catch all of them
     ├── InputError                  (also a ValueError) what came cannot be used: shape, dtype, range
-    │   ├── DegenerateError         well formed, but it holds no information: no pair, no direction
-    │   └── StaleError              a calibration was made for another gallery, model or setting
+    │   └── DegenerateError         well formed, but it holds no information: no pair, no direction
     ├── StorageError                (also an OSError) a gallery's files or server failed
     ├── NumericalError              (also an ArithmeticError) the computation left its safe range
     └── CommandInterruptedError     a command was interrupted before its end
@@ -39,10 +38,6 @@ class InputError(SurefindError, ValueError):
 
 class DegenerateError(InputError):
     """The data are well formed but carry no information for what was asked."""
-
-
-class StaleError(InputError):
-    """A calibration was made for another gallery, model or setting than the one at hand."""
 
 
 class StorageError(SurefindError, OSError):

@@ -6,12 +6,27 @@ which the next write replaces). One process at a time may write a path.
 
 A file has the permissions that the umask gives a new one, whichever library wrote it; a private one has
 none for others.
+
+**Values with a checksum** (`to_stored`, `from_stored`): frozen dataclasses as plain JSON values, read back
+by their types. Files and servers have checksums of their own, against damage; whoever edits a value by
+their means leaves these right, and a lower threshold would open as if it had been tested. The checksum here
+is of the content: it says that a value is what was written, not who wrote it.
 """
 
+import base64
+import hashlib
+import json
 import os
 import stat
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
+
+from surefind.errors import InputError
 
 PRIVATE = 0o600
 
@@ -64,3 +79,67 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _array_to_json(array: np.ndarray) -> dict[str, Any]:
+    data: Any = array.ravel().tolist()
+    if array.dtype != object:
+        data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"dtype": array.dtype.str, "shape": array.shape, "data": data}
+
+
+def _array_from_json(value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    if value["dtype"] == "|O":
+        array = np.array([*value["data"], None], dtype=object)[:-1]
+    else:
+        array = np.frombuffer(base64.b64decode(value["data"]), dtype=value["dtype"]).copy()
+    return array.reshape(value["shape"])
+
+
+Array = Annotated[
+    np.ndarray, PlainValidator(_array_from_json), PlainSerializer(_array_to_json, return_type=dict)
+]
+"""An array in a stored value: its bytes, exactly; or texts and None."""
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def to_stored(kind: Any, value: Any) -> dict[str, Any]:
+    """Return a value of some type as plain JSON values with a checksum."""
+    plain = _adapter(kind).dump_python(value, mode="json")
+    return {"value": plain, "checksum": _checksum(plain)}
+
+
+def from_stored(kind: Any, stored: Any, what: str) -> Any:
+    """Return what `to_stored` was given.
+
+    Args:
+        kind: The value's type.
+        stored: What `to_stored` returned, perhaps read from JSON.
+        what: Its name in the message.
+
+    Returns:
+        An equal value.
+
+    Raises:
+        InputError: If it was changed since, or is of another version.
+    """
+    try:
+        plain = stored["value"] if stored["checksum"] == _checksum(stored["value"]) else None
+        return _adapter(kind).validate_json(json.dumps(plain))
+    except (KeyError, TypeError, ValueError) as error:  # pydantic's errors are ValueErrors
+        raise InputError(
+            f"{what} was changed since it was made, or is of another version, so it guarantees nothing.",
+            field="stored",
+            hint="Calibrate again.",
+        ) from error
+
+
+def _checksum(plain: Any) -> str:
+    text = json.dumps(plain, sort_keys=True).encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest()

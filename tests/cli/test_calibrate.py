@@ -57,7 +57,7 @@ def test_it_says_what_was_reached_and_what_each_signal_adds(surefind, gallery):
         truth = [*map(str, y), *[None] * 100]
     with Gallery.open(gallery) as opened:
         again = opened.calibrate(both, truth, max_wrong=0.2, confidence=0.9)
-    assert again.to_json() == found.to_json()
+    assert again == found
 
 
 def test_unknown_queries_may_be_among_the_others(surefind, gallery):
@@ -110,7 +110,7 @@ def test_reviews_join_the_queries(surefind, gallery):
         found = opened.calibration
         assert (found.queries, found.max_wrong, found.confidence) == (550, 0.2, 0.9)
         again = opened.calibrate(reviews=read_reviews("g.service"))
-    assert again.to_json() == found.to_json()
+    assert again == found
     options = ("--with-reviews", "g.service", "--max-wrong", 0.3)
     code, out, err = surefind("calibrate", gallery, *options)
     assert code == 0, err

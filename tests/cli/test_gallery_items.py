@@ -201,5 +201,5 @@ def test_a_calibration_is_renewed(surefind):
     assert "Its calibration was renewed." in out
     code, out, _ = surefind("items", "delete", "g", "4", "--json")
     assert json.loads(out)["renewed"]
-    with Gallery.open("g", mode="r", on_stale="refuse") as again:
+    with Gallery.open("g", mode="r") as again:
         assert not again.search(unit(1, 3)).stale

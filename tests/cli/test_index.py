@@ -96,7 +96,7 @@ def test_a_calibration_is_renewed(surefind):
     code, out, err = surefind("index", "a.npy", "--out", "g")
     assert code == 0, err
     assert "Its calibration was renewed. Target not reached" in out
-    with Gallery.open("g", mode="r", on_stale="refuse") as again:
+    with Gallery.open("g", mode="r") as again:
         assert not again.search(unit(1, 3)).stale
 
 
@@ -239,7 +239,7 @@ def test_killed_half_way_it_continues(surefind, sure, broken, monkeypatch, sourc
         i: item.label for i, item in whole.items()
     }
     with Gallery.open("g", mode="r") as one, Gallery.open("h", mode="r") as other:
-        assert one.fingerprint == other.fingerprint
+        assert one.fingerprint == other.info["fingerprint"]
         assert "indexing" not in one.about
     code, out, _ = surefind(*line, "--json")
     assert json.loads(out) | {"renewed": False} == {
@@ -274,7 +274,7 @@ def test_another_source_starts_from_the_beginning(surefind, monkeypatch):
     assert "2 of 5 items are in g. Continue with: surefind index a.npz --out g" in err
     with Gallery.open("g") as gallery:
         gallery.delete(["b"])
-        assert index.done_before(gallery, json.loads(gallery.about["indexing"])["key"]) == 2
+        assert index.done_before(gallery, json.loads(gallery.info["indexing"])["key"]) == 2
     calls[:] = [1, 1]
     code, out, err = surefind("index", "a.npz", "--out", "g")
     assert code == 0, err

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import surefind as sf
 from surefind.cli import stream
 from surefind.cli.stream import LINES, Answerer, Splitter, answer_stream, line_batches
-from surefind.errors import DegenerateError, StaleError
+from surefind.errors import DegenerateError, InputError
 from surefind.gallery.gallery import Gallery
 
 DIM, PEOPLE = 8, 20
@@ -214,8 +214,8 @@ def test_vectors_of_any_length_with_normalize():
 
 def test_what_every_line_would_be_refused_for_is_refused_at_once(gated):
     gated.add(np.eye(DIM)[:1], ids=["sure"])
-    gated.on_stale = "refuse"
-    with pytest.raises(StaleError):
+    gated.model = "another"
+    with pytest.raises(InputError):
         Answerer(gated).check()
     with pytest.raises(DegenerateError):
         Answerer(Gallery()).check()

@@ -176,11 +176,12 @@ def uneven(queries, seed):
 def test_how_often_labels_are_asked_for_is_learnt_where_items_are_counted():
     counts = {label: label + 1 for label in range(40)}
     learned = sf.Decider(max_wrong=0.3).fit(*uneven(900, 0), counts=counts)
-    assert 0.5 < learned.label_model.prior < 1.5
-    equal = replace(learned._rule, labels=replace(learned.label_model, prior=0.0))
+    rule = learned._state.rule
+    assert 0.5 < rule.labels.prior < 1.5
+    equal = replace(rule, labels=replace(rule.labels, prior=0.0))
     cosines, labels, asked = uneven(2000, 1)
     right = [(learned.decide(cosines, labels).label == asked).mean()]
-    learned._rule = equal
+    learned._state = replace(learned._state, rule=equal)
     right.append((learned.decide(cosines, labels).label == asked).mean())
     nearest = (labels[:, 0] == asked).mean()
     assert right[0] > right[1]
@@ -208,10 +209,10 @@ def test_renewal_keeps_the_promise_and_lets_queries_change_sides(decider):
     made = sf.Decider(max_wrong=0.05).fit(cosines, labels, truth)
     before = made.calibration.unknown
     made.renew(left, fewer)
-    assert made.renewals == 1
+    assert made.calibration.renewals == 1
     assert made.calibration.unknown == before + sum(t in {"p0", "p1", "p2"} for t in truth)
     assert made.calibration.max_wrong == 0.05
-    assert made.label_model == decider.label_model
+    assert made._state.rule.labels == decider._state.rule.labels
     with pytest.raises(sf.InputError) as refused:
         made.renew(cosines[:10], labels[:10])
     assert refused.value.field == "distances"
@@ -242,13 +243,13 @@ def test_a_changed_file_is_refused(decider, tmp_path, edit):
     text = file.read_text()
     whole = json.loads(text)
     if edit == "threshold":
-        whole["rule"]["calibration"]["floor"] = 0.0
+        whole["value"]["rule"]["calibration"]["floor"] = 0.0
     if edit == "format":
-        whole["format"] = 99
+        whole = {"format": 99}
     file.write_text(text[: len(text) // 2] if edit == "cut" else json.dumps(whole))
     with pytest.raises(sf.InputError) as refused:
         sf.Decider.load(file)
-    assert refused.value.field == "path"
+    assert refused.value.field == ("path" if edit == "cut" else "stored")
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):

@@ -1,6 +1,5 @@
 """The gate: what is unlike the training data is never a match, and the promise holds with it."""
 
-import json
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -9,8 +8,8 @@ from decisions.worlds import faces
 from oracles import gated
 from scipy.stats import binomtest
 
-from surefind.decisions import Calibration, Gate, GateCounts, Signals, calibrate
-from surefind.decisions.gate import UNLIKE, UNUSUAL, p_text
+from surefind.decisions import Gate, GateCounts, Signals, calibrate
+from surefind.decisions.decision import UNLIKE, UNUSUAL, p_text
 from surefind.errors import DegenerateError, InputError
 
 
@@ -237,15 +236,6 @@ def test_the_summary_says_what_the_gate_did(calibration):
     assert plain.gate is None
     assert "not guarded against" in plain.summary
     assert "not guarded against" not in calibration.summary
-
-
-def test_a_calibration_with_a_gate_survives_json(calibration):
-    again = Calibration.from_json(json.loads(json.dumps(calibration.to_json())))
-    assert again == calibration
-    damaged = calibration.to_json() | {"gate": {"max_false_alarms": 0.5}}
-    with pytest.raises(InputError) as refused:
-        Calibration.from_json(damaged)
-    assert refused.value.field == "stored"
 
 
 def test_more_queries_count_those_that_are_stopped():

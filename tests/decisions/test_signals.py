@@ -9,7 +9,7 @@ from surefind.decisions import (
     neighbour_signals,
 )
 from surefind.decisions.label_posterior import CAP
-from surefind.decisions.signals import MARGIN_CAP
+from surefind.decisions.probability import MARGIN_CAP
 from surefind.errors import DegenerateError, InputError
 
 MODEL = LabelModel(temperature=0.1, sharpness=1.0)

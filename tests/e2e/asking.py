@@ -10,7 +10,7 @@ from surefind.gallery.gallery import Gallery
 
 def image_with(world, decision, images):
     """The PNG of an image that the gallery answers so; the surest such answer."""
-    with Gallery.open(world.folder / "gallery", mode="r", on_stale="mark") as gallery:
+    with Gallery.open(world.folder / "gallery", mode="r") as gallery:
         found = gallery.search(world.learner.embed(images))
     rows = [i for i, d in enumerate(found.decision) if d == decision]
     best = max(rows, key=lambda i: abs(found.probability[i] - 0.5))

@@ -127,13 +127,13 @@ def run(rounds, seed, folder=None):
             for _ in range(acknowledged):
                 apply_to_dict(state, next(coming))
             with Gallery.open(path) as gallery:
-                found, told = content(gallery), gallery.fingerprint
+                found, told = content(gallery), gallery.info["fingerprint"]
             if not same(found, state):
                 apply_to_dict(state, next(coming))
                 under_way += 1
             assert same(found, state), f"lost something after {said + acknowledged} changes"
             with Gallery.open(path, mode="r") as again:
-                assert again.fingerprint == told
+                assert again.info["fingerprint"] == told
             said += acknowledged
             compacted += acknowledged // COMPACT
     return {

@@ -55,7 +55,7 @@ def people(n, seed, *, novelty=True):
 def calibrated():
     """Items whose ids and labels are integers and texts, some without a label, some with a payload."""
     items, who = people(60, 1)
-    gallery = Gallery(on_stale="mark")
+    gallery = Gallery()
     gallery.add(
         items,
         ids=[i if i % 2 else str(i) for i in range(60)],

@@ -229,9 +229,9 @@ def test_audit_changes_nothing():
     x, who, _ = world(n=100)
     gallery = Gallery()
     gallery.add(x, labels=who)
-    before = gallery.fingerprint
+    before = gallery.info["fingerprint"]
     gallery.audit()
-    assert gallery.fingerprint == before
+    assert gallery.info["fingerprint"] == before
 
 
 def test_frames_of_one_video_do_not_vouch_for_each_other():
@@ -459,7 +459,7 @@ def test_impostors_are_answers_without_the_own_label():
         ]
         other = Gallery()
         other.add(x[rest], labels=who[rest], ids=rest)
-        other._labels = type(gallery._labels)(gallery.label_model, len(rest))
+        other._labels = type(gallery._labels)(gallery._label_fit().model, len(rest))
         answer = other.search(x[[row]], decide=False)
         assert impostor.probability == pytest.approx(answer.label_probability[0, 0], abs=1e-4)
         assert impostor.match_label == answer.label[0]
@@ -480,8 +480,7 @@ def test_with_a_calibration_impostors_have_its_probability():
     rest = [i for i in range(300) if who[known][i] != who[known][first.id]]
     other = Gallery()
     other.add(x[known][rest], labels=who[known][rest])
-    other._kept.record = gallery._kept.record
-    other.on_stale = "mark"
+    other._state.record = gallery._state.record
     answer = other.search(x[known][[first.id]])
     assert first.probability == pytest.approx(answer.probability[0], abs=1e-3)
     assert first.accepted == (first.probability >= calibration.threshold)

@@ -8,7 +8,7 @@ import torch
 
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.gallery import milvus_engine, opening
+from surefind.gallery import milvus_engine
 from surefind.gallery.gallery import Gallery
 
 X = np.eye(4)
@@ -124,13 +124,11 @@ def test_options_that_do_not_exist(gallery, tmp_path):
     for call, field in (
         (lambda: Gallery("annoy"), "engine"),
         (lambda: Gallery(index="ivf"), "index"),
-        (lambda: Gallery(on_stale="ignore"), "on_stale"),
         (lambda: gallery.calibrate(X, [None] * 4, ids=[1, 2]), "ids"),
         (lambda: gallery.add(X, groups=["a"]), "groups"),
         (lambda: gallery.add(X, groups=[1.5] * 4), "groups"),
         (lambda: Gallery.open(tmp_path, mode="a"), "mode"),
         (lambda: Gallery.open(tmp_path, index="ivf"), "index"),
-        (lambda: Gallery.open(tmp_path, on_stale="ignore"), "on_stale"),
         (lambda: gallery.search(X, k=0), "k"),
         (lambda: gallery.search(X, k=-1), "k"),
     ):
@@ -177,18 +175,9 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
     def absent(name):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(opening, "import_module", absent)
-    with pytest.raises(InputError, match="pip install faiss-cpu"):
-        Gallery()
     monkeypatch.setattr(milvus_engine, "import_module", absent)
     with pytest.raises(InputError, match="pip install pymilvus milvus-lite"):
         Gallery("milvus", tmp_path / "x.db")
-
-
-def test_a_block_holds_at_least_one_item(gallery):
-    with pytest.raises(InputError) as refused:
-        next(gallery.records(0))
-    assert refused.value.field == "size"
 
 
 @pytest.mark.parametrize(

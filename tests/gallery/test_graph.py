@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 import pytest
 
-from surefind.gallery import faiss_engine, graph
+from surefind.gallery import graph, memory
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.graph import Graph
 from surefind.gallery.rows import nearest_rows
@@ -67,7 +67,7 @@ def test_a_query_that_the_graph_answers_too_shortly_is_searched_exactly(monkeypa
 
 @pytest.mark.parametrize(("index", "now"), [("auto", "hnsw"), ("exact", "exact"), ("hnsw", "hnsw")])
 def test_a_large_gallery_is_searched_through_a_graph(monkeypatch, tmp_path, index, now):
-    monkeypatch.setattr(faiss_engine, "LARGE", 100)
+    monkeypatch.setattr(memory, "LARGE", 100)
     rng = np.random.default_rng(4)
     with Gallery(path=tmp_path / "g", index=index) as gallery:
         gallery.add(unit(rng, 100))

@@ -136,7 +136,7 @@ def test_one_item_a_label_and_no_label_at_all():
     gallery.add(x, labels=range(50))
     answers = gallery.search(x)
     assert (answers.label == np.arange(50)).all()
-    assert gallery.label_model.temperature == USUAL[0]
+    assert gallery._label_fit().model.temperature == USUAL[0]
     nameless = Gallery()
     nameless.add(x)
     answers = nameless.search(x[:3])
@@ -174,12 +174,12 @@ def test_it_is_kept_with_the_gallery(tmp_path, monkeypatch, mode):
     x, who, *_ = world()
     with Gallery(path=tmp_path / "g") as gallery:
         gallery.add(x, labels=who, groups=[f"g{n // 2}" for n in range(len(who))])
-        model = gallery.label_model
+        model = gallery._label_fit().model
         before = gallery.search(x[:5])
         assert gallery.get(3).group == "g1"
     monkeypatch.setattr("surefind.gallery.gallery.fit_labels", None)
     with Gallery.open(tmp_path / "g", mode=mode) as again:
-        assert again.label_model == model
+        assert again._label_fit().model == model
         np.testing.assert_array_equal(again.search(x[:5]).none, before.none)
         assert again.get(3).group == "g1"
 
@@ -204,13 +204,14 @@ def test_near_duplicates_in_groups_do_not_make_it_overconfident():
     alone, grouped = Gallery(), Gallery()
     alone.add(frames, labels=who)
     grouped.add(frames, labels=who, groups=np.repeat(np.arange(300), 2))
-    assert alone.label_model.nats < 0.3
-    assert grouped.label_model.nats > 3
+    assert alone._label_fit().model.nats < 0.3
+    assert grouped._label_fit().model.nats > 3
 
 
 def test_an_empty_gallery_has_nothing_to_fit():
     gallery = Gallery()
-    assert gallery.fit_labels().enrolled == 0
+    gallery.prepare()
+    assert gallery._label_fit().model.enrolled == 0
     x, who, *_ = world()
     gallery.add(x, labels=who)
-    assert gallery.fit_labels().enrolled == len(who)
+    assert gallery._label_fit().model.enrolled == len(who)

@@ -97,7 +97,7 @@ def test_a_server_that_goes_away_says_so_and_counts_again(path, monkeypatch):
 
     with Gallery("milvus", path) as gallery:
         gallery.add(X[:3], ids=range(3))
-        told = gallery.fingerprint
+        told = gallery.info["fingerprint"]
         client = gallery._engine._milvus._client
 
         def gone(*_, **__):
@@ -113,7 +113,7 @@ def test_a_server_that_goes_away_says_so_and_counts_again(path, monkeypatch):
             with pytest.raises(StorageError, match=r"server unavailable.*repeat the call"):
                 call()
         monkeypatch.undo()
-        assert gallery.fingerprint == told
+        assert gallery.info["fingerprint"] == told
         assert set(gallery) == {0, 1, 2}
 
 
@@ -129,7 +129,7 @@ def test_more_than_a_batch(path):
         assert len(gallery) == 100
         other = Gallery()
         other.add(x[2200:], ids=[f"{n}" for n in range(2200, 2300)])
-        assert gallery.fingerprint == other.fingerprint
+        assert gallery.info["fingerprint"] == other.info["fingerprint"]
 
 
 def test_an_edited_calibration_is_refused(path):

@@ -1,21 +1,19 @@
 """Calibrations that stay true while items come and go, and calibrations by the gallery's own items."""
 
 import threading
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 
-from surefind.decisions.decider import Decider, Target
-from surefind.decisions.groups import draw_parts
+from surefind.decisions.calibration import Target, draw_parts
+from surefind.decisions.decider import Rule
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError, StaleError
-from surefind.gallery import renewal
-from surefind.gallery.calibration_queries import CalibrationQueries, copies_below
-from surefind.gallery.calibration_record import ask
+from surefind.errors import DegenerateError, InputError
+from surefind.gallery.calibrating import answer
+from surefind.gallery.calibration_queries import copies_below
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.label_fit import LabelFit
-from surefind.gallery.neighbourhoods import KEPT, Neighbourhoods
+from surefind.gallery.neighbourhoods import Neighbourhoods
 
 DIM = 16
 
@@ -63,15 +61,14 @@ def test_labels_that_are_not_enrolled_are_unknown_and_change_sides(people):
     assert any("count as unknown until they are enrolled" in note for note in before.notes)
     assert 0.4 < before.unknown / before.queries < 0.6
     gallery.add(people.faces([30, 30, 31, 31]), labels=names([30, 30, 31, 31]))
-    gallery.search(people.faces([0]))
-    after = gallery.calibration
-    asked = [label for label in gallery._kept.queries.labels if label in ("p30", "p31")]
+    after = gallery.renew()
+    asked = [label for label in gallery._state.queries.labels if label in ("p30", "p31")]
     assert after.unknown == before.unknown - len(asked)
     gallery.delete([id_ for id_ in gallery if str(id_).startswith(("0-", "1-"))])
-    gallery.search(people.faces([5]))
-    gone = sum(label in ("p0", "p1") for label in gallery._kept.queries.labels)
+    gallery.renew()
+    gone = sum(label in ("p0", "p1") for label in gallery._state.queries.labels)
     assert gallery.calibration.unknown == after.unknown + gone
-    assert gallery._kept.record.decider.renewals == 2
+    assert gallery.calibration.renewals == 2
 
 
 def uneven(rng, count):
@@ -83,10 +80,10 @@ def test_how_often_labels_are_asked_for_is_learnt_from_queries_and_kept(tmp_path
     people, rng = People(spread=0.6), np.random.default_rng(3)
     gallery, who = Gallery(), np.repeat(np.arange(30), np.arange(1, 31))
     gallery.add(people.faces(who), labels=names(who), ids=[f"{w}-{n}" for n, w in enumerate(who)])
-    assert gallery.label_model.prior == 0  # items cannot say
+    assert gallery._label_fit().model.prior == 0  # items cannot say
     asked = uneven(rng, 1500)
     gallery.calibrate(people.faces(asked), names(asked), max_wrong=0.3, contributions=False)
-    learnt = gallery._kept.record.decider.label_model.prior
+    learnt = gallery._state.record.rule.labels.prior
     assert 0.4 < learnt < 2
     fresh = uneven(rng, 1000)
     faces = people.faces(fresh)
@@ -97,25 +94,25 @@ def test_how_often_labels_are_asked_for_is_learnt_from_queries_and_kept(tmp_path
     # The same without decisions, and after it was opened again.
     assert (gallery.search(faces, k=1, decide=False).label == found.label).all()
     gallery.save(tmp_path / "own")
-    gallery.snapshot(tmp_path / "kept")
+    gallery.save(tmp_path / "kept")
     with Gallery.open(tmp_path / "kept") as again:
-        assert again.label_model == gallery.label_model
-        assert again._kept.record.decider.label_model == again.label_model
+        assert again._label_fit().model == gallery._label_fit().model
+        assert again._state.record.rule.labels == again._label_fit().model
         few = np.arange(30).repeat(2)
         again.add(people.faces(few), labels=names(few))  # a tenth more
-        assert again.label_model.enrolled > gallery.label_model.enrolled
-        assert again.label_model.prior == learnt
+        assert again._label_fit().model.enrolled > gallery._label_fit().model.enrolled
+        assert again._label_fit().model.prior == learnt
     # So many more that the rest is fitted again, and this with it.
     more = np.repeat(np.arange(30), 2 * np.arange(1, 31))
     gallery.add(people.faces(more), labels=names(more))
-    gallery.search(faces[:1])
-    renewed = gallery._kept.record.decider
-    assert renewed.renewals == 1
-    assert renewed.label_model.enrolled > len(who)
-    assert renewed.label_model.prior == pytest.approx(learnt, abs=0.5)
-    assert renewed.label_model.prior != learnt
+    gallery.renew()
+    renewed = gallery._state.record.rule
+    assert renewed.calibration.renewals == 1
+    assert renewed.labels.enrolled > len(who)
+    assert renewed.labels.prior == pytest.approx(learnt, abs=0.5)
+    assert renewed.labels.prior != learnt
     gallery.calibrate(unknown_share=0.5)
-    assert gallery._kept.record.decider.label_model.prior == 0
+    assert gallery._state.record.rule.labels.prior == 0
     gallery.close()
 
 
@@ -126,41 +123,36 @@ def test_queries_that_test_thresholds_teach_nothing():
     asked = uneven(rng, 900)
     faces, called = people.faces(asked), np.array(names(asked), dtype=object)
     gallery.calibrate(faces, called.tolist(), contributions=False)
-    learnt = gallery.label_model.prior
+    learnt = gallery._label_fit().model.prior
     (fitting, testing), _ = draw_parts(np.ones(900, dtype=bool), Target().rng)
     assert len(fitting) + len(testing) == 900
     called[testing] = called[rng.permutation(testing)]
     gallery.calibrate(faces, called.tolist(), contributions=False)
-    assert gallery.label_model.prior == learnt
+    assert gallery._label_fit().model.prior == learnt
     called[fitting] = "p0"
     gallery.calibrate(faces, called.tolist(), contributions=False)
-    assert gallery.label_model.prior != learnt
+    assert gallery._label_fit().model.prior != learnt
 
 
 def copied(gallery):
     """A gallery with the same items that never was another one."""
     fresh = Gallery()
-    for block in gallery.records():
-        fresh.add(
-            np.stack([item.vector for item in block]),
-            ids=[item.id for item in block],
-            labels=[item.label for item in block],
-            groups=[item.group for item in block],
-        )
+    items = list(gallery.items())
+    fresh.add(
+        np.stack([item.vector for item in items]),
+        ids=[item.id for item in items],
+        labels=[item.label for item in items],
+        groups=[item.group for item in items],
+    )
     return fresh
 
 
 def as_if_anew(gallery):
     """What the kept queries say in a gallery with the same items, searched from scratch."""
-    engine, kept = copied(gallery)._engine, gallery._kept
-    asked = ask(
-        engine,
-        kept.queries,
-        Neighbourhoods.search(engine, kept.queries),
-        kept.record.labels.model,
-    )
-    made = Decider(**asdict(kept.record.decider.target))
-    return made.learned(asked.answers, kept.record.labels.model, notes=asked.notes).calibration
+    engine, state = copied(gallery)._engine, gallery._state
+    hoods, labels = Neighbourhoods.search(engine, state.queries), state.record.labels
+    found = answer(engine, state.queries, hoods, labels)
+    return Rule.learn(state.target, found.answers, labels.model, notes=found.notes).calibration
 
 
 def disturb(gallery, people, rng, step):
@@ -183,86 +175,69 @@ def test_a_renewal_is_a_calibration_of_the_gallery_as_it_is(people, own):
         disturb(gallery, people, rng, step)
         renewed = gallery.renew()
         assert renewed == as_if_anew(gallery)
-        assert gallery.renew() is renewed
-    assert gallery._kept.record.decider.renewals == 4
-
-
-def test_neighbourhoods_follow_every_change(people):
-    """Lists are complete up to their horizon, by sorting all distances in float64."""
-    gallery = Gallery()
-    who = np.repeat(np.arange(60), 12)
-    gallery.add(people.faces(who), labels=names(who), ids=[f"{n}" for n in range(len(who))])
-    queries = held_out(people.faces(np.arange(60)), names(range(60)))
-    hoods = Neighbourhoods.search(gallery._engine, queries)
-    rng = np.random.default_rng(1)
-    cut = 0
-    for step in range(12):
-        if step % 3 == 2:  # near one query, so that its list grows long
-            changed = gallery.add(people.faces([4] * 40), labels=names([4] * 40))
-        else:
-            ids = list(gallery)
-            changed = [ids[row] for row in rng.permutation(len(ids))[:30]]
-            gallery.delete(changed)
-        hoods = hoods.updated(gallery._engine, queries, changed)
-        items = [item for block in gallery.records() for item in block]
-        vectors = np.stack([item.vector for item in items]).astype(np.float64)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        own = queries.vectors.astype(np.float64)
-        gaps = 1 - own / np.linalg.norm(own, axis=1, keepdims=True) @ vectors.T
-        for q in range(len(queries)):
-            order = np.argsort(gaps[q])
-            inside = gaps[q, order] <= hoods.horizon[q] + 1e-12
-            known = np.isfinite(hoods.gaps[q])
-            assert known.sum() == inside.sum() >= min(100, len(items))
-            np.testing.assert_allclose(hoods.gaps[q, known], gaps[q, order[inside]], atol=1e-7)
-            assert set(hoods.ids[q, known]) == {items[n].id for n in order[inside]}
-        cut = max(cut, hoods.gaps.shape[1])
-    assert cut <= KEPT
-
-
-def held_out(vectors, labels, **known):
-    kappa = np.full(len(vectors), np.inf)
-    ids, groups = known.get("ids"), known.get("groups")
-    return CalibrationQueries.held_out(vectors, kappa, None, labels, ids, groups)
+        assert gallery.renew().renewals == renewed.renewals
+    assert gallery.calibration.renewals == 4
 
 
 @pytest.mark.parametrize("index", ["exact", "hnsw"])
 def test_decisions_go_on_after_changes(people, index, tmp_path):
+    """Marked as stale until the calibration is renewed, which is stored, or kept in memory by a reader."""
     gallery = calibrated(people, index=index)
     gallery.save(tmp_path / "g")
     gallery.add(people.faces([40]), labels=["p40"], ids=["guest"])
+    answers = gallery.search(people.faces([0]))
+    assert answers.stale
+    assert answers.decision is not None
+    assert gallery.calibration.stale
+    assert not gallery.renew().stale
     assert not gallery.search(people.faces([0])).stale
     renewed = gallery.calibration
     gallery.close()
     with Gallery.open(tmp_path / "g") as again:
         assert again.calibration == renewed
-        assert again._kept.record.decider.renewals == 1
+        assert (again.calibration.renewals, again.calibration.made) == (1, renewed.made)
         again.delete("guest")
-        again.search(people.faces([0]))
-        assert again._kept.record.decider.renewals == 2
-    with Gallery.open(tmp_path / "g") as again:
-        again.add(people.faces([41]), labels=["p41"])
     with Gallery.open(tmp_path / "g", mode="r") as reader:
-        assert not reader.search(people.faces([0])).stale
-        assert reader._kept.record.decider.renewals == 3
-    with Gallery.open(tmp_path / "g", mode="r", on_stale="mark") as reader:
         assert reader.search(people.faces([0])).stale
-        assert reader._kept.record.decider.renewals == 2
+        assert reader.renew().renewals == 2
+        assert not reader.search(people.faces([0])).stale
+    with Gallery.open(tmp_path / "g", mode="r") as reader:
+        assert reader.calibration.renewals == 1
 
 
-def test_another_model_cannot_be_made_good(people):
+def test_another_model_is_refused(people):
     gallery = calibrated(people, model="a")
     gallery.model = "b"
-    with pytest.raises(StaleError, match="the model was 'a' and is 'b'"):
+    with pytest.raises(InputError, match="made with the model 'a', and now it is 'b'") as refused:
         gallery.search(people.faces([0]))
-    gallery.add(people.faces([0]), labels=["p0"])
-    with pytest.raises(StaleError, match=r"the model was 'a'.*items were added"):
-        gallery.search(people.faces([0]))
+    assert refused.value.field == "calibration"
+    assert gallery.search(people.faces([0]), decide=False).decision is None
+    assert gallery.info["faults"] == ["calibration: it was made with another model"]
+
+
+@pytest.mark.parametrize("call", ["renew", "calibrate"])
+def test_what_changes_meanwhile_makes_it_stale(people, monkeypatch, call):
+    """A renewal and a calibration compute on a copy, without the lock."""
+    gallery = calibrated(people)
+    gallery.add(people.faces([41]), labels=["p41"])
+    search = Neighbourhoods.search
+
+    def overtaken(engine, queries):
+        assert not gallery._lock._is_owned()
+        if len(gallery) < 92:
+            gallery.add(people.faces([42]), labels=["p42"])
+        return search(engine, queries)
+
+    monkeypatch.setattr(Neighbourhoods, "search", overtaken)
+    made = gallery.renew() if call == "renew" else gallery.calibrate(max_wrong=0.1)
+    assert made.stale
+    assert made.renewals == (call == "renew")
+    assert not gallery.renew().stale
 
 
 def test_searches_go_on_during_a_renewal_and_never_mix(people):
     """Every answer comes from one calibration, and says whether that is for the items of then."""
-    gallery = calibrated(people, on_stale="mark")
+    gallery = calibrated(people)
     later, seen, stop = people.faces(np.arange(30)), [], threading.Event()
 
     def ask_on():
@@ -284,56 +259,6 @@ def test_searches_go_on_during_a_renewal_and_never_mix(people):
     assert any(not stale for stale, _ in seen)
     fresh = [found for stale, found in seen if not stale]
     assert len(set(fresh)) <= 13
-
-
-def searched_sizes(monkeypatch, seen=lambda: None):
-    """Note how many calibration queries search at a time, and call something after each."""
-    sizes, search = [], Neighbourhoods.search
-
-    def noted(engine, queries):
-        found = search(engine, queries)
-        sizes.append(len(queries))
-        seen()
-        return found
-
-    monkeypatch.setattr(Neighbourhoods, "search", noted)
-    return sizes
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_where_all_queries_search_again_they_take_turns(people, own, monkeypatch):
-    """With a graph nothing is followed: each turn is short, and the sum of them a calibration."""
-    gallery = calibrated(people, index="hnsw", each=6)
-    if own:
-        gallery.calibrate(unknown_share=0.4, max_wrong=0.2, contributions=False)
-    gallery.add(people.faces([41]), labels=["p41"], ids=["guest"])
-    monkeypatch.setattr(renewal, "TURN_OF_ITEMS", 50)
-    with monkeypatch.context() as patch:
-        sizes = searched_sizes(patch)
-        made = gallery.renew()
-    assert max(sizes) == (50 if own else renewal.TURN)
-    assert sum(sizes) == len(gallery._kept.queries)
-    assert made == as_if_anew(gallery)
-
-
-def test_a_renewal_that_is_always_overtaken_is_made_on_a_copy(people, monkeypatch):
-    gallery = calibrated(people, index="hnsw", on_stale="mark")
-    held = []
-
-    def overtake():
-        held.append(gallery._lock._is_owned())
-        if len(gallery) < 200:
-            gallery.add(people.faces([len(gallery) % 60]), labels=["more"])
-
-    sizes = searched_sizes(monkeypatch, overtake)
-    gallery.add(people.faces([41]), labels=["p41"])
-    gallery.renew()
-    assert (sizes[-1], held[-1]) == (900, False)
-    assert gallery.renewals == 1
-    assert gallery.stale
-    monkeypatch.undo()
-    gallery.renew()
-    assert not gallery.stale
 
 
 def test_the_gallery_calibrates_itself():
@@ -360,10 +285,10 @@ def test_an_item_that_plays_a_query_never_answers_itself(people):
     who = np.repeat(np.arange(15), 6)
     gallery.add(people.faces(who), labels=names(who))
     gallery.calibrate(unknown_share=0.5, max_wrong=0.2, contributions=False)
-    kept = gallery._kept
-    engine, queries, model = gallery._engine, kept.queries, kept.record.labels
-    asked = ask(engine, queries, Neighbourhoods.search(engine, queries), model.model).answers
-    items = {item.id: item for block in gallery.records() for item in block}
+    engine, queries = gallery._engine, gallery._state.queries
+    model = gallery._state.record.labels
+    asked = answer(engine, queries, Neighbourhoods.search(engine, queries), model).answers
+    items = {item.id: item for item in gallery.items()}
     for row, (id_, label, strict) in enumerate(
         zip(queries.ids, queries.labels, queries.stranger, strict=True)
     ):
@@ -481,12 +406,3 @@ def test_novelty_of_items_guards_too(people):
     made = gallery.calibrate(unknown_share=0.3, max_wrong=0.05, contributions=False)
     assert made.gate is not None
     assert made.gate_counts.unlike + made.gate_counts.unusual == (p <= 0.1).sum()
-
-
-def test_queries_survive_json(people):
-    gallery = calibrated(people)
-    queries = gallery._kept.queries
-    again = CalibrationQueries.from_json(queries.to_json())
-    assert again.to_json() == queries.to_json()
-    np.testing.assert_array_equal(again.vectors, queries.vectors)
-    np.testing.assert_array_equal(again.kappa, queries.kappa)

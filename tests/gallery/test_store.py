@@ -27,7 +27,7 @@ def unit(n, seed=0):
 def content(path, **options):
     with Gallery.open(path, mode="r", **options) as gallery:
         items = {i: (gallery.get(i).vector.tolist(), gallery.get(i).label) for i in gallery}
-        return items, gallery.fingerprint, gallery.about
+        return items, gallery.info["fingerprint"], gallery.info.get("images")
 
 
 @pytest.fixture
@@ -226,11 +226,11 @@ def test_compacting_gives_room_back(path):
         gallery.delete(list(range(1900)))
         gallery.save()
         small = sum(p.stat().st_size for p in path.iterdir())
-        told = gallery.fingerprint
+        told = gallery.info["fingerprint"]
     assert small < 100_000
     with Gallery.open(path) as gallery:
         assert set(gallery) == set(range(1900, 2000))
-        assert gallery.fingerprint == told
+        assert gallery.info["fingerprint"] == told
 
 
 def test_a_closed_gallery_is_a_database_and_a_lock(path):
@@ -242,7 +242,7 @@ def test_a_closed_gallery_is_a_database_and_a_lock(path):
 def test_one_writer_at_a_time(path):
     with Gallery(path=path) as gallery:
         gallery.add(unit(2), ids=[1, 2])
-        with pytest.raises(StorageError, match=r"one writer at a time.*mode='r'"):
+        with pytest.raises(StorageError, match=r"one writer at a time.*for reading"):
             Gallery.open(path)
         script = (
             "import sys\n"
@@ -305,7 +305,7 @@ def test_a_full_disk_loses_nothing_and_keeps_nothing_by_half(path):
     """The system itself refuses: files may not grow beyond a size, and take what fits before it."""
     with Gallery(path=path) as gallery:
         gallery.add(unit(3), ids=[1, 2, 3])
-        told = gallery.fingerprint
+        told = gallery.info["fingerprint"]
         size = (path / "gallery.sqlite-wal").stat().st_size
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         for room in (0, 50, 9000):
@@ -317,7 +317,7 @@ def test_a_full_disk_loses_nothing_and_keeps_nothing_by_half(path):
                     gallery.delete([1])
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-            assert gallery.fingerprint == told
+            assert gallery.info["fingerprint"] == told
             assert set(gallery) == set(content(path)[0]) == {1, 2, 3}
         gallery.add(unit(5, 1), ids=range(10, 15))
     assert len(content(path)[0]) == 8
@@ -384,7 +384,7 @@ def test_a_folder_that_may_not_be_written_can_be_read():
                 if os.getuid() == 0:
                     os.setuid(65534)
                 assert set(content(path)[0]) == {1, 2, 3}
-                with pytest.raises(StorageError, match="open it with mode='r'"):
+                with pytest.raises(StorageError, match="open it for reading"):
                     Gallery.open(path)
                 status = 0
             finally:

@@ -5,7 +5,7 @@ import pytest
 
 from surefind.decisions import Watch
 from surefind.embeddings import Embeddings
-from surefind.gallery import kept_watch
+from surefind.gallery import calibrating
 from surefind.gallery.gallery import Gallery
 
 DIM, PEOPLE = 16, 20
@@ -64,13 +64,13 @@ def test_without_a_calibration_nothing_is_watched(camera):
 
 def test_queries_are_compared_with_those_that_tested(camera, gallery):
     """All of them by novelty, by probability those that passed the gate and were not fitted to."""
-    made, watch = gallery.calibration, gallery._kept.watch._watch
+    made, watch = gallery.calibration, gallery._state._watch
     passed = made.queries - made.gate_counts.unlike - made.gate_counts.unusual
-    assert watch._bags.sum(axis=1).tolist() == [made.queries, passed - made.fitted]
+    assert watch.bags.sum(axis=1).tolist() == [made.queries, passed - made.fitted]
     found = gallery.search(camera.anybody(300))
     assert gallery.watch().queries == 300
     passing = int((found.gate == "pass").sum())
-    assert watch._bags.sum(axis=1).tolist() == [900, passed - made.fitted + passing]
+    assert watch.bags.sum(axis=1).tolist() == [900, passed - made.fitted + passing]
 
 
 def test_the_same_queries_raise_no_alarm_and_strange_ones_do(camera, gallery):
@@ -96,7 +96,6 @@ def test_what_need_not_be_watched_is_left_out(camera, gallery):
         for _ in range(10):
             gallery.search(camera.anybody(50, strange=1.0), **options)
     assert gallery.watch().queries == 0
-    gallery.on_stale = "mark"
     gallery.add(camera.take([3]), labels=[3])
     assert gallery.search(camera.anybody(50, strange=1.0)).stale
     assert gallery.watch().queries == 0
@@ -108,15 +107,16 @@ def test_renewals_keep_what_was_seen(camera, novelty):
     with camera.gallery(novelty=novelty) as gallery:
         for n in range(25):
             gallery.add(camera.take([n % 10], novelty=novelty), labels=[n % 10])
+            gallery.renew()
             gallery.search(camera.anybody(20, strange=0.2, novelty=novelty))
-        assert gallery.renewals == 25
+        assert gallery.calibration.renewals == 25
         report = gallery.watch()
         assert report.queries == 500
         assert (report.alarm is not None) == novelty
         gallery.add(camera.take([1], novelty=novelty), labels=[1])
         gallery.renew()
         assert gallery.watch().alarm == report.alarm
-        assert not gallery.stale
+        assert not gallery.calibration.stale
 
 
 def test_lower_probabilities_are_noticed_without_novelty(camera):
@@ -129,7 +129,7 @@ def test_lower_probabilities_are_noticed_without_novelty(camera):
 
 
 def test_it_is_kept_with_the_gallery(camera, gallery, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_watch, "EVERY", 100)
+    monkeypatch.setattr(calibrating, "EVERY", 100)
     gallery.search(camera.anybody(30))
     gallery.save(tmp_path / "g")
     assert queries_on_disk(tmp_path) == 30
@@ -146,16 +146,16 @@ def test_it_is_kept_with_the_gallery(camera, gallery, tmp_path, monkeypatch):
         assert reader.watch().queries == 375
     assert queries_on_disk(tmp_path) == 175
     with Gallery.open(tmp_path / "g") as again:
-        monkeypatch.setattr(kept_watch, "EVERY", 10**6)
+        monkeypatch.setattr(calibrating, "EVERY", 10**6)
         while again.watch().alarm is None:
             again.search(camera.anybody(10, strange=0.5))
         assert queries_on_disk(tmp_path) == again.watch().queries
         again.add(camera.take([2]), labels=[2])
-        again.search(camera.anybody(1))
+        again.renew()
     with Gallery.open(tmp_path / "g", mode="r") as reader:
         assert reader.watch().alarm is not None
-        assert reader.renewals == 1
-        assert reader.calibrated_at.tzinfo is not None
+        assert reader.calibration.renewals == 1
+        assert reader.calibration.made.tzinfo is not None
 
 
 def queries_on_disk(folder):
@@ -166,8 +166,8 @@ def queries_on_disk(folder):
 def test_a_damaged_watch_is_no_reason_not_to_search(camera, gallery, tmp_path):
     gallery.save(tmp_path / "g")
     engine = gallery._engine
-    engine.set_metadata({**engine.metadata, "watch": {"format": 1}})
-    gallery._kept.watch._watch = None
+    engine.set_metadata({**engine.metadata, "watch": {"checksum": ""}})
+    gallery._state._watch = None
     gallery.close()
     with pytest.warns(RuntimeWarning, match="not watched"):
         again = Gallery.open(tmp_path / "g")
@@ -175,6 +175,7 @@ def test_a_damaged_watch_is_no_reason_not_to_search(camera, gallery, tmp_path):
         assert again.search(camera.anybody(3)).decision is not None
         assert again.watch() is None
         again.add(camera.take([2]), labels=[2])
+        again.renew()
         again.search(camera.anybody(3))
         assert again.watch().queries == 3
-        assert isinstance(again._kept.watch._watch, Watch)
+        assert isinstance(again._state._watch, Watch)

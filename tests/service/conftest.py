@@ -20,7 +20,7 @@ def serve(world, tmp_path):
     def start(*, gallery=None, learner=world.learner, fresh=True, **settings):
         if gallery is None:
             place = worlds.copy(world, tmp_path) if fresh else tmp_path / "gallery"
-            gallery = Gallery.open(place, on_stale="mark")
+            gallery = Gallery.open(place)
         settings = {"folder": tmp_path / "gallery.service", "rate": 0} | settings
         app = create_app(gallery, learner, settings=Settings(**settings))
         client = TestClient(app, base_url="http://localhost")

@@ -17,7 +17,7 @@ from surefind.service.settings import Settings
 def live(gallery_folder, learner, **settings):
     """Serve a gallery's folder; yield the address without a slash at its end."""
     settings = {"folder": gallery_folder.with_suffix(".service"), "rate": 0} | settings
-    with Gallery.open(gallery_folder, on_stale="mark") as gallery, listen("127.0.0.1", 0) as taken:
+    with Gallery.open(gallery_folder) as gallery, listen("127.0.0.1", 0) as taken:
         chosen = Settings(**settings)
         app = create_app(gallery, learner, settings=chosen)
         server = uvicorn.Server(guarded_config(app, chosen))

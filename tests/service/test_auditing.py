@@ -42,8 +42,8 @@ def test_an_audit_is_kept_until_the_gallery_changes(client):
 
 def test_what_is_asked_wrongly_is_refused(client):
     assert client.get("/v1/audit", params={"most": 0}).status_code == 422
-    for block in client.app.state.service.gallery.records():
-        client.app.state.service.gallery.delete([item.id for item in block])
+    gallery = client.app.state.service.gallery
+    gallery.delete(list(gallery))
     answer = client.get("/v1/audit")
     assert answer.status_code == 409
     assert "empty" in answer.json()["error"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError, StaleError
+from surefind.errors import DegenerateError, InputError
 from surefind.gallery.gallery import Gallery
 from surefind.service import batching
 from surefind.service.batching import Batcher, Query, search_together
@@ -62,12 +62,12 @@ def test_an_empty_gallery_refuses_everybody_whatever_they_sent():
 
 def test_what_holds_for_all_is_told_to_each(gallery, monkeypatch):
     def refuse(*_args, **_options):
-        raise StaleError("calibrate again")
+        raise InputError("calibrate again")
 
     monkeypatch.setattr(gallery, "search", refuse)
     good = Query([[1.0, 0.0, 0.0]], [None], 3)
     found = search_together(gallery, nothing, [good, good])
-    assert [type(answer) for answer in found] == [StaleError, StaleError]
+    assert [type(answer) for answer in found] == [InputError, InputError]
 
 
 def test_what_arrives_together_is_done_together():

@@ -20,16 +20,16 @@ from surefind.service.reviews import Reviews
 
 @pytest.fixture
 def place(tmp_path):
-    with Gallery(path=tmp_path / "gallery", on_stale="mark") as gallery:
+    with Gallery(path=tmp_path / "gallery") as gallery:
         gallery.add(np.eye(3), ids=list("abc"), labels=["x", "y", "x"])
-        gallery.fit_labels()
+        gallery.prepare()
     return tmp_path / "gallery"
 
 
 @pytest.fixture
 def client(serve, place):
     """A service that lets every query wait for a person."""
-    gallery = Gallery.open(place, on_stale="mark")
+    gallery = Gallery.open(place)
     return serve(gallery=gallery, learner=Encoder(), review_share=1)
 
 

@@ -26,7 +26,7 @@ def people():
 
 def calibrated(people, plain):
     (items, labels), (queries, truth), _ = people
-    gallery = Gallery(on_stale="mark")
+    gallery = Gallery()
     gallery.add(items.mean if plain else items, labels=labels)
     gallery.calibrate(
         queries.mean if plain else queries, truth, contributions=False, max_wrong=0.05

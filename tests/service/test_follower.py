@@ -20,8 +20,8 @@ def pair(world, tmp_path, serve, monkeypatch):
     """A service that writes and one that reads, on one gallery."""
     monkeypatch.setattr(follower, "PAUSE", 0.05)
     place = copy(world, tmp_path)
-    writer = serve(gallery=Gallery.open(place, on_stale="mark"))
-    reader = serve(gallery=Gallery.open(place, mode="r", on_stale="mark"), read_only=True)
+    writer = serve(gallery=Gallery.open(place))
+    reader = serve(gallery=Gallery.open(place, mode="r"), read_only=True)
     return writer, reader
 
 
@@ -106,8 +106,8 @@ def test_what_the_watch_saw_survives_reading_again(world, tmp_path):
     place = copy(world, tmp_path)
     queries = world.learner.embed(world.known[:20])
     with (
-        Gallery.open(place, on_stale="mark") as writer,
-        Gallery.open(place, mode="r", on_stale="mark") as reader,
+        Gallery.open(place) as writer,
+        Gallery.open(place, mode="r") as reader,
     ):
         before = reader.watch().queries
         reader.search(queries)
@@ -120,7 +120,7 @@ def test_what_the_watch_saw_survives_reading_again(world, tmp_path):
 def test_a_gallery_that_cannot_be_read_again_stays_as_it_was(world, tmp_path, serve, monkeypatch):
     monkeypatch.setattr(follower, "PAUSE", 0.05)
     place = copy(world, tmp_path)
-    reader = serve(gallery=Gallery.open(place, mode="r", on_stale="mark"), read_only=True)
+    reader = serve(gallery=Gallery.open(place, mode="r"), read_only=True)
     (place / "gallery.sqlite").rename(place / "away")
     (place / "lock").write_bytes((place / "lock").read_bytes() + b"\n")
     until(lambda: "surefind_follow_failures_total 1.0" in reader.get("/metrics").text)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from service.world import copy
 
-from surefind.gallery import faiss_engine, graph
+from surefind.gallery import graph, memory
 from surefind.gallery.gallery import Gallery
 from surefind.service import health
 
@@ -53,7 +53,7 @@ def test_neither_needs_a_token(serve):
 
 
 def test_a_calibration_of_another_model_is_a_reason(world, serve, tmp_path):
-    gallery = Gallery.open(copy(world, tmp_path), on_stale="mark", model="another")
+    gallery = Gallery.open(copy(world, tmp_path), model="another")
     client = serve(gallery=gallery)
     while client.app.state.service.renewer.busy:
         time.sleep(0.01)
@@ -78,7 +78,7 @@ def test_a_gallery_that_was_closed_is_a_reason(serve):
 
 
 def test_a_graph_is_built_in_the_background_and_searches_are_exact_meanwhile(serve, monkeypatch):
-    monkeypatch.setattr(faiss_engine, "AT_ONCE", 10)
+    monkeypatch.setattr(memory, "AT_ONCE", 10)
     go, built = threading.Event(), graph.Graph.build
     monkeypatch.setattr(graph.Graph, "build", lambda *args: go.wait(60) and built(*args))
     rng = np.random.default_rng(0)
@@ -97,14 +97,14 @@ def test_a_graph_is_built_in_the_background_and_searches_are_exact_meanwhile(ser
         answers = client.post("/v1/search/vector", json=body).json()["answers"]
         found = [[n["id"] for n in answer["neighbours"]] for answer in answers]
         assert found == exact.search(x[:3], k=20).ids.tolist()
-        assert not gallery.graph_ready
+        assert not gallery._engine.graph_ready
         new = {"items": [{"id": 1000, "vector": [-v for v in x[0].tolist()]}]}
         assert client.post("/v1/items", json=new).status_code == 201
         assert client.delete("/v1/items/5").status_code == 200
     finally:
         go.set()
     for _ in range(600):
-        if gallery.graph_ready:
+        if gallery._engine.graph_ready:
             break
         time.sleep(0.1)
     assert client.get("/readyz").status_code == 200

@@ -39,7 +39,7 @@ def test_a_gallery_finds_its_model_and_its_pictures(indexed, serve, ask, world):
     assert "searched with images and vectors" in invoke(
         serving.serve, indexed / "gallery", "--check"
     )
-    gallery = Gallery.open(indexed / "gallery", on_stale="mark")
+    gallery = Gallery.open(indexed / "gallery")
     learner, images = serving.learner_for(gallery, None), serving.remembered_images(gallery)
     client = serve(gallery=gallery, learner=learner, images=images)
     (answer,) = ask(client, png(world.known[0])).json()["answers"]
@@ -71,14 +71,14 @@ def test_files_outside_the_first_folder_keep_their_full_path(tmp_path):
     gallery = Gallery()
     one = [str(tmp_path / "one" / "a" / "x.png"), str(tmp_path / "one" / "b" / "y.png")]
     assert remember(gallery, None, one) == [{"path": "a/x.png"}, {"path": "b/y.png"}]
-    assert gallery.about == {"images": str(tmp_path / "one")}
+    assert gallery.info["images"] == str(tmp_path / "one")
     other = str(tmp_path / "two" / "z.png")
     assert remember(gallery, tmp_path, [other]) == [{"path": other}]
-    assert gallery.about == {"images": str(tmp_path / "one"), "run": str(tmp_path)}
+    assert gallery.info["run"] == str(tmp_path)
     assert remember(gallery, None, None) is None
 
 
 def test_a_whole_machine_is_no_folder_of_images(tmp_path):
     gallery = Gallery()
     remember(gallery, None, ["/one/x.png", "/two/y.png"])
-    assert gallery.about == {}
+    assert "images" not in gallery.info

@@ -31,7 +31,7 @@ def test_items_are_added_looked_at_changed_and_deleted(client):
 def test_what_was_acknowledged_is_there_after_a_restart(client, tmp_path):
     body = {"items": [{"vector": NORTH}, {"vector": NORTH}]}
     ids = client.post("/v1/items", json=body).json()["ids"]
-    seen = Gallery.open(tmp_path / "gallery", mode="r", on_stale="mark")
+    seen = Gallery.open(tmp_path / "gallery", mode="r")
     assert all(i in seen for i in ids)
 
 

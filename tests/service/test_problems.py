@@ -5,7 +5,7 @@ import json
 import pytest
 from fastapi.exceptions import RequestValidationError
 
-from surefind.errors import InputError, NumericalError, StaleError, StorageError
+from surefind.errors import InputError, NumericalError, StorageError
 from surefind.service.problems import answer_to
 from surefind.service.wire import RefusedError
 
@@ -17,7 +17,6 @@ MISSING = {"loc": ("body", "k"), "msg": "Field required"}
     [
         (RefusedError(429, "too much at once."), 429, "too much at once."),
         (RequestValidationError([MISSING]), 422, "body.k: Field required."),
-        (StaleError("calibrate again."), 409, "calibrate again."),
         (StorageError("no space in /srv/x"), 503, "."),
         (InputError("k must be 1 or more."), 422, "k must be 1 or more."),
         (NumericalError("not finite."), 500, "not finite."),

@@ -5,13 +5,12 @@ import time
 
 import numpy as np
 import pytest
-from service.world import copy
 
-from surefind.decisions.decider import Decider
+from surefind.decisions.decider import Rule
 from surefind.embeddings import Embeddings
+from surefind.gallery.calibration_queries import ReviewCounts, ReviewSample
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.graph import Graph
-from surefind.gallery.review_sample import ReviewCounts, ReviewSample
 
 NEW = {"items": [{"id": "new", "vector": [0.0, 0.0, 1.0], "label": 0}]}
 
@@ -48,17 +47,6 @@ def test_what_is_promised_is_said_clearly(client):
     assert client.get("/v1/calibration").json()["max_wrong"] == 0.1
 
 
-def test_it_equals_a_calibration_in_place(world, tmp_path):
-    with Gallery.open(copy(world, tmp_path / "a"), on_stale="mark") as one:
-        made = one.calibrate(max_wrong=0.2, unknown_share=0.3)
-    with Gallery.open(copy(world, tmp_path / "b"), on_stale="mark") as other:
-        beside = other.calibrate_beside(max_wrong=0.2, unknown_share=0.3)
-        assert beside.to_json() == made.to_json()
-        assert not other.stale
-    with Gallery.open(tmp_path / "b" / "gallery") as again:
-        assert again.calibration.to_json() == made.to_json()
-
-
 def test_it_is_made_with_the_neighbours_that_searches_find(monkeypatch):
     """A graph that misses the two nearest items is calibrated as it is, not as it should be."""
     x = np.random.default_rng(0).normal(size=(8, 16))[np.arange(1000) % 8]
@@ -76,15 +64,13 @@ def test_it_is_made_with_the_neighbours_that_searches_find(monkeypatch):
     asked = Embeddings(x[800:], np.full(200, np.inf))
     reviews = ReviewSample(asked, labels[800:], None, counts)
     found = {}
-    for name, index in (("place", "hnsw"), ("beside", "hnsw"), ("exact", "exact")):
+    for index in ("hnsw", "exact"):
         gallery = Gallery(index=index)
         gallery.add(x[:400], ids=range(400), labels=labels[:400])
-        gallery.build_graph()
+        gallery.prepare()
         gallery.calibrate(x[400:800], labels[400:800], max_wrong=0.3, contributions=False)
-        make = gallery.calibrate_beside if name == "beside" else gallery.calibrate
-        found[name] = make(reviews=reviews).to_json()
-    assert found["beside"] == found["place"]
-    assert found["beside"] != found["exact"]
+        found[index] = gallery.calibrate(reviews=reviews)
+    assert found["hnsw"] != found["exact"]
 
 
 def test_a_copied_graph_is_not_the_one_that_goes_on():
@@ -102,14 +88,14 @@ def test_a_copied_graph_is_not_the_one_that_goes_on():
 def test_searches_and_changes_go_on_meanwhile_and_make_it_stale(serve, monkeypatch):
     client = serve()
     state = client.app.state.service
-    begun, go, fit = threading.Event(), threading.Event(), Decider.learned
+    begun, go, fit = threading.Event(), threading.Event(), Rule.learn
 
     def slow(*args, **kwargs):
         begun.set()
         go.wait(60)
         return fit(*args, **kwargs)
 
-    monkeypatch.setattr(Decider, "learned", slow)
+    monkeypatch.setattr(Rule, "learn", slow)
     answers = []
     ask = {"from_items": True, "max_wrong": 0.3}
     thread = threading.Thread(
@@ -127,7 +113,7 @@ def test_searches_and_changes_go_on_meanwhile_and_make_it_stale(serve, monkeypat
         thread.join(60)
     assert answers[0].status_code == 200
     for _ in range(600):
-        if not state.gallery.stale:
+        if not state.gallery.calibration.stale:
             break
         time.sleep(0.1)
     after = client.get("/v1/calibration").json()

@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def test_after_every_kind_of_change_it_is_renewed(client, world):
 def test_what_changed_while_nothing_served_is_renewed_at_the_start(serve, client, world):
     gallery = client.app.state.service.gallery
     gallery.delete("digit-3")  # by another door
-    assert gallery.stale
+    assert gallery.calibration.stale
     client.__exit__(None, None, None)
     gallery.close()
     again = serve(fresh=False)
@@ -121,12 +122,17 @@ class Slow(Gallery):
         self.renewals, self.begun, self.go = 0, 0, threading.Semaphore(0)
         self.error = None
 
+    @property
+    def calibration(self):
+        return SimpleNamespace(renewals=self.renewals)
+
     def renew(self):
         self.begun += 1
         assert self.go.acquire(timeout=30)
         if self.error is not None:
             raise self.error
         self.renewals += 1
+        return self.calibration
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from service.world import blurred, outvoted, png
 from strange import strange_images
 
-from surefind.decisions import decision, gate
+from surefind.decisions import decision
 from surefind.gallery.answers import answer_records
 from surefind.gallery.gallery import Gallery
 from surefind.service import searches, wire
@@ -35,7 +35,7 @@ def test_an_image_is_answered_with_decision_probability_kappa_reasons_and_neighb
 
 
 def test_image_and_vector_give_the_answer_of_the_gallery(world, client, ask, tmp_path):
-    gallery = Gallery.open(tmp_path / "gallery", mode="r", on_stale="mark")
+    gallery = Gallery.open(tmp_path / "gallery", mode="r")
     expected = gallery.search(world.learner.embed(world.known[:20]), k=5)
     for row, image in enumerate(world.known[:20]):
         by_vector = ask_vector(client, body_of(world, image, k=5))
@@ -52,7 +52,7 @@ def test_answers_are_what_openapi_says_and_the_gallery_records(world, client, as
     body = {name: getattr(embedded, to).tolist() for name, to in FIELDS.items()} | {"k": 4}
     found = client.post("/v1/search/vector", json=body).json()
     assert set(found) == set(wire.SearchAnswer.model_fields)
-    with Gallery.open(tmp_path / "gallery", mode="r", on_stale="mark") as gallery:
+    with Gallery.open(tmp_path / "gallery", mode="r") as gallery:
         records = answer_records(gallery.search(embedded, k=4))
     for answer, record in zip(found["answers"], records, strict=True):
         assert set(answer) == set(wire.Answer.model_fields)
@@ -72,7 +72,12 @@ def test_answers_are_what_openapi_says_and_the_gallery_records(world, client, as
 
 def test_the_page_has_a_sentence_for_each_reason():
     source = (Path(searches.__file__).parent / "page" / "answer.js").read_text()
-    for reason in (*decision.OF_SIGNAL, decision.TARGET_NOT_REACHED, gate.UNLIKE, gate.UNUSUAL):
+    for reason in (
+        *decision.OF_SIGNAL,
+        decision.TARGET_NOT_REACHED,
+        decision.UNLIKE,
+        decision.UNUSUAL,
+    ):
         assert f'"{reason}":' in source
 
 
@@ -105,7 +110,7 @@ def test_what_is_no_digit_at_all_is_unlike_anything_seen(world, client, ask):
     for image in (*strange_images().values(), *blurred(world.known)[:50]):
         answer = ask(client, png(image)).json()["answers"][0]
         assert answer["decision"] == "no_match"
-        assert [reason.split(" (")[0] for reason in answer["reasons"]] == [gate.UNLIKE]
+        assert [reason.split(" (")[0] for reason in answer["reasons"]] == [decision.UNLIKE]
         assert answer["novelty"] <= 0.01
 
 
@@ -166,15 +171,6 @@ def test_after_a_change_answers_are_marked_as_stale(client, world):
     assert not client.post("/v1/search/vector", json=body).json()["stale"]
     client.post("/v1/items", json={"items": [{"vector": body["vectors"][0]}]})
     assert client.post("/v1/search/vector", json=body).json()["stale"]
-
-
-def test_a_gallery_that_refuses_stale_decisions_is_in_conflict(serve, world):
-    client = serve()
-    client.app.state.service.gallery.on_stale = "refuse"
-    client.app.state.service.renewer.close()
-    body = body_of(world, world.known[0])
-    client.post("/v1/items", json={"items": [{"vector": body["vectors"][0]}]})
-    assert client.post("/v1/search/vector", json=body).status_code == 409
 
 
 @pytest.mark.parametrize(

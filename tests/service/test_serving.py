@@ -129,7 +129,7 @@ def test_it_serves_until_it_is_stopped(gallery, stop):
             process.kill()
     assert process.returncode == 0, err
     assert b"Traceback" not in err
-    with Gallery.open(gallery, on_stale="mark") as after:
+    with Gallery.open(gallery) as after:
         assert "kept" in after
 
 

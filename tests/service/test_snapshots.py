@@ -23,8 +23,8 @@ def test_a_snapshot_is_the_gallery_at_one_moment(client, tmp_path):
     later = client.post("/v1/snapshot").json()
     assert later["items"] == 241
     folder = tmp_path / "gallery.service" / "snapshots"
-    with Gallery.open(folder / later["name"], on_stale="mark") as again:
-        assert again.fingerprint == gallery.fingerprint
+    with Gallery.open(folder / later["name"]) as again:
+        assert again.info["fingerprint"] == gallery.info["fingerprint"]
         assert again.calibration is not None
         again.delete(["new"])
     with Gallery.open(folder / found["name"]) as before:
@@ -35,7 +35,7 @@ def test_a_snapshot_is_the_gallery_at_one_moment(client, tmp_path):
 
 def test_a_snapshot_waits_for_nobody_and_nobody_for_it(world, tmp_path):
     """While one is written the gallery's lock is free; and it is written while somebody else holds that."""
-    with Gallery.open(copy(world, tmp_path), on_stale="mark") as gallery:
+    with Gallery.open(copy(world, tmp_path)) as gallery:
         engine = gallery._engine
         thread = threading.Thread(target=engine.snapshot, args=(tmp_path / "copy",))
         with gallery._lock:
@@ -65,5 +65,5 @@ def test_a_snapshot_that_fails_leaves_nothing(serve, tmp_path, monkeypatch):
     assert client.post("/v1/snapshot").status_code == 503
     assert list((tmp_path / "gallery.service" / "snapshots").iterdir()) == []
     with pytest.raises(StorageError):
-        client.app.state.service.gallery.snapshot(tmp_path / "copy")
+        client.app.state.service.gallery.save(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()

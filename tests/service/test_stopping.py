@@ -60,7 +60,7 @@ def test_who_waits_when_the_service_is_stopped_is_told_so(world, tmp_path, monke
     client.join()
     assert answered[0].status_code == 504
     assert "stopped" in answered[0].json()["error"]
-    with Gallery.open(place, mode="r", on_stale="mark") as after:
+    with Gallery.open(place, mode="r") as after:
         assert "slow" in after
 
 

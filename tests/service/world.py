@@ -55,7 +55,7 @@ def world(dim: int = 3) -> World:
     ).fit(sf.Dataset(ours[train], named[train]), held_out=sf.Dataset(ours[held], named[held]))
     folder = Path(mkdtemp(prefix="surefind-world-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    gallery = Gallery(path=folder / "gallery", model="digits", on_stale="mark")
+    gallery = Gallery(path=folder / "gallery", model="digits")
     shown = [int(x) for x in named[:ITEMS]]
     shown[-1] = (shown[-1] + 1) % 8  # a wrong label: whatever was learnt, one item confuses it
     ids = [f"digit-{i}" for i in range(ITEMS)]

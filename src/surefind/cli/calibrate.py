@@ -20,7 +20,7 @@ from surefind.errors import InputError
 
 if TYPE_CHECKING:
     from surefind.decisions import Calibration, Contributions, Identification
-    from surefind.gallery.review_sample import ReviewSample
+    from surefind.gallery.calibration_queries import ReviewSample
 
 
 def calibrate(

@@ -64,7 +64,7 @@ def list_items(
     with sf.Gallery.open(gallery, mode="r") as opened:
         chosen = select(opened, ids, label, everything=True)
         found = [opened.get(id_) for id_ in chosen]
-        total, labels = len(opened), len(opened.label_counts())
+        total, labels = len(opened), len(opened.labels())
     if out is not None:
         formats = {
             ".csv": lambda: csv_lines(COLUMNS, csv_rows(found)),
@@ -144,7 +144,7 @@ def relabel_items(
         if changed:
             opened.update(ids=[chosen[r] for r in changed], labels=[new[r] for r in changed])
         renewed = settled(opened) if changed else None
-        labels = len(opened.label_counts())
+        labels = len(opened.labels())
     same = len(chosen) - len(changed)
     more = f" {same:,} had that label already." if same else ""
     say(f"Relabelled {len(changed):,} items; {gallery} has {labels:,} labels.{more}")
@@ -215,11 +215,11 @@ def found_id(gallery: "sf.Gallery", text: str) -> "Id":
         return meant[0]
     if meant:
         raise InputError(
-            f"{gallery.place} has an item {text!r} and an item {meant[1]}; choose it in Python.",
+            f"{gallery.info['place']} has an item {text!r} and an item {meant[1]}; choose it in Python.",
             field="ids",
         )
     raise InputError(
-        f"{gallery.place} has no item {text!r}; nothing was changed.",
+        f"{gallery.info['place']} has no item {text!r}; nothing was changed.",
         field="ids",
         hint="`surefind items list` shows them.",
     )
@@ -227,18 +227,18 @@ def found_id(gallery: "sf.Gallery", text: str) -> "Id":
 
 def found_label(gallery: "sf.Gallery", text: str) -> "Label":
     """Return the label that a text means; refuse one that no item has, or that could be two."""
-    counts = gallery.label_counts()
+    counts = gallery.labels()
     meant = [label for label in _read_as(text) if label in counts]
     if len(meant) == 1:
         return meant[0]
     if meant:
         raise InputError(
-            f"{gallery.place} has a label {text!r} and a label {meant[1]}; choose it in Python.",
+            f"{gallery.info['place']} has a label {text!r} and a label {meant[1]}; choose it in Python.",
             field="label",
         )
     there = ", ".join(map(str, list(counts)[:NAMED])) + (" …" if len(counts) > NAMED else "")
     raise InputError(
-        f"no item of {gallery.place} has the label {text!r}; there are {there or 'none'}.",
+        f"no item of {gallery.info['place']} has the label {text!r}; there are {there or 'none'}.",
         field="label",
     )
 

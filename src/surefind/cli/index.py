@@ -85,7 +85,7 @@ def index(
         items = read_items(source, run, data, labels=labels, on_bad=on_bad, later=True)
         together = None if groups is None else items.column(groups, GROUP_COLUMN)
         ids = [prefix + i for i in items.ids]
-        check_items(items, ids, normalize, None if gallery is None else gallery.dim)
+        check_items(items, ids, normalize, None if gallery is None else gallery.info["dim"])
         if gallery is None:
             gallery = closing.enter_context(new_gallery(out, run, normalize))
         own = None if items.labels is None else labels_like(gallery, items.labels)
@@ -118,7 +118,7 @@ def index(
         added = len(ids) - begun - updated
         say(
             f"Added {added} items and updated {updated}; {out} holds {len(gallery)} of "
-            f"{gallery.dim} dimensions."
+            f"{gallery.info['dim']} dimensions."
         )
         if renewed is not None:
             say(f"Its calibration was renewed. {renewed.summary}")
@@ -130,7 +130,7 @@ def index(
             "updated": updated,
             "continued": begun,
             "items": len(gallery),
-            "dim": gallery.dim,
+            "dim": gallery.info["dim"],
             "renewed": renewed is not None,
         }
     if run is not None and run.resolve() in Path(out).resolve().parents:
@@ -183,7 +183,7 @@ def source_key(items: Items, ids: list[str], labels: Any, groups: Any, model: st
 
 def done_before(gallery: "sf.Gallery", key: str) -> int:
     """Return how many rows of a source a command that was cut off had indexed."""
-    mark = json.loads(gallery.about.get(MARK, "{}"))
+    mark = json.loads(gallery.info.get(MARK, "{}"))
     return int(mark["done"]) if mark.get("key") == key else 0
 
 
@@ -199,7 +199,7 @@ def remember(
     if files is None:
         return None
     paths = [Path(file).resolve() for file in files]
-    folder = Path(gallery.about.get("images") or os.path.commonpath([p.parent for p in paths]))
+    folder = Path(gallery.info.get("images") or os.path.commonpath([p.parent for p in paths]))
     if folder != Path(folder.anchor):  # or else every file of the machine would be shown
         gallery.describe(images=str(folder))
     inside = [p.relative_to(folder) if p.is_relative_to(folder) else p for p in paths]
@@ -208,9 +208,10 @@ def remember(
 
 def check_items(items: Items, ids: list[str], normalize: bool, dim: int | None) -> None:
     """Require items that a gallery of this dimension takes, before it is made or changed."""
-    from surefind.gallery.items import read_ids, read_vectors
+    from surefind.checks import id_values
+    from surefind.gallery.engine import read_vectors
 
-    read_ids(ids)
+    id_values("ids", ids)
     later = isinstance(items.embeddings, EmbeddedLater)  # of which one shows what all are like
     for at in range(0, 1 if later else len(ids), BLOCK):
         some = items.embeddings[at : 1 if later else at + BLOCK]

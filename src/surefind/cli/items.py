@@ -256,7 +256,7 @@ def settled(gallery: "sf.Gallery") -> "Calibration | None":
     if not len(gallery):
         return None
     with working("fitting the posterior over labels, and renewing the calibration"):
-        gallery.fit_labels()
+        gallery.prepare()
         return gallery.renew()
 
 
@@ -271,7 +271,7 @@ def own_ids(gallery: "sf.Gallery", items: Items) -> dict[int, str]:
     rows = {name: row for row, name in enumerate(items.ids)}
     there = {id_: rows[id_] for id_ in gallery if isinstance(id_, str) and id_ in rows}
     if items.files is not None:
-        folder, files = Path(gallery.about.get("images", "")), items.files
+        folder, files = Path(gallery.info.get("images", "")), items.files
         paths = {id_: (gallery.get(id_).payload or {}).get("path", "") for id_ in there}
         there = {
             id_: row

@@ -21,7 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -95,13 +95,6 @@ def search(
     ],
     run: options.Run = None,
     k: Annotated[int, Option("-k", help="Neighbours of each query.")] = 10,
-    stale: Annotated[
-        Literal["renew", "mark", "ignore", "refuse"],
-        Option(
-            help="If items have changed since the calibration: renew it for this search, mark the "
-            "decisions, make none, or give no answer."
-        ),
-    ] = "renew",
     groups: options.Groups = None,
     out: Annotated[Path | None, Option(help="File to write: .csv, .json or .parquet.")] = None,
     normalize: options.Normalize = False,
@@ -116,18 +109,18 @@ def search(
 
     check_int("k", k, least=1)
     check_out(out, SUFFIXES)
-    policy = "refuse" if stale == "ignore" else stale
     streamed = queries == STREAM
     if streamed:
         check_streamed(out=out, groups=groups, on_bad=on_bad)
-    with sf.Gallery.open(gallery, mode="r", normalize=normalize, on_stale=policy) as opened:
+    with sf.Gallery.open(gallery, mode="r", normalize=normalize) as opened:
         check_model(opened, run)
+        opened.renew()  # for this search, if items have changed
         if streamed:
-            stream(opened, run, k=k, decide=stale != "ignore")
+            stream(opened, run, k=k)
             return None
         items = read_items(queries, run, data, on_bad=on_bad)
         members = None if groups is None else items.column(groups, options.GROUP_COLUMN)
-        answers = opened.search(items.embeddings, k, decide=stale != "ignore", groups=members)
+        answers = opened.search(items.embeddings, k, groups=members)
     if out is not None:
         write_answers(out, items.ids, answers)
     how = {"run": run, "normalize": normalize, "on_bad": on_bad, "data": data}
@@ -232,7 +225,7 @@ def answer_table(ids: Sequence[str], answers: "sf.Answers", *, width: int = WIDE
 
 def _cells(row: dict[str, Any], decided: bool) -> dict[str, Text]:
     """Return what the table may say of a query, by column."""
-    from surefind.decisions.gate import p_text
+    from surefind.decisions.decision import p_text
 
     unlike = row["gate"] == "unlike"
     (label, chance), second = [(None, None)] * 2 if unlike else _first_two(row)

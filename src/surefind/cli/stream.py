@@ -38,10 +38,9 @@ import surefind as sf
 from surefind.cli.items import BATCH
 from surefind.data.images import MAX_PIXELS
 from surefind.embeddings import kappa_from_json
-from surefind.errors import InputError, StaleError, SurefindError
+from surefind.errors import InputError, SurefindError
 from surefind.gallery.answers import answer_records
-from surefind.gallery.engine import Id, Label
-from surefind.gallery.items import read_groups, read_query_ids, read_vectors
+from surefind.gallery.engine import Id, Label, read_groups, read_query_ids, read_vectors
 from surefind.service.embedding import ImageEmbedder
 
 LINES, TEXT = 256, 8 * 2**20
@@ -96,7 +95,7 @@ class Answerer:
 
     def check(self) -> None:
         """Search with a query of which everything is known: what is refused now, every line would be."""
-        usual = np.eye(1, self.gallery.dim or 2, dtype=np.float32)[0]
+        usual = np.eye(1, self.gallery.info["dim"] or 2, dtype=np.float32)[0]
         self._together([Query(0, vector=usual, kappa=1.0, novelty=1.0)])
 
     def answer(self, lines: Sequence[tuple[int, bytes | None]]) -> list[dict[str, Any]]:
@@ -165,8 +164,6 @@ class Answerer:
             return []
         try:
             return self._together(queries)
-        except StaleError:  # about no query, but about the gallery
-            raise
         except InputError as error:
             if len(queries) == 1:
                 return [{"error": str(error)}]
@@ -178,7 +175,7 @@ class Answerer:
         if len({len(vector) for vector in vectors}) > 1:
             raise InputError("vectors must have the dimension of the gallery.", field="vector")
         unit, _, _ = read_vectors(
-            np.stack(vectors), normalize=self.gallery.normalize, dim=self.gallery.dim
+            np.stack(vectors), normalize=self.gallery.normalize, dim=self.gallery.info["dim"]
         )
         novelty = [q.novelty for q in queries if q.novelty is not None]
         answers = self.gallery.search(

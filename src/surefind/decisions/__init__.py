@@ -1,11 +1,9 @@
 """Which label a query has, when that may be called a match, and when a person should look."""
 
-from surefind.decisions.calibration import Calibration, calibrate
+from surefind.decisions.calibration import Calibration, GroupThreshold, calibrate
 from surefind.decisions.decider import Decider
-from surefind.decisions.decision import Decisions
+from surefind.decisions.decision import Decisions, Gate, GateCounts
 from surefind.decisions.drift import Alarm, Watch, WatchReport
-from surefind.decisions.gate import Gate, GateCounts
-from surefind.decisions.groups import GroupThreshold
 from surefind.decisions.identification import Identification, OperatingPoint
 from surefind.decisions.label_posterior import (
     LabelModel,
@@ -15,9 +13,8 @@ from surefind.decisions.label_posterior import (
     label_posterior,
     position_posterior,
 )
-from surefind.decisions.probability import Contribution, Contributions
+from surefind.decisions.probability import Contribution, Contributions, Signals, neighbour_signals
 from surefind.decisions.risk import RiskCurve
-from surefind.decisions.signals import Signals, neighbour_signals
 from surefind.decisions.verdicts import Verdicts
 
 __all__ = [

@@ -4,7 +4,7 @@
 found. A decider learns from them when an answer may be called a match, and then judges other queries by
 their neighbours (`surefind.decisions.verdicts`). It knows nothing of where neighbours come from:
 
-    a gallery       searches its own items, and holds a decider (`surefind.gallery.calibration_record`)
+    a gallery       searches its own items, and holds a `Rule` (`surefind.gallery.calibrating`)
     any database    returned tables of distances and labels: `Decider.fit`, `Decider.decide`
                     (`surefind.decisions.tables`)
 
@@ -31,12 +31,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from surefind.checks import as_scores, label_values, require
-from surefind.decisions.calibration import Calibration, calibrate, held_out_probability
-from surefind.decisions.gate import Gate, read_novelty
-from surefind.decisions.groups import draw_parts, draw_share
+from surefind.checks import as_scores, check_choice, label_values
+from surefind.decisions.calibration import (
+    Calibration,
+    Target,
+    calibrate,
+    draw_parts,
+    draw_share,
+    held_out_probability,
+)
+from surefind.decisions.decision import Gate, read_novelty
 from surefind.decisions.label_posterior import LabelModel, Votes, fit_label_model, fit_prior
-from surefind.decisions.seal import sealed, unsealed
 from surefind.decisions.tables import (
     ITSELF,
     METRICS,
@@ -53,52 +58,75 @@ from surefind.decisions.verdicts import (
     judge,
 )
 from surefind.errors import InputError
-from surefind.files import write_atomically
-
-FORMAT = 2
-
-
-@dataclass(frozen=True)
-class Target:
-    """What a decider promises, and how it learns; a renewal repeats it.
-
-    Attributes:
-        max_wrong: Highest fraction of wrong answers among matches.
-        max_fpir: Highest share of unknown queries that may be a match, or None.
-        confidence: With what probability both are kept.
-        max_false_alarms: α of the gate.
-        seed: Splits the queries.
-    """
-
-    max_wrong: float = 0.01
-    max_fpir: float | None = None
-    confidence: float = 0.95
-    max_false_alarms: float = 0.01
-    seed: int = 0
-
-    def changed(self, **parts: float | int | None) -> "Target":
-        """Return it with other parts; None leaves one as it is."""
-        return replace(self, **{name: x for name, x in parts.items() if x is not None})  # type: ignore[arg-type]
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """What splits the queries, the same each time."""
-        return np.random.default_rng(self.seed)
+from surefind.files import from_stored, to_stored, write_atomically
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What was learned.
+    """What was learned: how votes become probabilities of labels, and from which on an answer is a match.
 
     Attributes:
-        labels: How votes become probabilities of labels.
-        calibration: From which probability on an answer is a match.
-        renewals: How often it was renewed since it was learned.
+        target: What is guaranteed.
+        labels: The posterior over labels.
+        calibration: Thresholds with a stated risk.
     """
 
+    target: Target
     labels: LabelModel
     calibration: Calibration
-    renewals: int = 0
+
+    @classmethod
+    def learn(
+        cls,
+        target: Target,
+        answers: CheckedAnswers,
+        labels: LabelModel,
+        *,
+        contributions: bool = False,
+        notes: tuple[str, ...] = (),
+    ) -> "Rule":
+        """Learn from how checked queries were answered.
+
+        Args:
+            target: What to guarantee.
+            answers: Of the checked queries.
+            labels: The posterior over labels that they are by.
+            contributions: Whether to measure what each signal adds, which takes most of the time.
+            notes: What to keep in mind about the queries, a sentence each.
+
+        Returns:
+            What was learned.
+        """
+        how = asdict(target)
+        del how["seed"]
+        made = calibrate(
+            answers.signals,
+            answers.right,
+            enrolled=answers.enrolled,
+            novelty=answers.novelty,
+            groups=answers.groups,
+            contributions=contributions,
+            rng=target.rng,
+            **how,
+        )
+        return cls(target, labels, replace(made, notes=(*made.notes, *notes)))
+
+    def renewed(
+        self, answers: CheckedAnswers, labels: LabelModel, *, notes: tuple[str, ...] = ()
+    ) -> "Rule":
+        """Return the same guarantee by how the checked queries are answered now, in the same order.
+
+        What each signal adds is not measured again.
+        """
+        before, rule = self.calibration, Rule.learn(self.target, answers, labels, notes=notes)
+        kept = {"contributions": before.contributions, "renewals": before.renewals + 1}
+        return replace(rule, calibration=replace(rule.calibration, **kept))  # type: ignore[arg-type]
+
+    def held_out_probability(self, answers: CheckedAnswers) -> Float[np.ndarray, " q"]:
+        """Return the probability of the checked queries that tested it, NaN for the others (q)."""
+        return held_out_probability(
+            self.calibration, answers.signals, novelty=answers.novelty, rng=self.target.rng
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +142,15 @@ class Tables:
     reading: Reading
     checked: Checked
     drawn: list[int] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that a decider has learned, as it is saved."""
+
+    metric: str
+    rule: Rule
+    tables: Tables
 
 
 class Decider:
@@ -140,33 +177,19 @@ class Decider:
         max_false_alarms: float = 0.01,
         seed: int = 0,
     ) -> None:
-        if metric not in METRICS:
-            raise InputError(
-                f"metric must be one of {', '.join(METRICS)}; got {metric!r}.", field="metric"
-            )
+        check_choice("metric", metric, METRICS)
         self.metric = metric
         self.target = Target(max_wrong, max_fpir, confidence, max_false_alarms, seed)
-        self._rule: Rule | None = None
-        self._tables: Tables | None = None
+        self._state: State | None = None
 
     def __repr__(self) -> str:
-        fitted = "not fitted" if self._rule is None else f"{self.calibration.queries:,} queries"
+        fitted = "not fitted" if self._state is None else f"{self.calibration.queries:,} queries"
         return f"Decider({self.metric!r}, max_wrong={self.target.max_wrong:g}; {fitted})"
 
     @property
     def calibration(self) -> Calibration:
         """What was found; its ``summary`` is in sentences."""
-        return self._learned.calibration
-
-    @property
-    def label_model(self) -> LabelModel:
-        """How neighbours' votes become probabilities of labels."""
-        return self._learned.labels
-
-    @property
-    def renewals(self) -> int:
-        """How often it was renewed since it was fitted."""
-        return self._learned.renewals
+        return self._learned.rule.calibration
 
     def fit(
         self,
@@ -208,9 +231,9 @@ class Decider:
             found, checked = found.some(drawn), checked.some(drawn)
         notes = _notes(found, checked)
         model = _fit_labels(found, checked, _fitting_part(checked, self.target))
-        made = self.learned(answer_checked(found, checked, model), model, notes=notes)
-        self._rule = made._rule
-        self._tables = Tables(reading, checked, None if unknown_share is None else drawn.tolist())
+        rule = Rule.learn(self.target, answer_checked(found, checked, model), model, notes=notes)
+        tables = Tables(reading, checked, None if unknown_share is None else drawn.tolist())
+        self._state = State(self.metric, rule, tables)
         return self
 
     def renew(
@@ -229,8 +252,8 @@ class Decider:
         Raises:
             InputError: If these are not as many queries as were checked.
         """
-        kept = self._fitted
-        before, checked, drawn = kept.reading, kept.checked, kept.drawn
+        rule, tables = self._learned.rule, self._learned.tables
+        before, checked, drawn = tables.reading, tables.checked, tables.drawn
         table = read_table(distances, labels)
         if drawn is not None and len(table) > drawn[-1]:
             table = table.some(np.array(drawn))
@@ -245,9 +268,9 @@ class Decider:
         reading = Reading.of(self.metric, table, counts, unit=before.unit)
         found = reading.neighbours_of(table)
         checked = replace(checked, enrolled=reading.enrolled(checked.truth, table.names))
-        answers = answer_checked(found, checked, self.label_model)
-        made = self.renewed(answers, notes=_notes(found, checked))
-        self._rule, self._tables = made._rule, Tables(reading, checked, drawn)
+        answers = answer_checked(found, checked, rule.labels)
+        rule = rule.renewed(answers, rule.labels, notes=_notes(found, checked))
+        self._state = State(self.metric, rule, Tables(reading, checked, drawn))
         return self
 
     def decide(
@@ -275,7 +298,8 @@ class Decider:
             InputError: If the neighbours are fewer than `fit` had, their labels are of another kind, or
                 what it had of queries is missing.
         """
-        reading, checked = self._fitted.reading, self._fitted.checked
+        rule, tables = self._learned.rule, self._learned.tables
+        reading, checked = tables.reading, tables.checked
         table = read_table(distances, labels)
         reading.check(table)
         found = reading.neighbours_of(table)
@@ -287,127 +311,11 @@ class Decider:
                 f"the checked queries {what} kappa, so give it to fit and to decide, or to neither.",
                 field="kappa",
             )
-        return self.judge(found, sure, novelty=novelty, groups=groups)
-
-    def learned(
-        self,
-        answers: CheckedAnswers,
-        labels: LabelModel,
-        *,
-        contributions: bool = False,
-        notes: tuple[str, ...] = (),
-    ) -> "Decider":
-        """Return a decider with the same target that has learned from how checked queries were answered.
-
-        Args:
-            answers: Of the checked queries.
-            labels: The posterior over labels that they are by.
-            contributions: Whether to measure what each signal adds, which takes most of the time.
-            notes: What to keep in mind about the queries, a sentence each.
-
-        Returns:
-            The other one; this one stays as it is.
-        """
-        require("scipy", "fit a decider", extra=None)
-        made = self._calibrated(answers, contributions=contributions)
-        return self._with(Rule(labels, replace(made, notes=(*made.notes, *notes))))
-
-    def renewed(
-        self,
-        answers: CheckedAnswers,
-        labels: LabelModel | None = None,
-        *,
-        notes: tuple[str, ...] = (),
-    ) -> "Decider":
-        """Return a decider that makes the same promise by how the checked queries are answered now.
-
-        Args:
-            answers: Of the same queries in the same order.
-            labels: The posterior over labels that they are by, if it is another one.
-            notes: As for `learned`.
-
-        Returns:
-            The other one; this one stays as it is. What each signal adds is not measured again.
-        """
-        before = self._learned
-        made = self._calibrated(answers, contributions=False)
-        made = replace(
-            made, contributions=before.calibration.contributions, notes=(*made.notes, *notes)
-        )
-        return self._with(Rule(labels or before.labels, made, before.renewals + 1))
-
-    def judge(
-        self,
-        found: Neighbours,
-        kappa: Float[np.ndarray, " q"],
-        *,
-        novelty: Any = None,
-        groups: Any = None,
-    ) -> Verdicts:
-        """Say which label each query has and decide, whoever found its neighbours.
-
-        Args:
-            found: Their neighbours.
-            kappa: The queries' concentrations, infinite where none is known.
-            novelty: p-value of each query; needed if the calibration has a gate.
-            groups: The group of each query, if the calibration had groups.
-
-        Returns:
-            One verdict a query.
-        """
-        rule = self._learned
-        return judge(found, kappa, rule.labels, rule.calibration, novelty=novelty, groups=groups)
-
-    def held_out_probability(self, answers: CheckedAnswers) -> Float[np.ndarray, " q"]:
-        """Return the probability of the checked queries that tested it, NaN for the others (q)."""
-        return held_out_probability(
-            self.calibration, answers.signals, novelty=answers.novelty, rng=self.target.rng
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can hold; `from_json` restores it exactly."""
-        rule = self._learned
-        return {
-            "format": FORMAT,
-            "metric": self.metric,
-            "target": asdict(self.target),
-            "rule": asdict(rule) | {"calibration": rule.calibration.to_json()},
-            "tables": None if self._tables is None else _tables_to_json(self._tables),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Decider":
-        """Return what `to_json` wrote.
-
-        Args:
-            value: Plain JSON values.
-
-        Returns:
-            An equal decider.
-
-        Raises:
-            InputError: If it is of another version, or a part is missing or of another type.
-        """
-        try:
-            if value["format"] != FORMAT:
-                raise InputError(f"it is of format {value['format']} and not {FORMAT}.")
-            made = cls(value["metric"], **value["target"])
-            rule, tables = value["rule"], value["tables"]
-            parts = {
-                "labels": LabelModel(**rule["labels"]),
-                "calibration": Calibration.from_json(rule["calibration"]),
-            }
-            made._rule = Rule(**rule | parts)
-            made._tables = None if tables is None else _tables_from_json(tables)
-        except (ValueError, KeyError, TypeError) as error:  # an InputError is a ValueError
-            raise InputError(
-                f"a stored decider is damaged or of another version: {error}", field="stored"
-            ) from error
-        return made
+        return judge(found, sure, rule.labels, rule.calibration, novelty=novelty, groups=groups)
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file that `load` reads; the checked queries' neighbours are not in it."""
-        text = json.dumps(sealed(self.to_json()), allow_nan=False)
+        text = json.dumps(to_stored(State, self._learned))
         write_atomically(path, text + "\n")
 
     @classmethod
@@ -425,49 +333,20 @@ class Decider:
         """
         try:
             stored = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls.from_json(unsealed(stored, "it"))
-        except FileNotFoundError as error:
-            raise InputError(f"there is no {path}.", field="path") from error
-        except (OSError, ValueError, AttributeError) as error:  # an InputError is a ValueError
-            raise InputError(
-                f"{path} is no decider that can be used: {error} Fit it again.", field="path"
-            ) from error
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {error}.", field="path") from error
+        state = from_stored(State, stored, f"the decider in {path}")
+        made = cls(state.metric, **asdict(state.rule.target))
+        made._state = state
+        return made
 
     @property
-    def _learned(self) -> Rule:
-        if self._rule is None:
+    def _learned(self) -> State:
+        if self._state is None:
             raise InputError(
                 "this decider knows nothing yet; call fit with checked queries, or Decider.load."
             )
-        return self._rule
-
-    @property
-    def _fitted(self) -> Tables:
-        if self._tables is None:
-            raise InputError(
-                "this decider was not fitted to tables of distances and labels; call fit with those of "
-                "checked queries, or Decider.load."
-            )
-        return self._tables
-
-    def _with(self, rule: Rule) -> "Decider":
-        made = Decider(self.metric, **asdict(self.target))
-        made._rule = rule
-        return made
-
-    def _calibrated(self, answers: CheckedAnswers, *, contributions: bool) -> Calibration:
-        how = asdict(self.target)
-        del how["seed"]
-        return calibrate(
-            answers.signals,
-            answers.right,
-            enrolled=answers.enrolled,
-            novelty=answers.novelty,
-            groups=answers.groups,
-            contributions=contributions,
-            rng=self.target.rng,
-            **how,
-        )
+        return self._state
 
 
 def _read_kappa(kappa: Any, length: int) -> Float[np.ndarray, " q"]:
@@ -565,35 +444,3 @@ def _fit_labels(found: Neighbours, checked: Checked, rows: Int[np.ndarray, " s"]
     some, truth = _fitting(found, checked, rows)
     known = truth >= 0
     return fit_label_model(some.some(known), truth[known], some.some(~known), as_asked=True)
-
-
-def _tables_to_json(tables: Tables) -> dict[str, Any]:
-    reading, checked = tables.reading, tables.checked
-    counts = None if reading.counts is None else [*map(list, reading.counts.items())]
-    return {
-        "reading": asdict(reading) | {"counts": counts},
-        "drawn": tables.drawn,
-        "checked": {
-            "truth": checked.truth,
-            "enrolled": checked.enrolled.tolist(),
-            "kappa": [None if np.isinf(x) else x for x in checked.kappa.tolist()],
-            "novelty": None if checked.novelty is None else checked.novelty.tolist(),
-            "groups": checked.groups,
-        },
-    }
-
-
-def _tables_from_json(value: Mapping[str, Any]) -> Tables:
-    reading, checked = value["reading"], value["checked"]
-    counts = None if reading["counts"] is None else dict(reading["counts"])
-    return Tables(
-        Reading(**reading | {"counts": counts, "kinds": tuple(reading["kinds"])}),
-        Checked(
-            checked["truth"],
-            np.array(checked["enrolled"], dtype=bool),
-            np.array([np.inf if x is None else x for x in checked["kappa"]]),
-            None if checked["novelty"] is None else np.array(checked["novelty"]),
-            checked["groups"],
-        ),
-        value["drawn"],
-    )

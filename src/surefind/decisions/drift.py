@@ -57,7 +57,7 @@ out of it too, the calibration's and the live ones, or there would be too many o
 Axes: ``q`` queries, ``s`` streams, ``b`` bets, ``c`` bins.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -66,8 +66,8 @@ from jaxtyping import Float, Int
 
 from surefind.checks import as_array, check_int
 from surefind.errors import DegenerateError, InputError
+from surefind.files import Array
 
-FORMAT = 1
 FALSE_ALARM = 0.01
 """Probability, at most, that a watch on exchangeable queries ever raises an alarm."""
 
@@ -106,9 +106,6 @@ WORDS: dict[StreamName, tuple[str, ...]] = {
 AT_ONCE = 0.5
 SCALE = 1000
 """Half of the weight of later starts is on the first 1,700 queries."""
-
-ARRAYS = ("bags", "stakes", "growth", "lowest", "since", "since_when")
-"""What a watch has of arrays, as `to_json` names them."""
 
 CHUNK = 256
 """Queries that are ranked at a time: more would cost more for each, fewer too."""
@@ -203,27 +200,27 @@ def unspent(queries: Int[np.ndarray, " q"]) -> Float[np.ndarray, " q"]:
     return np.where(queries == 0, 1.0, later)
 
 
+@dataclass(eq=False)
 class Watch:
     """Bets that live queries differ from the calibration's, and says when it has won too much for luck.
 
     `see` and `renew` change it, so one caller at a time. With a new calibration, start a new one; with the
-    same one renewed, `renew` it. `to_json` keeps all of it in a few kilobytes, however many queries it has
-    seen.
+    same one renewed, `renew` it. It is stored in a few kilobytes, however many queries it
+    has seen.
     """
 
-    def __init__(self, streams: tuple[StreamName, ...], seed: int) -> None:
-        shape = len(streams), len(DIRECTION)
-        self._streams, self._seed = streams, seed
-        self._queries = 0
-        self._when: datetime | None = None
-        self._capital = 0.0
-        self._alarm: Alarm | None = None
-        self._bags = np.zeros((len(streams), len(EDGES) + 1), dtype=np.int64)
-        self._stakes = np.zeros(shape)
-        self._growth = np.zeros(shape)  # Σ log f_b(p_i) over all queries so far,
-        self._lowest = np.zeros(shape)  # the least that it was before a query,
-        self._since = np.ones(shape, dtype=np.int64)  # and before which one
-        self._since_when = np.full(shape, None, dtype=object)
+    streams: tuple[StreamName, ...]
+    seed: int
+    queries: int
+    when: datetime | None
+    capital: float
+    alarm: Alarm | None
+    bags: Array
+    stakes: Array
+    growth: Array  # Σ log f_b(p_i) over all queries so far,
+    lowest: Array  # the least that it was before a query,
+    since: Array  # and before which one
+    since_when: Array
 
     @classmethod
     def start(cls, novelty: Any, probability: Any, *, seed: int = 0) -> "Watch":
@@ -242,7 +239,22 @@ class Watch:
             DegenerateError: If a stream has no value at all.
         """
         check_int("seed", seed, least=0)
-        watch = cls(STREAMS if novelty is not None else STREAMS[1:], int(seed))
+        streams = STREAMS if novelty is not None else STREAMS[1:]
+        shape = len(streams), len(DIRECTION)
+        watch = cls(
+            streams,
+            int(seed),
+            queries=0,
+            when=None,
+            capital=0.0,
+            alarm=None,
+            bags=np.zeros((len(streams), len(EDGES) + 1), dtype=np.int64),
+            stakes=np.zeros(shape),
+            growth=np.zeros(shape),
+            lowest=np.zeros(shape),
+            since=np.ones(shape, dtype=np.int64),
+            since_when=np.full(shape, None, dtype=object),
+        )
         values = watch._read(novelty, probability)
         for stream, bins in enumerate(_bins(values)):
             watch._begin(stream, bins)
@@ -257,9 +269,9 @@ class Watch:
         Raises:
             DegenerateError: If there is no value at all; everything stays as it was then.
         """
-        if self._alarm is None:
-            self._begin(len(self._streams) - 1, _bins(_fractions("probability", probability)))
-            self._capital = float(self._stakes.mean(axis=1).max()) / len(self._streams)
+        if self.alarm is None:
+            self._begin(len(self.streams) - 1, _bins(_fractions("probability", probability)))
+            self.capital = float(self.stakes.mean(axis=1).max()) / len(self.streams)
 
     def see(self, novelty: Any, probability: Any, when: Any = None) -> WatchReport:
         """Bet on live queries, in the order in which they came.
@@ -286,87 +298,25 @@ class Watch:
         length = bins.shape[1]
         if not length:
             return self.report
-        self._when = when
-        generator = np.random.Generator(np.random.PCG64(self._seed).advance(2 * self._queries))
+        self.when = when
+        generator = np.random.Generator(np.random.PCG64(self.seed).advance(2 * self.queries))
         ties = generator.random((length, len(STREAMS))).T[-len(bins) :]
-        end = self._queries + length
+        end = self.queries + length
         for first in range(0, length, CHUNK):
-            if self._alarm is None:
+            if self.alarm is None:
                 self._bet(bins[:, first : first + CHUNK], ties[:, first : first + CHUNK])
-        self._queries = end
+        self.queries = end
         return self.report
 
     @property
     def report(self) -> WatchReport:
         """What was found so far."""
-        return WatchReport(self._queries, self._when, self._capital, self._alarm)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain JSON values; what `from_json` restores has the same future."""
-        alarm = None if self._alarm is None else asdict(self._alarm)
-        if alarm is not None:
-            alarm |= {name: _text(alarm[name]) for name in ("when", "since")}
-        return {
-            "format": FORMAT,
-            "streams": list(self._streams),
-            "seed": self._seed,
-            "queries": self._queries,
-            "when": _text(self._when),
-            "capital": self._capital,
-            "alarm": alarm,
-            **{name: getattr(self, f"_{name}").tolist() for name in ARRAYS},
-        }
-
-    @classmethod
-    def from_json(cls, stored: Any) -> "Watch":
-        """Restore what `to_json` returned.
-
-        Args:
-            stored: Plain JSON values.
-
-        Returns:
-            A watch with the same past and the same future.
-
-        Raises:
-            InputError: If it is of another format, or a value is missing or of another kind.
-        """
-        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-            raise InputError(
-                f"this is no watch of format {FORMAT}; start a new one from the calibration's queries.",
-                field="stored",
-            )
-        try:
-            return cls._restored(stored)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                "a stored watch is damaged; start a new one from the calibration's queries. "
-                f"{type(error).__name__}: {error}",
-                field="stored",
-            ) from error
-
-    @classmethod
-    def _restored(cls, stored: dict[str, Any]) -> "Watch":
-        streams = tuple(stored["streams"])
-        if streams not in (STREAMS, STREAMS[1:]):
-            raise ValueError(f"streams {streams}")
-        watch = cls(streams, int(stored["seed"]))
-        watch._queries, watch._capital = int(stored["queries"]), float(stored["capital"])
-        watch._when = _time(stored["when"])
-        if stored["alarm"] is not None:
-            times = {name: _time(stored["alarm"][name]) for name in ("when", "since")}
-            watch._alarm = Alarm(**stored["alarm"] | times)
-        for name in ARRAYS:
-            fresh = getattr(watch, f"_{name}")
-            values = np.array(stored[name], dtype=fresh.dtype)
-            if values.shape != fresh.shape:
-                raise ValueError(f"{name} of shape {values.shape}")
-            setattr(watch, f"_{name}", values)
-        return watch
+        return WatchReport(self.queries, self.when, self.capital, self.alarm)
 
     def _read(self, novelty: Any, probability: Any) -> Float[np.ndarray, "s q"]:
         """Read the values of the streams that are watched."""
         likely = _fractions("probability", probability)
-        if "novelty" not in self._streams:
+        if "novelty" not in self.streams:
             return likely[None]
         if novelty is None:
             raise InputError(
@@ -385,65 +335,63 @@ class Watch:
 
     def _begin(self, stream: int, bins: Int[np.ndarray, " q"]) -> None:
         """Start a stream, or start it again: with a new bag, and nothing at stake."""
-        name = self._streams[stream]
+        name = self.streams[stream]
         if (bins < 0).all():
             raise DegenerateError(
                 f"{name} has no value; live queries are compared with those of the calibration.",
                 field=name,
                 hint="Give the calibration's queries, and None for novelty if they have none.",
             )
-        for nothing in (self._bags, self._stakes, self._growth, self._lowest):
+        for nothing in (self.bags, self.stakes, self.growth, self.lowest):
             nothing[stream] = 0
-        self._since[stream], self._since_when[stream] = self._queries + 1, None
-        _add(self._bags[stream], bins)
+        self.since[stream], self.since_when[stream] = self.queries + 1, None
+        _add(self.bags[stream], bins)
 
     def _bet(self, bins: Int[np.ndarray, "s q"], ties: Float[np.ndarray, "s q"]) -> None:
         """Bet on each query in turn, as far as an alarm if there is one."""
         # A query without a value pays the stake back.
-        paid = np.ones((bins.shape[1], *self._stakes.shape))
-        for i, bag in enumerate(self._bags):
+        paid = np.ones((bins.shape[1], *self.stakes.shape))
+        for i, bag in enumerate(self.bags):
             there = bins[i] >= 0
             paid[there, i] = odds(p_values(bag, bins[i, there], ties[i, there]))
-        left = unspent(self._queries + np.arange(len(paid) + 1))
+        left = unspent(self.queries + np.arange(len(paid) + 1))
         entering = (left[:-1] - left[1:]).tolist()
         each, limit = np.full(len(DIRECTION), 1 / len(DIRECTION)), len(bins) / FALSE_ALARM
         for used, payment in enumerate(paid, start=1):
-            self._stakes += entering[used - 1]
-            self._stakes *= payment
-            capital = max((self._stakes @ each).tolist())
+            self.stakes += entering[used - 1]
+            self.stakes *= payment
+            capital = max((self.stakes @ each).tolist())
             if capital >= limit:
                 break
-        self._capital = capital / len(bins)
-        for bag, seen in zip(self._bags, bins[:, :used], strict=True):
+        self.capital = capital / len(bins)
+        for bag, seen in zip(self.bags, bins[:, :used], strict=True):
             _add(bag, seen)
         self._date(np.log(paid[:used]))
-        self._queries += used
+        self.queries += used
         if capital >= limit:
             self._raise_alarm()
 
     def _date(self, gains: Float[np.ndarray, "q s b"]) -> None:
         """Keep the most likely start of each bet: where the sum of its gains before was lowest, at last."""
-        growth = np.cumsum(np.concatenate([self._growth[None], gains]), axis=0)
+        growth = np.cumsum(np.concatenate([self.growth[None], gains]), axis=0)
         backwards = growth[-2::-1]
         steps = backwards.argmin(axis=0)
         lowest = np.take_along_axis(backwards, steps[None], axis=0)[0]
-        later = lowest <= self._lowest
-        self._lowest = np.where(later, lowest, self._lowest)
-        self._since = np.where(later, self._queries + len(gains) - steps, self._since)
-        self._since_when = np.where(
-            later, np.array(_text(self._when), dtype=object), self._since_when
-        )
-        self._growth = growth[-1]
+        later = lowest <= self.lowest
+        self.lowest = np.where(later, lowest, self.lowest)
+        self.since = np.where(later, self.queries + len(gains) - steps, self.since)
+        self.since_when = np.where(later, np.array(_text(self.when), dtype=object), self.since_when)
+        self.growth = growth[-1]
 
     def _raise_alarm(self) -> None:
-        stream = int(self._stakes.sum(axis=1).argmax())
-        bet = int(self._stakes[stream].argmax())
-        name = self._streams[stream]
-        self._alarm = Alarm(
-            query=self._queries,
-            when=self._when,
-            since_query=int(self._since[stream, bet]),
-            since=_time(self._since_when[stream, bet]),
+        stream = int(self.stakes.sum(axis=1).argmax())
+        bet = int(self.stakes[stream].argmax())
+        name = self.streams[stream]
+        self.alarm = Alarm(
+            query=self.queries,
+            when=self.when,
+            since_query=int(self.since[stream, bet]),
+            since=_time(self.since_when[stream, bet]),
             stream=name,
             direction=WORDS[name][DIRECTION[bet]],
         )

@@ -29,10 +29,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from numbers import Integral
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from pydantic import PlainSerializer, PlainValidator
 
 from surefind.checks import as_array, label_values
 from surefind.decisions.label_posterior import Votes, listed_numbers
@@ -62,6 +63,12 @@ FALLS = 10
 
 ITSELF = 1e-6
 """1 - cosine, as float32 knows it, of a query that is an item."""
+
+
+Counts = Annotated[
+    Mapping[Any, int], PlainValidator(dict), PlainSerializer(lambda counts: [*counts.items()])
+]
+"""How many items each label has: stored as pairs, because the keys of JSON are texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +121,7 @@ class Reading:
     fewest: int
     unit: float
     kinds: tuple[str, ...]
-    counts: Mapping[Any, int] | None
+    counts: Counts | None
 
     @classmethod
     def of(

@@ -17,7 +17,8 @@ from jaxtyping import Float, Int
 
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.label_posterior import LabelModel, LabelPosterior, Votes, label_posterior
-from surefind.decisions.signals import Signals, measured_signals
+from surefind.decisions.probability import Signals, measured_signals
+from surefind.files import Array
 
 SHOWN = 2
 """Labels that a split names."""
@@ -57,10 +58,10 @@ class Checked:
         groups: Their groups, or None.
     """
 
-    truth: Sequence[Any]
-    enrolled: np.ndarray
-    kappa: np.ndarray
-    novelty: np.ndarray | None
+    truth: Sequence[str | int | None]
+    enrolled: Array
+    kappa: Array
+    novelty: Array | None
     groups: Sequence[Any] | None
 
     def some(self, rows: Int[np.ndarray, " r"]) -> "Checked":

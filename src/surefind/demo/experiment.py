@@ -23,7 +23,7 @@ from surefind.checks import require
 from surefind.data.dataset import Dataset
 from surefind.data.sources import load_digits
 from surefind.decisions.calibration import Calibration
-from surefind.decisions.gate import Gate
+from surefind.decisions.decision import Gate
 from surefind.embeddings import Embeddings
 from surefind.estimators.learner import MetricLearner
 from surefind.gallery.answers import Answers

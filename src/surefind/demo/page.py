@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from surefind.decisions.gate import p_text
+from surefind.decisions.decision import p_text
 from surefind.demo.experiment import (
     BLURRED,
     GATE,

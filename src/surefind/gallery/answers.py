@@ -13,8 +13,7 @@ import numpy as np
 
 from surefind.checks import require
 from surefind.embeddings import kappa_to_json, novelty_to_json
-from surefind.gallery.engine import Id, Label, Records, objects
-from surefind.gallery.items import read_query_ids
+from surefind.gallery.engine import Id, Label, Records, objects, read_query_ids
 from surefind.gallery.ranking import Found
 
 LEAST_SHARE = 0.01
@@ -101,7 +100,7 @@ class Answers:
             the gate.
         decision: "match", "review" or "no_match" (q), or None without a calibration.
         reasons: Why, for people, per query, or None without a calibration.
-        gate: "unlike", "unusual" or "pass" (q), or None without a gate (`surefind.decisions.gate`).
+        gate: "unlike", "unusual" or "pass" (q), or None without a gate (`surefind.decisions.decision`).
         stale: Whether the decisions come from a calibration for something else than what is now.
     """
 

@@ -28,10 +28,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from surefind.decisions.calibration import Calibration
-from surefind.decisions.gate import UNLIKE, Gate, p_text
+from surefind.decisions.decision import UNLIKE, Gate, p_text
 from surefind.decisions.label_errors import wrong_labels
 from surefind.decisions.label_posterior import LabelModel, Votes, label_posterior, sigmoid
-from surefind.decisions.signals import KAPPA_RANGE, neighbour_signals
+from surefind.decisions.probability import KAPPA_RANGE, neighbour_signals
 from surefind.embeddings import novelty_to_json
 from surefind.errors import DegenerateError
 from surefind.gallery.engine import Engine

@@ -17,25 +17,46 @@ The promise of such a calibration is about queries that are like the items. It i
 are each other's gallery, so their answers are not independent, and an enrolled query finds one item less
 than it will. Held-out queries are better.
 
+**Reviewed** queries are those that people decided, as far as a calibration may use them: it needs queries
+drawn like those to come. Queries that were asked about because they were doubtful are not: sure answers,
+right or wrong, are missing among them, and no exact binomial bound holds for a weighted sample. So a
+service draws a number u, uniform on (0, 1), for every query that it answers, independently of everything
+about the query, and the query is *sampled* if
+
+    u < share
+
+whatever was decided about it. Sampled queries are drawn like all live ones. Three things could still spoil
+that, and `usable_rows` leaves out what would:
+
+- **Easy ones are decided first.** Sampled queries count in the order in which they were asked, up to the
+  first that is not decided yet; what was decided behind it waits for it. Where that is because it is hard,
+  the end of the run is not random, by that one query.
+- **The share changed**, and periods would count unequally. For a share s, all queries since the last one
+  that was sampled with a smaller share are thinned to u < s; they are then a share s of all in that time.
+  Of the shares that occurred, the one that leaves the most queries is taken. That looks at the numbers
+  drawn and at the order of questions, not at answers.
+- **The model changed**: queries count since then.
+
+What is assumed: the decisions of people are right; callers who ask that a query is not kept do not choose
+these by how hard they are; and nobody calibrates again and again until the result pleases, or adds items
+chosen by how sampled queries were answered.
+
 Axes: ``q`` queries, ``z`` embedding, ``k`` neighbours.
 """
 
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from surefind.decisions.seal import sealed, unsealed
-from surefind.embeddings import kappa_from_json, kappa_to_json, novelty_from_json, novelty_to_json
+from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError
+from surefind.files import Array
 from surefind.gallery.engine import Engine, Id, Label
 from surefind.gallery.label_fit import read_table
-
-METADATA = "queries"
-"""Where a gallery's metadata hold them."""
 
 SAME = 1e-12
 """1 - cosine of vectors that are one and the same: float32 tells others from them."""
@@ -71,19 +92,19 @@ class CalibrationQueries:
         stranger: Whether items of the own label are left out (q).
         items: Whether the gallery's own items play the queries.
         copies: 1 - cosine up to which an item is the query itself, or its copy.
-        live: Which are reviewed live queries, a random share of all (q); `surefind.gallery.review_sample`.
+        live: Which are reviewed live queries, a random share of all (q); see above.
     """
 
-    vectors: np.ndarray
-    kappa: np.ndarray
-    novelty: np.ndarray | None
+    vectors: Array
+    kappa: Array
+    novelty: Array | None
     labels: Sequence[Label]
     ids: Sequence[Id | None]
     groups: Sequence[Any]
-    stranger: np.ndarray
+    stranger: Array
     items: bool
     copies: float
-    live: np.ndarray
+    live: Array
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -153,44 +174,6 @@ class CalibrationQueries:
         changes |= {name: np.concatenate([getattr(p, name) for p in both]) for name in arrays}
         changes |= {name: [x for p in both for x in getattr(p, name)] for name in listed}
         return replace(rest, **changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return them as what JSON can hold; the vectors as bytes of float32 in base64."""
-        novelty = (
-            None if self.novelty is None else list(map(novelty_to_json, self.novelty.tolist()))
-        )
-        return sealed({
-            "dimension": self.vectors.shape[1],
-            "vectors": base64.b64encode(self.vectors.astype("<f4").tobytes()).decode(),
-            "kappa": list(map(kappa_to_json, self.kappa.tolist())),
-            "novelty": novelty,
-            "labels": list(self.labels),
-            "ids": list(self.ids),
-            "groups": list(self.groups),
-            "stranger": self.stranger.tolist(),
-            "items": self.items,
-            "copies": self.copies,
-            "live": self.live.tolist(),
-        })
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "CalibrationQueries":
-        """Return what `to_json` wrote; refuse what was edited since."""
-        value = unsealed(value, "what is kept of the calibration's queries")
-        vectors = np.frombuffer(base64.b64decode(value["vectors"]), dtype="<f4")
-        novelty = value["novelty"]
-        return cls(
-            vectors.reshape(-1, value["dimension"]).astype(np.float32),
-            np.array(list(map(kappa_from_json, value["kappa"]))),
-            None if novelty is None else np.array(list(map(novelty_from_json, novelty))),
-            value["labels"],
-            value["ids"],
-            value["groups"],
-            np.array(value["stranger"], dtype=bool),
-            items=value["items"],
-            copies=value["copies"],
-            live=np.array(value["live"], dtype=bool),
-        )
 
 
 def given(values: Sequence[Any]) -> Bool[np.ndarray, " q"]:
@@ -284,3 +267,100 @@ def copies_below(gaps: Float[np.ndarray, "q k"], same_label: Bool[np.ndarray, "q
             best = float(lower - counts[valley])
             bound = float(10 ** (logs.min() + STEP * (valley + 0.5)))
     return bound
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What is remembered of the draw of a sampled query.
+
+    Attributes:
+        u: The number drawn, below the share.
+        share: The share then.
+        model: The name of the model that embedded it.
+        decided: Whether a person has decided.
+    """
+
+    u: float
+    share: float
+    model: str | None
+    decided: bool
+
+
+@dataclass(frozen=True)
+class ReviewCounts:
+    """How many reviewed queries a calibration may use, and why not the others.
+
+    Attributes:
+        usable: Sampled, decided, and none before them waits.
+        waiting: Sampled, and not decided yet.
+        behind: Sampled and decided, but asked after one that waits.
+        uneven: Sampled with another share or model than those that count.
+        doubtful: Decided, but asked about only because they were doubtful.
+    """
+
+    usable: int
+    waiting: int
+    behind: int
+    uneven: int
+    doubtful: int
+
+    @property
+    def summary(self) -> str:
+        """What can be used, and what is left out and why."""
+        reasons = {
+            "were asked about because they were doubtful": self.doubtful,
+            "were asked after one that is not decided yet": self.behind,
+            "were sampled with another share or by another model": self.uneven,
+        }
+        left = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
+        said = f"{self.usable:,} reviewed random checks can be used, {self.waiting:,} wait."
+        return f"{said} Left out: {'; '.join(left)}." if left else said
+
+
+@dataclass(frozen=True, eq=False)
+class ReviewSample:
+    """A random share of live queries, reviewed.
+
+    Attributes:
+        queries: Their embeddings, with novelty if all have it.
+        labels: Theirs; None for one that is not in the gallery.
+        model: The name of the model that embedded them.
+        counts: How many there are, and what was left out.
+    """
+
+    queries: Embeddings
+    labels: list[Label]
+    model: str | None
+    counts: ReviewCounts
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def usable_rows(draws: Sequence[Draw], doubtful: int) -> tuple[list[int], ReviewCounts]:
+    """Choose the sampled queries that a calibration may use.
+
+    Args:
+        draws: Of all sampled queries, in the order in which they were asked.
+        doubtful: Queries that were decided and not sampled, to be counted.
+
+    Returns:
+        Rows of ``draws``, and the counts.
+    """
+    rows = list(range(len(draws)))
+    since = max((i + 1 for i in rows if draws[i].model != draws[-1].model), default=0)
+    even: list[int] = []
+    for share in sorted({draw.share for draw in draws}):
+        start = max((i + 1 for i in rows if draws[i].share < share), default=0)
+        thinned = [i for i in rows[max(start, since) :] if draws[i].u < share]
+        even = max(even, thinned, key=len)
+    usable = list(takewhile(lambda i: draws[i].decided, even))
+    behind = sum(draws[i].decided for i in even) - len(usable)
+    counts = ReviewCounts(
+        usable=len(usable),
+        waiting=len(even) - len(usable) - behind,
+        behind=behind,
+        uneven=len(draws) - len(even),
+        doubtful=doubtful,
+    )
+    return usable, counts

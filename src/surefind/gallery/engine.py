@@ -13,6 +13,13 @@ The content fingerprint is the sum, modulo 2^128, of one hash per record over it
 κ. It does not depend on the order of the records, and a change of one record changes it in O(1). Payload,
 group and novelty decide no search and do not count.
 
+**What comes in** is read once:
+
+* Plain vectors have no uncertainty that is known: their κ is infinite, and they have no novelty.
+* Vectors must have length 1, unless ``normalize`` asks to rescale them. All are stored as float32.
+* Ids, labels, groups and payloads are read as `surefind.checks` says. No label is -1: in a calibration, -1
+  and None mean: not in the gallery.
+
 Axes: ``q`` queries, ``c`` candidates, ``n`` records, ``z`` embedding.
 """
 
@@ -26,6 +33,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
+
+from surefind.checks import as_directions, id_values, label_values
+from surefind.embeddings import Embeddings
+from surefind.errors import InputError
 
 Id = str | int
 Label = str | int | None
@@ -108,10 +119,6 @@ class Engine(Protocol):
         """Whether changes are refused."""
 
     @property
-    def exclusive(self) -> bool:
-        """Whether nobody else changes the records that are seen here."""
-
-    @property
     def metadata(self) -> Metadata:
         """What `set_metadata` kept."""
 
@@ -160,11 +167,11 @@ class Engine(Protocol):
         which may not.
         """
 
-    def copied(self) -> "Callable[[], Engine] | None":
-        """Copy everything in a moment; return what makes an engine in memory of it, None if it cannot."""
+    def copied(self) -> "Engine":
+        """Return an engine in memory with everything as it is now; itself if it cannot be copied."""
 
-    def snapshot(self, folder: Path) -> None:
-        """Write a copy of everything as it is now into a new folder, beside changes and searches."""
+    def save(self, folder: Path | None) -> None:
+        """Move from memory into a new folder, copy to one what has a place, or compact the own folder."""
 
     def close(self) -> None:
         """Let go of files and connections; the engine is not used afterwards."""
@@ -181,3 +188,72 @@ def forget(counts: Counter[Label], labels: Iterable[Label]) -> None:
         counts[label] -= 1
         if not counts[label]:
             del counts[label]
+
+
+NOT_ENROLLED = -1
+"""The label of a query that has no match in the gallery; None means the same."""
+
+
+def read_vectors(
+    embeddings: Any, *, normalize: bool, dim: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Read unit vectors, their concentrations and their novelty.
+
+    Args:
+        embeddings: `surefind.Embeddings`, or vectors (n, z) as a tensor, an array or lists.
+        normalize: Whether to rescale plain vectors of any length.
+        dim: The dimension that they must have, or None for any from 2 on.
+
+    Returns:
+        Unit vectors (n, z) in float32, κ (n) in float64, and p-values (n) in float64 if there are some.
+
+    Raises:
+        InputError: If they cannot be used.
+    """
+    if isinstance(embeddings, Embeddings):
+        arrays = embeddings.numpy()
+        rows, kappa, novelty = arrays.mean, arrays.kappa, arrays.novelty
+    else:
+        rows, kappa, novelty = embeddings, None, None
+    unit = as_directions("embeddings", rows, dim=dim, normalize=normalize)
+    known = np.full(len(unit), np.inf) if kappa is None else np.asarray(kappa, dtype=np.float64)
+    own = None if novelty is None else np.asarray(novelty, dtype=np.float64)
+    return unit, known, own
+
+
+def read_query_ids(ids: Any, count: int) -> list[Id]:
+    """Read one id per query, which may repeat; None for the number of its row."""
+    return id_values("ids", range(count) if ids is None else ids, count=count, distinct=False)
+
+
+def read_labels(labels: Any, count: int, *, queries: bool = False) -> list[Label]:
+    """Read one label per embedding.
+
+    Args:
+        labels: A list or an array, or None if nothing has a label.
+        count: How many there must be.
+        queries: Whether they are of queries, where -1 means None.
+
+    Returns:
+        The labels.
+
+    Raises:
+        InputError: If their number or kind is wrong.
+    """
+    listed: list[Label] = [None] * count
+    if labels is not None:
+        listed = label_values("labels", labels, count=count)
+    if queries:
+        return [None if x == NOT_ENROLLED else x for x in listed]
+    if NOT_ENROLLED in listed:
+        raise InputError(
+            f"a label must not be {NOT_ENROLLED}, which stands for 'not in the gallery'; "
+            "use None for an item without a label.",
+            field="labels",
+        )
+    return listed
+
+
+def read_groups(groups: Any, count: int) -> list[Label]:
+    """Read one group per embedding: a list or an array, or None if nothing has one."""
+    return [None] * count if groups is None else label_values("groups", groups, count=count)

@@ -26,13 +26,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from surefind.decisions.groups import fit_split
+from surefind.decisions.calibration import fit_split
 from surefind.errors import DegenerateError
-from surefind.gallery.calibration_record import ask
+from surefind.gallery.calibrating import answer, queries_of_items
 from surefind.gallery.engine import Engine
-from surefind.gallery.faiss_engine import FaissEngine
 from surefind.gallery.label_fit import fit_labels, read_table
-from surefind.gallery.renewal import queries_of_items
+from surefind.gallery.memory import FaissEngine
 from surefind.metrics.uncertainty import risk_coverage_curve
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
@@ -122,7 +121,7 @@ def forecast(
 def _coverage(part: Engine, max_wrong: float, unknown_share: float, seed: int) -> float:
     """Return the share of queries that can be a match in a part."""
     queries, hoods = queries_of_items(part, unknown_share, seed)
-    asked = ask(part, queries, hoods, fit_labels(part).model).answers
+    asked = answer(part, queries, hoods, fit_labels(part)).answers
     every = np.ones(len(queries), dtype=bool)
     rng = np.random.default_rng(seed)
     split = fit_split(asked.signals, asked.right, asked.enrolled, every, rng=rng)

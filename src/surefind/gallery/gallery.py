@@ -9,58 +9,65 @@ A search returns neighbours and a posterior over labels (`surefind.decisions.lab
 fitted to the gallery's own items when it is first needed, and again when the gallery has grown or shrunk by
 a tenth; how often labels are asked for it learns from the queries of a calibration. After
 `Gallery.calibrate` a search also returns, per query, the probability that the answered label is right and a
-decision. A calibration holds for one content, one model and one way of searching
-(`surefind.gallery.calibration_record`); when items come and go it is renewed (`surefind.gallery.renewal`),
-or decisions are marked as stale or refused, as the user chose. Whether queries still look like the
-calibration's is watched (`Gallery.watch`).
+decision. A calibration holds for one content, one model and one way of searching; when items come and go,
+answers are marked as stale until it is renewed (`surefind.gallery.calibrating`). Whether queries still look
+like the calibration's is watched (`Gallery.watch`).
 
-One gallery may be used by many threads; its calls wait for each other.
+One gallery may be used by many threads; its calls wait for each other, calibrations and copies only for
+moments.
 """
 
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefind.checks import check_choice, check_count, check_fraction, check_int
-from surefind.decisions.calibration import Calibration, least_queries
-from surefind.decisions.decider import Target
+from surefind.checks import (
+    check_choice,
+    check_count,
+    check_fraction,
+    check_int,
+    id_values,
+    payload_values,
+)
+from surefind.decisions.calibration import Calibration, Target, draw_share, least_queries
 from surefind.decisions.drift import WatchReport
-from surefind.decisions.groups import draw_share
-from surefind.decisions.label_posterior import LabelModel
 from surefind.decisions.verdicts import judge
 from surefind.errors import DegenerateError, InputError, StorageError
+from surefind.files import from_stored, to_stored
 from surefind.gallery.answers import Answers, Item, answers_of
 from surefind.gallery.audit import audit_items
-from surefind.gallery.calibration_queries import CalibrationQueries
-from surefind.gallery.calibration_record import check_kappa, stale_error
-from surefind.gallery.engine import Engine, Id, Label, Records
-from surefind.gallery.findings import Audit
-from surefind.gallery.items import (
+from surefind.gallery.calibrating import GalleryCalibration, calibrate_gallery
+from surefind.gallery.calibration_queries import CalibrationQueries, ReviewSample
+from surefind.gallery.engine import (
+    Engine,
+    Id,
+    Label,
+    Records,
     read_groups,
-    read_ids,
     read_labels,
-    read_payload,
     read_vectors,
 )
+from surefind.gallery.findings import Audit
 from surefind.gallery.label_fit import METADATA as LABELS
 from surefind.gallery.label_fit import VOTERS, LabelFit, fit_labels, neighbours_of
-from surefind.gallery.neighbourhoods import Neighbourhoods
-from surefind.gallery.opening import make_engine, open_engine, save_engine
+from surefind.gallery.memory import FaissEngine
+from surefind.gallery.milvus_engine import MilvusEngine
 from surefind.gallery.ranking import find
-from surefind.gallery.renewal import POLICIES, KeptCalibration, queries_of_items
-from surefind.gallery.review_sample import ReviewSample
-from surefind.gallery.store import change_count
+from surefind.gallery.store import change_count, holds_gallery
 
 if TYPE_CHECKING:
     from surefind.gallery.forecast import Forecast
 
 SCAN = 1000
+
+ENGINES = ("faiss", "milvus")
+INDICES = ("auto", "exact", "hnsw")
+MODES = ("w", "r")
 
 AUTOMATIC = 2**52
 """Automatic ids stay below: whoever takes a higher number, up to the highest that every reader of JSON
@@ -78,8 +85,6 @@ class Gallery:
             FAISS a graph beyond 1,000,000 items.
         model: A name of the model that embeds, kept with the gallery and with its calibration.
         normalize: Whether to rescale plain vectors instead of refusing those of another length.
-        on_stale: What a search does when items have changed since it was calibrated: ``"renew"``, then
-            decide; ``"mark"`` the decisions as stale; or ``"refuse"`` to decide.
         collection: Milvus's name for the gallery.
         token: Milvus's ``user:password``, if it wants one.
         timeout: Seconds that Milvus has for an answer.
@@ -93,18 +98,16 @@ class Gallery:
         index: str = "auto",
         model: str | None = None,
         normalize: bool = False,
-        on_stale: str = "renew",
         collection: str = "surefind",
         token: str = "",
         timeout: float | int = 60.0,
     ) -> None:
-        check_choice("on_stale", on_stale, POLICIES)
         made = make_engine(
             engine, path, index=index, collection=collection, token=token, timeout=timeout
         )
         if model is not None or index != "auto":
             made.set_metadata({"model": model, "index": index})
-        self._start(made, model=model, normalize=normalize, on_stale=on_stale)
+        self._start(made, model=model, normalize=normalize)
 
     @classmethod
     def open(
@@ -115,7 +118,6 @@ class Gallery:
         index: str | None = None,
         model: str | None = None,
         normalize: bool = False,
-        on_stale: str = "renew",
         collection: str = "surefind",
         token: str = "",
         timeout: float | int = 60.0,
@@ -129,7 +131,6 @@ class Gallery:
             index: How to search, if not as when it was made.
             model: The model that embeds now, if it is not the one that the gallery remembers.
             normalize: As for `Gallery`.
-            on_stale: As for `Gallery`.
             collection: As for `Gallery`.
             token: As for `Gallery`.
             timeout: As for `Gallery`.
@@ -137,7 +138,6 @@ class Gallery:
         Returns:
             The gallery.
         """
-        check_choice("on_stale", on_stale, POLICIES)
         reopen = functools.partial(
             open_engine,
             path,
@@ -151,100 +151,70 @@ class Gallery:
         found = reopen()
         gallery = cls.__new__(cls)
         model = model or found.metadata.get("model")
-        gallery._start(found, model=model, normalize=normalize, on_stale=on_stale)
+        gallery._start(found, model=model, normalize=normalize)
         gallery._reopen, gallery._seen = reopen, seen
         return gallery
 
-    def _start(self, engine: Engine, *, model: str | None, normalize: bool, on_stale: str) -> None:
+    def _start(self, engine: Engine, *, model: str | None, normalize: bool) -> None:
         self.model = model
         self.normalize = normalize
-        self.on_stale = on_stale
         self._open_engine: Engine | None = engine
         self._lock = threading.RLock()
         self._next_id: int | None = None
         self._reopen: Callable[[], Engine] | None = None
         self._seen = b""
-        self._kept = KeptCalibration(engine, self._lock)
-        stored = engine.metadata.get(LABELS)
-        self._labels = None if stored is None else LabelFit.from_json(stored)
+        self._state = GalleryCalibration(engine, self._lock)
+        self._labels = _stored_labels(engine)
 
     @property
     def calibration(self) -> Calibration | None:
-        """What `calibrate` found, or None."""
-        return None if self._kept.record is None else self._kept.record.calibration
-
-    @property
-    def stale(self) -> bool:
-        """Whether there is a calibration that was made for other items, another model or another index."""
+        """What `calibrate` found, when, how often it was renewed and whether it is stale; or None."""
         with self._lock:
-            record = self._kept.record
-            return record is not None and bool(record.changes(self._engine, self.model))
+            return self._state.calibration
 
     @property
-    def renewals(self) -> int:
-        """How often the calibration was renewed since `calibrate`."""
-        return 0 if self._kept.record is None else self._kept.record.decider.renewals
+    def info(self) -> dict[str, Any]:
+        """Facts about the gallery; it waits for no other call.
 
-    @property
-    def calibrated_at(self) -> datetime | None:
-        """When the calibration was made or last renewed; None without one."""
-        record = self._kept.record
-        return None if record is None else datetime.fromisoformat(record.when)
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What `describe` kept."""
-        return dict(self._engine.metadata.get("about", {}))
-
-    @property
-    def place(self) -> str:
-        """Where the items are: a folder, an address, or ``"memory"``."""
-        return self._engine.place
-
-    @property
-    def dim(self) -> int | None:
-        """The vectors' dimension; None until the first item."""
-        return self._engine.dim
-
-    @property
-    def fingerprint(self) -> str:
-        """A string that changes with every id, label, vector and κ, but not with their order."""
-        with self._lock:
-            return self._engine.fingerprint()
+        ``place`` (a folder, an address or ``"memory"``), ``dim`` (None until the first item), ``model``,
+        ``index``, ``fingerprint`` (changes with every id, label, vector and κ, not with their order),
+        ``faults`` (why it cannot answer as it should, a phrase each, beginning with "gallery", "graph" or
+        "calibration"), ``reviews_needed`` (reviewed queries that `calibrate` needs at least), and what
+        `describe` stored.
+        """
+        engine = self._open_engine
+        if engine is None:
+            return {"faults": ["gallery: it is closed"]}
+        faults = [] if engine.graph_ready else ["graph: it is being built, and searches are exact"]
+        record = self._state.record
+        if record is not None and record.model != self.model:
+            faults.append("calibration: it was made with another model")
+        elif record is not None and record.stale(engine):
+            faults.append("calibration: items were added, updated or deleted")
+        return {
+            **engine.metadata.get("about", {}),
+            "place": engine.place,
+            "dim": engine.dim,
+            "model": self.model,
+            "index": engine.index,
+            "fingerprint": engine.fingerprint(),
+            "faults": faults,
+            "reviews_needed": self._state.reviews_needed,
+        }
 
     def __len__(self) -> int:
         with self._lock:
             return len(self._engine)
 
-    def label_counts(self) -> dict[Label, int]:
+    def labels(self) -> dict[Label, int]:
         """Return how many items have each label; those without one do not count."""
         with self._lock:
             counts = self._engine.label_counts()
             return {label: count for label, count in counts.items() if label is not None and count}
 
-    def surest(self) -> list[Id]:
-        """Return all ids, the highest κ first, and of equal ones by id, integers before strings."""
-        with self._lock:
-            parts = [(list(some.ids), some.kappa.copy()) for some in self._engine.scan(SCAN)]
-        ids = [id_ for some, _ in parts for id_ in some]
-        kappa = np.concatenate([np.empty(0), *(some for _, some in parts)])
-        order = np.argsort(-kappa, kind="stable")
-        ordered = kappa[order]
-        # Few are equal, or, where no uncertainty is known, all.
-        ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ids))
-        starts = np.append(0, ends[:-1])
-        listed = [ids[row] for row in order.tolist()]
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            if end - start > 1:
-                equal = listed[start:end]
-                numbers = sorted(id_ for id_ in equal if not isinstance(id_, str))
-                texts = sorted(id_ for id_ in equal if isinstance(id_, str))
-                listed[start:end] = [*numbers, *texts]
-        return listed
-
     def __contains__(self, id_: object) -> bool:
         with self._lock:
-            return bool(self._engine.known(read_ids([id_])))
+            return bool(self._engine.known(id_values("ids", [id_])))
 
     def __iter__(self) -> Iterator[Id]:
         with self._lock:
@@ -277,13 +247,10 @@ class Gallery:
         if seen == self._seen:
             return False
         found = self._reopen()
-        kept, stored = KeptCalibration(found, self._lock), found.metadata.get(LABELS)
-        labels = None if stored is None else LabelFit.from_json(stored)
+        state, labels = GalleryCalibration(found, self._lock), _stored_labels(found)
         with self._lock:
-            before, now = self._kept.record, kept.record
-            if before is not None and now is not None and before.when == now.when:
-                kept.watch.go_on(self._kept.watch)
-            self._open_engine, self._kept = found, kept
+            state.go_on(self._state)
+            self._open_engine, self._state = found, state
             self._labels, self._seen = labels, seen
         engine.close()
         return True
@@ -301,27 +268,23 @@ class Gallery:
             (known,) = self._present([id_])
             return Item.of(self._engine.fetch([known]))
 
-    def records(self, size: int = SCAN) -> Iterator[list[Item]]:
-        """Go through all items, a block at a time, for instance to list or to copy them.
+    def items(self) -> Iterator[Item]:
+        """Go through all items, for instance to list or to copy them.
 
-        Other calls get their turn between two blocks. An item that is deleted before its block comes is
-        left out, and so is one that is added after the first block was asked for.
-
-        Args:
-            size: Items in a block; the last one may be smaller.
+        Other calls get their turn in between. An item that is deleted before its turn comes is left out,
+        and so is one that is added after the first was asked for.
 
         Yields:
             Items with vector, κ, novelty, label and payload, as copies, in no order that means anything.
         """
-        check_int("size", size, least=1)
         ids = list(self)
-        for start in range(0, len(ids), size):
+        for start in range(0, len(ids), SCAN):
             with self._lock:
-                block = ids[start : start + size]
+                block = ids[start : start + SCAN]
                 known = self._engine.known(block)
                 found = self._engine.fetch([i for i in block if i in known]) if known else ()
-            if found:
-                yield [Item.of(found, row) for row in range(len(found))]
+            for row in range(len(found)):
+                yield Item.of(found, row)  # type: ignore[arg-type]
 
     def add(
         self,
@@ -351,9 +314,10 @@ class Gallery:
         """
         with self._lock:
             vectors, kappa, novelty = self._read(embeddings)
-            named = self._fresh_ids(len(vectors)) if ids is None else read_ids(ids)
+            named = self._fresh_ids(len(vectors)) if ids is None else id_values("ids", ids)
             check_count("ids", named, len(vectors))
-            texts, own = read_payload(payload, len(vectors)), read_groups(groups, len(vectors))
+            texts = payload_values("payload", payload, count=len(vectors))
+            own = read_groups(groups, len(vectors))
             called = read_labels(labels, len(vectors))
             records = Records(named, vectors, kappa, _or_nan(novelty, kappa), called, texts, own)
             if there := self._engine.known(named):
@@ -363,7 +327,6 @@ class Gallery:
                     field="ids",
                 )
             self._engine.put(records)
-            self._kept.changed(named)
             if self._next_id is not None:
                 self._next_id = _after(named, self._next_id)
             return named
@@ -395,10 +358,13 @@ class Gallery:
                 novelty = _or_nan(known, kappa)
             check_count("ids", named, len(vectors))
             new_labels = old.labels if labels is None else read_labels(labels, len(named))
-            texts = old.payload if payload is None else read_payload(payload, len(named))
+            texts = (
+                old.payload
+                if payload is None
+                else payload_values("payload", payload, count=len(named))
+            )
             own = old.groups if groups is None else read_groups(groups, len(named))
             self._engine.put(Records(named, vectors, kappa, novelty, new_labels, texts, own))
-            self._kept.changed(named)
 
     def delete(self, ids: Any) -> None:
         """Delete items; all of them or, if an id is missing, none.
@@ -409,7 +375,6 @@ class Gallery:
         with self._lock:
             named = self._present(ids)
             self._engine.remove(named)
-            self._kept.changed(named)
 
     def search(
         self,
@@ -440,22 +405,21 @@ class Gallery:
         check_int("k", k, least=1)
         with self._lock:
             queries, kappa, novelty = self._read_queries(embeddings)
-            record, stale = (
-                self._kept.current(model=self.model, policy=self.on_stale)
-                if decide
-                else (None, False)
-            )
-            model = self._label_fit().model if record is None else record.decider.label_model
+            record = self._state.record if decide else None
+            model = self._label_fit().model if record is None else record.rule.labels
             found = find(self._engine, queries, max(k, VOTERS))
             near = neighbours_of(found, self._engine)
+            stale = False
             if record is None:
                 known = judge(near, kappa, model, None)
             else:
-                check_kappa(record.calibration, kappa)
-                known = record.decider.judge(near, kappa, novelty=novelty, groups=groups)
+                record.check_model(self.model)
+                record.check_kappa(kappa)
+                made, stale = record.rule.calibration, record.stale(self._engine)
+                known = judge(near, kappa, model, made, novelty=novelty, groups=groups)
             answers = answers_of(found, kappa, novelty, k, stale=stale, **vars(known))
             if watch and record is not None and not stale:
-                self._kept.watch.see(known, novelty)
+                self._state.see(known, novelty)
         return answers
 
     def calibrate(
@@ -474,14 +438,16 @@ class Gallery:
         contributions: bool = True,
         seed: int | None = None,
     ) -> Calibration:
-        """Find out when an answer may be called a match, and keep that, and the queries, for renewals.
+        """Find out when an answer may be called a match, and store that, and the queries, for renewals.
+
+        Searches and changes go on meanwhile; what is changed makes it stale, as any change does.
 
         Args:
             embeddings: Held-out queries, as for `add`. One that is an item of the gallery (its vector is
                 there, or its id) is answered without that item. Those with novelty pass a gate first, here
-                and in every later search (`surefind.decisions.gate`). None: the gallery's own items play
-                the queries (`surefind.gallery.calibration_queries`); the promise is then about queries that
-                are like the items.
+                and in every later search (`surefind.decisions.decision`). None: the gallery's own items
+                play the queries (`surefind.gallery.calibration_queries`); the guarantee is then about
+                queries that are like the items.
             labels: Theirs. -1 or None, or a label that the gallery does not have: an unknown query; once
                 its label is enrolled, a renewal takes it for an enrolled one.
             ids: Theirs, if they may be items of the gallery.
@@ -511,7 +477,7 @@ class Gallery:
             DegenerateError: If there are reviews to add, and too few queries in all to reach the target.
         """
         with self._lock:
-            base = Target() if embeddings is not None or reviews is None else self._target
+            base = Target() if embeddings is not None or reviews is None else self._state.target
             target = base.changed(
                 max_wrong=max_wrong,
                 max_fpir=max_fpir,
@@ -519,104 +485,42 @@ class Gallery:
                 max_false_alarms=max_false_alarms,
                 seed=seed,
             )
-            if embeddings is None:
-                _check_no_queries(labels, ids)
-            if embeddings is None and reviews is not None:
-                queries = self._kept_with_reviews(reviews, target)
-                hoods = Neighbourhoods.search(self._engine, queries)
-            elif embeddings is None:
-                share = 0.5 if unknown_share is None else unknown_share
-                queries, hoods = self._own_queries(share, target.seed, groups)
+            if embeddings is not None:
+                given = self._given_queries(embeddings, labels, ids, groups, unknown_share, target)
+                queries: CalibrationQueries | float = (
+                    given if reviews is None else self._with_reviews(given, reviews, least=0)
+                )
+            elif labels is not None or ids is not None:
+                raise InputError(
+                    "labels and ids belong to queries, and there are none.",
+                    field="embeddings",
+                    hint="Give their embeddings, or leave labels and ids out.",
+                )
+            elif reviews is not None:
+                if self._state.record is not None:
+                    self._state.record.check_model(self.model)
+                least = least_queries(target.max_wrong, target.confidence)
+                queries = self._with_reviews(self._state.queries, reviews, least=least)
             else:
-                vectors, kappa, novelty = self._read_queries(embeddings)
-                named = None if ids is None else read_ids(ids)
-                if named is not None:
-                    check_count("ids", named, len(vectors))
-                truth = read_labels(labels, len(vectors), queries=True)
-                self._check_some_known(truth)
-                if groups is not None:
-                    check_count("groups", groups, len(vectors))
-                queries = CalibrationQueries.held_out(vectors, kappa, novelty, truth, named, groups)
-                if unknown_share is not None:
-                    counts = self._engine.label_counts()
-                    unknown = np.array([not counts.get(name, 0) for name in truth])
-                    queries = queries.some(draw_share(unknown, unknown_share, target.rng))
-                if reviews is not None:
-                    queries = self._with_reviews(queries, reviews, least=0)
-                hoods = Neighbourhoods.search(self._engine, queries)
-            record = self._kept.fit(
-                queries, hoods, target, model=self.model, contributions=contributions
-            )
+                queries = self._own_share(unknown_share, groups)
+            engine = self._engine.copied()
+        record, asked, answers = calibrate_gallery(
+            engine, queries, target, model=self.model, contributions=contributions
+        )
+        with self._lock:
+            self._state.install(record, asked, answers)
             self._labels = record.labels
-        return record.calibration
-
-    def calibrate_beside(
-        self,
-        *,
-        reviews: ReviewSample | None = None,
-        max_wrong: float | None = None,
-        max_fpir: float | None = None,
-        confidence: float | None = None,
-        unknown_share: float = 0.5,
-    ) -> Calibration:
-        """Calibrate as `calibrate` does without queries, while searches and changes go on.
-
-        A copy of the gallery in memory is calibrated. Queries search it as the gallery is searched now, by
-        a copy of its graph if it has one, for the promise is about the neighbours that searches find; items
-        that play the queries find theirs exactly, as with `calibrate`. Other calls wait while it is copied,
-        and while the calibration is put in its place. What was changed meanwhile makes it stale, as any
-        change does. A gallery in Milvus cannot be copied, and is calibrated in place.
-
-        Args:
-            reviews: As for `calibrate`.
-            max_wrong: As for `calibrate`.
-            max_fpir: As for `calibrate`.
-            confidence: As for `calibrate`.
-            unknown_share: As for `calibrate`.
-
-        Returns:
-            The calibration; it says whether the target was reached.
-        """
-        how: dict[str, Any] = {"reviews": reviews, "max_wrong": max_wrong, "max_fpir": max_fpir}
-        how |= {"confidence": confidence, "unknown_share": unknown_share}
-        with self._lock:
-            make = self._engine.copied()
-            self._kept.copied()
-        if make is None:
-            return self.calibrate(**how)
-        beside = Gallery.__new__(Gallery)
-        beside._start(make(), model=self.model, normalize=self.normalize, on_stale=self.on_stale)
-        found = beside.calibrate(**how)
-        with self._lock:
-            self._kept.take_over(beside._kept)
-            self._labels = beside._labels
-        return found
-
-    def snapshot(self, path: str | Path) -> None:
-        """Copy the gallery's folder as it is now, while searches and changes go on.
-
-        Args:
-            path: A new folder; `Gallery.open` opens it.
-
-        Raises:
-            InputError: If the gallery is in memory or in Milvus, or the folder is in use.
-            StorageError: If it cannot be written; then there is no such folder.
-        """
-        with self._lock:
-            self._kept.watch.keep()
-            engine = self._engine
-        engine.snapshot(Path(path))
+            return self._state.calibration  # type: ignore[return-value]
 
     def renew(self) -> Calibration | None:
         """Make the calibration again for the items that are there now, if it is stale.
 
-        A search does it by itself with ``on_stale="renew"``. Called from another thread, searches go on
-        meanwhile, and use the new calibration when it is whole.
+        Searches go on meanwhile, and use the new calibration when it is whole.
 
         Returns:
             The calibration; None if there is none.
         """
-        return self._kept.renew()
+        return self._state.renew()
 
     def watch(self) -> WatchReport | None:
         """Say whether queries still look like the calibration's, which is what its promise is about.
@@ -630,7 +534,7 @@ class Gallery:
             What was found, in a ``sentence`` too; None without a calibration.
         """
         with self._lock:
-            return None if self._kept.record is None else self._kept.watch.report
+            return self._state.drift
 
     def forecast(
         self,
@@ -675,26 +579,28 @@ class Gallery:
                 seed=seed,
             )
 
-    def reviews_needed(self) -> int:
-        """Return how many reviewed queries `calibrate` needs at least to add them to its queries.
-
-        With so many the target can be reached, if all of them are a match and right.
-        """
-        with self._lock:
-            kept, target = self._kept.queries, self._target
-            others = 0 if kept is None or kept.items else int((~kept.live).sum())
-        return max(1, least_queries(target.max_wrong, target.confidence) - others)
-
-    @property
-    def _target(self) -> Target:
-        return Target() if self._kept.record is None else self._kept.record.decider.target
-
-    def _kept_with_reviews(self, reviews: ReviewSample, target: Target) -> CalibrationQueries:
-        record, queries = self._kept.record, self._kept.queries
-        if record is not None and record.model != self.model:
-            raise stale_error(record.changes(self._engine, self.model))
-        least = least_queries(target.max_wrong, target.confidence)
-        return self._with_reviews(queries, reviews, least=least)
+    def _given_queries(
+        self,
+        embeddings: Any,
+        labels: Any,
+        ids: Any,
+        groups: Any,
+        unknown_share: float | None,
+        target: Target,
+    ) -> CalibrationQueries:
+        vectors, kappa, novelty = self._read_queries(embeddings)
+        count = len(vectors)
+        named = None if ids is None else id_values("ids", ids, count=count)
+        truth = read_labels(labels, count, queries=True)
+        self._check_some_known(truth)
+        if groups is not None:
+            check_count("groups", groups, count)
+        queries = CalibrationQueries.held_out(vectors, kappa, novelty, truth, named, groups)
+        if unknown_share is None:
+            return queries
+        counts = self._engine.label_counts()
+        unknown = np.array([not counts.get(name, 0) for name in truth])
+        return queries.some(draw_share(unknown, unknown_share, target.rng))
 
     def _with_reviews(
         self, others: CalibrationQueries | None, reviews: ReviewSample, *, least: int
@@ -731,10 +637,10 @@ class Gallery:
             )
         return queries
 
-    def _own_queries(
-        self, unknown_share: float, seed: int, groups: Any
-    ) -> tuple[CalibrationQueries, Neighbourhoods]:
-        _check_share(unknown_share)
+    def _own_share(self, unknown_share: float | None, groups: Any) -> float:
+        """Take the groups of items that are to play the queries; return which share of them is unknown."""
+        share = 0.5 if unknown_share is None else unknown_share
+        _check_share(share)
         if groups is not None and not isinstance(groups, Mapping):
             raise InputError(
                 "without queries, groups must be a dict from ids of items to groups.",
@@ -743,7 +649,7 @@ class Gallery:
         self._check_filled()
         if groups:
             self.update(ids=list(groups), groups=list(groups.values()))
-        return queries_of_items(self._engine, float(unknown_share), seed)
+        return float(share)
 
     def _check_some_known(self, truth: Sequence[Label]) -> None:
         named = {label for label in truth if label is not None}
@@ -778,35 +684,15 @@ class Gallery:
         if duplicate is not None:
             check_fraction("duplicate", duplicate)
         with self._lock:
-            record = self._kept.record
+            record = self._state.record
             return audit_items(
                 self._engine,
-                self._label_fit().model if record is None else record.decider.label_model,
-                calibration=None if record is None else record.calibration,
+                self._label_fit().model if record is None else record.rule.labels,
+                calibration=None if record is None else record.rule.calibration,
                 items=items,
                 duplicate=duplicate,
                 seed=seed,
             )
-
-    @property
-    def label_model(self) -> LabelModel:
-        """How neighbours' votes become probabilities of labels, fitted to the items that are there now.
-
-        How often labels are asked for, its ``prior``, was learnt from the queries of the last calibration.
-        """
-        return self.fit_labels()
-
-    def fit_labels(self) -> LabelModel:
-        """Fit the posterior over labels if it is not; the first search would do it otherwise.
-
-        This takes seconds for a million items. It is kept with the gallery, and done again when the gallery
-        has grown or shrunk by a tenth.
-
-        Returns:
-            How neighbours' votes become probabilities of labels.
-        """
-        with self._lock:
-            return self._label_fit().model
 
     def _label_fit(self) -> LabelFit:
         """Return the posterior over labels, fitted if need be."""
@@ -814,76 +700,70 @@ class Gallery:
             prior = 0.0 if self._labels is None else self._labels.model.prior
             self._labels = fit_labels(self._engine, prior=prior)
             if not self._engine.read_only:
-                fitted = {LABELS: self._labels.to_json()}
+                fitted = {LABELS: to_stored(LabelFit, self._labels)}
                 with suppress(
                     StorageError
                 ):  # a search need not fail because it will be fitted again
                     self._engine.set_metadata({**self._engine.metadata, **fitted})
         return self._labels
 
-    @property
-    def graph_ready(self) -> bool:
-        """Whether searches need no graph, or one that is there. It waits for no other call."""
-        return self._engine.graph_ready
+    def prepare(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Do what the first search would do otherwise: fit the posterior over labels, and build the graph.
 
-    def build_graph(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Build the graph that searches walk, if much of it is missing, without stopping them.
-
-        From the first call on no search builds one by itself: where much is missing, it looks at every item
-        until somebody calls this again. Without a call, the first search that needs a graph builds it.
+        The posterior takes seconds for a million items; it is stored with the gallery. Much of a graph is
+        built without stopping searches, which look at every item meanwhile; from the first call on no
+        search builds one by itself, until somebody calls this again.
 
         Args:
-            stop: Asked now and then, in the thread that calls this, whether to give up.
+            stop: Asked now and then, in the thread that calls this, whether to give up the graph.
         """
         with self._lock:
+            self._label_fit()
             build = self._engine.graph_task(stop)
         if build is not None:
             install = build()
             with self._lock:
                 install()
 
-    @property
-    def faults(self) -> list[str]:
-        """Why it cannot answer as it should, a phrase each; it waits for no other call.
-
-        Phrases begin with "gallery", "graph" or "calibration".
-        """
-        if self._open_engine is None:
-            return ["gallery: it is closed"]
-        found = [] if self.graph_ready else ["graph: it is being built, and searches are exact"]
-        record = self._kept.record
-        changes = [] if record is None else record.changes(self._engine, self.model)
-        return found + [f"calibration: {change}" for change in changes]
-
     def describe(self, **facts: str | None) -> None:
-        """Keep facts about the gallery with it; they decide nothing.
+        """Store facts about the gallery with it, which `info` has; they decide nothing.
 
         Args:
             **facts: Strings; None forgets one. `surefind index` keeps ``run``, the folder of the model that
                 embeds, and ``images``, the folder in which the payloads' paths begin.
         """
         with self._lock:
-            known = {name: text for name, text in (self.about | facts).items() if text is not None}
-            if known != self.about:
-                self._engine.set_metadata({**self._engine.metadata, "about": known})
+            before = self._engine.metadata.get("about", {})
+            about = {name: text for name, text in (before | facts).items() if text is not None}
+            if about != before:
+                self._engine.set_metadata({**self._engine.metadata, "about": about})
 
     def save(self, path: str | Path | None = None) -> None:
         """Move a gallery from memory into a folder; copy one that has a place; or compact its folder.
 
         Args:
-            path: A new folder. A gallery in memory moves there, and every later change is kept there.
-                One that has a place already (Milvus too) is copied there, and stays where it is. None
-                gives back the room that deleted items had in a gallery's own folder.
+            path: A new folder. A gallery in memory moves there, and every later change is stored there.
+                One that has a place already (Milvus too) is copied there as it is now, while searches and
+                changes go on, and stays where it is. None gives back the room that deleted items had in a
+                gallery's own folder.
+
+        Raises:
+            InputError: If a gallery in memory is given no folder, or the folder is in use.
+            StorageError: If it cannot be written; then there is no such folder.
         """
         with self._lock:
-            self._kept.watch.keep()
-            save_engine(self._engine, None if path is None else Path(path))
+            self._state.keep()
+            engine = self._engine
+            if path is None or engine.place == "memory":
+                engine.save(None if path is None else Path(path))
+                return
+        engine.save(Path(path))
 
     def close(self) -> None:
         """Let go of files and connections. Closing twice is fine."""
         with self._lock:
             if self._open_engine is not None:
-                self._kept.watch.keep()
+                self._state.keep()
                 self._open_engine.close()
                 self._open_engine = None
 
@@ -905,7 +785,7 @@ class Gallery:
             raise DegenerateError("the gallery is empty, so nothing can be found; add items first.")
 
     def _present(self, ids: Any) -> list[Id]:
-        named = read_ids(ids)
+        named = id_values("ids", ids)
         if missing := set(named) - self._engine.known(named):
             raise InputError(
                 f"{len(missing)} of the ids are not in the gallery, such as "
@@ -918,15 +798,6 @@ class Gallery:
         if self._next_id is None:
             self._next_id = _after(self, 0)
         return list(range(self._next_id, self._next_id + count))
-
-
-def _check_no_queries(labels: Any, ids: Any) -> None:
-    if labels is not None or ids is not None:
-        raise InputError(
-            "labels and ids belong to queries, and there are none.",
-            field="embeddings",
-            hint="Give their embeddings, or leave labels and ids out.",
-        )
 
 
 def _check_share(unknown_share: float) -> None:
@@ -945,3 +816,57 @@ def _or_nan(novelty: np.ndarray | None, like: np.ndarray) -> np.ndarray:
 def _after(ids: Iterable[Id], least: int) -> int:
     """Return the lowest number, from ``least`` up, above every id that is a number below `AUTOMATIC`."""
     return max([least, *(i + 1 for i in ids if isinstance(i, int) and i < AUTOMATIC)])
+
+
+def _stored_labels(engine: Engine) -> LabelFit | None:
+    stored = engine.metadata.get(LABELS)
+    return None if stored is None else from_stored(LabelFit, stored, "the posterior over labels")
+
+
+def make_engine(engine: str, path: str | Path | None, *, index: str, **milvus: Any) -> Engine:
+    """Make an engine for a new gallery; the arguments are those of `Gallery`."""
+    check_choice("engine", engine, ENGINES)
+    check_choice("index", index, INDICES)
+    if engine == "faiss":
+        made = FaissEngine(index)
+        if path is not None:
+            made.save(Path(path))
+        return made
+    if path is None or not _is_milvus(path):
+        raise InputError(
+            "engine='milvus' needs a path: 'NAME.db' for milvus-lite on this machine, or "
+            f"'http://host:port' for a server; got {path!r}."
+        )
+    found = MilvusEngine(str(path), index=index, **milvus)
+    if found.dim is not None:
+        found.close()
+        raise InputError(
+            f"{found.place} holds a gallery already; open it with Gallery.open({str(path)!r})."
+        )
+    return found
+
+
+def open_engine(path: str | Path, *, mode: str, index: str | None, **milvus: Any) -> Engine:
+    """Open the engine of a gallery that exists; the arguments are those of `Gallery.open`."""
+    check_choice("mode", mode, MODES)
+    if index is not None:
+        check_choice("index", index, INDICES)
+    if not _is_milvus(path):
+        return FaissEngine.open(Path(path), index=index, read_only=mode == "r")
+    there = "://" in str(path) or Path(path).exists()
+    found = MilvusEngine(str(path), index=index or "auto", **milvus) if there else None
+    if found is None or found.dim is None:
+        if found is not None:
+            found.close()
+        raise InputError(
+            f"there is no gallery at {path}.",
+            field="path",
+            hint=f"Make one: surefind.Gallery('milvus', {str(path)!r}), or `surefind index SOURCE --out "
+            f"{path}`.",
+        )
+    return found
+
+
+def _is_milvus(path: str | Path) -> bool:
+    text = str(path)
+    return "://" in text or (text.endswith(".db") and not holds_gallery(Path(text)))

@@ -14,7 +14,7 @@ Axes: ``n`` items, ``s`` sampled ones, ``k`` neighbours, ``z`` embedding.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 
 from surefind.decisions.label_posterior import LabelModel, Votes, fit_label_model, label_numbers
 from surefind.decisions.verdicts import Neighbours
-from surefind.gallery.engine import Engine, Label, Metadata, objects
+from surefind.gallery.engine import Engine, Label, objects
 from surefind.gallery.ranking import Found
 from surefind.gallery.rows import highest
 
@@ -56,15 +56,6 @@ class LabelFit:
     def fits(self, items: int) -> bool:
         """Return whether a gallery of so many items is still about the same."""
         return abs(items - self.items) < max(GROWN * self.items, 1)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Metadata) -> "LabelFit":
-        """Return what `to_json` wrote."""
-        return cls(LabelModel(**value["model"]), value["items"])
 
 
 def fit_labels(engine: Engine, *, seed: int = 0, prior: float = 0.0) -> LabelFit:

@@ -39,6 +39,7 @@ from surefind.gallery.engine import (
     as_fingerprint,
     forget,
 )
+from surefind.gallery.memory import FaissEngine
 
 BATCH = 1000
 """Rows per request: with 1,024 dimensions about 4 MB."""
@@ -105,11 +106,6 @@ class MilvusEngine:
     @property
     def read_only(self) -> bool:
         """Whether changes are refused: never by this side."""
-        return False
-
-    @property
-    def exclusive(self) -> bool:
-        """Whether nobody else changes the records that are seen here: a server has other clients."""
         return False
 
     @property
@@ -197,12 +193,20 @@ class MilvusEngine:
     def graph_task(self, stop: Callable[[], bool]) -> None:
         """Return None: there is no graph to build here."""
 
-    def copied(self) -> None:
-        """Return None: the records are elsewhere."""
+    def copied(self) -> "MilvusEngine":
+        """Return itself: the records are elsewhere."""
+        return self
 
-    def snapshot(self, folder: Path) -> None:
-        """Refuse: Milvus has backups of its own."""
-        raise InputError(f"{self.place} is backed up by Milvus's own means; nothing was written.")
+    def save(self, folder: Path | None) -> None:
+        """Copy everything into a folder; without one there is nothing to do."""
+        if folder is None:
+            return
+        copy = FaissEngine()
+        for records in self.scan(BATCH):
+            copy.put(records)
+        copy.set_metadata(self.metadata)
+        copy.save(folder)
+        copy.close()
 
     def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""

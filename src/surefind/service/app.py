@@ -54,12 +54,11 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     """Return the application; any ASGI server runs it.
 
     Args:
-        gallery: What is searched. With ``on_stale="mark"`` it answers while its calibration is renewed.
+        gallery: What is searched.
         learner: A fitted `surefind.MetricLearner` that embeds images; None for vectors only.
         settings: Places, tokens and limits.
     """
-    log_event("start", version=version("surefind"), gallery=gallery.place)
-    gallery.fit_labels()  # before anybody waits for an answer
+    log_event("start", version=version("surefind"), gallery=gallery.info["place"])
     state = AppState(gallery, learner, settings)
 
     @asynccontextmanager
@@ -135,7 +134,7 @@ async def gallery(state: State, found: Allowed) -> GalleryView:
     """Describe what can be searched, and how."""
     return GalleryView(
         items=await state.work(lambda: len(state.gallery)),
-        dim=state.gallery.dim,
+        dim=state.gallery.info["dim"],
         model=state.gallery.model,
         images=state.embeds,
         calibrated=state.gallery.calibration is not None,
@@ -167,7 +166,7 @@ async def calibration(state: State) -> CalibrationView:
 
 def _today(gallery: Gallery) -> dict[str, Any]:
     """Say how fresh the calibration is, and what the watch has found."""
-    seen = gallery.watch()
+    made, seen = gallery.calibration, gallery.watch()
     watch = None
     if seen is not None:
         alarm = seen.alarm
@@ -180,9 +179,9 @@ def _today(gallery: Gallery) -> dict[str, Any]:
             direction=None if alarm is None else alarm.direction,
         )
     return {
-        "renewals": gallery.renewals,
-        "made": gallery.calibrated_at,
-        "stale": gallery.stale,
+        "renewals": 0 if made is None else made.renewals,
+        "made": None if made is None else made.made,
+        "stale": made is not None and made.stale,
         "watch": watch,
     }
 

@@ -34,9 +34,8 @@ from surefind.checks import UNIT_TOLERANCE
 from surefind.embeddings import Embeddings, kappa_from_json
 from surefind.errors import DegenerateError, InputError, SurefindError
 from surefind.gallery.answers import answer_records
-from surefind.gallery.engine import Id
+from surefind.gallery.engine import Id, read_vectors
 from surefind.gallery.gallery import Gallery
-from surefind.gallery.items import read_vectors
 from surefind.service.wire import RefusedError
 
 LINGER = 0.004
@@ -255,7 +254,7 @@ def surer_than(quantiles: Sequence[float] | None, kappa: np.ndarray) -> list[flo
 
 def unit_vectors(gallery: Gallery, vectors: Vectors) -> np.ndarray:
     """Return queries as unit vectors (q, z), float32; refused if the gallery has no use for them."""
-    dim = gallery.dim
+    dim = gallery.info["dim"]
     if dim is None:
         raise DegenerateError("the gallery is empty, so nothing can be found; add items first.")
     odd = next((vector for vector in vectors if len(vector) != dim), None)

@@ -22,6 +22,7 @@ import heapq
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,8 @@ def _nearest(
 ) -> list[list[tuple[float, Item]]]:
     """Return 1 - cosine and item of the k nearest that are admitted, for each query, nearest first."""
     best: list[list[tuple[float, Item]]] = [[] for _ in vectors]
-    for block in gallery.records(BLOCK):
+    every = gallery.items()
+    while block := [*islice(every, BLOCK)]:
         if time.monotonic() > deadline:
             raise RefusedError(504, "the filtered search took too long; ask for fewer vectors.")
         items = [item for item in block if chosen.admits(item)]

@@ -57,7 +57,7 @@ class Readiness:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _look(self) -> list[str]:
-        faults = self._gallery.faults
+        faults: list[str] = self._gallery.info["faults"]
         stale = any(fault.startswith("calibration") for fault in faults)
         now = time.monotonic()
         self._stale_since = (self._stale_since or now) if stale else None

@@ -27,7 +27,7 @@ async def labels(
     """List the labels in use: exactly this text first, then those of the most items."""
 
     def read() -> wire.LabelList:
-        counts = state.gallery.label_counts()
+        counts = state.gallery.labels()
         sought = contains.casefold()
         found = [(str(label), label) for label in counts if sought in str(label).casefold()]
         found.sort(key=lambda pair: (pair[0].casefold() != sought, -counts[pair[1]], pair[0]))

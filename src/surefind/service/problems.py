@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from surefind.errors import InputError, StaleError, StorageError, SurefindError
+from surefind.errors import InputError, StorageError, SurefindError
 from surefind.service.wire import RefusedError
 
 
@@ -66,7 +66,5 @@ def answer_to(error: HTTPException | RequestValidationError | SurefindError) -> 
         case StorageError():
             return problem(503, "what was asked could not be stored; nothing was changed.")
         case SurefindError():
-            kinds = ((StaleError, 409), (InputError, 422), (SurefindError, 500))
-            status = next(status for kind, status in kinds if isinstance(error, kind))
-            return problem(status, str(error))
+            return problem(422 if isinstance(error, InputError) else 500, str(error))
     raise error

@@ -37,7 +37,7 @@ async def sample(state: State) -> wire.SampleView:
         share=state.settings.review_share,
         usable=counts.usable,
         waiting=counts.waiting,
-        needed=await state.work(state.gallery.reviews_needed),
+        needed=state.gallery.info["reviews_needed"],
         summary=counts.summary,
     )
 
@@ -56,7 +56,7 @@ def _recalibrated(state: AppState, body: wire.Recalibration) -> wire.Recalibrate
     how = body.model_dump(exclude={"with_reviews", "from_items"}, exclude_none=True)
     try:
         reviewed = read_reviews(state.settings.folder) if body.with_reviews else None
-        found = state.gallery.calibrate_beside(reviews=reviewed, **how)
+        found = state.gallery.calibrate(reviews=reviewed, **how)
     except InputError as error:
         raise RefusedError(409, str(error)) from error
     state.renewer.changed()  # items may have been, meanwhile

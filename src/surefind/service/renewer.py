@@ -2,10 +2,10 @@
 
 After a change a thread of its own calls `Gallery.renew`, one renewal at a time; what changes meanwhile is
 taken in by the next one. It waits for `DELAY` seconds first, so that a burst of changes is one renewal.
-Searches go on, and each of them uses one calibration (`surefind.gallery.renewal`).
+Searches go on, and each of them uses one calibration (`surefind.gallery.calibrating`).
 
 Another thread builds the graph that searches walk, at the start and when changes have left much of it
-behind; searches are exact until it is there (`surefind.Gallery.build_graph`).
+behind; searches are exact until it is there (`surefind.Gallery.prepare`).
 
 A renewal that fails is logged and counted; answers stay marked as stale, and the next change tries again.
 """
@@ -75,7 +75,7 @@ class Renewer:
 
     def _build(self) -> None:
         try:
-            self._gallery.build_graph(self._closing.is_set)
+            self._gallery.prepare(self._closing.is_set)
         except Exception as error:  # searches stay exact
             self._failed(error)
 
@@ -87,11 +87,11 @@ class Renewer:
                     self._task = None
                     return
                 self._wanted = False
-            start, before = time.perf_counter(), self._gallery.renewals
+            start, before = time.perf_counter(), self._gallery.calibration
             try:
-                self._gallery.renew()
+                after = self._gallery.renew()
             except Exception as error:  # nobody waits for it; whoever operates the service is told
                 self._failed(error)
             else:
-                if self._gallery.renewals != before:
+                if before is not None and after is not None and after.renewals > before.renewals:
                     self._renewed(time.perf_counter() - start)

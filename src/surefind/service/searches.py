@@ -3,7 +3,7 @@
 An answer has the most probable label, the probability that it is right, a decision and why, how sure the
 query is, what else it may be, and the items that speak for it. Where the decision is "review", the query
 waits until a person confirms or corrects the label. So does a random share of all queries, whatever was
-decided (`surefind.gallery.review_sample`). A filtered search decides nothing
+decided (`surefind.gallery.calibration_queries`). A filtered search decides nothing
 (`surefind.service.filters`).
 
     keep       doubtful queries wait     sampled ones wait
@@ -207,7 +207,7 @@ async def decide(body: Verdict, state: State, found: Allowed) -> wire.DecidedVie
             raise RefusedError(status, str(error)) from error
 
     unknown = relabelled and body.label is not None
-    if unknown and body.label not in await state.work(state.gallery.label_counts):
+    if unknown and body.label not in await state.work(state.gallery.labels):
         advice = "Reject the query, or add an item with the label."
         raise RefusedError(422, f"no item of the gallery has this label. {advice}")
     return wire.DecidedView.model_validate(await state.work(keep))

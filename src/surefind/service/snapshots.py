@@ -42,7 +42,7 @@ def _made(state: AppState) -> wire.SnapshotView:
     when = datetime.now(UTC)
     place = folder / when.strftime(NAME)
     try:
-        state.gallery.snapshot(place)
+        state.gallery.save(place)
     except InputError as error:
         raise RefusedError(409, str(error)) from error
     size = (place / FILE).stat().st_size

@@ -60,8 +60,9 @@ class Catalogue:
     surest: list[Id]
 
     def __init__(self, gallery: Gallery) -> None:
-        self._gallery, self.content = gallery, gallery.fingerprint
-        self.surest = gallery.surest()
+        self._gallery, self.content = gallery, gallery.info["fingerprint"]
+        kappa = {item.id: item.kappa for item in gallery.items()}
+        self.surest = sorted(kappa, key=lambda id_: (-kappa[id_], isinstance(id_, str), id_))
 
     @functools.cached_property
     def confusing(self) -> dict[Id, int]:
@@ -200,13 +201,13 @@ class AppState:
 
     def catalogue(self) -> Catalogue:
         """Return the listing of the gallery as it is; to be called by way of `list`."""
-        if self._catalogue is None or self._catalogue.content != self.gallery.fingerprint:
+        if self._catalogue is None or self._catalogue.content != self.gallery.info["fingerprint"]:
             self._catalogue = Catalogue(self.gallery)
         return self._catalogue
 
     def audit(self, items: int) -> Audit:
         """Return an audit of the gallery as it is; to be called by way of `keep`."""
-        content = self.gallery.fingerprint
+        content = self.gallery.info["fingerprint"]
         if self._audit is None or self._audit[0] != content:
             self._audit = content, self.gallery.audit(items=items)
         return self._audit[1]

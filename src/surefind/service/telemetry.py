@@ -158,7 +158,7 @@ class Metrics:
         self._unfollowed = Counter("follow_failures", "Times that this failed.", **own)
         self._last = Gauge("renewal_seconds", "Time of the last renewal.", **own)
         Gauge("stale", "Whether the calibration is stale.", **own).set_function(
-            lambda: gallery.stale
+            lambda: getattr(gallery.calibration, "stale", False)
         )
         for name, meaning in (
             ("queries", "Queries compared with the calibration's."),
@@ -173,7 +173,7 @@ class Metrics:
             lambda: _age(gallery)
         )
         self._waiting = Gauge("waiting", "Requests that wait.", ["kind"], **own)
-        _measure_storage({"gallery": Path(gallery.place), "service": folder}, own)
+        _measure_storage({"gallery": Path(gallery.info["place"]), "service": folder}, own)
         ProcessCollector(registry=self._registry)
         gates = Counter("gate", "Queries with novelty, by what the gate says.", ["gate"], **own)
         self._gated = functools.cache(lambda name: gates.labels(name).inc)
@@ -240,7 +240,7 @@ def _watched(gallery: Gallery, name: str) -> Any:
 
 
 def _age(gallery: Gallery) -> float:
-    made = gallery.calibrated_at
+    made = getattr(gallery.calibration, "made", None)
     return float("nan") if made is None else (datetime.now(UTC) - made).total_seconds()
 
 

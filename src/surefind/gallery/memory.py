@@ -118,11 +118,6 @@ class FaissEngine:
         return self._index
 
     @property
-    def exclusive(self) -> bool:
-        """Whether nobody else changes the records that are seen here: always."""
-        return True
-
-    @property
     def read_only(self) -> bool:
         """Whether changes are refused."""
         return self._store is None and self._folder is not None
@@ -236,39 +231,28 @@ class FaissEngine:
             store.set_metadata(metadata, self.metadata, self._table.total)
         self.metadata = dict(metadata)
 
-    def persist(self, folder: Path) -> None:
-        """Move from memory into a folder, where every later change is kept too."""
-        stored = Stored(self._table.everything(), self._table.total, self.metadata)
-        self._store = create_store(folder, stored)
-        self._folder = folder
-        self._save_graph()
+    def copied(self) -> "FaissEngine":
+        """Return an engine in memory with everything as it is now, which searches as this one does."""
+        columns: Iterator[Any] = iter(vars(self._table.everything()).values())
+        engine = FaissEngine(self._index)
+        engine._table = Table(Records(*(column.copy() for column in columns)), self._table.total)
+        engine._graph = self._graph.copied() if self._uses_graph else Graph()
+        engine.metadata, engine._in_background = dict(self.metadata), self._in_background
+        return engine
 
-    def copied(self) -> Callable[[], "FaissEngine"]:
-        """Copy everything in a moment; return what makes an engine of it that searches as this one now."""
-        records, total, metadata = self._table.everything(), self._table.total, dict(self.metadata)
-        columns: Iterator[Any] = iter(vars(records).values())
-        copies = Records(*(column.copy() for column in columns))
-        walked = self._graph.copied() if self._uses_graph else Graph()
-
-        def make() -> FaissEngine:
-            engine = FaissEngine(self._index)
-            engine._graph = walked
-            engine._table, engine.metadata = Table(copies, total), metadata
-            engine._in_background = True
-            return engine
-
-        return make
-
-    def snapshot(self, folder: Path) -> None:
-        """Write a copy of the folder as it is now into another one, beside changes and searches."""
-        if self._folder is None:
-            raise InputError("this gallery is in memory; give save a folder first.")
-        copy_store(self._folder, folder)
-
-    def compact(self) -> None:
-        """Give room back that removed records had in the folder."""
-        if self._store is not None:
+    def save(self, folder: Path | None) -> None:
+        """Move from memory into a new folder, copy the own folder to it, or compact the own folder."""
+        if self._folder is not None and folder is not None:
+            copy_store(self._folder, folder)
+        elif folder is not None:
+            stored = Stored(self._table.everything(), self._table.total, self.metadata)
+            self._store = create_store(folder, stored)
+            self._folder = folder
+            self._save_graph()
+        elif self._store is not None:
             self._store.compact()
+        elif self._folder is None:
+            raise InputError("this gallery is in memory; give save a folder.")
 
     def close(self) -> None:
         """Let go of the folder."""
