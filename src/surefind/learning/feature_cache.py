@@ -8,7 +8,7 @@ With a folder the arrays are files there, in a subfolder named by the *key*: a d
 weights, of how images are prepared, and of the inputs: names and sizes of files, and of formats that do
 not compress, where different images have one size, bytes from their middle; the content of arrays. A pass
 with the same key takes what is there; one that was cut off computes the rows that are missing. Several
-processes compute their rows into the same files, which all of them must see.
+processes of one machine compute their rows into the same files.
 
     KEY/features.npy      (v, n, …), written row by row
     KEY/stage-0.npy …     (n, m) statistics of a stage
@@ -21,7 +21,6 @@ Without a folder everything is held in memory.
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib.format import open_memmap
 from torch import Tensor, nn
 
 from surefind.data.batches import like_network, read_batches
@@ -37,7 +37,7 @@ from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import FeatureViews, InputSpec, Preprocessing
 from surefind.errors import InputError
-from surefind.files import flush, write_atomically
+from surefind.files import write_atomically
 from surefind.learning.distributed import gather_rows, part, wait_for_all, world
 from surefind.learning.session import digest
 from surefind.novelty.statistics import StageWatch
@@ -50,6 +50,8 @@ UNCOMPRESSED = (".bmp", ".pgm", ".ppm", ".tif", ".tiff")
 SAMPLED_BYTES = 4096
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
+Shapes = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+Arrays = Mapping[str, np.ndarray]
 OnRows = Callable[[int, int], None]
 """Called with how many rows of how many are done."""
 
@@ -101,10 +103,11 @@ class FeaturePass:
                 f"stage-{i}": ((len(dataset), *s.shape[1:]), np.dtype(np.float32))
                 for i, s in enumerate(statistics)
             },
+            "done": ((1 + self.views, len(dataset)), np.dtype(np.uint8)),
         }
-        store = _Memory(shapes) if folder is None else _Files(folder / key, shapes, about)
-        self._fill(store, dataset, on_rows)
-        arrays = store.finished()
+        arrays = _open(folder and folder / key, shapes, about)
+        self._fill(arrays, dataset, on_rows)
+        arrays = _finished(arrays)
         named = {name: arrays[f"stage-{i}"] for i, name in enumerate(self.stages)}
         views = FeatureViews(
             arrays["features"], key, about["network"], self.spec, tuple(self.stages), named
@@ -148,30 +151,30 @@ class FeaturePass:
             )
         return as_kept(found).cpu().contiguous().numpy(), statistics
 
-    def _fill(self, store: "_Memory | _Files", dataset: Dataset, on_rows: OnRows) -> None:
-        own = part(len(dataset))
+    def _fill(self, arrays: Arrays, dataset: Dataset, on_rows: OnRows) -> None:
+        own, done = part(len(dataset)), arrays["done"]
         todo = [
-            (view, own.start + np.flatnonzero(~store.done(view, own)))
-            for view in range(1 + self.views)
+            (view, own.start + np.flatnonzero(done[view, own] == 0)) for view in range(len(done))
         ]
-        total = (1 + self.views) * (own.stop - own.start)
+        total = len(done) * (own.stop - own.start)
         count = total - sum(len(rows) for _, rows in todo)
+        finished: list[tuple[int, np.ndarray]] = []
         saved = time.monotonic()
         try:
             for view, missing in todo:
                 for rows, inputs in self._read(dataset, view, missing):
                     features, statistics = self._compute(inputs)
-                    store.write("features", features, rows, view)
+                    arrays["features"][view][rows] = features
                     for i, values in enumerate(statistics if view == 0 else ()):
-                        store.write(f"stage-{i}", values, rows)
-                    store.mark(view, rows)
+                        arrays[f"stage-{i}"][rows] = values
+                    finished.append((view, rows))
                     count += len(rows)
                     if time.monotonic() - saved > SAVE_EVERY:
-                        store.save()
+                        _mark(arrays, finished)
                         saved = time.monotonic()
                     on_rows(count, total)
         finally:
-            store.save()
+            _mark(arrays, finished)
 
     def _read(
         self, dataset: Dataset, view: int, rows: np.ndarray
@@ -216,154 +219,77 @@ def _without_augmentation(spec: InputSpec) -> InputSpec:
     return replace(spec, preprocessing=replace(spec.preprocessing, random_area=None, flip=False))
 
 
-Shapes = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+def _mark(arrays: Arrays, finished: list[tuple[int, np.ndarray]]) -> None:
+    """Mark rows as done, once they are on the disk."""
+    done = arrays["done"]
+    rest = [array for array in arrays.values() if array is not done]
+    for array in rest if finished else ():
+        if isinstance(array, np.memmap):
+            array.flush()
+    for view, rows in finished:
+        done[view, rows] = 1
+    if finished and isinstance(done, np.memmap):
+        done.flush()
+    finished.clear()
 
 
-class _Memory:
-    """Arrays in memory; each process fills its rows, and gets the others' in the end."""
-
-    def __init__(self, shapes: Shapes) -> None:
-        self._arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
-
-    def done(self, view: int, rows: slice) -> np.ndarray:
-        return np.zeros(rows.stop - rows.start, bool)
-
-    def write(
-        self, name: str, values: np.ndarray, rows: np.ndarray, view: int | None = None
-    ) -> None:
-        array = self._arrays[name]
-        (array if view is None else array[view])[rows] = values
-
-    def mark(self, view: int, rows: np.ndarray) -> None:
-        """Do nothing: nothing is resumed."""
-
-    def save(self) -> None:
-        """Do nothing: nothing outlives the process."""
-
-    def finished(self) -> dict[str, np.ndarray]:
-        if world()[1] == 1:
-            return self._arrays
-        return {name: self._gathered(name, array) for name, array in self._arrays.items()}
-
-    def _gathered(self, name: str, array: np.ndarray) -> np.ndarray:
-        views = array if name == "features" else array[None]
-        n = views.shape[1]
-        whole = np.stack([gather_rows(torch.from_numpy(v[part(n)]), n).numpy() for v in views])
-        return whole if name == "features" else whole[0]
-
-
-class _Files:
-    """Arrays in files of a folder, filled row by row by one process or several."""
-
-    def __init__(self, folder: Path, shapes: Shapes, about: Mapping[str, Any]) -> None:
-        self._folder = folder
-        views, n = shapes["features"][0][:2]
-        self._shapes = dict(shapes) | {"done": ((views, n), np.dtype(np.uint8))}
-        self._marked: list[tuple[int, np.ndarray]] = []
+def _open(folder: Path | None, shapes: Shapes, about: Mapping[str, Any]) -> Arrays:
+    """Make arrays in memory; or map those in the files of a folder, which are made if they are missing."""
+    if folder is None:
+        return {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
+    paths = {name: folder / f"{name}.npy" for name in shapes}
+    try:
         if world()[0] == 0:
-            try:
-                self._create(about)
-            except OSError as error:
-                raise self._unwritable(error) from error
+            _create(paths, shapes, about)
         wait_for_all()
-        for name in self._shapes:
-            self._map(name)
-
-    def done(self, view: int, rows: slice) -> np.ndarray:
-        return np.asarray(self._map("done")[view, rows]).astype(bool)
-
-    def write(
-        self, name: str, values: np.ndarray, rows: np.ndarray, view: int | None = None
-    ) -> None:
-        shape, dtype = self._shapes[name]
-        axis = 0 if view is None else 1
-        size = int(np.prod(shape[axis + 1 :], dtype=np.int64)) * dtype.itemsize
-        first = 0 if view is None else view * shape[1]
-        data = np.ascontiguousarray(values, dtype)
-        try:
-            # Not through the map: a full disk would end the process there, without a word.
-            with self._path(name).open("r+b") as file:
-                for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
-                    file.seek(self._offset(name) + (first + int(rows[run[0]])) * size)
-                    file.write(data[run].tobytes())
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    def mark(self, view: int, rows: np.ndarray) -> None:
-        self._marked.append((view, rows))
-
-    def save(self) -> None:
-        if not self._marked:
-            return
-        for name in self._shapes:
-            if name != "done":
-                flush(self._path(name))
-        for view, rows in self._marked:
-            self.write("done", np.ones(len(rows), np.uint8), rows, view)
-        self._marked.clear()
-
-    def finished(self) -> dict[str, np.ndarray]:
-        wait_for_all()
-        return {name: self._map(name) for name in self._shapes if name != "done"}
-
-    def _create(self, about: Mapping[str, Any]) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        missing = {n: s for n, s in self._shapes.items() if not self._path(n).exists()}
-        needed = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in missing.values())
-        free = shutil.disk_usage(self._folder).free
-        if needed > free:
-            raise InputError(
-                f"features need {needed / 1e9:.1f} GB, and {self._folder} has {free / 1e9:.1f} GB left. "
-                "Name another folder for the cache, or fewer views.",
-                field="cache",
-            )
-        if missing:  # marks of rows that somebody deleted would be wrong
-            self._path("done").unlink(missing_ok=True)
-            missing["done"] = self._shapes["done"]
-        for name, (shape, dtype) in missing.items():
-            write_atomically(self._path(name), lambda path: _empty_array(path, shape, dtype))  # noqa: B023
-        write_atomically(self._folder / "about.json", json.dumps(about, indent=1))
-
-    def _map(self, name: str) -> np.ndarray:
-        shape, dtype = self._shapes[name]
-        try:
-            found = np.load(self._path(name), mmap_mode="r")
-        except (OSError, ValueError) as error:
-            raise self._damaged(name) from error
-        if found.shape != shape or found.dtype != dtype:
-            raise self._damaged(name)
-        return np.asarray(found) if name == "done" else found
-
-    def _unwritable(self, error: OSError) -> InputError:
-        return InputError(
-            f"features cannot be written to {self._folder} ({error.strerror}). Free some room, or name "
-            "another folder for the cache; what is done is kept.",
+        found = {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
+        wrong = [n for n, (shape, _) in shapes.items() if found[n].shape != shape]
+    except OSError as error:
+        raise InputError(
+            f"features cannot be written to {folder} ({error.strerror}). Free some room, or name another "
+            "folder for the cache, or fewer views; what is done is kept.",
+            field="cache",
+        ) from error
+    except ValueError:
+        wrong = list(shapes)
+    if wrong:
+        raise InputError(
+            f"the cache of features is damaged: delete {folder}, and they are computed again.",
             field="cache",
         )
-
-    def _damaged(self, name: str) -> InputError:
-        return InputError(
-            f"{self._path(name)} is damaged: delete {self._folder}, and the features are computed again.",
-            field="cache",
-        )
-
-    def _offset(self, name: str) -> int:
-        shape, dtype = self._shapes[name]
-        whole = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return os.path.getsize(self._path(name)) - whole
-
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.npy"
+    return {name: open_memmap(path, mode="r+") for name, path in paths.items()}
 
 
-def _empty_array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Write the header of an array, and as much room behind it as its values need."""
-    whole = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    with path.open("wb") as file:
-        header = {
-            "descr": np.lib.format.dtype_to_descr(dtype),
-            "fortran_order": False,
-            "shape": shape,
-        }
-        np.lib.format.write_array_header_1_0(file, header)
-        file.truncate(file.tell() + whole)
+def _create(paths: Mapping[str, Path], shapes: Shapes, about: Mapping[str, Any]) -> None:
+    paths["done"].parent.mkdir(parents=True, exist_ok=True)
+    if all(path.exists() for path in paths.values()):
+        return
+    paths["done"].unlink(missing_ok=True)  # marks of rows that somebody deleted would be wrong
+    for name, path in paths.items():
+        if not path.exists():
+            write_atomically(path, lambda file: _allocate(file, *shapes[name]))  # noqa: B023
+    write_atomically(paths["done"].with_name("about.json"), json.dumps(about, indent=1))
+
+
+def _allocate(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Write an array of zeros, with all the room it needs: a full disk would end a process that maps it."""
+    open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
+def _finished(arrays: Arrays) -> Arrays:
+    """Return arrays with the rows of all processes, files read-only."""
+    wait_for_all()
+    if isinstance(arrays["done"], np.memmap):
+        return {n: np.load(a.filename, mmap_mode="r") for n, a in arrays.items()}  # type: ignore[attr-defined]
+    return arrays if world()[1] == 1 else {name: _gathered(a, name) for name, a in arrays.items()}
+
+
+def _gathered(array: np.ndarray, name: str) -> np.ndarray:
+    viewed = name in ("features", "done")
+    views = array if viewed else array[None]
+    n = views.shape[1]
+    whole = np.stack([gather_rows(torch.from_numpy(v[part(n)]), n).numpy() for v in views])
+    return whole if viewed else whole[0]
