@@ -34,12 +34,18 @@ from surefind.learning.methods.laplace_online import LaplaceOnline, OnlineTask
 from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
 from surefind.learning.train import Task
-from surefind.models.backbones import resnet50
+from surefind.models.backbones import load_backbone, tower_of, with_linear_head
 from surefind.models.networks import fashion_mnist_net
 from surefind.pairs.losses import Contrastive
 from surefind.paper.small_images import load_idx
 
 RESULTS = Path(__file__).parent / "results" / "learning.json"
+
+
+def resnet50(generator):
+    """Draw the weights of a ResNet-50 with GeM pooling and a linear layer."""
+    tower = tower_of({"config": {"model_type": "resnet"}, "pooling": "gem"}, generator=generator)
+    return with_linear_head(tower, generator=generator)
 
 
 def main() -> None:
@@ -135,7 +141,7 @@ def embedding(data: sf.Dataset, steps: int) -> dict[str, float]:
 
 def resnet_embedding(data: sf.Dataset, steps: int) -> dict[str, float]:
     """The same with ResNet-50 at 224 pixels, 2048 → 2048, batch 16."""
-    encoder = resnet50(pretrained=None, generator=seeded(0)).eval()
+    encoder = resnet50(seeded(0)).eval()
     return embedding_ratio(encoder, torch.rand(16, 3, 224, 224, generator=seeded(1)), 16)
 
 
@@ -178,7 +184,7 @@ def frozen_backbone(backbone: Path | None) -> dict[str, float]:
     against the last stage in batches of 16, and the head in batches of 64, on what was computed once and is
     mapped from files. Images are in memory: decoding and augmenting them would come on top.
     """
-    encoder = resnet50(pretrained=backbone, generator=seeded(0))
+    encoder = with_linear_head(load_backbone(backbone), generator=seeded(0))
     generator = torch.Generator().manual_seed(0)
     images = sf.Dataset(
         torch.randint(256, (64, 3, 224, 224), dtype=torch.uint8, generator=generator),

@@ -24,13 +24,19 @@ from measure import environment
 import surefind as sf
 from surefind import metrics
 from surefind.learning.seeds import seeded
-from surefind.models.backbones import resnet50
+from surefind.models.backbones import tower_of, with_linear_head
 from surefind.models.networks import cifar10_net, fashion_mnist_net
 from surefind.neighbours import nearest_distance
 from surefind.paper.catalogue import load
 
 RESULTS = Path(__file__).parent / "results" / "novelty.json"
 REPEATS = 12
+
+
+def resnet50(generator):
+    """Draw the weights of a ResNet-50 with GeM pooling and a linear layer."""
+    tower = tower_of({"config": {"model_type": "resnet"}, "pooling": "gem"}, generator=generator)
+    return with_linear_head(tower, generator=generator)
 
 
 def network_cost(encoder: sf.Encoder, inputs: torch.Tensor, repeats: int) -> dict[str, float]:
@@ -52,7 +58,7 @@ def small_cost(build: Callable[..., sf.Encoder], shape: tuple[int, ...]) -> dict
 
 
 def resnet_cost() -> dict[str, float]:
-    encoder = resnet50(pretrained=None, generator=seeded(0, "net")).eval()
+    encoder = resnet50(seeded(0, "net")).eval()
     inputs = torch.rand(24, 3, 224, 224, generator=seeded(0, "images"))
     return network_cost(encoder, inputs, 5)
 

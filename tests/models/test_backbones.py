@@ -8,7 +8,7 @@ import transformers
 
 import surefind as sf
 from surefind.learning.methods.dropout import joint_samples, with_dropout
-from surefind.models.backbones import FAMILIES, load_backbone, resnet50, tower_of, with_linear_head
+from surefind.models.backbones import FAMILIES, load_backbone, tower_of, with_linear_head
 from surefind.models.saving import load_state, load_tensors, save_tensors
 
 VIT = {
@@ -215,37 +215,12 @@ def test_the_logging_of_the_library_is_given_back(folders):
         assert (log.get_verbosity(), log.is_progress_bar_enabled()) == (verbosity, bars)
 
 
-def test_resnet50_from_scratch(generator, tmp_path):
-    before = torch.get_rng_state()
-    encoder = resnet50(pretrained=None, generator=generator)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert encoder.head.weight.shape == (2048, 2048)
-    assert sum(p.numel() for p in encoder.backbone.parameters()) == 23_508_032 + 1
-    x = torch.rand(1, 3, 64, 64, generator=generator)
-    u = encoder(x)
-    assert u.shape == (1, 2048)
-    torch.testing.assert_close(u.norm(dim=1), torch.ones(1))
-    encoder.backbone.model.save_pretrained(tmp_path)
-    loaded = resnet50(pretrained=tmp_path, embedding_dim=7, generator=generator)
-    assert loaded.embedding_dim == 7
-    assert torch.equal(loaded.backbone(x), encoder.backbone(x))
-
-
-def test_resnet50_refuses_other_networks(folders, generator):
-    with pytest.raises(sf.InputError, match=r"is not a ResNet-50: it has \{'embedding_size': 8"):
-        resnet50(pretrained=folders / "resnet", generator=generator)
-    with pytest.raises(sf.InputError, match=r"is not a ResNet-50: it has .*'model_type': 'dinov2'"):
-        resnet50(pretrained=folders / "dinov2", generator=generator)
-    with pytest.raises(sf.InputError, match="embedding_dim must be at least 1; got 0"):
-        with_linear_head(load_backbone(folders / "resnet"), 0, generator=generator)
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "has no config.json. Give the folder"),
-        ({"config.json": "{}"}, r"has no \*.safetensors beside config.json"),
-        ({"config.json": "{}", "pytorch_model.bin": ""}, "pytorch_model.bin, a pickle"),
+        ({}, "cannot be read"),
+        ({"config.json": "{}"}, "cannot be read"),
+        ({"config.json": "{}", "pytorch_model.bin": ""}, "pickles .* are refused"),
         ({"config.json": "{", "model.safetensors": ""}, "cannot be read"),
         ({"config.json": '{"model_type": "nil"}', "model.safetensors": ""}, "cannot be read"),
         (
@@ -302,7 +277,7 @@ def test_poolings_of_other_families_are_refused(folders):
 
 def test_a_missing_folder_is_no_name(tmp_path):
     for source in (tmp_path / "none", str(tmp_path / "none"), "./none", "a/b/c"):
-        with pytest.raises(sf.InputError, match="there is no folder"):
+        with pytest.raises(sf.InputError, match="is no folder"):
             load_backbone(source)
 
 
@@ -323,7 +298,7 @@ def tried(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "model", "no name"])
 def test_a_name_is_not_fetched_unless_allowed(tried, name):
-    with pytest.raises(sf.InputError, match=r"neither a folder nor .* Pass download=True to fetch"):
+    with pytest.raises(sf.InputError, match=r"is no folder.* or download=True"):
         load_backbone(name)
     assert tried == []
 
@@ -339,7 +314,7 @@ def test_a_folder_and_a_name_in_the_cache_need_no_network(tried, tmp_path, image
 
 
 def test_a_name_that_cannot_be_fetched(tried):
-    with pytest.raises(sf.InputError, match=r"could not be fetched .* Check the name"):
+    with pytest.raises(sf.InputError, match="could not be fetched"):
         load_backbone("nobody/no-such-model", download=True)
 
 

@@ -52,7 +52,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surefind.checks import check_choice, require
+from surefind.checks import check_choice, check_int, require
 from surefind.errors import InputError
 from surefind.models.encoder import Encoder, empty_head
 from surefind.models.networks import GeM, initialize, untouched_rng
@@ -290,15 +290,6 @@ FILES = (
 )
 """What is fetched of a model: no pickles, no code."""
 
-RESNET50: Mapping[str, Any] = {
-    "model_type": "resnet",
-    "embedding_size": 64,
-    "hidden_sizes": [256, 512, 1024, 2048],
-    "depths": [3, 4, 6, 3],
-    "layer_type": "bottleneck",
-}
-
-
 Backbone = Tower | OnnxNet
 """Images, or what it takes, to features, with ``width`` and ``preprocessing``."""
 
@@ -326,23 +317,15 @@ def load_backbone(source: str | Path, *, pooling: str = "auto", download: bool =
         preprocessing = _preprocessing(Path(source).parent)
         return OnnxNet.load(source, pooling=pooling, preprocessing=preprocessing)
     folder = _folder(source, download=download)
-    _check_folder(folder)
-    return _tower(folder, source, pooling)
-
-
-def _tower(folder: Path, source: str | Path, pooling: str) -> Tower:
     transformers = library()
     try:
         config = transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError) as error:
-        raise InputError(_unreadable(folder, error)) from error
-    config = getattr(config, "vision_config", config)
-    family = family_of(config.model_type)
-    pooling = chosen_pooling(config.model_type, pooling)
-    network = getattr(transformers, family.classes[pooling])
-    try:
+        config = getattr(config, "vision_config", config)
+        family = family_of(config.model_type)
+        pooling = chosen_pooling(config.model_type, pooling)
+        network = getattr(transformers, family.classes[pooling])
         with untouched_rng(), _quiet(transformers):
             model, report = network.from_pretrained(
                 folder,
@@ -353,53 +336,24 @@ def _tower(folder: Path, source: str | Path, pooling: str) -> Tower:
                 output_loading_info=True,
                 **family.options,
             )
+    except InputError:
+        raise
     except Exception as error:  # safetensors, torch and transformers each have their own
-        raise InputError(_unreadable(folder, error)) from error
+        raise InputError(
+            f"the files in {folder} cannot be read ({_first_line(error)}). A folder needs config.json and "
+            "*.safetensors of one network; weights in pickles (*.bin) are refused, because opening one can "
+            "run anything. Copy the folder again.",
+            field="source",
+        ) from error
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise InputError(
             f"the weights of {source} lack {len(missing)} of the network's parameters, such as "
             f"{missing[0]}. They are of another network than config.json says, or pooling={pooling!r} "
-            "needs a part that was not saved."
+            "needs a part that was not saved.",
+            field="source",
         )
     return Tower(model, pooling, _preprocessing(folder))
-
-
-def resnet50(
-    *,
-    pretrained: str | Path | None,
-    embedding_dim: int | None = None,
-    download: bool = False,
-    generator: torch.Generator,
-) -> Encoder:
-    """Build ResNet-50 with GeM pooling and a linear layer, which preserves the dimension by default.
-
-    Args:
-        pretrained: As the source of `load_backbone`, for example "microsoft/resnet-50". None: all
-            weights are drawn.
-        embedding_dim: Number of outputs; 2048 by default.
-        download: Whether a name may be fetched from the hub.
-        generator: Draws the weights that are not pretrained.
-
-    Returns:
-        The encoder, in evaluation mode.
-
-    Raises:
-        InputError: If the pretrained network is another one.
-    """
-    tower: Backbone
-    if pretrained is None:
-        tower = tower_of({"config": RESNET50, "pooling": "gem"}, generator=generator)
-    else:
-        tower = load_backbone(pretrained, download=download)
-        config = getattr(tower.model, "config", None) if isinstance(tower, Tower) else None
-        found = {k: getattr(config, k, None) for k in RESNET50}
-        if wrong := {k: v for k, v in found.items() if v != RESNET50[k]}:
-            raise InputError(
-                f"{pretrained} is not a ResNet-50: it has {wrong}. "
-                "Use load_backbone and put a head on it."
-            )
-    return with_linear_head(tower, embedding_dim, generator=generator)
 
 
 def with_linear_head(
@@ -407,8 +361,7 @@ def with_linear_head(
 ) -> Encoder:
     """Put a linear layer, as wide as the backbone by default, on a backbone; the encoder is in its mode."""
     z = tower.width if embedding_dim is None else embedding_dim
-    if z < 1:
-        raise InputError(f"embedding_dim must be at least 1; got {z}.")
+    check_int("embedding_dim", z, least=1)
     head = empty_head(tower.width, z, bias=True)
     initialize(head, generator)
     encoder = Encoder(tower, head.train(tower.training))
@@ -420,65 +373,23 @@ def _folder(source: str | Path, *, download: bool) -> Path:
     """Find the folder that holds a source's files, on this machine unless a download is allowed."""
     if Path(source).is_dir():
         return Path(source)
-    if isinstance(source, Path) or source.startswith((".", "/", "~")) or source.count("/") > 1:
-        raise InputError(
-            f"there is no folder {source}. Give one with config.json and *.safetensors, "
-            "or a name on the hub such as 'facebook/dinov2-small'."
-        )
     library()  # which brings the hub's
     hub = import_module("huggingface_hub")
-    if download:
-        try:
-            return Path(hub.snapshot_download(source, allow_patterns=FILES))
-        except Exception as error:  # of the hub, of HTTP, of the disk
-            raise InputError(
-                f"{source} could not be fetched ({_first_line(error)}). Check the name and the "
-                "connection; or copy the model's folder here and pass the path."
-            ) from error
-    # A look at the disk alone: the hub's own offline look-up may still use the network, to report itself.
     try:
-        config = hub.try_to_load_from_cache(source, "config.json")
-    except ValueError:  # not a name that the hub could have
-        config = None
-    if not isinstance(config, str):
-        copying = (
-            "or copy its config.json, model.safetensors and preprocessor_config.json into a folder and "
-            "give the path."
-        )
+        if download:
+            return Path(hub.snapshot_download(str(source), allow_patterns=FILES))
+        # A look at the disk alone: the hub's own offline look-up may still use the network.
+        return Path(hub.try_to_load_from_cache(str(source), "config.json")).parent
+    except (
+        Exception
+    ) as error:  # of the hub, of HTTP, of the disk; of names that the hub cannot have
+        reason = f"could not be fetched ({_first_line(error)})" if download else "is not here"
         raise InputError(
-            f"{source} is neither a folder nor among the models on this machine.",
+            f"{source} is no folder, and as a model of the Hugging Face hub it {reason}. Give a folder "
+            "with config.json, model.safetensors and preprocessor_config.json; or fetch it with "
+            f"`hf download {source}` or download=True.",
             field="source",
-            hint=f"Fetch it with `hf download {source}` (in Python, download=True does so), {copying}",
-        )
-    return Path(config).parent
-
-
-def _check_folder(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise InputError(
-            f"{folder} has no config.json. Give the folder that save_pretrained wrote, "
-            "or a snapshot of a model from the hub."
-        )
-    if any(folder.glob("*.safetensors")):
-        return
-    pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in folder.glob(pattern))
-    if pickled:
-        raise InputError(
-            f"{folder} holds its weights as {pickled[0]}, a pickle, which can run code when it is "
-            "opened. Get the model.safetensors of the same model, or convert it where you trust it."
-        )
-    raise InputError(
-        f"{folder} has no *.safetensors beside config.json. Copy the weights there, or fetch the model.",
-        field="source",
-        hint="Get it with `hf download NAME`, or in Python with download=True.",
-    )
-
-
-def _unreadable(folder: Path, error: Exception) -> str:
-    return (
-        f"the files in {folder} cannot be read ({_first_line(error)}). They are damaged, or the "
-        "weights are not those of config.json. Copy the folder again."
-    )
+        ) from error
 
 
 def _first_line(error: Exception) -> str:
