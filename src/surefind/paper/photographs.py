@@ -66,7 +66,8 @@ from typing import Any
 
 import numpy as np
 
-from surefind.data.dataset import Dataset, Splits, open_set_split, split_by_protocol
+from surefind.checks import check_choice
+from surefind.data.dataset import Dataset, Splits
 from surefind.data.images import ImageFiles, check_exist
 from surefind.data.sources import image_paths, images_by_class, read_arrays, read_table
 from surefind.errors import InputError
@@ -265,11 +266,24 @@ FEATURE_FOLDER = "embeddings"
 """A folder of features that may lie in the folder of the data sets."""
 
 
+def zero_shot(dataset: Dataset) -> Splits:
+    """Train on the first half of the classes, in the order of their labels, and test on the second."""
+    classes = dataset.labels.unique()
+    train = dataset.labels < classes[max(round(len(classes) / 2), 1)]
+    return Splits({"train": dataset[train], "test": dataset[~train]})
+
+
+def split_by_protocol(dataset: Dataset, in_train: np.ndarray, protocol: str) -> Splits:
+    """Divide a set by class, ``"zero-shot"``, or as the publisher lists its examples, ``"published"``."""
+    check_choice("protocol", protocol, ("zero-shot", "published"))
+    if protocol == "zero-shot":
+        return zero_shot(dataset)
+    return Splits({"train": dataset[in_train], "test": dataset[~in_train]})
+
+
 def load_cub_features(folder: str | Path) -> Splits:
     """Load the parts "train" and "test" of the features of CUB-200-2011."""
-    return open_set_split(
-        read_features(_feature_file(folder, CUB_FILE), name="CUB-200-2011 features")
-    )
+    return zero_shot(read_features(_feature_file(folder, CUB_FILE), name="CUB-200-2011 features"))
 
 
 def load_cars_features(folder: str | Path) -> Splits:

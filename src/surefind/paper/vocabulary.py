@@ -25,7 +25,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from surefind.learning import METHOD_ENTRIES
+from surefind.learning import METHOD_TITLES
 
 Kind = Literal["method", "baseline", "ablation"]
 OodKind = Literal["near", "far"]
@@ -119,7 +119,7 @@ DEFINITIONS = {
 }
 """A sentence for the glossary; a metric without one is covered by another's."""
 
-METHODS = {name: entry.title for name, entry in METHOD_ENTRIES.items()}
+METHODS = dict(METHOD_TITLES)
 DISTANCE_BASELINES = {
     "nearest-distance": "Nearest distance",
     "margin": "Top-1/top-2 margin",
