@@ -32,6 +32,19 @@ def learner(method="deterministic", **options):
     return sf.MetricLearner(encoder(), method=method, **options)
 
 
+QUICK = {
+    "mc-dropout": sf.methods.MCDropout(n_samples=20),
+    "deep-ensemble": sf.methods.DeepEnsemble(members=3),
+}
+"""Smaller versions of what would take long; everything else as it is by default."""
+
+
+@cache
+def trained(name):
+    """A learner of a method, trained once for all tests of a process; not to be changed."""
+    return learner(QUICK.get(name, name), epochs=6, seed=1).fit(digits()[0])
+
+
 def recall_at_1(embeddings, labels):
     cosine = embeddings.mean @ embeddings.mean.T
     nearest = cosine.fill_diagonal_(-2).argmax(1)

@@ -10,9 +10,8 @@ import torch
 from command_line import two_processes
 
 import surefind as sf
-from surefind.learning.distributed import gather_rows, part, sum_ranks, world
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 SCRIPT = """
 import sys
@@ -123,12 +122,3 @@ def test_the_command_line_joins_its_processes(tmp_path):
     printed = two_processes("-m", "surefind", *line, folder=tmp_path)
     assert printed.count("Saved the model") == 1
     assert len(sf.load(tmp_path / "run").history_["encoder"]) == 1
-
-
-def test_one_process_is_everybody():
-    rows = torch.arange(6.0).view(3, 2)
-    assert world() == (0, 1)
-    assert part(7) == slice(0, 7)
-    assert gather_rows(rows, 3) is rows
-    assert sum_ranks(rows) is rows
-    np.testing.assert_array_equal(rows[part(3)], rows)

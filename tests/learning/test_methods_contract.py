@@ -15,13 +15,6 @@ from surefind.learning.methods import METHODS
 
 pytestmark = pytest.mark.slow
 
-QUICK = {
-    "mc-dropout": METHODS["mc-dropout"](n_samples=20),
-    "deep-ensemble": METHODS["deep-ensemble"](members=3),
-}
-"""Smaller versions of what would take long; everything else as it is by default."""
-
-
 BAYESIAN = ["laplace-posthoc", "laplace-online", "mc-dropout", "deep-ensemble", "hib"]
 """Not the point estimate, which has no uncertainty, nor PFE, whose variances a network extrapolates."""
 NETWORKS = ["laplace-posthoc", "laplace-online", "mc-dropout", "deep-ensemble", "deterministic"]
@@ -37,8 +30,7 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def fitted(name):
-    train, _ = small_learners.digits()
-    return small_learners.learner(QUICK.get(name, name), epochs=6, seed=1).fit(train)
+    return small_learners.trained(name)
 
 
 def test_retrieves_better_than_the_untrained_encoder(fitted):
@@ -120,43 +112,39 @@ def test_samples_agree_with_the_embedding(fitted, name):
     assert ((mean * fitted.embed(test).mean).sum(1) > 0.95).all()
 
 
-def test_saved_loaded_and_embedded_in_a_new_process_is_bit_identical(fitted, tmp_path):
-    test = small_learners.digits()[1][:16]
-    fitted.save(tmp_path / "model")
-    np.save(tmp_path / "x.npy", test.inputs)
+def test_saved_loaded_and_embedded_in_a_new_process_is_bit_identical(tmp_path):
+    inputs = small_learners.digits()[1].inputs[:16]
+    np.save(tmp_path / "x.npy", inputs)
+    for name in METHODS:
+        small_learners.trained(name).save(tmp_path / name)
     script = (
-        "import numpy as np, surefind as sf, torch; torch.set_num_threads(1)\n"
-        "e = sf.load('model').embed(np.load('x.npy')); np.savez('e.npz', m=e.mean, k=e.kappa)"
+        "import sys, numpy as np, surefind as sf, torch; torch.set_num_threads(1)\n"
+        "for name in sys.argv[1:]:\n"
+        "    e = sf.load(name).embed(np.load('x.npy'))\n"
+        "    np.savez(name + '.npz', m=e.mean, k=e.kappa)"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
-    there, here = npz(tmp_path / "e.npz"), fitted.embed(test.inputs)
-    np.testing.assert_array_equal(there["m"], here.mean)
-    np.testing.assert_array_equal(there["k"], here.kappa)
+    subprocess.run([sys.executable, "-c", script, *METHODS], cwd=tmp_path, check=True)
+    for name in METHODS:
+        there, here = npz(tmp_path / f"{name}.npz"), small_learners.trained(name).embed(inputs)
+        np.testing.assert_array_equal(there["m"], here.mean)
+        np.testing.assert_array_equal(there["k"], here.kappa)
 
 
-def test_the_callers_encoder_is_left_alone(name):
-    encoder = small_learners.encoder()
+def test_the_seed_decides_and_the_callers_encoder_is_left_alone(name):
+    train, encoder = small_learners.digits()[0][:100], small_learners.encoder()
     before = {k: v.clone() for k, v in encoder.state_dict().items()}
-    method = METHODS[name](members=2) if name == "deep-ensemble" else name
-    sf.MetricLearner(encoder, method=method, epochs=1, batch_size=64).fit(
-        small_learners.digits()[0][:200]
-    )
-    assert small_learners.tensors_equal(encoder.state_dict(), before)
-    assert encoder.training
-    assert all(p.requires_grad and p.grad is None for p in encoder.parameters())
-
-
-def test_same_seed_same_model_other_seed_another(name):
-    train = small_learners.digits()[0][:200]
     method = METHODS[name](members=2) if name == "deep-ensemble" else name
 
     def tensors(seed):
-        fit = small_learners.learner(method, epochs=1, seed=seed).fit(train)
-        return fit.fitted.tensors()
+        options = {"method": method, "epochs": 1, "batch_size": 32, "novelty": None}
+        return sf.MetricLearner(encoder, seed=seed, **options).fit(train).fitted.tensors()
 
     one, two, other = tensors(1), tensors(1), tensors(2)
     assert small_learners.tensors_equal(one, two)
     assert not small_learners.tensors_equal(one, other)
+    assert small_learners.tensors_equal(encoder.state_dict(), before)
+    assert encoder.training
+    assert all(p.requires_grad and p.grad is None for p in encoder.parameters())
 
 
 def test_the_names_of_methods_are_listed_once_and_need_no_pytorch():

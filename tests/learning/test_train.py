@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import small_learners
 import torch
@@ -13,6 +14,7 @@ import surefind as sf
 from surefind.data.batches import random_batches
 from surefind.data.dataset import Dataset
 from surefind.learning import train as module
+from surefind.learning.distributed import gather_rows, part, sum_ranks, world
 from surefind.learning.train import TrainConfig, epoch_batches, relation_of
 from surefind.models.saving import load_tensors
 
@@ -300,3 +302,12 @@ def test_a_frozen_network_has_nothing_to_train_but_can_be_taken_as_it_is():
     with pytest.raises(sf.InputError, match="all parameters are frozen"):
         sf.MetricLearner(encoder, epochs=1).fit(train)
     sf.MetricLearner(encoder, method="laplace-posthoc", epochs=0).fit(train)
+
+
+def test_one_process_is_everybody():
+    rows = torch.arange(6.0).view(3, 2)
+    assert world() == (0, 1)
+    assert part(7) == slice(0, 7)
+    assert gather_rows(rows, 3) is rows
+    assert sum_ranks(rows) is rows
+    np.testing.assert_array_equal(rows[part(3)], rows)

