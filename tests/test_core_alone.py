@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BLOCKED = [
+BLOCKED = {
     "torch",
     "safetensors",
     "sklearn",
@@ -13,8 +13,8 @@ BLOCKED = [
     "rich",
     "typer",
     "fastapi",
-    "matplotlib",
-]
+    "jinja2",
+}
 START = "import runpy, sys; sys.modules.update(dict.fromkeys({})); runpy.run_path({!r}, None, '__main__')"
 
 

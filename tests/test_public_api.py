@@ -10,51 +10,21 @@ import pytest
 
 import surefind
 
-PUBLIC = [
-    "Embeddings",
-    "Dataset",
-    "Preprocessing",
-    "Encoder",
-    "MetricLearner",
-    "Freezing",
-    "LaplaceHead",
-    "load",
-    "export_onnx",
-    "methods",
-    "objectives",
-    "contrastive_loss",
-    "pair_targets",
-    "mine_pairs",
-    "head_curvature",
-    "dataset_curvature",
-    "network_curvature",
-    "spherical_moments",
-    "vmf_concentration",
-    "vmf_log_normalizer",
-    "vmf_match_score",
-    "HeadPosterior",
-    "Classes",
-    "Positions",
-    "PairList",
-    "Gallery",
-    "Decider",
-    "Answers",
-    "Audit",
-    "evaluate",
-    "metrics",
-    "Client",
-    "SurefindError",
-    "InputError",
-    "DegenerateError",
-    "StorageError",
-    "NumericalError",
-]
+PUBLIC = """
+Embeddings Dataset Preprocessing Encoder MetricLearner Freezing LaplaceHead load export_onnx methods
+objectives
+contrastive_loss pair_targets mine_pairs head_curvature dataset_curvature network_curvature
+spherical_moments vmf_concentration vmf_log_normalizer vmf_match_score HeadPosterior
+Classes Positions PairList
+Gallery Decider Answers Audit evaluate metrics Client
+SurefindError InputError DegenerateError StorageError NumericalError
+"""
 METRICS = {"recall_at_k", "map_at_k", "auroc", "auprc", "ausc", "ece"}
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 
 
 def test_public_names_are_these_and_can_be_imported():
-    assert surefind.__all__ == sorted(PUBLIC) == dir(surefind)
+    assert surefind.__all__ == sorted(re.findall(r"\w+", PUBLIC)) == dir(surefind)
     assert all(hasattr(surefind, name) for name in surefind.__all__)
     assert set(surefind.metrics.__all__) >= METRICS
     with pytest.raises(AttributeError, match="nonsense"):

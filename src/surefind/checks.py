@@ -380,15 +380,14 @@ def complete_labels(name: str, values: Any) -> np.ndarray:
     """
     labels = _present(name, label_values(name, values))
     texts = sum(isinstance(label, str) for label in labels)
-    if texts and texts < len(labels):
+    numbers = [label for label in labels if not isinstance(label, str)]
+    if (texts and numbers) or any(abs(number) >= 2**63 for number in numbers):
         raise InputError(
-            f"{name} must be all texts or all whole numbers; {texts} of {len(labels)} are texts.",
+            f"{name} must be all texts, or all whole numbers of at most 64 bits; {texts} of {len(labels)} "
+            "are texts.",
             field=name,
         )
-    try:
-        return np.array(labels, dtype=np.str_ if texts else np.int64)
-    except OverflowError as error:
-        raise InputError(f"{name} must be integers of at most 64 bits.", field=name) from error
+    return np.array(labels, dtype=np.str_ if texts else np.int64)
 
 
 def label_codes(
