@@ -149,34 +149,29 @@ def test_float32_stays_float32_and_close(normal):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "field"),
     [
-        (lambda h, z, y: (h[:0], z[:0], y[:0, :0]), "outputs is empty"),
-        (lambda h, z, y: (h[:4], z, y), "features has 4 rows where the other arguments have 5"),
-        (lambda h, z, y: (h, z, y[:4]), "targets must be one number for each pair of 5 examples"),
-        (lambda h, z, y: (h, z, y.triu()), "targets must be symmetric"),
-        (
-            lambda h, z, y: (h.float(), z, y),
-            r"one dtype; got torch\.float32, torch\.float64 and torch\.float64\. Convert them",
-        ),
-        (
-            lambda h, z, y: (h, z, y.float()),
-            r"one dtype; got torch\.float64, torch\.float64 and torch\.float32\. Convert them",
-        ),
-        (lambda h, z, y: (h, z, y.long()), "targets must be float32 or float64"),
-        (lambda h, z, y: (h, z, y * torch.inf), "targets holds"),
-        (lambda h, z, y: (h.long(), z, y), "features must be float32 or float64"),
-        (lambda h, z, y: (h / 0, z, y), "features holds infinity in rows 0, 1, 2, …"),
-        (lambda h, z, y: (h, z * 0, y), "outputs is zero in rows 0, 1, 2, …"),
-        (lambda h, z, y: (h, z[0], y), "outputs must be a matrix"),
+        (lambda h, z, y: (h[:0], z[:0], y[:0, :0]), "outputs"),
+        (lambda h, z, y: (h, z * 0, y), "outputs"),
+        (lambda h, z, y: (h, z[0], y), "outputs"),
+        (lambda h, z, y: (h[:4], z, y), "features"),
+        (lambda h, z, y: (h.long(), z, y), "features"),
+        (lambda h, z, y: (h / 0, z, y), "features"),
+        (lambda h, z, y: (h.float(), z, y), None),
+        (lambda h, z, y: (h, z, y.float()), None),
+        (lambda h, z, y: (h, z, y[:4]), "targets"),
+        (lambda h, z, y: (h, z, y.triu()), "targets"),
+        (lambda h, z, y: (h, z, y.long()), "targets"),
+        (lambda h, z, y: (h, z, y * torch.inf), "targets"),
     ],
 )
-def test_unusable_input_is_refused(normal, change, message):
+def test_unusable_input_is_refused(normal, change, field):
     features, outputs = normal(5, 4), normal(5, 3)
     targets = sf.pair_targets(torch.arange(5) % 2, oracles.normalize(outputs), margin=1.0)
     for function in (sf.head_curvature, kronecker_curvature, dense_curvature):
-        with pytest.raises(sf.InputError, match=message):
+        with pytest.raises(sf.InputError) as refusal:
             function(*change(features, outputs, targets), distance="arccos", approximation="full")
+        assert refusal.value.field == field
 
 
 @pytest.fixture

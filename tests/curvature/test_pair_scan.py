@@ -9,7 +9,6 @@ from surefind.curvature.head import dense_curvature, kronecker_curvature
 from surefind.curvature.pair_scan import (
     PrunedClasses,
     entries_above,
-    pair_curvature,
     sampled_curvature,
     scan_pairs,
 )
@@ -219,7 +218,7 @@ def test_every_structure_is_that_of_the_batch_of_all_examples(
         **options,
     )
     halves = [
-        pair_curvature(h[rows], outputs, classes, structure=structure, rows=rows, **options)
+        sf.dataset_curvature(h[rows], outputs, classes, structure=structure, rows=rows, **options)
         for rows in (slice(0, 100), slice(100, 100), slice(100, 300))
     ]
     assert error == 0.0
@@ -232,7 +231,7 @@ def test_a_dense_curvature_of_many_weights_is_refused(problem, monkeypatch):
     monkeypatch.setattr("surefind.curvature.dataset.DENSE_WEIGHTS", 23)
     h, outputs, classes, options = small(*problem)
     with pytest.raises(sf.InputError, match="24 weights"):
-        pair_curvature(h, outputs, classes, structure="dense", **options)
+        sf.dataset_curvature(h, outputs, classes, structure="dense", **options)
 
 
 def test_only_the_diagonal_of_labelled_examples_is_sampled(problem, monkeypatch):

@@ -308,7 +308,7 @@ NO_PAIR = sf.PairList(*torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, dtyp
         (lambda X, y: (y, X), sf.InputError, r"2-d table.*\(60,\).*arguments are swapped"),
         (lambda X, y: (y.tolist(), X), sf.InputError, r"2-d table.*arguments are swapped"),
         (lambda X, y: (X[:, :1], y), ValueError, "minimum of 2 is required"),
-        (lambda X, y: (X, y[:59]), sf.InputError, "X has 60 rows and y 59"),
+        (lambda X, y: (X, y[:59]), sf.InputError, r"one label per row of X, \(60,\).* got \(59,\)"),
         (lambda X, y: (X, None), sf.InputError, "requires y to be passed"),
         (lambda X, y: (X, y * 0), sf.DegenerateError, "there is only one class"),
         (lambda X, y: (X, np.arange(60)), sf.DegenerateError, "no two examples are the same"),

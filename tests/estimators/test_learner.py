@@ -108,28 +108,43 @@ def test_the_curvature_is_of_the_loss_that_is_trained_on():
     assert torch.equal(*fits)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("epochs", -1),
+        ("learning_rate", -1.0),
+        ("margin", 0.0),
+        ("decay", float("nan")),
+        ("method", "lam"),
+        ("method", None),
+    ],
+)
+def test_options_are_refused_at_construction(option, value):
+    with pytest.raises(sf.InputError) as refusal:
+        sf.MetricLearner(small_learners.encoder(), **{option: value})
+    assert refusal.value.field == option
+
+
+def test_a_method_that_is_spelled_otherwise_is_named():
+    with pytest.raises(sf.InputError, match="Did you mean 'laplace-posthoc'"):
+        sf.MetricLearner(small_learners.encoder(), method="laplace_posthoc")
+
+
 def test_misuse_is_answered_with_what_to_do():
     train = small_learners.digits()[0][:100]
     fitted = small_learners.learner(epochs=1).fit(train)
-    generator = seeded(0)
-    with pytest.raises(sf.InputError, match="not fitted yet; call fit"):
-        small_learners.learner().embed(train)
-    with pytest.raises(sf.InputError, match="epochs must be a whole number of at least 0; got -1"):
-        small_learners.learner(epochs=-1).fit(train)
-    with pytest.raises(sf.InputError, match="not fitted yet"):
-        small_learners.learner().save("nowhere")
-    with pytest.raises(sf.InputError, match="batch_size must be a whole number of at least 1"):
-        fitted.embed(train, batch_size=0)
-    with pytest.raises(sf.InputError, match="examples_per_class must be a whole number"):
-        small_learners.learner(examples_per_class=0).fit(train)
-    with pytest.raises(sf.InputError, match="learning_rate must be a finite number above 0"):
-        small_learners.learner(learning_rate=-1.0).fit(train)
-    with pytest.raises(sf.InputError, match="nothing to embed"):
-        fitted.embed(train[:0])
-    with pytest.raises(sf.InputError, match="n_samples must be a whole number of at least 1"):
-        fitted.sample(train, 0, generator=generator)
-    with pytest.raises(sf.InputError, match="method must be one of 'deterministic'"):
-        small_learners.learner("lam").fit(train)
+    for use in ("embed", "save", "fit_novelty"):
+        with pytest.raises(sf.InputError, match="not fitted yet; call fit"):
+            getattr(small_learners.learner(), use)(train)
+    for use, field in (
+        (lambda: fitted.embed(train, batch_size=0), "batch_size"),
+        (lambda: fitted.embed(train[:0]), "inputs"),
+        (lambda: fitted.sample(train, 0, generator=seeded(0)), "n_samples"),
+        (lambda: small_learners.learner(examples_per_class=0).fit(train), "examples_per_class"),
+    ):
+        with pytest.raises(sf.InputError) as refusal:
+            use()
+        assert refusal.value.field == field
 
 
 def test_novelty_is_fitted_to_a_model_that_was_trained_before(tmp_path):
@@ -153,5 +168,3 @@ def test_held_out_examples_are_checked_before_the_training():
 
     with pytest.raises(sf.InputError, match=r"trained on images .* of shape \(1, 8, 8\)"):
         small_learners.learner().fit(train, held_out=sf.Dataset(train.inputs[:, :4]), report=never)
-    with pytest.raises(sf.InputError, match="not fitted yet"):
-        small_learners.learner().fit_novelty(train)

@@ -29,28 +29,20 @@ def test_tuned_prior_satisfies_mackays_fixed_point(normal):
     assert best == pytest.approx(determined / float((mean**2).sum()))
 
 
-def test_zero_weights_have_no_best_prior():
-    with pytest.raises(sf.DegenerateError, match="weights are all zero"):
-        tune_prior_precision(torch.zeros(2, 3), torch.ones(2, 3), scale=1.0)
-
-
 @pytest.mark.parametrize(
-    ("mean", "curvature", "message"),
+    ("mean", "curvature", "field"),
     [
-        (torch.full((2, 3), torch.nan), torch.ones(2, 3), "mean holds NaN"),
-        (torch.ones(2, 3), torch.full((2, 3), torch.nan), "curvature holds NaN"),
-        (
-            torch.ones(2, 3),
-            torch.ones(2, 4),
-            r"each of the 6 weights \(2, 3\).* got shape \(2, 4\)",
-        ),
-        (torch.ones(2, 3), torch.ones(2), r"or all eigenvalues; got shape \(2,\)"),
-        (torch.ones(2, 3), torch.ones(2, 3).long(), "curvature must be float32 or float64"),
+        (torch.full((2, 3), torch.nan), torch.ones(2, 3), "mean"),
+        (torch.zeros(2, 3), torch.ones(2, 3), "mean"),
+        (torch.ones(2, 3), torch.full((2, 3), torch.nan), "curvature"),
+        (torch.ones(2, 3), torch.ones(2, 4), "curvature"),
+        (torch.ones(2, 3), torch.ones(2, 3).long(), "curvature"),
     ],
 )
-def test_what_has_no_evidence_is_refused(mean, curvature, message):
-    with pytest.raises(sf.InputError, match=message):
+def test_what_has_no_evidence_is_refused(mean, curvature, field):
+    with pytest.raises(sf.InputError) as refusal:
         tune_prior_precision(mean, curvature, scale=1.0)
+    assert refusal.value.field == field
 
 
 def test_eigenvalues_may_come_in_any_shape(normal):

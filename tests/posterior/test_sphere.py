@@ -14,8 +14,13 @@ def gaussian(normal, z, scale, *, anisotropic):
     return mean, scale * spread * (mean**2).mean()
 
 
-@pytest.mark.parametrize("z", [2, 3, 5])
-@pytest.mark.parametrize("scale", [1e-10, 1e-8, 1e-6, 1e-3, 3e-2, 1.0, 1e2])
+@pytest.mark.parametrize(
+    ("z", "scale"),
+    [
+        *((z, scale) for z in (2, 3) for scale in (1e-10, 1e-8, 1e-6, 1e-3, 3e-2, 1.0, 1e2)),
+        *((5, scale) for scale in (1e-8, 3e-2, 1e2)),  # their oracle takes seconds
+    ],
+)
 @pytest.mark.parametrize("anisotropic", [False, True])
 def test_first_moment_and_shortfall_equal_high_precision_quadrature(normal, z, scale, anisotropic):
     mean, variance = gaussian(normal, z, scale, anisotropic=anisotropic)
@@ -176,20 +181,17 @@ def test_one_dominant_variance_among_many(normal):
 
 
 @pytest.mark.parametrize(
-    ("mean", "variance", "message"),
+    ("mean", "variance", "field"),
     [
-        (torch.ones(2, 3), -torch.ones(2, 3), "variance must not be negative"),
-        (torch.ones(2, 3), torch.ones(2, 4), "same shape"),
-        (
-            torch.ones(2, 3),
-            torch.ones(3, 3),
-            "variance has 3 rows where the other arguments have 2",
-        ),
-        (torch.ones(2, 3), torch.full((2, 3), torch.inf), "variance holds infinity in rows 0, 1"),
-        (torch.ones(0, 3), torch.ones(0, 3), "mean is empty"),
-        (torch.ones(3), torch.ones(3), "mean must be a matrix"),
+        (torch.ones(2, 3), -torch.ones(2, 3), "variance"),
+        (torch.ones(2, 3), torch.ones(2, 4), "variance"),
+        (torch.ones(2, 3), torch.ones(3, 3), "variance"),
+        (torch.ones(2, 3), torch.full((2, 3), torch.inf), "variance"),
+        (torch.ones(0, 3), torch.ones(0, 3), "mean"),
+        (torch.ones(3), torch.ones(3), "mean"),
     ],
 )
-def test_unusable_gaussians_are_refused(mean, variance, message):
-    with pytest.raises(sf.InputError, match=message):
+def test_unusable_gaussians_are_refused(mean, variance, field):
+    with pytest.raises(sf.InputError) as refusal:
         sf.spherical_moments(mean, variance)
+    assert refusal.value.field == field

@@ -324,9 +324,3 @@ def test_pairs_of_one_kind_cannot_tune(classes):
     e = sf.Embeddings(oracles.normalize(features), torch.ones(80).double())
     with pytest.raises(sf.DegenerateError, match="positive and negative pairs, both kinds"):
         pair_loss(e, same)
-
-
-def test_nothing_to_try_is_refused(classes):
-    features, _, pairs = classes
-    with pytest.raises(sf.InputError, match="candidates is empty; give at least one"):
-        tune_on_pairs(lambda delta: None, features, pairs, candidates=[])

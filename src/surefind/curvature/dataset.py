@@ -20,6 +20,7 @@ Axes: ``n`` examples, ``r`` of them in this range, ``d`` features, ``z`` outputs
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,9 +30,11 @@ from torch import Tensor
 from surefind.checks import check_choice, check_positive
 from surefind.curvature.head import (
     DISTANCES,
+    STRUCTURES,
     Distance,
     KroneckerCurvature,
     OutputHessians,
+    Structure,
     kronecker_of_blocks,
     output_hessians,
 )
@@ -57,9 +60,10 @@ def dataset_curvature(
     *,
     distance: Distance,
     margin: float,
+    structure: Structure = "diagonal",
     rows: slice | None = None,
-) -> Float[Tensor, "z d"]:
-    """Compute the diagonal of the head's "fixed" curvature over every pair of the set.
+) -> Any:
+    """Compute the head's "fixed" curvature over every pair of the set.
 
     Args:
         features: What the head sees (r, d), one row for each example in ``rows``: a tensor, an array
@@ -69,60 +73,38 @@ def dataset_curvature(
         labels: A class per example, or a relation over them.
         distance: "euclidean" or "arccos".
         margin: Squared distance up to which negative pairs repel.
+        structure: "diagonal"; "kronecker" for the partial traces, "dense" for the whole matrix.
         rows: The examples to add up; all of them by default. Ranges add up to the whole.
 
     Returns:
-        One number for each head weight (z, d): a sum over pairs, which may be negative.
+        A sum over pairs, which may be negative: one number for each head weight (z, d), a
+        `KroneckerCurvature`, or a matrix (z d, z d).
     """
     hessians = dataset_output_hessians(outputs, labels, distance=distance, margin=margin, rows=rows)
+    check_choice("structure", structure, STRUCTURES)
+    paired, dtype = _paired(features, hessians), outputs.dtype
+    if structure == "kronecker":
+        parts = [kronecker_of_blocks(_rows(hessians, at), h) for at, h in paired]
+        left, right = (_add_up(getattr(p, side) for p in parts) for side in ("left", "right"))
+        return KroneckerCurvature(left.to(dtype), right.to(dtype))
+    if structure == "dense":
+        return _add_up(_dense_parts(hessians, paired)).to(dtype)
     diagonal = hessians.diagonal()
-    return _add_up(diagonal[at].T @ (h * h) for at, h in _paired(features, hessians)).to(
-        outputs.dtype
-    )
+    return _add_up(diagonal[at].T @ (h * h) for at, h in paired).to(dtype)
 
 
-def dataset_kronecker_curvature(
-    features: Features,
-    outputs: Tensor,
-    labels: Labels,
-    *,
-    distance: Distance,
-    margin: float,
-    rows: slice | None = None,
-) -> KroneckerCurvature:
-    """Compute the partial traces of the same curvature; arguments as `dataset_curvature`."""
-    hessians = dataset_output_hessians(outputs, labels, distance=distance, margin=margin, rows=rows)
-    parts = [kronecker_of_blocks(_rows(hessians, at), h) for at, h in _paired(features, hessians)]
-    return KroneckerCurvature(
-        _add_up(p.left for p in parts).to(outputs.dtype),
-        _add_up(p.right for p in parts).to(outputs.dtype),
-    )
-
-
-def dataset_dense_curvature(
-    features: Features,
-    outputs: Tensor,
-    labels: Labels,
-    *,
-    distance: Distance,
-    margin: float,
-    rows: slice | None = None,
-) -> Float[Tensor, "p p"]:
-    """Compute the same curvature as a whole matrix; arguments as `dataset_curvature`."""
-    hessians = dataset_output_hessians(outputs, labels, distance=distance, margin=margin, rows=rows)
-    z = outputs.shape[1]
-
-    def parts() -> Iterator[Tensor]:
-        for at, h in _paired(features, hessians):
-            d = h.shape[1]
-            check_dense(z * d)
-            # Empty ranges too, so that the sum knows its shape.
-            for part in blocks(slice(0, len(h)), max(1, FEATURE_ELEMENTS // d**2)) or [slice(0, 0)]:
-                A = _rows(_rows(hessians, at), part).dense().flatten(1)
-                hh = (h[part, :, None] * h[part, None, :]).flatten(1)
-                yield (A.T @ hh).view(z, z, d, d).transpose(1, 2).reshape(z * d, z * d)
-
-    return _add_up(parts()).to(outputs.dtype)
+def _dense_parts(
+    hessians: OutputHessians, paired: Iterable[tuple[slice, Float[Tensor, "b d"]]]
+) -> Iterator[Float[Tensor, "p p"]]:
+    z = hessians.directions.shape[1]
+    for at, h in paired:
+        d = h.shape[1]
+        check_dense(z * d)
+        # Empty ranges too, so that the sum knows its shape.
+        for part in blocks(slice(0, len(h)), max(1, FEATURE_ELEMENTS // d**2)) or [slice(0, 0)]:
+            A = _rows(_rows(hessians, at), part).dense().flatten(1)
+            hh = (h[part, :, None] * h[part, None, :]).flatten(1)
+            yield (A.T @ hh).view(z, z, d, d).transpose(1, 2).reshape(z * d, z * d)
 
 
 def check_dense(weights: int) -> None:
@@ -193,17 +175,15 @@ def check_informative(relation: Relation, *, field: str | None = None) -> None:
     Raises:
         DegenerateError: If there is no positive or no negative pair.
     """
-    if relation.n_positive == 0:
-        raise DegenerateError(
-            "no two examples are the same, so there is nothing to learn what 'same' means from. "
-            "Give at least one class with two examples.",
-            field=field,
-        )
-    if relation.n_negative == 0:
-        raise DegenerateError(
-            "no two examples are different: there is only one class. Give at least two.",
-            field=field,
-        )
+    if relation.n_positive and relation.n_negative:
+        return
+    lacking = (
+        "no two examples are different: there is only one class. Give at least two."
+        if relation.n_positive
+        else "no two examples are the same, so there is nothing to learn what 'same' means from. "
+        "Give at least one class with two examples."
+    )
+    raise DegenerateError(lacking, field=field)
 
 
 def _rows(hessians: OutputHessians, at: slice) -> OutputHessians:
@@ -240,12 +220,11 @@ def _paired(
     """
     like, start, width = hessians.directions, 0, None
     for batch in _batches(features):
-        if start + len(batch) > len(like):
-            raise InputError(f"features have more rows than the {len(like)} that are expected.")
-        if width not in (None, batch.shape[1]):
+        if start + len(batch) > len(like) or width not in (None, batch.shape[1]):
             raise InputError(
-                f"features have batches of {width} and of {batch.shape[1]} columns; "
-                "give all of them the same."
+                f"features must have {len(like)} rows, one each, of equal width; a batch "
+                f"{tuple(batch.shape)} comes after {start} rows of {width or 'no'} columns.",
+                field="features",
             )
         width = batch.shape[1]
         rows = batch.to(like.device, like.dtype)
@@ -254,12 +233,11 @@ def _paired(
         at = slice(start, start + len(rows))
         start = at.stop
         yield at, rows
-    if start < len(like):
-        raise InputError(f"features have {start} rows where {len(like)} are expected: one each.")
-    if width is None:
+    if start < len(like) or width is None:
         raise InputError(
-            "features hold no batch, so how many there are is not known. "
-            "For a range without rows give a matrix of shape (0, d)."
+            f"features have {start} rows where {len(like)} are expected: one each. For a range without "
+            "rows give a matrix of shape (0, d).",
+            field="features",
         )
 
 
@@ -268,22 +246,16 @@ def _batches(features: Features) -> Iterator[Tensor]:
     if not isinstance(features, Tensor | np.ndarray):
         yield from map(_matrix, features)
         return
-    _check_axes(features)
-    size = max(1, FEATURE_ELEMENTS // max(1, features.shape[1]))
+    size = max(1, FEATURE_ELEMENTS // max(1, features.shape[-1]))
     for at in blocks(slice(0, len(features)), size) or [slice(0, 0)]:
         yield _matrix(features[at])
 
 
 def _matrix(batch: Tensor | np.ndarray) -> Tensor:
-    if not isinstance(batch, Tensor | np.ndarray):
+    if not isinstance(batch, Tensor | np.ndarray) or batch.ndim != 2:
+        got = getattr(batch, "shape", type(batch).__name__)
         raise InputError(
-            f"features must be a matrix or batches that are; got {type(batch).__name__} for a batch."
+            f"features must be a matrix (n, d) or batches that are; got {got}.", field="features"
         )
-    _check_axes(batch)
     # A copy: the array may be mapped read-only.
     return batch if isinstance(batch, Tensor) else torch.from_numpy(np.array(batch))
-
-
-def _check_axes(features: Tensor | np.ndarray) -> None:
-    if features.ndim != 2:
-        raise InputError(f"features must be a matrix (n, d); got shape {tuple(features.shape)}.")

@@ -193,14 +193,14 @@ def checked_head(
             f"features, outputs and targets must have one dtype; got {features.dtype}, "
             f"{outputs.dtype} and {targets.dtype}. Convert them with .float() or .double()."
         )
-    if targets.shape != (len(outputs), len(outputs)):
-        raise InputError(
-            f"targets must be one number for each pair of {len(outputs)} examples; "
-            f"got shape {tuple(targets.shape)}."
-        )
     check_finite("targets", targets)
-    if not torch.equal(targets, targets.T):
-        raise InputError("targets must be symmetric: (i, j) and (j, i) are the same pair.")
+    square = targets.shape == (len(outputs), len(outputs))
+    if not square or not torch.equal(targets, targets.T):
+        raise InputError(
+            f"targets must be one number for each pair of {len(outputs)} examples, a symmetric matrix: "
+            f"(i, j) and (j, i) are the same pair; got shape {tuple(targets.shape)}.",
+            field="targets",
+        )
     return targets.clamp(min=0) if approximation == "positive" else targets
 
 

@@ -1,8 +1,8 @@
 """Fixed curvature over every pair, or over a sample of columns once all pairs would take too long.
 
-`pair_curvature` is exact, of any structure, for features from anywhere (`surefind.curvature.dataset`).
-`scan_pairs` is for vectors, and decides: positions, listed pairs, and labels of up to `EXACT_ROWS` examples
-exactly; beyond, `COLUMNS` random columns, with the error of that.
+`surefind.curvature.dataset` is exact, for features from anywhere. `scan_pairs` is for vectors, and decides:
+positions, listed pairs, and labels of up to `EXACT_ROWS` examples exactly; beyond, `COLUMNS` random
+columns, with the error of that.
 
 **Pruned.** Only pairs with a cosine of at least t = 1 - m/2 repel. Along an orthonormal basis, with p the
 first r coordinates of u and ρ the length of the rest (Cauchy-Schwarz),
@@ -35,7 +35,6 @@ Axes: ``n`` examples, ``d`` features, ``z`` outputs, ``v`` summed vectors, ``r``
 block or group, ``b`` rows read at a time, ``m`` pairs found.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,11 +44,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from surefind.curvature.dataset import (
-    Features,
     check_informative,
     dataset_curvature,
-    dataset_dense_curvature,
-    dataset_kronecker_curvature,
 )
 from surefind.curvature.head import Curvature, Distance, Structure, output_hessians
 from surefind.errors import DegenerateError, InputError
@@ -382,40 +378,6 @@ EXACT_ROWS = 200_000
 COLUMNS = 8192
 """Columns that are sampled beyond, unless the caller says otherwise."""
 
-CURVATURES: dict[Structure, Callable[..., Curvature]] = {
-    "diagonal": dataset_curvature,
-    "kronecker": dataset_kronecker_curvature,
-    "dense": dataset_dense_curvature,
-}
-
-
-def pair_curvature(
-    features: Features,
-    outputs: Float[Tensor, "n z"],
-    relation: Relation,
-    *,
-    structure: Structure,
-    distance: Distance,
-    margin: float,
-    rows: slice | None = None,
-) -> Curvature:
-    """Compute a head's "fixed" curvature over every pair; arguments as `dataset_curvature`.
-
-    Args:
-        features: What the head sees (r, d), or batches of it.
-        outputs: What it says of all examples, before normalisation.
-        relation: Which of them belong together.
-        structure: "diagonal", "kronecker" or "dense".
-        distance: "euclidean" or "arccos".
-        margin: Squared distance up to which negative pairs repel.
-        rows: The examples to add up; all of them by default.
-
-    Returns:
-        The curvature of that structure, unscaled and unclipped.
-    """
-    options: dict[str, Any] = {"distance": distance, "margin": margin, "rows": rows}
-    return CURVATURES[structure](features, outputs, relation, **options)
-
 
 def scan_pairs(
     vectors: Vectors,
@@ -456,8 +418,8 @@ def scan_pairs(
         outputs = vectors.outputs(weights)
         if classes is not None and len(vectors) > SMALL:
             relation = PrunedClasses(classes)
-        scan = CURVATURES[structure]
-        return scan(vectors.batches(), outputs, relation, **options), 0.0
+        options["structure"] = structure
+        return dataset_curvature(vectors.batches(), outputs, relation, **options), 0.0
     if classes is None or structure != "diagonal":
         raise InputError(
             "scan_columns can sample labelled examples, and their diagonal curvature, only; take "

@@ -393,16 +393,18 @@ def relation_of_targets(
         y = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
-    if len(y) != n:
-        raise InputError(f"X has {n} rows and y {len(y)}; give one y for each row.", field="y")
+    relation = isinstance(y, Relation)
+    placed = not relation and y.ndim == 2 and y.shape[1] == 2 and y.dtype.kind in "fiu"
+    if len(y) != n or not (relation or placed or y.ndim == 1):
+        raise InputError(
+            f"y must be one label per row of X, ({n},), or positions ({n}, 2); got "
+            f"{(len(y),) if relation else y.shape}.",
+            field="y",
+        )
     if isinstance(y, Relation):
         return y
-    if y.ndim == 2 and y.shape[1] == 2 and y.dtype.kind in "fiu":
+    if placed:
         return Positions(torch.from_numpy(y.astype(np.float64)), positive_radius, negative_radius)
-    if y.ndim != 1:
-        raise InputError(
-            f"y must be one label per row, (n,), or positions (n, 2); got {y.shape}.", field="y"
-        )
     return as_relation(complete_labels("y", y))
 
 

@@ -390,12 +390,12 @@ class MetricLearner:
         Returns:
             The embeddings; NumPy arrays if the inputs are one.
         """
-        dataset = _dataset(inputs)
+        dataset = as_inputs(inputs)
         embedder, guard = self.embedder_for(dataset), self.novelty_
         if embedder is self.embedder_:
-            parts = [self.embed_batch(x) for x in self._batches(dataset, batch_size)]
+            parts = [self.embed_batch(x) for x in self.batches(dataset, batch_size)]
         elif guard is None:
-            parts = [embedder.embed(x) for x in self._batches(dataset, batch_size)]
+            parts = [embedder.embed(x) for x in self.batches(dataset, batch_size)]
         else:  # features, with statistics of the stages below beside them
             rows, whole = np.arange(len(dataset)), self.embedder_
             parts = [
@@ -432,9 +432,9 @@ class MetricLearner:
             Unit vectors (s, n, z); a NumPy array if the inputs are one.
         """
         check_int("n_samples", n_samples, least=1)
-        dataset = _dataset(inputs)
+        dataset = as_inputs(inputs)
         draw = self.embedder_for(dataset).sampler(n_samples, joint=joint, generator=generator)
-        samples = torch.cat([draw(x) for x in self._batches(dataset, batch_size)], dim=1)
+        samples = torch.cat([draw(x) for x in self.batches(dataset, batch_size)], dim=1)
         return samples.cpu().numpy() if isinstance(inputs, np.ndarray) else samples
 
     def save(self, path: str | Path) -> None:
@@ -488,7 +488,8 @@ class MetricLearner:
             raise InputError("this learner is not fitted yet; call fit(dataset) first.")
         return self.embedder_
 
-    def _batches(self, dataset: Dataset, batch_size: int) -> Iterator[Tensor]:
+    def batches(self, dataset: Dataset, batch_size: int) -> Iterator[Tensor]:
+        """Read a data set in batches that are prepared as the network takes them."""
         check_int("batch_size", batch_size, least=1)
         if len(dataset) == 0:
             raise InputError("there is nothing to embed: the inputs are empty.", field="inputs")
@@ -570,7 +571,7 @@ def _check_encoder(value: Any, kind: type[nn.Module]) -> None:
         )
 
 
-def _dataset(inputs: Any) -> Dataset:
+def as_inputs(inputs: Any) -> Dataset:
     """Return inputs to embed as a data set."""
     if isinstance(inputs, Dataset) or is_torch_data(inputs):
         return as_dataset("inputs", inputs)

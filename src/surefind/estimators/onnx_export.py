@@ -38,11 +38,9 @@ from torch import Tensor, nn
 
 from surefind.checks import check_positive, require
 from surefind.data.batches import like_network
-from surefind.data.dataset import Dataset
 from surefind.data.inputs import InputSpec
-from surefind.data.torch_data import as_dataset, is_torch_data
 from surefind.errors import InputError, NumericalError
-from surefind.estimators.learner import MetricLearner
+from surefind.estimators.learner import MetricLearner, as_inputs
 from surefind.files import write_atomically
 from surefind.learning.feature_cache import as_kept
 from surefind.learning.frozen import FrozenEmbedder
@@ -303,13 +301,7 @@ def _example_inputs(learner: MetricLearner, inputs: Any) -> Tensor:
             hint="Train with a preprocessing that crops: sf.Preprocessing(resize=256, crop=224).",
         )
     if inputs is not None:
-        dataset = as_dataset("inputs", inputs) if is_torch_data(inputs) else inputs
-        dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
-        if len(dataset) == 0:
-            raise InputError(
-                "there is nothing to compare with: the inputs are empty.", field="inputs"
-            )
-        return like_network(dataset.read(preprocessing=spec), network)
+        return torch.cat([*learner.batches(as_inputs(inputs), 64)])
     generator = seeded(0, "export")
     shape = (CHECKED, *(side or 0 for side in spec.shape))
     if spec.kind == "vector":

@@ -210,11 +210,12 @@ def as_relation(labels: Labels) -> Relation:
         if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
             raise InputError(
                 f"labels must be one integer per example, or a relation (Classes, Positions, "
-                f"PairList); got {labels.dtype} of shape {tuple(labels.shape)}."
+                f"PairList); got {labels.dtype} of shape {tuple(labels.shape)}.",
+                field="labels",
             )
         labels = Classes(labels)
     if len(labels) < 2:
-        raise DegenerateError(f"a pair needs two examples; got {len(labels)}.")
+        raise DegenerateError(f"a pair needs two examples; got {len(labels)}.", field="labels")
     return labels
 
 
@@ -243,7 +244,8 @@ class Positions:
         if not self.positive_radius <= self.negative_radius:
             raise InputError(
                 f"negative_radius ({self.negative_radius}) must not be smaller than "
-                f"positive_radius ({self.positive_radius})."
+                f"positive_radius ({self.positive_radius}).",
+                field="negative_radius",
             )
 
     def __len__(self) -> int:
@@ -334,16 +336,11 @@ class PairList:
         kinds = [
             getattr(x, "dtype", type(x).__name__) for x in (self.left, self.right, self.positive)
         ]
-        if kinds != [torch.int64, torch.int64, torch.bool]:
+        lengths = {len(x) for x in (self.left, self.right, self.positive)}
+        if kinds != [torch.int64, torch.int64, torch.bool] or len(lengths) > 1:
             raise InputError(
-                "left and right must be int64 tensors and positive a boolean one; got "
-                + ", ".join(map(str, kinds))
-                + "."
-            )
-        if not len(self.left) == len(self.right) == len(self.positive):
-            raise InputError(
-                f"left, right and positive must have one entry per pair; got {len(self.left)}, "
-                f"{len(self.right)} and {len(self.positive)}."
+                "left and right must be int64 tensors and positive a boolean one, with one entry per pair; "
+                f"got {', '.join(map(str, kinds))} of {sorted(lengths)} entries."
             )
         if len(self.left) == 0:
             return
@@ -351,11 +348,12 @@ class PairList:
         high = int(torch.maximum(self.left, self.right).max())
         if low < 0 or high >= self.n:
             raise InputError(f"pair indices must lie in 0 … {self.n - 1}; got {low} … {high}.")
-        if (self.left == self.right).any():
-            raise InputError("an example cannot be paired with itself; drop the pairs (i, i).")
         key = torch.minimum(self.left, self.right) * self.n + torch.maximum(self.left, self.right)
-        if len(torch.unique(key)) < len(key):
-            raise InputError("a pair is listed twice; (i, j) and (j, i) are the same pair.")
+        if (self.left == self.right).any() or len(torch.unique(key)) < len(key):
+            raise InputError(
+                "pairs must be distinct, of two examples each: drop the pairs (i, i), and list (i, j) or "
+                "(j, i), which are the same pair, once."
+            )
 
     def __len__(self) -> int:
         return self.n

@@ -153,11 +153,14 @@ def tune_prior_precision(mean: Tensor, curvature: Tensor, *, scale: float) -> fl
         raise InputError(
             f"curvature must have one number for each of the {mean.numel()} weights "
             f"{tuple(mean.shape)}: their diagonal, or all eigenvalues; "
-            f"got shape {tuple(curvature.shape)}."
+            f"got shape {tuple(curvature.shape)}.",
+            field="curvature",
         )
     squares = float((mean.double() ** 2).sum())
     if squares == 0:
-        raise DegenerateError("the head's weights are all zero; the evidence has no maximum in δ.")
+        raise DegenerateError(
+            "the head's weights are all zero; the evidence has no maximum in δ.", field="mean"
+        )
     values = scale * clip_negative(curvature)[0].double().flatten()
     values = values[values > 0]
     # |θ|² = Σ λ/(δ(λ+δ)) < P/δ bounds the root from above; below it, half-way on a log scale.

@@ -217,13 +217,12 @@ def _excess(rho: Float[Tensor, "n z"], beta: Float[Tensor, "n z"]) -> Float[Tens
 def _check(mean: Tensor, variance: Tensor) -> None:
     check_matrix("mean", mean)
     check_matrix("variance", variance, rows=len(mean))
-    if variance.shape != mean.shape:
+    if variance.shape != mean.shape or bool((variance < 0).any()):
         raise InputError(
-            f"mean and variance must have the same shape; got {tuple(mean.shape)} "
-            f"and {tuple(variance.shape)}."
+            f"variance must have the mean's shape, {tuple(mean.shape)}, and no negative entry; got shape "
+            f"{tuple(variance.shape)}.",
+            field="variance",
         )
-    if bool((variance < 0).any()):
-        raise InputError("variance must not be negative.")
 
 
 def _chunks(mean: Float[Tensor, "n z"]) -> list[slice]:
@@ -280,13 +279,14 @@ def _grid(end: float, like: Tensor) -> tuple[Float[Tensor, " y"], Float[Tensor, 
 def _terms(largest_rho: float) -> int:
     """Choose how many powers of ε the series needs for an error below 1e-15."""
     s = [0.5 * i for i in range(1, 157)]
-    for terms in range(3, 40):
-        error = max(
-            x * (2 * largest_rho * x) ** terms * math.exp(-x / (1 + 2 * largest_rho * x)) for x in s
+
+    def error(terms: int) -> float:
+        ratios = (
+            (2 * largest_rho * x) ** terms * math.exp(-x / (1 + 2 * largest_rho * x)) for x in s
         )
-        if error < 1e-15:
-            return terms
-    raise AssertionError("SERIES_LIMIT bounds rho")
+        return max(x * ratio for x, ratio in zip(s, ratios, strict=True))
+
+    return next(terms for terms in range(3, 40) if error(terms) < 1e-15)
 
 
 class _Series(NamedTuple):

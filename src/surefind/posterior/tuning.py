@@ -50,7 +50,7 @@ from torch.nn.functional import avg_pool2d, softplus
 
 from surefind import metrics
 from surefind.embeddings import Embeddings
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import DegenerateError
 from surefind.neighbours import sampled_nearest
 from surefind.pairs.relations import PairList
 from surefind.posterior.head import Posterior
@@ -231,12 +231,7 @@ def tune_on_pairs(
 
     Returns:
         The candidate with the smallest `pair_loss`.
-
-    Raises:
-        InputError: If there is no candidate.
     """
-    if len(candidates) == 0:
-        raise InputError("candidates is empty; give at least one prior precision to try.")
     return min(
         candidates, key=lambda delta: pair_loss(posterior_at(delta).predict(features), pairs)
     )

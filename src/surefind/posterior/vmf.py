@@ -67,7 +67,10 @@ def vmf_concentration(resultant_length: Tensor, dim: int) -> Tensor:
     check_int("dim", dim, least=2)
     check_float("resultant_length", resultant_length)
     if not bool(((resultant_length >= 0) & (resultant_length <= 1)).all()):
-        raise InputError("resultant_length must lie between 0 and 1: it is the length of a mean.")
+        raise InputError(
+            "resultant_length must lie between 0 and 1: it is the length of a mean.",
+            field="resultant_length",
+        )
     eps = torch.finfo(resultant_length.dtype).eps
     shortfall = ((1 - resultant_length) * (1 + resultant_length)).clamp(min=eps)
     return concentration(shortfall, dim)
@@ -103,7 +106,7 @@ def vmf_log_normalizer(kappa: Tensor, dim: int) -> Tensor:
 
 def _check_kappa(kappa: Tensor) -> None:
     if not bool(((kappa >= 0) & torch.isfinite(kappa)).all()):
-        raise InputError("kappa must be finite and not negative to have a density.")
+        raise InputError("kappa must be finite and not negative to have a density.", field="kappa")
 
 
 def vmf_match_score(a: Embeddings, b: Embeddings) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from surefind.curvature.dataset import check_dense
+from surefind.curvature.dataset import check_dense, dataset_curvature
 from surefind.curvature.head import (
     Approximation,
     Curvature,
@@ -26,7 +26,6 @@ from surefind.curvature.head import (
     head_curvature,
     kronecker_curvature,
 )
-from surefind.curvature.pair_scan import pair_curvature
 from surefind.data.batches import BATCH, batches, like_network
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
@@ -231,7 +230,7 @@ class LaplacePosthoc:
         everyone = gather_rows(torch.cat(outputs), len(dataset))
         second = batches(dataset, encoder, rows=own, preprocessing=session.config.preprocessing)
         again = (encoder.features(x) for x in second)
-        curvature = pair_curvature(
+        curvature = dataset_curvature(
             features if small else again,
             everyone,
             relation_of(dataset, session.config),
