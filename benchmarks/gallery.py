@@ -24,8 +24,8 @@ import numpy as np
 from measure import environment, status
 
 from surefind.embeddings import Embeddings
+from surefind.gallery.engine import find
 from surefind.gallery.gallery import Gallery
-from surefind.gallery.ranking import find
 
 RESULTS = Path(__file__).parent / "results" / "gallery.json"
 KILLS = Path(__file__).parents[1] / "tests" / "gallery" / "kill_rounds.py"

@@ -243,31 +243,6 @@ def logistic_regression(x, labels, precision):
     return model.fit(x, labels).coef_
 
 
-def place_posterior_oracle(
-    scores, places, radius, *, temperature, sharpness, none_level, none_slope, prior=0.0
-):
-    """P(place) for places that are chosen greedily among all items, and P(none), for one query."""
-
-    def near(a, b):
-        return math.dist(a, b) <= radius
-
-    density, weight = [], []
-    for place in places:
-        own = [
-            math.exp(m / temperature) for m, p in zip(scores, places, strict=True) if near(p, place)
-        ]
-        density.append(math.log(math.fsum(own) / len(own)))
-        weight.append(len(own) ** prior * math.exp(sharpness * density[-1]))
-    left, chosen = set(range(len(places))), []
-    while left:
-        best = max(sorted(left), key=lambda i: weight[i])
-        chosen.append(best)
-        left = {i for i in left if not near(places[i], places[best])}
-    none = 1 / (1 + math.exp(none_slope * (max(density[i] for i in chosen) - none_level)))
-    total = math.fsum(weight[i] for i in chosen)
-    return {i: (1 - none) * weight[i] / total for i in chosen}, none
-
-
 def label_shares(scores, cosines, item_labels, voters, temperature, sharpness, prior=0.0):
     """Each label's share of the votes for one query: {label: share}, from all items, one by one.
 

@@ -11,7 +11,6 @@ from surefind.decisions.label_posterior import (
     Votes,
     fit_label_model,
     label_posterior,
-    position_posterior,
 )
 from surefind.decisions.probability import Contribution, Contributions, Signals, neighbour_signals
 from surefind.decisions.risk import RiskCurve
@@ -41,5 +40,4 @@ __all__ = [
     "fit_label_model",
     "label_posterior",
     "neighbour_signals",
-    "position_posterior",
 ]

@@ -162,6 +162,15 @@ def fit_split(
     return Split(model, strength, fit, held, through, chance, unseen, right, enrolled)
 
 
+def check_share(unknown_share: float) -> None:
+    """Require a share of unknown queries from 0 to below 1."""
+    if not 0 <= unknown_share < 1:
+        raise InputError(
+            f"unknown_share must lie from 0 to below 1; got {unknown_share!r}.",
+            field="unknown_share",
+        )
+
+
 def draw_share(
     unknown: Bool[np.ndarray, " q"], share: float, rng: np.random.Generator
 ) -> Int[np.ndarray, " r"]:
@@ -180,13 +189,9 @@ def draw_share(
         Their rows, rising.
 
     Raises:
-        InputError: If the share is none.
         DegenerateError: If there are no queries of one kind that is expected.
     """
-    if not 0 <= share < 1:
-        raise InputError(
-            f"unknown_share must lie from 0 to below 1; got {share!r}.", field="unknown_share"
-        )
+    check_share(share)
     strange, known = np.flatnonzero(unknown), np.flatnonzero(~unknown)
     if (share and not len(strange)) or not len(known):
         raise DegenerateError(

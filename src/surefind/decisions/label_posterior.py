@@ -9,8 +9,8 @@ the gallery. With five numbers T, c, γ, a, b (`LabelModel`),
     P(l | q)            = (1 - P(none | q)) P(l | q, not none)
 
 s_l is a kernel estimate, with von Mises-Fisher kernels, of the density of label l: m is the cosine, and T
-then one over the kernel's concentration, or the match score of two von Mises-Fisher distributions, in which
-each item has its own. The answer is the most probable label, which need not be the nearest item's.
+one over the kernel's concentration. The answer is the most probable label, which need not be the nearest
+item's.
 
 **Why n_l.** Σ without 1/n_l has a prior that is proportional to n_l, which is another question: how many
 pictures of somebody happen to be enrolled need not say how often that person is asked for. On CUB200 with
@@ -49,31 +49,13 @@ of it. Of T that are equally good the one nearest to `USUAL` is taken. Policies:
 items that have a companion of their label, T and c are `USUAL` and γ is 0; where one side is missing, a and
 b put the other side's median at 0.05 or 0.95 and its 5 % tail at ½.
 
-**Tail.** Items beyond the K-th have scores of at most m_K. With r_l = n_l - (those seen of l), s_l could
-rise to at most log (S_l + r_l e^{m_K/T} / n_l), and the unseen items could all be of new labels, of which
-one with n items has n^γ e^{c m_K/T} at most. `LabelPosterior.tail` is how far that could move the answered
-label's probability. (For match scores: if no item beyond has a larger κ.)
-
-**Policies.** An item without a label competes as a label of its own and is never the answer. Positions in
-place of labels: items within the radius of each other agree (`position_posterior`); the places in question
-are chosen greedily, the best first, and each item within the radius of one belongs to it.
-
-**Places as answers.** Where the answer is an item that stands for the disc of radius R around it, as in
-place recognition, no partition into places is needed: each item has a share of the votes, and a disc the
-shares of the items in it (`place_shares`),
-
-    P(the query lies within R of x_c | q, not none) = Σ_{|x_g - x_c| <= R} exp(m_g / T) / Σ_g exp(m_g / T)
-
-Discs overlap, so these do not add up to one. A route is photographed evenly, so that there is no 1/n, and
-T alone is fitted (`fit_place_model`), by the likelihood of the disc around where the query was taken.
-
 Axes: ``q`` queries, ``k`` neighbours, ``c`` candidates.
 
     Platt: Probabilistic Outputs for Support Vector Machines. Advances in Large Margin Classifiers, 1999.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -100,15 +82,12 @@ NO_BETTER, PRIOR = 1e-3, 1e-4
 MOST_SURPRISE = 7.0
 """Nats that one item may cost where T, c and γ are chosen: a wrong label must not outvote all others."""
 
+TAIL_SHARE = 0.05
 CAP = 50.0
 """Largest log-odds, for a query without a rival."""
 
-TAIL_SHARE = 0.05
-QUERIES = 128
-"""Queries whose neighbours' positions are compared at once."""
 NUMBERS = 2**20
 """Labels of all queries that are told apart by their numbers; more are numbered anew."""
-WEIGHTINGS = ("cosine", "match")
 
 
 @dataclass(frozen=True)
@@ -120,7 +99,6 @@ class LabelModel:
         sharpness: c, what the votes are worth.
         none_level: a, the log density at which an enrolled label and none are equally probable.
         none_slope: b, how fast that changes.
-        weighting: What the score is: "cosine", or "match" (which weighs by κ).
         enrolled: Items that were left out to find their label again.
         unknown: Items that were asked with their label left out.
         nats: Mean log loss of the label of the former.
@@ -131,7 +109,6 @@ class LabelModel:
     sharpness: float = USUAL[1]
     none_level: float = 0.0
     none_slope: float = 1.0
-    weighting: str = "cosine"
     enrolled: int = 0
     unknown: int = 0
     nats: float | None = None
@@ -216,130 +193,42 @@ class LabelPosterior:
     none: np.ndarray
     consensus: np.ndarray
     evidence: np.ndarray
-    _enrolled: np.ndarray = field(repr=False)
-    _tail: Callable[[], np.ndarray] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.none)
-
-    @cached_property
-    def rest(self) -> Float[np.ndarray, " q"]:
-        """P of all other labels, and of items without one (q)."""
-        return np.asarray(np.maximum(self._enrolled - self.probability.sum(axis=1), 0))
-
-    @cached_property
-    def tail(self) -> Float[np.ndarray, " q"]:
-        """How much unseen items could change the answer's probability (q)."""
-        return self._tail()
 
 
 def label_posterior(votes: Votes, model: LabelModel) -> LabelPosterior:
     """Compute the probabilities of the labels among each query's neighbours, and of none."""
     density = label_densities(votes, model.temperature)
-    return _posterior(votes, density, lambda: _spare(votes), model)
-
-
-def position_posterior(
-    votes: Votes, positions: Float[np.ndarray, "q k 2"], radius: float, model: LabelModel
-) -> LabelPosterior:
-    """Compute the probabilities of places: two items agree if they lie within ``radius``.
-
-    Args:
-        votes: The neighbours; ``sizes`` are the gallery's items within the radius of each, ``labels`` are
-            below 0 for an item whose position is unknown and do not matter otherwise.
-        positions: Theirs.
-        radius: In the positions' units.
-        model: As for labels.
-
-    Returns:
-        The same as for labels; a candidate's column is the item that stands for its place.
-    """
-    there = np.isfinite(votes.scores) & (votes.labels >= 0)
-    agree = _within(positions, radius) & there[:, :, None] & there[:, None]
-    agree |= np.eye(agree.shape[1], dtype=bool) & np.isfinite(votes.scores)[:, :, None]
-    weight, top = _weights(votes.scores, model.temperature)
-    seen = agree.sum(-1)
-    with np.errstate(divide="ignore"):
-        mass = (agree * weight[:, None]).sum(-1) / votes.sizes
-        density = np.where(np.isfinite(votes.scores), np.log(mass) + top, -np.inf)
-    chosen = np.full_like(density, -np.inf)
+    q, k = density.shape
+    starts = np.arange(0, q * k, k)[:, None]
     weights = log_weights(votes, density, model.sharpness, model.prior)
-    left, rows = np.isfinite(votes.scores), np.arange(len(density))
-    while left.any():
-        best = np.where(left, weights, -np.inf).argmax(1)
-        live = left.any(1)
-        chosen[rows[live], best[live]] = density[rows[live], best[live]]
-        left &= ~agree[rows, best]
-    return _posterior(votes, chosen, lambda: np.maximum(votes.sizes - seen, 0.0), model)
-
-
-def place_shares(
-    scores: Float[np.ndarray, "q k"],
-    positions: Float[np.ndarray, "q k 2"],
-    radius: float,
-    temperature: float,
-) -> Float[np.ndarray, "q k"]:
-    """Compute the probability that a query lies within the radius of each of its neighbours.
-
-    Args:
-        scores: Of the neighbours; -inf where there is none.
-        positions: Theirs.
-        radius: In the positions' units.
-        temperature: T.
-
-    Returns:
-        The share of the votes in the disc around each; equal discs have equal shares.
-    """
-    weight, _ = _weights(scores, temperature)
-    share = weight / weight.sum(axis=1, keepdims=True)
-    blocks = [slice(i, i + QUERIES) for i in range(0, len(scores), QUERIES)]
-    return np.concatenate([
-        (_within(positions[rows], radius) * share[rows, None]).sum(-1) for rows in blocks
-    ])
-
-
-def _within(positions: Float[np.ndarray, "q k 2"], radius: float) -> Bool[np.ndarray, "q k k"]:
-    apart = positions[:, :, None] - positions[:, None]
-    return np.asarray(np.square(apart).sum(-1) <= radius**2)
-
-
-def fit_place_model(
-    scores: Float[np.ndarray, "n k"],
-    right: Bool[np.ndarray, "n k"],
-    *,
-    weighting: str = "cosine",
-    scale: float = 1.0,
-) -> LabelModel:
-    """Fit T to queries whose position is known.
-
-    Args:
-        scores: Of their neighbours.
-        right: Whether each lies within the radius of its query.
-        weighting: What the scores are.
-        scale: How much a score changes where the cosine changes by 1; T is sought in these units.
-
-    Returns:
-        The model of largest likelihood, with c = 1; "none" is not fitted.
-    """
-
-    def fit(temperature: float) -> _Trial:
-        return _Trial(temperature, 1.0, loss=float(place_losses(scores, right, temperature).mean()))
-
-    found, nats = _Trial(USUAL[0] * scale, 1.0), None
-    if len(scores) >= LEAST:
-        found = _fit_temperature(fit, scale)
-        nats = found.loss
-    return LabelModel(found.temperature, 1.0, weighting=weighting, enrolled=len(scores), nats=nats)
-
-
-def place_losses(
-    scores: Float[np.ndarray, "n k"], right: Bool[np.ndarray, "n k"], temperature: float
-) -> Float[np.ndarray, " n"]:
-    """Return -log P(within the radius of the query | q, not none), at most `MOST_SURPRISE` each."""
-    weight, _ = _weights(scores, temperature)
-    with np.errstate(divide="ignore"):
-        nats = -np.log((weight * right).sum(axis=1) / weight.sum(axis=1))
-    return np.asarray(np.minimum(nats, MOST_SURPRISE))
+    labelled = votes.labels >= 0
+    answerable, named = weights, density
+    if not labelled.all():
+        answerable, named = (np.where(labelled, x, -np.inf) for x in (weights, density))
+    best = named.max(axis=1)
+    order = (-answerable).argsort(axis=1, kind="stable")[:, :CANDIDATES]
+    places = order + starts
+    found = np.isfinite(answerable.take(places))
+    shares = np.exp(weights - _or_zero(weights.max(axis=1, keepdims=True)))
+    total = shares.sum(axis=1)
+    safe_total = np.maximum(total, 1e-300)
+    leaning = np.tanh(model.none_slope * (best - model.none_level) / 2)
+    enrolled, none = (1 + leaning) / 2, (1 - leaning) / 2  # the sigmoid of both signs
+    given = np.where(found, shares.take(places), 0.0)
+    probability = enrolled[:, None] * given / safe_total[:, None]
+    own = probability[:, 0]
+    others = none + enrolled * (total - given[:, 0]) / safe_total
+    answer = _Answer(places[:, 0], found[:, 0], weights.take(places[:, 0]))
+    return LabelPosterior(
+        candidates=np.where(found, order, -1),
+        probability=probability,
+        none=none,
+        consensus=_consensus(votes, weights, model, answer),
+        evidence=_capped(np.log(np.maximum(own, 1e-300) / np.maximum(others, 1e-300))),
+    )
 
 
 def label_densities(votes: Votes, temperature: float) -> Float[np.ndarray, "q k"]:
@@ -370,20 +259,11 @@ def _log_total(weights: Float[np.ndarray, "q k"]) -> Float[np.ndarray, " q"]:
     return np.asarray(top + np.log(np.exp(weights - top[:, None]).sum(axis=1)))
 
 
-def _spare(votes: Votes) -> Float[np.ndarray, "q k"]:
-    """Return n_l less the items seen in the column of each label's best neighbour, 0 elsewhere."""
-    segment, first = votes.segments
-    seen = np.bincount(segment.ravel(), weights=votes.there.ravel())[segment]
-    return np.where(first, np.maximum(votes.sizes - seen, 0.0), 0.0)
-
-
 def fit_label_model(
     enrolled: Votes,
     truth: Int[np.ndarray, " n"],
     unknown: Votes,
     *,
-    weighting: str = "cosine",
-    scale: float = 1.0,
     as_asked: bool = False,
 ) -> LabelModel:
     """Fit T, c, a and b, and γ, to items of a gallery that were left out of it, or to other queries.
@@ -392,8 +272,6 @@ def fit_label_model(
         enrolled: Neighbours of items that were left out, and have a companion of their label.
         truth: Their labels.
         unknown: Neighbours of items whose label was left out.
-        weighting: What the scores are.
-        scale: How much a score changes where the cosine changes by 1; T is sought in these units.
         as_asked: Whether labels come as often as they will be asked for, so that γ can be fitted; else it
             is 0.
 
@@ -401,9 +279,9 @@ def fit_label_model(
         The model of least loss, as above.
     """
     fitted = len(enrolled) >= LEAST
-    found = _Trial(USUAL[0] * scale, USUAL[1])
+    found = Trial(*USUAL)
     if fitted:
-        found = _fit_temperature(partial(_fit_weights, enrolled, truth, as_asked), scale)
+        found = fit_temperature(partial(_fit_weights, enrolled, truth, as_asked))
     temperature = found.temperature
     inside, outside = (
         np.where(votes.labels >= 0, label_densities(votes, temperature), -np.inf).max(1)
@@ -413,7 +291,6 @@ def fit_label_model(
         temperature,
         found.sharpness,
         *_fit_none(inside[np.isfinite(inside)], outside[np.isfinite(outside)]),
-        weighting,
         len(enrolled),
         len(unknown),
         prior=found.prior,
@@ -449,57 +326,10 @@ def sigmoid(logit: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
     return np.asarray((1 + np.tanh(logit / 2)) / 2)
 
 
-def _weights(
-    scores: Float[np.ndarray, "q k"], temperature: float
-) -> tuple[Float[np.ndarray, "q k"], Float[np.ndarray, "q 1"]]:
-    """Return exp(m/T - top) and the top of each row."""
-    scaled = scores / temperature
-    top = _or_zero(scaled.max(axis=1, keepdims=True))
-    return np.exp(scaled - top), top
-
-
 def _or_zero(values: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
     """Return values with 0 where they are infinite, which they seldom are."""
     finite = np.isfinite(values)
     return values if finite.all() else np.where(finite, values, 0.0)
-
-
-def _posterior(
-    votes: Votes,
-    density: Float[np.ndarray, "q k"],
-    spare: Callable[[], Float[np.ndarray, "q k"]],
-    model: LabelModel,
-) -> LabelPosterior:
-    q, k = density.shape
-    starts = np.arange(0, q * k, k)[:, None]
-    weights = log_weights(votes, density, model.sharpness, model.prior)
-    labelled = votes.labels >= 0
-    answerable, named = weights, density
-    if not labelled.all():
-        answerable, named = (np.where(labelled, x, -np.inf) for x in (weights, density))
-    best = named.max(axis=1)
-    order = (-answerable).argsort(axis=1, kind="stable")[:, :CANDIDATES]
-    places = order + starts
-    found = np.isfinite(answerable.take(places))
-    shares = np.exp(weights - _or_zero(weights.max(axis=1, keepdims=True)))
-    total = shares.sum(axis=1)
-    safe_total = np.maximum(total, 1e-300)
-    leaning = np.tanh(model.none_slope * (best - model.none_level) / 2)
-    enrolled, none = (1 + leaning) / 2, (1 - leaning) / 2  # the sigmoid of both signs
-    given = np.where(found, shares.take(places), 0.0)
-    probability = enrolled[:, None] * given / safe_total[:, None]
-    own = probability[:, 0]
-    others = none + enrolled * (total - given[:, 0]) / safe_total
-    answer = _Answer(places[:, 0], found[:, 0], weights.take(places[:, 0]))
-    return LabelPosterior(
-        candidates=np.where(found, order, -1),
-        probability=probability,
-        none=none,
-        consensus=_consensus(votes, weights, model, answer),
-        evidence=_capped(np.log(np.maximum(own, 1e-300) / np.maximum(others, 1e-300))),
-        _enrolled=enrolled,
-        _tail=partial(_tail, votes, density, best, spare, model, answer),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -563,38 +393,8 @@ def _consensus(
     return against if answer.found.all() else np.where(answer.found, against, -CAP)
 
 
-def _tail(
-    votes: Votes,
-    density: Float[np.ndarray, "q k"],
-    best: Float[np.ndarray, " q"],
-    spare: Callable[[], Float[np.ndarray, "q k"]],
-    model: LabelModel,
-    answer: _Answer,
-) -> Float[np.ndarray, " q"]:
-    """Return how far unseen items could move the answer; ``best`` is the highest density of a label."""
-    own, beyond = answer.own, _beyond(votes, model)
-    worth = model.sharpness, model.prior
-    rivals = _rivals(log_weights(votes, density, *worth), answer)
-    # Of one new label, or of several.
-    together = float(votes.unseen) ** max(1.0, model.prior)
-    with np.errstate(divide="ignore"):
-        raised = np.logaddexp(density, np.log(spare() / votes.sizes) + beyond[:, None])
-    raised = np.where(np.isfinite(density), raised, -np.inf)
-    weights = log_weights(votes, raised, *worth)
-    # Highest: all unseen items are the answer's, and some label is as near as can be; lowest: all are its
-    # rivals', or new labels.
-    others = np.where(np.isfinite(rivals), weights, -np.inf)
-    worst = _odds(others, own) + together * _safe_exp(model.sharpness * beyond - own)
-    better = np.maximum(np.where(votes.labels >= 0, raised, -np.inf).max(axis=1), beyond)
-    enrolled, surer = (sigmoid(model.none_slope * (s - model.none_level)) for s in (best, better))
-    now = enrolled / (1 + _odds(rivals, own))
-    highest = np.where(answer.found, weights.take(answer.place), 0.0)
-    most = np.maximum(surer / (1 + _odds(rivals, highest)) - now, now - enrolled / (1 + worst))
-    return np.where(answer.found, most, 0.0)
-
-
 @dataclass(frozen=True)
-class _Trial:
+class Trial:
     """T, c and γ, and what they lose on the items that were left out."""
 
     temperature: float
@@ -605,7 +405,7 @@ class _Trial:
 
 def _fit_weights(
     votes: Votes, truth: Int[np.ndarray, " n"], as_asked: bool, temperature: float
-) -> _Trial:
+) -> Trial:
     """Find c and γ of least loss at a temperature: c alone first, which finds its way from far away."""
     from scipy.optimize import minimize, minimize_scalar  # type: ignore[import-untyped]
 
@@ -623,7 +423,7 @@ def _fit_weights(
         found = minimize(lambda x: penalised(*x), start, bounds=limits, method="L-BFGS-B")
         at, prior = found.x
     sharpness, prior = float(np.exp(at)), float(prior)
-    return _Trial(temperature, sharpness, prior, loss(sharpness, prior))
+    return Trial(temperature, sharpness, prior, loss(sharpness, prior))
 
 
 def fit_prior(votes: Votes, truth: Int[np.ndarray, " n"], model: LabelModel) -> LabelModel:
@@ -694,24 +494,23 @@ def label_losses(
     return np.asarray(np.minimum(_log_total(weights) - own, MOST_SURPRISE))
 
 
-def _fit_temperature(fit: Callable[[float], _Trial], scale: float) -> _Trial:
+def fit_temperature(fit: Callable[[float], Trial]) -> Trial:
     """Return what has the least loss; of equally good T the one nearest to the usual.
 
     Args:
         fit: Finds the rest at a temperature.
-        scale: The unit of T.
     """
-    usual, step = USUAL[0] * scale, TEMPERATURES[1] / TEMPERATURES[0]
+    usual, step = USUAL[0], TEMPERATURES[1] / TEMPERATURES[0]
 
-    def tried(temperatures: Iterable[float]) -> list[_Trial]:
+    def tried(temperatures: Iterable[float]) -> list[Trial]:
         return [fit(float(t)) for t in temperatures]
 
-    def best(trials: list[_Trial]) -> _Trial:
+    def best(trials: list[Trial]) -> Trial:
         least = min(trial.loss for trial in trials) + NO_BETTER
         good = [trial for trial in trials if trial.loss <= least]
         return min(good, key=lambda trial: abs(np.log(trial.temperature / usual)))
 
-    trials = tried(scale * TEMPERATURES)
+    trials = tried(TEMPERATURES)
     for root in (0.5, 0.25):
         middle = best(trials).temperature
         trials += tried((middle * step**-root, middle * step**root))

@@ -71,7 +71,6 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from surefind.checks import as_array, as_scores
 from surefind.decisions.label_posterior import LabelPosterior, sigmoid
 from surefind.errors import InputError
 
@@ -112,35 +111,6 @@ class Signals:
     margin: np.ndarray
     density: np.ndarray
 
-    def __post_init__(self) -> None:
-        """Check that all are finite and equally long, and keep them in float64."""
-        if self._right():
-            return
-        length = None
-        for name in self.names:
-            values = as_scores(name, getattr(self, name), length=length)
-            if np.isinf(values).any():
-                raise InputError(
-                    f"{name} is infinite at {int(np.isinf(values).argmax())}; signals must be "
-                    "finite. neighbour_signals makes them so.",
-                    field=name,
-                )
-            object.__setattr__(self, name, values)
-            length = len(values)
-
-    def _right(self) -> bool:
-        """Return whether all are as they should be; where not, each is looked at, to say which is not."""
-        columns = [getattr(self, name) for name in self.names]
-        if not all(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in columns):
-            return False
-        shape = columns[0].shape
-        return (
-            len(shape) == 1
-            and shape[0] > 0
-            and all(x.shape == shape for x in columns)
-            and bool(np.isfinite(np.concatenate(columns)).all())
-        )
-
     def __len__(self) -> int:
         return len(self.log_kappa)
 
@@ -165,7 +135,10 @@ SIGNS = np.array(Signals.signs)
 
 
 def neighbour_signals(
-    kappa: Any, distances: Any, labels: Any, posterior: LabelPosterior
+    kappa: Float[np.ndarray, " q"],
+    distances: Float[np.ndarray, "q k"],
+    labels: np.ndarray,
+    posterior: LabelPosterior,
 ) -> Signals:
     """Compute the signals from the neighbours that a search found, and the posterior over their labels.
 
@@ -179,34 +152,8 @@ def neighbour_signals(
         One row a query.
 
     Raises:
-        InputError: If shapes do not fit together, κ is not above 0, a distance is negative or NaN, a
-            row is not ascending, or a query has no neighbour.
+        InputError: If a query has no neighbour.
     """
-    concentration = as_scores("kappa", kappa)
-    if not (concentration > 0).all():
-        raise InputError(f"kappa must be above 0; got {concentration.min():g}.", field="kappa")
-    near, names = np.asarray(as_array(distances), dtype=np.float64), as_array(labels)
-    lengths = {len(concentration), len(near), len(names), len(posterior)}
-    if near.ndim != 2 or near.shape != names.shape or len(lengths) > 1:
-        raise InputError(
-            f"distances and labels must both be (q, k) with one row for each of the "
-            f"{len(concentration)} queries; got {near.shape} and {names.shape}."
-        )
-    # Also false for NaN, which is neither above nor below anything. ∞ - ∞ is never formed.
-    if not ((near >= 0).all() and (near[:, 1:] >= near[:, :-1]).all()):
-        raise InputError(
-            "distances must be numbers from 0 up, the nearest first in each row.", field="distances"
-        )
-    return measured_signals(concentration, near, names, posterior)
-
-
-def measured_signals(
-    kappa: Float[np.ndarray, " q"],
-    distances: Float[np.ndarray, "q k"],
-    labels: np.ndarray,
-    posterior: LabelPosterior,
-) -> Signals:
-    """Compute the signals as `neighbour_signals` does, from what is known to be in order."""
     there, (low, high) = np.isfinite(distances), KAPPA_RANGE
     complete = bool(there.all())
     if not distances.shape[1] or not (complete or there[:, 0].all()):

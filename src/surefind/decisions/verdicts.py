@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.label_posterior import LabelModel, LabelPosterior, Votes, label_posterior
-from surefind.decisions.probability import Signals, measured_signals
+from surefind.decisions.probability import Signals, neighbour_signals
 from surefind.files import Array
 
 SHOWN = 2
@@ -207,4 +207,4 @@ def signals_of(
     votes, distances = found.votes, np.sqrt(2 * found.gaps)
     if not votes.complete:
         distances = np.where(votes.there, distances, np.inf)
-    return measured_signals(kappa, distances, votes.labels, posterior)
+    return neighbour_signals(kappa, distances, votes.labels, posterior)

@@ -13,8 +13,7 @@ import numpy as np
 
 from surefind.checks import require
 from surefind.embeddings import kappa_to_json, novelty_to_json
-from surefind.gallery.engine import Id, Label, Records, objects, read_query_ids
-from surefind.gallery.ranking import Found
+from surefind.gallery.engine import Found, Id, Label, Records, objects, read_query_ids
 
 LEAST_SHARE = 0.01
 """Probability below which a rival is no evidence."""

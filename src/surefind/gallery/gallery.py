@@ -34,7 +34,13 @@ from surefind.checks import (
     id_values,
     payload_values,
 )
-from surefind.decisions.calibration import Calibration, Target, draw_share, least_queries
+from surefind.decisions.calibration import (
+    Calibration,
+    Target,
+    check_share,
+    draw_share,
+    least_queries,
+)
 from surefind.decisions.drift import WatchReport
 from surefind.decisions.verdicts import judge
 from surefind.errors import DegenerateError, InputError, StorageError
@@ -48,6 +54,7 @@ from surefind.gallery.engine import (
     Id,
     Label,
     Records,
+    find,
     read_groups,
     read_labels,
     read_vectors,
@@ -57,7 +64,6 @@ from surefind.gallery.label_fit import METADATA as LABELS
 from surefind.gallery.label_fit import VOTERS, LabelFit, fit_labels, neighbours_of
 from surefind.gallery.memory import FaissEngine
 from surefind.gallery.milvus_engine import MilvusEngine
-from surefind.gallery.ranking import find
 from surefind.gallery.store import change_count, holds_gallery
 
 if TYPE_CHECKING:
@@ -568,7 +574,7 @@ class Gallery:
             raise InputError(f"growth must be above 1; got {growth!r}.", field="growth")
         made = self.calibration
         wrong = (0.01 if made is None else made.max_wrong) if max_wrong is None else max_wrong
-        _check_share(unknown_share)
+        check_share(unknown_share)
         with self._lock:
             self._check_filled()
             return forecast(
@@ -640,7 +646,7 @@ class Gallery:
     def _own_share(self, unknown_share: float | None, groups: Any) -> float:
         """Take the groups of items that are to play the queries; return which share of them is unknown."""
         share = 0.5 if unknown_share is None else unknown_share
-        _check_share(share)
+        check_share(share)
         if groups is not None and not isinstance(groups, Mapping):
             raise InputError(
                 "without queries, groups must be a dict from ids of items to groups.",
@@ -798,14 +804,6 @@ class Gallery:
         if self._next_id is None:
             self._next_id = _after(self, 0)
         return list(range(self._next_id, self._next_id + count))
-
-
-def _check_share(unknown_share: float) -> None:
-    if not 0 <= unknown_share < 1:
-        raise InputError(
-            f"unknown_share must lie from 0 to below 1; got {unknown_share!r}.",
-            field="unknown_share",
-        )
 
 
 def _or_nan(novelty: np.ndarray | None, like: np.ndarray) -> np.ndarray:

@@ -23,8 +23,7 @@ from jaxtyping import Float, Int
 
 from surefind.decisions.label_posterior import LabelModel, Votes, fit_label_model, label_numbers
 from surefind.decisions.verdicts import Neighbours
-from surefind.gallery.engine import Engine, Label, objects
-from surefind.gallery.ranking import Found
+from surefind.gallery.engine import Engine, Found, Label, objects
 from surefind.gallery.rows import highest
 
 METADATA = "labels"

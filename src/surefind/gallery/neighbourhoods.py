@@ -11,9 +11,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from surefind.gallery.calibration_queries import CalibrationQueries, copies_below, given
-from surefind.gallery.engine import Engine, Label, objects
+from surefind.gallery.engine import BLOCK, Engine, Found, Label, exact_gaps, find, objects
 from surefind.gallery.label_fit import COLUMNS, ROWS, VOTERS, Best, ItemTable, read_table
-from surefind.gallery.ranking import BLOCK, Found, exact_gaps, find
 
 COPIES = 20
 """Items searched beyond the voters, in case that a query is among them, several times perhaps."""

@@ -60,13 +60,16 @@ from surefind import metrics
 from surefind.data.batches import batches
 from surefind.data.dataset import Dataset
 from surefind.decisions.label_posterior import (
+    LEAST,
+    MOST_SURPRISE,
+    USUAL,
     LabelModel,
+    Trial,
     Votes,
     fit_label_model,
-    fit_place_model,
+    fit_temperature,
     label_densities,
     log_weights,
-    place_shares,
 )
 from surefind.errors import DegenerateError
 from surefind.estimators.learner import MetricLearner
@@ -81,6 +84,9 @@ FARTHEST = 2.0
 """The longest chord: how far a runner-up is that is not there."""
 VOTERS = 100
 """Neighbours that vote."""
+QUERIES = 128
+"""Queries whose neighbours\' positions are compared at once."""
+
 SAMPLE = 10_000
 """Examples that votes are fitted to, at most."""
 SHRINKAGE = 0.1
@@ -388,6 +394,77 @@ def fit_votes(found: Neighbourhood) -> LabelModel:
     # "None" is not fitted: one query without a neighbour says so.
     nobody = Votes(np.full((1, 1), -np.inf), np.full((1, 1), -1), np.ones((1, 1), dtype=int))
     return fit_label_model(sample.votes, sample.truth, nobody, as_asked=True)
+
+
+def place_shares(
+    scores: Float[np.ndarray, "q k"],
+    positions: Float[np.ndarray, "q k 2"],
+    radius: float,
+    temperature: float,
+) -> Float[np.ndarray, "q k"]:
+    """Compute the probability that a query lies within the radius of each of its neighbours.
+
+    Args:
+        scores: Of the neighbours; -inf where there is none.
+        positions: Theirs.
+        radius: In the positions' units.
+        temperature: T.
+
+    Returns:
+        The share of the votes in the disc around each; equal discs have equal shares.
+    """
+    weight = _weights(scores, temperature)
+    share = weight / weight.sum(axis=1, keepdims=True)
+    blocks = [slice(i, i + QUERIES) for i in range(0, len(scores), QUERIES)]
+    return np.concatenate([
+        (_within(positions[rows], radius) * share[rows, None]).sum(-1) for rows in blocks
+    ])
+
+
+def _within(positions: Float[np.ndarray, "q k 2"], radius: float) -> Bool[np.ndarray, "q k k"]:
+    apart = positions[:, :, None] - positions[:, None]
+    return np.asarray(np.square(apart).sum(-1) <= radius**2)
+
+
+def fit_place_model(
+    scores: Float[np.ndarray, "n k"],
+    right: Bool[np.ndarray, "n k"],
+) -> LabelModel:
+    """Fit T to queries whose position is known.
+
+    Args:
+        scores: Of their neighbours.
+        right: Whether each lies within the radius of its query.
+
+    Returns:
+        The model of largest likelihood, with c = 1; "none" is not fitted.
+    """
+
+    def fit(temperature: float) -> Trial:
+        return Trial(temperature, 1.0, loss=float(place_losses(scores, right, temperature).mean()))
+
+    found, nats = Trial(USUAL[0], 1.0), None
+    if len(scores) >= LEAST:
+        found = fit_temperature(fit)
+        nats = found.loss
+    return LabelModel(found.temperature, 1.0, enrolled=len(scores), nats=nats)
+
+
+def place_losses(
+    scores: Float[np.ndarray, "n k"], right: Bool[np.ndarray, "n k"], temperature: float
+) -> Float[np.ndarray, " n"]:
+    """Return -log P(within the radius of the query | q, not none), at most `MOST_SURPRISE` each."""
+    weight = _weights(scores, temperature)
+    with np.errstate(divide="ignore"):
+        nats = -np.log((weight * right).sum(axis=1) / weight.sum(axis=1))
+    return np.asarray(np.minimum(nats, MOST_SURPRISE))
+
+
+def _weights(scores: Float[np.ndarray, "q k"], temperature: float) -> Float[np.ndarray, "q k"]:
+    """Return exp(m/T) up to a factor of each row."""
+    scaled = scores / temperature
+    top = scaled.max(axis=1, keepdims=True)
+    return np.exp(scaled - np.where(np.isfinite(top), top, 0.0))
 
 
 def vote_shares(

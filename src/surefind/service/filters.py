@@ -30,9 +30,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from surefind.embeddings import kappa_from_json, kappa_to_json
 from surefind.gallery.answers import Item
-from surefind.gallery.engine import Label
+from surefind.gallery.engine import Label, exact_gaps
 from surefind.gallery.gallery import Gallery
-from surefind.gallery.ranking import exact_gaps
 from surefind.service import wire
 from surefind.service.batching import HasPicture, Query, Reply, surer_than, unit_vectors
 from surefind.service.problems import invalid_sentence

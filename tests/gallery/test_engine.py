@@ -1,8 +1,7 @@
 import numpy as np
 
-from surefind.gallery.engine import Records
+from surefind.gallery.engine import Records, find
 from surefind.gallery.gallery import Gallery
-from surefind.gallery.ranking import find
 
 
 def unit(rng, *shape):
