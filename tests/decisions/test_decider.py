@@ -73,7 +73,7 @@ def test_distances_of_vectors_of_any_length_are_decided_in_their_own_unit():
     assert (found.label[match] != np.array(real, dtype=object)[match]).mean() < 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_promise_is_kept_as_often_as_it_says():
     population, names, truth = world(6000, 5, spread=1.1)
     real = np.array(truth, dtype=object)
