@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from surefind.cli.interrupts import this_command, whole_steps
+from surefind.cli.console import this_command, whole_steps
 from surefind.learning.train import Progress
 
 

@@ -4,7 +4,7 @@ from collections import namedtuple
 import pytest
 
 import surefind as sf
-from surefind.cli.preflight import check_file, check_place, size_text
+from surefind.cli.console import check_file, check_place, size_text
 from surefind.files import write_atomically
 
 
@@ -50,7 +50,7 @@ def test_a_file_has_a_name_that_says_what_is_written(tmp_path):
 
 def test_a_disk_that_is_almost_full_enough_says_how_much_is_missing(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")(10**9, 10**9 - 1_190_000, 1_190_000)
-    monkeypatch.setattr("surefind.cli.preflight.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("surefind.cli.console.shutil.disk_usage", lambda _: usage)
     with pytest.raises(sf.InputError) as caught:
         check_place(tmp_path, 1_204_000)
     assert "needs about 1.2 MB, 14 kB more than the disk has left (1.2 MB)" in caught.value.message

@@ -14,8 +14,7 @@ from typer import Option
 
 import surefind as sf
 from surefind.cli import options
-from surefind.cli.console import json_text, say, show_table, spelled, working
-from surefind.cli.outputs import check_out, write_out
+from surefind.cli.console import check_out, json_text, say, show_table, spelled, working, write_out
 
 if TYPE_CHECKING:
     from surefind import Audit

@@ -12,10 +12,9 @@ from typer import Option
 
 import surefind as sf
 from surefind.cli import options
-from surefind.cli.console import say, show_table, spelled, working
+from surefind.cli.console import check_file, say, show_table, spelled, working
 from surefind.cli.items import check_model, labels_like, own_ids, read_items
 from surefind.cli.plots import draw_identification
-from surefind.cli.preflight import check_file
 from surefind.errors import InputError
 
 if TYPE_CHECKING:

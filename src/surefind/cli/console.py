@@ -1,4 +1,4 @@
-"""What the command line prints: results, errors, hints for the next command, and progress.
+"""What the command line prints and writes: results, errors, hints for the next command, and progress.
 
 Results go to the standard output, errors and progress to the standard error. With ``--json`` the standard
 output has one JSON document, what the command returned, and everything else that is said goes to the
@@ -8,27 +8,38 @@ are not broken: a path or a command can be copied from a log as it stands. A lin
 a hint: what follows its colon works when copied as it stands. Where only the user knows what to give, a
 word in capitals stands for it, and the line does not begin so.
 
+Files of results: the suffix decides the format, and a file is written whole or not at all.
+
+During training the first Ctrl-C waits for the end of the current step; the training loop then writes a
+checkpoint, and nothing is lost (`surefind.learning.train`). At any other moment, and the second time, it
+interrupts at once.
+
 On a terminal each stage of training has a progress bar with its loss and the time that is left. Elsewhere a
 bar would leave control characters behind, so there a line is printed at the end of a stage, and every
 `LINE_SECONDS` within one and where nothing can be counted.
 """
 
-import functools
-import json
 import math
 import os
 import shlex
+import shutil
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
+
+from surefind.checks import require
+from surefind.errors import InputError
+from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -107,24 +118,10 @@ def put_json(result: Any) -> None:
 
 def json_text(value: Any) -> str:
     """Write a value as JSON: paths as texts, what is no finite number as null."""
-    write = functools.partial(json.dumps, ensure_ascii=False, allow_nan=False, default=_plain)
-    try:
-        return write(value) + "\n"
-    except ValueError:  # an infinity or a NaN, which are rare, and looking for them is slow
-        return write(_finite(value)) + "\n"
+    from pydantic_core import to_json
 
-
-def _plain(value: Any) -> Any:
-    """Return what JSON does not know as something that it does: a path, or a number of NumPy."""
-    return str(value) if isinstance(value, Path) else _finite(value.item())
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    plain = to_json(value, inf_nan_mode="null", fallback=lambda number: number.item())
+    return f"{plain.decode()}\n"
 
 
 def put(text: str) -> None:
@@ -274,3 +271,147 @@ def _in_lines(say_at: Callable[..., None]) -> "Report":
         say_at(where, now=ended)
 
     return report
+
+
+@contextmanager
+def whole_steps(report: "Report") -> "Iterator[Report]":
+    """Let Ctrl-C wait for the end of a step.
+
+    Args:
+        report: Called with each step's progress.
+
+    Yields:
+        What to report to instead; it raises `KeyboardInterrupt` at the end of an interrupted step.
+    """
+    from surefind.learning.distributed import world
+
+    if world()[1] > 1 or threading.current_thread() is not threading.main_thread():
+        # Several processes would end at different steps; they resume from the last checkpoint.
+        yield report
+        return
+    asked = training = False
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked or not training:
+            raise KeyboardInterrupt
+        asked = True
+        errors.print("Interrupting after this step; once more interrupts at once.")
+
+    def watched(stage: str, at: Any) -> None:
+        nonlocal training
+        report(stage, at)
+        training = (at.epoch + 1, at.step) != (at.epochs, at.steps)
+        if asked:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield watched
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def this_command(*more: str) -> str:
+    """Return the running command as it can be typed again, with options added that are not there."""
+    name, *arguments = sys.argv
+    program = ["python", "-m", "surefind"] if Path(name).name == "__main__.py" else ["surefind"]
+    return shlex.join([*program, *arguments, *(m for m in more if m not in arguments)])
+
+
+def size_text(size: int | float) -> str:
+    """Format a number of bytes for people, to two digits or more: 812 bytes, 1.3 MB, 420 MB, 1.3 GB."""
+    units = ["bytes", "kB", "MB", "GB", "TB"]
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    exact = units[0] == "bytes" or size >= 9.95
+    return f"{round(size):,} {units[0]}" if exact else f"{size:.1f} {units[0]}"
+
+
+def check_place(folder: Path, needed: int, *, field: str = "out") -> None:
+    """Require a folder, perhaps yet to be made, that can be written and has room for ``needed`` bytes."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise InputError(
+            f"cannot write to {folder}: {there} is {'read-only' if there.is_dir() else 'a file'}. Give "
+            "another folder.",
+            field=field,
+        )
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise InputError(
+            f"{folder} needs about {size_text(needed)}, {size_text(needed - free)} more than the disk has "
+            f"left ({size_text(free)}). Free some space, or write elsewhere.",
+            field=field,
+        )
+
+
+TABLES = (".csv", ".json", ".parquet")
+"""Suffixes of the files of results that `write_table` writes."""
+
+
+def check_file(file: Path | None, suffixes: Sequence[str]) -> None:
+    """Require a file that can be written, if there is to be one, before anything long."""
+    if file is None:
+        return
+    if file.suffix.lower() not in suffixes or file.is_dir():
+        raise InputError(
+            f"{file} must be a file that ends in {' or '.join(suffixes)}, which decides what is written.",
+            field="out",
+        )
+    if file.suffix.lower() in (".csv", ".parquet"):
+        require("pyarrow", f"write {file.suffix} files")
+    check_place(file.parent, 0)
+
+
+def write_table(file: Path, records: Any, table: Callable[[], Any]) -> None:
+    """Write results in the format that the file's suffix says, whole or not at all.
+
+    Args:
+        file: Its suffix is one of `TABLES`; its folder is made if need be.
+        records: What a JSON file holds.
+        table: Makes a table of Arrow with the same, for the others. In a CSV file lists and objects are JSON.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    suffix = file.suffix.lower()
+    if suffix == ".json":
+        write_atomically(file, json_text(records))
+    elif suffix == ".parquet":
+        write = require("pyarrow.parquet", "write Parquet files").write_table
+        write_atomically(file, lambda beside: write(table(), beside))
+    else:
+        write = require("pyarrow.csv", "write CSV files").write_csv
+        write_atomically(file, lambda beside: write(_flat(table()), beside))
+
+
+def arrow_table(
+    records: Sequence[Mapping[str, Any]], names: Sequence[str], numbers: Sequence[str]
+) -> Any:
+    """Return a table of Arrow whose types do not depend on the values: numbers, and else texts."""
+    arrow = require("pyarrow", "write tables")
+    columns = {name: [record[name] for record in records] for name in names}
+    return arrow.table({
+        name: arrow.array(cells, arrow.float64())
+        if name in numbers
+        else arrow.array(map(_cell_text, cells), arrow.string())
+        for name, cells in columns.items()
+    })
+
+
+def _flat(table: Any) -> Any:
+    """Return a table of Arrow with nested columns as JSON."""
+    arrow = require("pyarrow", "write CSV files")
+    for at, field in enumerate(table.schema):
+        if arrow.types.is_nested(field.type):
+            texts = arrow.array(map(_cell_text, table.column(at).to_pylist()), arrow.string())
+            table = table.set_column(at, field.name, texts)
+    return table
+
+
+def _cell_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return json_text(value).rstrip() if isinstance(value, list | dict) else str(value)

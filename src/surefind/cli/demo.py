@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from surefind.cli.console import say, spelled, stage_progress
-from surefind.cli.preflight import check_place
+from surefind.cli.console import check_place, say, spelled, stage_progress
 from surefind.errors import InputError
 
 MARK = ".surefind-demo"

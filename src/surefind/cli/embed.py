@@ -14,9 +14,8 @@ from typing import Annotated, Any
 from typer import Option
 
 import surefind as sf
-from surefind.cli.console import count_progress, say
+from surefind.cli.console import check_file, check_place, count_progress, say
 from surefind.cli.options import DataFolder, OnBad, RunArgument, SourceArgument
-from surefind.cli.preflight import check_file, check_place
 from surefind.cli.run_folder import open_run
 from surefind.cli.sources import read_for
 from surefind.files import write_atomically

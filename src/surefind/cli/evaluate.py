@@ -10,9 +10,8 @@ from typer import Option
 
 import surefind as sf
 from surefind.cli import options
-from surefind.cli.console import say, show_table, spelled, working
+from surefind.cli.console import check_place, say, show_table, spelled, working
 from surefind.cli.plots import NO_FIGURES, can_draw, draw_curves, draw_uncertainty
-from surefind.cli.preflight import check_place
 from surefind.cli.run_folder import EVALUATIONS, METRICS, RunFolder, open_run
 from surefind.cli.sources import read_for, split_part
 from surefind.errors import InputError

@@ -12,9 +12,8 @@ from typing import Annotated, Any
 from typer import Option
 
 import surefind as sf
-from surefind.cli.console import say
+from surefind.cli.console import check_file, say
 from surefind.cli.options import DataFolder, OnBad, RunArgument, complete_source
-from surefind.cli.preflight import check_file
 from surefind.cli.run_folder import RunFolder, open_run
 from surefind.cli.sources import read_for
 from surefind.errors import InputError

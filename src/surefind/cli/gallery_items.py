@@ -24,13 +24,15 @@ import surefind as sf
 from surefind.checks import require
 from surefind.cli import options
 from surefind.cli.console import (
+    check_out,
+    csv_lines,
     errors,
     json_text,
     say,
     show_table,
+    write_out,
 )
 from surefind.cli.items import labels_like, settled
-from surefind.cli.outputs import check_out, csv_lines, write_out
 from surefind.errors import CommandInterruptedError, InputError
 
 if TYPE_CHECKING:

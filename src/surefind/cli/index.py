@@ -22,8 +22,7 @@ from typing import Annotated, Any
 from typer import Option
 
 import surefind as sf
-from surefind.cli.console import count_progress, say, spelled
-from surefind.cli.interrupts import this_command
+from surefind.cli.console import count_progress, say, spelled, this_command
 from surefind.cli.items import (
     EmbeddedLater,
     Items,

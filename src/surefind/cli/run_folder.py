@@ -31,9 +31,8 @@ from typing import Any
 import tomli_w
 
 import surefind as sf
-from surefind.cli.interrupts import this_command
+from surefind.cli.console import check_place, this_command
 from surefind.cli.plots import LOSS
-from surefind.cli.preflight import check_place
 from surefind.cli.sources import split_part
 from surefind.errors import InputError
 from surefind.files import write_atomically

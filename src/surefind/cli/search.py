@@ -32,16 +32,18 @@ import surefind as sf
 from surefind.cli import options
 from surefind.cli.console import (
     DEFAULTS,
+    check_out,
     complain,
     console,
+    csv_lines,
     json_text,
     say,
     show_table,
     spelled,
     to_stderr,
+    write_out,
 )
 from surefind.cli.items import check_model, read_items
-from surefind.cli.outputs import check_out, csv_lines, write_out
 from surefind.cli.run_folder import open_run
 from surefind.errors import InputError
 

@@ -12,10 +12,16 @@ from typer import Option
 
 import surefind as sf
 from surefind.cli import options
-from surefind.cli.console import console, say, spelled, stage_progress
-from surefind.cli.interrupts import this_command, whole_steps
+from surefind.cli.console import (
+    check_place,
+    console,
+    say,
+    spelled,
+    stage_progress,
+    this_command,
+    whole_steps,
+)
 from surefind.cli.plots import NO_FIGURES, can_draw, draw_history
-from surefind.cli.preflight import check_place
 from surefind.cli.run_folder import RunFolder, as_settings, check_run, create_run
 from surefind.cli.sources import check_fits, part_names, read_source, readable, split_part
 from surefind.errors import CommandInterruptedError, InputError, NumericalError
