@@ -1,6 +1,6 @@
 """All commands together, and what becomes of their errors.
 
-A command is one name in `COMMANDS`, or an entry point of the group ``surefind.commands``, which is how the
+A command is one name in `PANELS`, or an entry point of the group ``surefind.commands``, which is how the
 extra ``paper`` brings its own. Each has ``--json``, which prints what it returned as one JSON document
 (`surefind.cli.console`): what a script would read of it, None if that is nothing. What it raises ends
 here: the library's own errors, with their hint for the command line, and the system's (no such file, no
@@ -24,8 +24,8 @@ from typing import Annotated, Any
 import typer
 
 import surefind as sf
+from surefind.cli.about import doctor
 from surefind.cli.audit import audit
-from surefind.cli.calibrate import calibrate
 from surefind.cli.console import (
     Failure,
     complain,
@@ -35,18 +35,12 @@ from surefind.cli.console import (
     put_json,
     to_stderr,
 )
+from surefind.cli.decide import calibrate, search
 from surefind.cli.demo import demo
-from surefind.cli.doctor import doctor
-from surefind.cli.embed import embed
-from surefind.cli.evaluate import evaluate
-from surefind.cli.export import export
-from surefind.cli.fit import fit
-from surefind.cli.gallery_items import delete_items, list_items, relabel_items
-from surefind.cli.index import index
-from surefind.cli.search import search
+from surefind.cli.galleries import index, items
+from surefind.cli.learn import fit, train
+from surefind.cli.measure import embed, evaluate
 from surefind.cli.serve import serve
-from surefind.cli.token import token
-from surefind.cli.train import train
 from surefind.errors import CommandInterruptedError, SurefindError
 
 app = typer.Typer(
@@ -56,7 +50,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Retrieval that knows when it does not know.",
 )
-items_app = typer.Typer(no_args_is_help=True, help="List, delete and relabel a gallery's items.")
 AsJson = Annotated[
     bool,
     typer.Option("--json", help="Print the result as one JSON document; notes go to stderr."),
@@ -82,9 +75,9 @@ def whole(
     """Take what goes before a command."""
 
 
-def register(group: typer.Typer, command: Callable[..., Any], name: str | None = None) -> None:
-    """Add a command to a group, under the function's name by default; the docstring is its help."""
-    name = name or command.__name__
+def register(command: Callable[..., Any], panel: str) -> None:
+    """Add a command to a panel of the help, under the function's name; the docstring is its help."""
+    name = command.__name__
 
     @functools.wraps(command)
     def explained(*args: Any, as_json: bool = False, **options: Any) -> None:
@@ -102,7 +95,7 @@ def register(group: typer.Typer, command: Callable[..., Any], name: str | None =
         except CommandInterruptedError as interrupted:
             to_stderr(f"Interrupted: {interrupted}")
         except SurefindError as error:
-            complain(refusal_text(error, option_names(group, name)))
+            complain(refusal_text(error, option_names(name)))
         else:
             return
         raise typer.Exit(1)
@@ -114,29 +107,30 @@ def register(group: typer.Typer, command: Callable[..., Any], name: str | None =
         parameters=[*own.parameters.values(), asked], return_annotation=None
     )
     explained.__annotations__ = command.__annotations__ | {"as_json": AsJson, "return": None}
-    group.command(name)(explained)
+    app.command(name, rich_help_panel=panel)(explained)
 
 
-def option_names(group: typer.Typer, command: str) -> dict[str, str]:
+def option_names(command: str) -> dict[str, str]:
     """Return the option of each parameter of a command, as it is typed."""
-    found = typer.main.get_command(group)  # of a single command it is that one
-    listed = getattr(found, "commands", {command: found})[command].params
-    typed = {p.name: max(p.opts, key=len) for p in listed}
+    group: Any = typer.main.get_command(app)
+    typed = {p.name: max(p.opts, key=len) for p in group.commands[command].params}
     return {name: option for name, option in typed.items() if option.startswith("-")}
 
 
-COMMANDS: tuple[Callable[..., Any], ...] = (train, fit, embed, evaluate, index, calibrate, search)
-COMMANDS += (audit, export, serve, token, demo, doctor)
-for each in COMMANDS:
-    register(app, each)
-app.add_typer(items_app, name="items")
-register(items_app, list_items, "list")
-register(items_app, delete_items, "delete")
-register(items_app, relabel_items, "relabel")
+PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "Start": (demo, doctor),
+    "Build": (train, fit, embed, index, calibrate),
+    "Use": (search, items, audit),
+    "Deploy": (serve,),
+    "Evaluate": (evaluate,),
+}
+for title, commands in PANELS.items():
+    for each in commands:
+        register(each, title)
 for plugin in entry_points(group="surefind.commands"):
     # A command of an extra that is not installed is not there.
     with contextlib.suppress(ModuleNotFoundError):
-        register(app, plugin.load(), plugin.name)
+        register(plugin.load(), "Evaluate")
 
 
 def run() -> None:

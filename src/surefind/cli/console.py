@@ -373,7 +373,8 @@ def write_table(file: Path, records: Any, table: Callable[[], Any]) -> None:
     Args:
         file: Its suffix is one of `TABLES`; its folder is made if need be.
         records: What a JSON file holds.
-        table: Makes a table of Arrow with the same, for the others. In a CSV file lists and objects are JSON.
+        table: Makes a table of Arrow with the same, for the others. In a CSV file lists and objects are
+            JSON.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     suffix = file.suffix.lower()

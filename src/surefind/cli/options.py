@@ -1,27 +1,19 @@
-"""Arguments that several commands take, with their help and completion.
-
-What the shell completes: methods, runs, files.
+"""Arguments that several commands take, with their help, their limits and what the shell completes.
 
 The shell asks at every press of the tab key, so nothing here may wait for PyTorch.
 """
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from surefind.errors import InputError
-from surefind.learning import METHOD_NAMES
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """Complete a method's name."""
-    return [name for name in METHOD_NAMES if name.startswith(incomplete)]
 
 
 def complete_source(incomplete: str) -> list[str]:
-    """Complete a folder, a file or the digits."""
+    """Complete the digits, a folder or a file."""
     digits = ["digits"] if "digits".startswith(incomplete) else []
     return [*digits, *map(_shown, _paths(incomplete))]
 
@@ -54,19 +46,26 @@ def _shown(path: Path) -> str:
     return f"{path}/" if path.is_dir() else str(path)
 
 
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise BadParameter(f"{text} does not lie between 0 and 1, both excluded.")
+    return value
+
+
 SOURCE_HELP = (
-    "`digits`, an image, a folder of images, a CSV/Parquet list of images, or vectors (.npy, .npz, "
-    ".parquet); `:PART` at its end picks a part, as in `digits:test`."
+    "An image, a folder of images, a CSV or Parquet list of images, vectors (.npy, .npz, .parquet), or "
+    "`digits` to try; `:PART` at its end picks a part, as in `digits:test`."
 )
 run_argument = partial(Argument, autocompletion=complete_run)
 source_argument = partial(Argument, autocompletion=complete_source)
 source_option = partial(Option, autocompletion=complete_source)
+file_option = partial(Option, exists=True, dir_okay=False)
+fraction_option = partial(Option, parser=_fraction, metavar="FRACTION")
 
 RunArgument = Annotated[
     Path,
-    run_argument(
-        metavar="RUN", help="A run: the folder that `surefind train` or `surefind fit` wrote."
-    ),
+    run_argument(metavar="RUN", help="Folder that `surefind train` or `surefind fit` wrote."),
 ]
 GalleryArgument = Annotated[
     str,
@@ -75,67 +74,68 @@ GalleryArgument = Annotated[
     ),
 ]
 SourceArgument = Annotated[str, source_argument(help=SOURCE_HELP)]
-DataFolder = Annotated[
-    Path | None, Option("--data", envvar="SUREFIND_DATA", help="Folder that holds the data sets.")
-]
 GROUP_COLUMN = ("groups", "group")
 """What the column of a file of groups may be called."""
 Groups = Annotated[
     Path | None,
-    Option(help="A group for each query: .npy, .npz, or a table with a column `group`."),
-]
-ItemGroups = Annotated[
-    Path | None,
-    Option(
-        "--groups",
-        help="What each item was taken from together with others (a video, a session), a row each: .npy, "
-        ".npz, or a table with a column `group`.",
-    ),
+    file_option(help="One group per query: .npy, .npz, or a table with a column `group`."),
 ]
 Labels = Annotated[
     Path | None,
-    Option(
-        help="Labels, a row each: .npy, .npz, or a table with a column `label`; the data's own by default."
+    file_option(
+        help="One label per row: .npy, .npz, or a table with a column `label`; the data's own by default."
     ),
 ]
-Normalize = Annotated[bool, Option("--normalize", help="Rescale vectors of another length than 1.")]
 OnBad = Annotated[Literal["refuse", "skip"], Option(help="What to do with unreadable images.")]
 Out = Annotated[Path, Option(help="Folder of the run; everything is written there.")]
+TableOut = Annotated[Path | None, Option(help="File to write: .csv, .json or .parquet.")]
 Resume = Annotated[
     bool, Option("--resume", help="Resume an interrupted run, or train for more epochs.")
 ]
 Run = Annotated[
     Path | None,
     Option(
-        help="A run that embeds the source; without it, the source holds vectors.",
+        help="Run that embeds the source; without it, the source holds vectors.",
         autocompletion=complete_run,
     ),
 ]
-Seed = Annotated[int, Option(help="Decides everything random.")]
-FreezeBackbone = Annotated[
-    bool,
-    Option(
-        "--freeze-backbone",
-        help="Leave the backbone as it is, and train on features that are computed once.",
-    ),
-]
-TrainedStages = Annotated[
-    int, Option(help="How many of a frozen backbone's last stages are trained after all.")
-]
-Cache = Annotated[
-    Path | None,
-    Option(help="Folder where features of a frozen backbone are kept, also for later runs."),
+Seed = Annotated[int, Option(help="Random seed.")]
+Assigned = Annotated[
+    list[str] | None,
+    Option("--set", metavar="NAME=VALUE", help="Any other setting; a wrong name lists them."),
 ]
 
 
-def check_frozen_only(freeze_backbone: bool, **given: object) -> None:
-    """Refuse options of frozen backbones, those that are neither 0 nor None, where none is frozen."""
-    if freeze_backbone:
-        return
-    for name, value in given.items():
-        if value:
+def read_assigned(given: list[str] | None, names: set[str]) -> dict[str, Any]:
+    """Read settings that were given as NAME=VALUE; numbers become numbers.
+
+    Args:
+        given: As typed.
+        names: What can be set.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        InputError: If there is no such setting.
+    """
+    found: dict[str, Any] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in names:
             raise InputError(
-                f"--{name.replace('_', '-')} is for frozen backbones. Add --freeze-backbone, or leave it "
-                "out.",
-                field=name,
+                f"--set {text} sets nothing; write NAME=VALUE with one of {', '.join(sorted(names))}.",
+                field="assigned",
             )
+        found[name] = _number(value.strip())
+    return found
+
+
+def _number(text: str) -> float | int | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -22,11 +22,11 @@ from typer import Option
 
 import surefind as sf
 from surefind.checks import install_command
-from surefind.cli.console import say, spelled, warn
-from surefind.cli.doctor import lacking
-from surefind.cli.items import check_model
-from surefind.cli.options import run_argument
-from surefind.cli.run_folder import FINGERPRINT, MODEL, open_run
+from surefind.cli import options
+from surefind.cli.about import lacking
+from surefind.cli.console import put, say, spelled, to_stderr, warn
+from surefind.cli.galleries import check_model
+from surefind.cli.runs import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ Index = Literal["exact", "hnsw", "auto"]
 def serve(
     target: Annotated[
         str,
-        run_argument(
-            metavar="RUN-or-GALLERY", help="A run, or a gallery: its folder or its Milvus address."
+        options.run_argument(
+            metavar="RUN|GALLERY", help="A run, or a gallery: its folder or its Milvus address."
         ),
     ],
     config: Annotated[
@@ -60,22 +60,15 @@ def serve(
             help="How to search: exact, by an hnsw graph, or auto; as when it was made by default."
         ),
     ] = None,
-    images: Annotated[
-        Path | None, Option(help="Folder of the payloads' paths; by default that of `index`.")
-    ] = None,
-    folder: Annotated[
-        Path | None, Option(help="Where reviews are kept; beside the gallery by default.")
-    ] = None,
     tokens: Annotated[
-        Path | None, Option(help="File of tokens, which `surefind token` writes; it is followed.")
-    ] = None,
-    rate: Annotated[
-        float | None, Option(help="Requests a second and client, 200 by default; 0 for no limit.")
+        Path | None, Option(help="File of tokens with names; changes count at once.")
     ] = None,
     review_share: Annotated[
         float | None,
         Option(
-            help="Share of all queries that people are asked about, whatever was decided; a calibration "
+            min=0,
+            max=1,
+            help="Fraction of all queries that people are asked about, whatever was decided; a calibration "
             "can use these.",
         ),
     ] = None,
@@ -94,6 +87,17 @@ def serve(
         bool,
         Option("--check", help="Only check whether everything is ready, and show the settings."),
     ] = False,
+    new_token: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Only make a token of this name, print it once, and store its hash in the file of tokens "
+            "(tokens.toml by default).",
+        ),
+    ] = None,
+    write: Annotated[
+        bool, Option("--write", help="Let the bearer of the new token change things.")
+    ] = False,
 ) -> Any:
     """Serve a gallery over HTTP, with a page to search, browse and review.
 
@@ -101,7 +105,11 @@ def serve(
     default, in this order.
 
     Example: `surefind serve runs/digits --check`
+
+    Example: `surefind serve runs/digits --new-token scanner-3 --write`
     """
+    if new_token is not None:
+        return make_named_token(target, tokens or Path("tokens.toml"), new_token, write=write)
     try:
         from surefind.service.app import create_app
         from surefind.service.configuration import configure
@@ -112,10 +120,10 @@ def serve(
         needed = install_command(*lacking("serve", "cli", "data", "gallery", "decisions"))
         raise InputError(f"serving needs more ({error}): {needed}.") from error
     place, run = gallery_and_run(target)
-    named = {"host": host, "port": port, "images": images, "folder": folder, "tokens": tokens}
+    named = {"host": host, "port": port, "tokens": tokens, "review_share": review_share}
     found = configure(
         {"folder": Path(f"{'surefind' if '://' in place else place}.service")},
-        options=named | {"rate": rate, "review_share": review_share, "read_only": read_only},
+        options=named | {"read_only": read_only},
         assigned=assigned or (),
         environment=os.environ,
         file=config,
@@ -157,6 +165,18 @@ def serve(
     return {"gallery": place, "stopped": True}
 
 
+def make_named_token(target: str, file: Path, name: str, *, write: bool) -> dict[str, Any]:
+    """Make a token, or replace the one of this name, and print it once; the file keeps its hash."""
+    from surefind.service.tokens import make_token
+
+    made = make_token(file, name, write=write)
+    scope = "read and write" if write else "read"
+    to_stderr(f"{name} may {scope}; the hash is in {file}. The token, shown this once:")
+    put(f"{made}\n")
+    to_stderr(f"Next: {spelled('serve', target, tokens=file)}")
+    return {"name": name, "file": file, "write": write, "token": made}
+
+
 def show(found: "Configured") -> None:
     """Print the settings in effect, where each came from, and variables that are perhaps misspelt."""
     from surefind.service.configuration import unknown_variables
@@ -195,13 +215,10 @@ def open_gallery(
 
     if run is None or holds_gallery(Path(place)):
         mode = "r" if check else "w"
-        return sf.Gallery.open(place, mode=mode, index=index)
+        return sf.Gallery.open(place, mode=mode, index=index, on_stale="mark")
     owner = open_run(run)
     kept = None if check else place
-    made = sf.Gallery(path=kept, index=index or "auto", model=owner.fingerprint)
-    if not check:
-        owner.explain()
-    return made
+    return sf.Gallery(path=kept, index=index or "auto", model=owner.fingerprint, on_stale="mark")
 
 
 def learner_for(gallery: "sf.Gallery", run: Path | None) -> "sf.MetricLearner | None":
@@ -216,13 +233,13 @@ def learner_for(gallery: "sf.Gallery", run: Path | None) -> "sf.MetricLearner | 
 
 def remembered_images(gallery: "sf.Gallery") -> Path | None:
     """Return the folder of the images that were indexed, if it is there."""
-    folder = gallery.info.get("images")
+    folder = gallery.about.get("images")
     return Path(folder) if folder is not None and Path(folder).is_dir() else None
 
 
 def remembered_run(gallery: "sf.Gallery") -> Path | None:
     """Return the run that embedded the items, if it is there and unchanged."""
-    run = Path(gallery.info.get("run", ""))
+    run = Path(gallery.about.get("run", ""))
     there = (run / MODEL).is_file() and open_run(run).fingerprint == gallery.model
     return run if there else None
 

@@ -1,28 +1,19 @@
-"""What a command reads: the digits of scikit-learn, a folder, an image, a list of images, or vectors.
+"""What a path means: a folder, an image, a list of images, vectors, or the digits of scikit-learn.
 
-`NAME:PART` picks a part. Without it each command says which part it prefers; one that prefers none takes
-the only part there is. What `surefind embed` writes can be read again.
+`NAME:PART` picks a part. Without it each caller says which part it prefers; one that prefers none takes the
+only part there is. What `surefind embed` writes can be read again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import surefind as sf
-from surefind.cli.console import say, warn
+from surefind.cli.console import say
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    from surefind.data.dataset import Splits
-
-
-def holds_vectors(path: Path) -> bool:
-    """Return whether a file holds vectors: NumPy's do, a Parquet file does if it lists no paths."""
-    from surefind.data.sources import NUMPY, parquet_names
-
-    suffix = path.suffix.lower()
-    return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
-
+    from surefind.data.splits import Splits
 
 DIGITS = "digits"
 """The set that is there without a file."""
@@ -30,18 +21,26 @@ NO_LABEL = -1
 """The label of what has none in a file of numbers; in one of texts it is empty."""
 
 
+def holds_vectors(path: Path) -> bool:
+    """Return whether a file holds vectors: NumPy's do, a Parquet file does if it lists no paths."""
+    from surefind.data.formats import NUMPY, parquet_names
+
+    suffix = path.suffix.lower()
+    return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
+
+
 def read_vectors(path: Path, labels: Path | None = None) -> "sf.Dataset":
     """Read vectors as a data set.
 
     Args:
-        path: As `surefind.data.sources.read_vector_file` takes it.
+        path: As `surefind.data.formats.read_vector_file` takes it.
         labels: A file with their labels, if these are not beside them.
 
     Raises:
         InputError: If the file holds no vectors, or labels cannot be used.
     """
     from surefind.checks import label_values
-    from surefind.data.sources import LABELS, read_column, read_vector_file
+    from surefind.data.formats import LABELS, read_column, read_vector_file
 
     found = read_vector_file(path)
     column = found.labels if labels is None else read_column(labels, LABELS)
@@ -52,7 +51,7 @@ def read_vectors(path: Path, labels: Path | None = None) -> "sf.Dataset":
     return sf.Dataset(found.vectors, known, names=found.ids, name=path.stem)
 
 
-def labelled(dataset: "sf.Dataset", *, announce: Callable[[str], None] = say) -> "sf.Dataset":
+def labelled(dataset: "sf.Dataset") -> "sf.Dataset":
     """Leave out the examples whose label says that they have none: empty, or -1."""
     if dataset.labels is None:
         return dataset
@@ -62,22 +61,15 @@ def labelled(dataset: "sf.Dataset", *, announce: Callable[[str], None] = say) ->
     rows = [row for row, label in enumerate(dataset.labels.tolist()) if label not in none]
     left = len(dataset) - len(rows)
     if left:
-        announce(f"{left} examples have no label (empty, or -1), and are left out.")
+        say(f"{left} examples have no label (empty, or -1), and are left out.")
     return dataset[rows] if left else dataset
 
 
-NAMED = 10
-"""Images at most that are named when they are left out."""
-
-
-def read_source(
-    source: str, data: Path | None, *, prefer: str | None = None, mode: str | None = None
-) -> "sf.Dataset":
+def read_source(source: str, *, prefer: str | None = None, mode: str | None = None) -> "sf.Dataset":
     """Read one part of what a user named.
 
     Args:
         source: "digits", a folder or a file, perhaps with ``:PART``.
-        data: Folder that holds the data sets.
         prefer: The part to take if none is named.
         mode: How images in files are read: "L" (grey) or "RGB", which is the default.
 
@@ -88,152 +80,43 @@ def read_source(
         InputError: If there is no such thing, or it is not clear which part is meant.
     """
     where, part = split_part(source)
-    parts = _parts(where, data, mode or "RGB")
+    parts = _parts(where, mode or "RGB")
     if part is None and prefer in parts.parts:
         part = prefer
-    if part is None and len(parts) > 1:
+    if part is None and len(parts) == 1:
+        part = next(iter(parts))
+    if part is None or part not in parts.parts:
+        why = "has several parts" if part is None else f"has no part {part!r}"
         named = ", ".join(f"{where}:{p}" for p in parts)
-        raise InputError(f"{where} has {len(parts)} parts; name one: {named}.", field="source")
-    part = part or next(iter(parts))
-    if part not in parts.parts:
-        raise InputError(
-            f"{where} has no part {part!r}; it has {', '.join(map(repr, parts))}. Name one of them as "
-            f"{where}:PART, or other data.",
-            field="source",
-        )
+        raise InputError(f"{where} {why}; name one of {named}.", field="source")
     return parts[part]
 
 
-def readable(
-    dataset: "sf.Dataset", on_bad: str, *, announce: Callable[[str], None] = say
-) -> "sf.Dataset":
-    """Decode every image in files once, before anything long, and return the examples that can be read.
-
-    Args:
-        dataset: What was read.
-        on_bad: "refuse" or "skip" what cannot be decoded.
-        announce: Called with each line about what is left out.
-
-    Raises:
-        InputError: If images cannot be read and are not to be left out, or none is left.
-    """
-    good, report = dataset.verify(on_bad=on_bad)
-    if report is None:
-        return good
-    warn_of_contradictions(good)
-    if not report.bad:
-        return good
-    announce(f"Left out {len(report.bad)} images that cannot be read:")
-    for name, reason in report.bad[:NAMED]:
-        announce(f"  {name}: {reason}")
-    if not len(good):
-        raise InputError(f"no image of {dataset.name} can be read; give others.", field="source")
-    return good
-
-
-def warn_of_contradictions(dataset: "sf.Dataset") -> None:
-    """Warn of an image that is there under several labels: its file is listed twice, or is a copy."""
-    from surefind.data.images import equal_files
-
-    if dataset.labels is None:
-        return
-    labels = dataset.labels.tolist()
-    names = dataset.names or dataset.inputs.paths
-    called = dataset.classes or {label: label for label in labels}
-    found = [
-        rows for rows in equal_files(dataset.inputs.paths) if len({labels[r] for r in rows}) > 1
-    ]
-    if not found:
-        return
-    shown = [
-        " = ".join(f"{names[r]} ({called[labels[r]]})" for r in rows[:NAMED])
-        for rows in found[:NAMED]
-    ]
-    more = [f"… and {len(found) - NAMED} more"] if len(found) > NAMED else []
-    warn(
-        f"{len(found)} images of {dataset.name} are there under several labels, of which one at most is "
-        "right. Delete the others, and start again:\n  " + "\n  ".join([*shown, *more])
-    )
-
-
-def read_for(
-    learner: "sf.MetricLearner",
-    source: str,
-    data: Path | None,
-    on_bad: str,
-    prefer: str | None = None,
-) -> "sf.Dataset":
-    """Read what a fitted learner is to embed; refuse what it cannot take, or a source that is empty."""
-    dataset = read_source(source, data, prefer=prefer, mode=learner.input_spec_.mode)
-    dataset = readable(dataset, on_bad)
-    if not len(dataset):
-        raise InputError(f"{source} holds nothing.", field="source")
-    check_fits(learner, dataset)
-    return dataset
-
-
 def split_part(source: str) -> tuple[str, str | None]:
-    """Split ``NAME:PART`` into the name and the part, or None.
-
-    Raises:
-        InputError: If the name is no set, no folder and no file.
-    """
-    if source == DIGITS or Path(source).exists():
-        return source, None
+    """Split ``NAME:PART`` into the name and the part, or None; refuse a name that is not there."""
     where, colon, part = source.rpartition(":")
-    if colon and (where == DIGITS or Path(where).exists()):
-        return where, part
+    for name, found in ((source, None), *([(where, part)] if colon else [])):
+        if name == DIGITS or Path(name).exists():
+            return name, found
     raise InputError(
-        f"{source!r} is neither a folder nor a file, nor {DIGITS!r}, the set that comes with scikit-learn.",
+        f"{source} does not exist. Give a folder of images, a list of images (.csv, .parquet) or vectors "
+        f"(.npy, .npz, .parquet); {DIGITS!r} is there to try.",
         field="source",
     )
 
 
-def part_names(where: str, data: Path | None) -> tuple[str, ...]:
+def part_names(where: str) -> tuple[str, ...]:
     """List the parts of the digits, a folder or a file."""
     if Path(where).is_file() and holds_vectors(Path(where)):
         return ("all",)
-    return tuple(_parts(where, data, "RGB"))
+    return tuple(_parts(where, "RGB"))
 
 
-def check_fits(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> None:
-    """Embed two examples before anything long, to see that the network takes them.
-
-    Args:
-        learner: Its network is left as it is; if it is fitted, it knows what inputs it takes.
-        dataset: What will be embedded.
-
-    Raises:
-        InputError: If it refuses them.
-    """
-    from surefind.data.batches import like_network
-    from surefind.data.inputs import describe_shape
-
-    network, training = learner.encoder, learner.encoder.training
-    wanted = getattr(learner, "input_spec_", learner.preprocessing)
-    name = dataset.name
-    try:
-        rows = dataset.read(slice(0, 2), preprocessing=wanted)
-        name = f"{name}, {describe_shape(rows.shape[1:])}"
-        network.eval()(like_network(rows, network))
-    except (RuntimeError, InputError) as error:
-        raise InputError(
-            f"the encoder cannot take {name}: {str(error).rstrip('.')}. Give other data, or train another "
-            "with --encoder."
-        ) from error
-    finally:
-        network.train(training)
-
-
-def _parts(where: str, data: Path | None, mode: str) -> "Splits":
-    from surefind.data.dataset import Splits
-    from surefind.data.sources import (
-        EXTENSIONS,
-        image_paths,
-        load_digits,
-        load_folder,
-        load_manifest,
-    )
+def _parts(where: str, mode: str) -> "Splits":
+    from surefind.data.digits import load_digits
+    from surefind.data.folder import EXTENSIONS, image_paths, load_folder
+    from surefind.data.splits import Splits
+    from surefind.data.tables import load_manifest
 
     path = Path(where)
     if where == DIGITS:

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from surefind.cli import options
-from surefind.cli.console import Failure, say, spelled, stage_progress, warn
-from surefind.cli.interrupts import this_command, whole_steps
-from surefind.cli.preflight import check_place
+from surefind.cli.console import (
+    Failure,
+    check_place,
+    say,
+    spelled,
+    stage_progress,
+    this_command,
+    warn,
+    whole_steps,
+)
 from surefind.errors import CommandInterruptedError, InputError
 from surefind.evaluation import best_detector
 from surefind.paper.vocabulary import BENCHMARKS, DATASETS, DISTANCE_BASELINES, METHODS, RECIPES
@@ -71,9 +77,17 @@ def bench(
             autocompletion=completing(RECIPES),
         ),
     ] = None,
-    freeze_backbone: options.FreezeBackbone = False,
-    trained_stages: options.TrainedStages = 0,
-    cache: options.Cache = None,
+    freeze_backbone: Annotated[
+        bool,
+        Option("--freeze-backbone", help="Train on features that are computed once."),
+    ] = False,
+    trained_stages: Annotated[
+        int,
+        Option(min=0, help="How many of a frozen backbone's last stages are trained after all."),
+    ] = 0,
+    cache: Annotated[
+        Path | None, Option(help="Folder where features of a frozen backbone are kept.")
+    ] = None,
     out: Annotated[Path, Option(help="Where results are written.")] = Path("results"),
     work: Annotated[Path, Option(help="Folder of checkpoints and artifacts.")] = WORK,
     data: DataFolder = None,
@@ -94,7 +108,11 @@ def bench(
     check_choice("source", source, BENCHMARKS)
     check_place(out, 0)
     check_place(work, 0, field="work")
-    options.check_frozen_only(freeze_backbone, trained_stages=trained_stages, cache=cache)
+    if not freeze_backbone and (trained_stages or cache):
+        raise InputError(
+            "--trained-stages and --cache are for frozen backbones; add --freeze-backbone.",
+            field="freeze_backbone",
+        )
     if cache is not None:
         check_place(cache, 0, field="cache")
     chosen = select_methods(methods.split(","), with_ablation=ablation)

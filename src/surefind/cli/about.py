@@ -5,13 +5,14 @@ import platform
 import re
 import shutil
 import sys
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import surefind as sf
 from surefind.checks import IMPORTED_AS, install_command
-from surefind.cli.console import say
-from surefind.cli.preflight import size_text
+from surefind.cli.console import say, size_text
 
 CORE = ("torch", "numpy", "safetensors", "jaxtyping")
 EXTRAS = {
@@ -36,8 +37,11 @@ def doctor() -> Any:
 
     Example: `surefind doctor`
     """
+    libraries = {name: _version(name) for name in CORE}
+    core = ", ".join(f"{name} {found}" for name, found in libraries.items())
+    system = f"Python {platform.python_version()} on {platform.platform()}"
     sections = {
-        "Versions": versions(),
+        "Versions": [f"surefind {sf.__version__}, {system}", core],
         "Machine": machine(),
         "Extras": extras(),
     }
@@ -45,22 +49,15 @@ def doctor() -> Any:
         say(title, style="bold")
         for line in lines:
             say(f"  {line}")
-    return lambda: {
+    return {
         "surefind": sf.__version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "libraries": {name: _version(name) for name in CORE},
+        "libraries": libraries,
         "processors": os.cpu_count(),
         "memory": dict(zip(("total", "free"), memory(), strict=True)),
         "missing": {extra: lacking(extra) for extra in EXTRAS},
     }
-
-
-def versions() -> list[str]:
-    """List the versions of surefind, Python and the libraries that it always needs."""
-    system = f"Python {platform.python_version()} on {platform.platform()}"
-    core = ", ".join(f"{name} {_version(name)}" for name in CORE)
-    return [f"surefind {sf.__version__}, {system}", core]
 
 
 def machine() -> list[str]:
@@ -84,16 +81,12 @@ def machine() -> list[str]:
 
 def memory() -> tuple[int | None, int | None]:
     """Return the machine's memory and what is free of it, in bytes; None where that is not reported."""
-    names: Any = getattr(os, "sysconf_names", {})
-    if "SC_PHYS_PAGES" not in names:
-        return None, None
-    page = os.sysconf("SC_PAGE_SIZE")
-    free = os.sysconf("SC_AVPHYS_PAGES") * page if "SC_AVPHYS_PAGES" in names else None
     listed = Path("/proc/meminfo")
-    if listed.is_file():  # counts what the system would give back, which the call above does not
-        found = re.search(r"MemAvailable:\s+(\d+) kB", listed.read_text())
-        free = int(found[1]) * 1024 if found else free
-    return os.sysconf("SC_PHYS_PAGES") * page, free
+    if not listed.is_file():
+        return None, None
+    text = listed.read_text()
+    total, free = (re.search(rf"{name}:\s+(\d+) kB", text) for name in ("MemTotal", "MemAvailable"))
+    return total and int(total[1]) * 1024, free and int(free[1]) * 1024
 
 
 def extras() -> list[str]:
@@ -110,19 +103,11 @@ def lacking(*names: str) -> list[str]:
     """Return the libraries of some extras that cannot be imported."""
     brought = dict.fromkeys(library for extra in names for library in EXTRAS[extra].split())
     modules = {name: IMPORTED_AS.get(name, name.replace("-", "_")) for name in brought}
-    return [name for name, module in modules.items() if not _importable(module)]
+    return [name for name, module in modules.items() if find_spec(module) is None]
 
 
 def _version(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
         return version(package)
     except PackageNotFoundError:
         return "of unknown version"
-
-
-def _importable(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None

@@ -1,0 +1,296 @@
+"""`surefind embed` and `surefind evaluate`: what a run makes of data, and how good it is at it.
+
+What **embed** writes, one row per input in the order of the inputs:
+
+    .npz        ids, mean (n, z), kappa (n), uncertainty (n), and novelty (n) and labels if they are known
+    .parquet    id, mean (a list), kappa, uncertainty, novelty and label
+    .onnx       the model itself, as one graph from inputs to direction, κ and novelty
+
+The first two can be given to `surefind fit`, `index`, `calibrate` and `search`. A model without uncertainty
+gives κ = ∞. The graph is compared with PyTorch before it is written (`surefind.estimators.onnx_export`): on
+the data that are named, or that the run was trained on or, where those are not to be found, on synthetic
+inputs.
+
+**evaluate** keeps its numbers and figures with the run; the next evaluation replaces them.
+"""
+
+import math
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.table import Table
+from typer import Option
+
+import surefind as sf
+from surefind.checks import require
+from surefind.cli import options
+from surefind.cli.console import (
+    check_file,
+    check_place,
+    count_progress,
+    say,
+    show_table,
+    spelled,
+    working,
+)
+from surefind.cli.runs import (
+    METRICS,
+    NO_FIGURES,
+    RunFolder,
+    can_draw,
+    open_run,
+    read_for,
+)
+from surefind.cli.sources import split_part
+from surefind.errors import InputError
+from surefind.evaluation import MEANINGS, PARTS, best_detectors
+from surefind.files import write_atomically
+
+BLOCK = 1024
+"""Inputs between two steps of the bar."""
+COMPARED = 256
+"""Inputs that ONNX and PyTorch are compared on, at most."""
+SPACE = 10_000_000
+"""Bytes for numbers and figures of an evaluation."""
+
+
+def embed(
+    run: options.RunArgument,
+    source: Annotated[
+        str | None, options.source_argument(help=f"What to embed. {options.SOURCE_HELP}")
+    ] = None,
+    out: Annotated[
+        Path, Option(help="File to write: .npz or .parquet; .onnx exports the model.")
+    ] = Path("embeddings.npz"),
+    batch_size: Annotated[int, Option(min=1, help="Inputs at a time.")] = 128,
+    on_bad: options.OnBad = "refuse",
+) -> Any:
+    """Embed images or vectors with a run, each with its uncertainty; or export the model to ONNX.
+
+    Example: `surefind embed runs/digits digits:test --out test.npz`
+
+    Example: `surefind embed runs/digits --out digits.onnx`
+    """
+    check_file(out, (".npz", ".parquet", ".onnx"))
+    folder = open_run(run)
+    learner = folder.learner()
+    if out.suffix.lower() == ".onnx":
+        return export(folder, learner, source, out, on_bad)
+    if source is None:
+        raise InputError("name what to embed: a folder, a list or vectors.", field="source")
+    dataset = read_for(learner, source, on_bad)
+    check_place(out.parent, 2 * len(dataset) * (4 * learner.encoder.embedding_dim + 64))
+    found = embed_in_blocks(learner, dataset, batch_size)
+    write_embeddings(out, found, dataset)
+    count, dim = found.mean.shape
+    sure = float(found.kappa.median())
+    say(f"Wrote {count} embeddings of {dim} dimensions, median κ {sure:.4g}, to {out}.")
+    say(f"Next: {spelled('index', out, out='gallery')}")
+    return {"file": out, "count": count, "dim": dim, "median_kappa": sure}
+
+
+def embed_in_blocks(
+    learner: "sf.MetricLearner", dataset: "sf.Dataset", batch_size: int
+) -> "sf.Embeddings":
+    """Embed a data set with a progress bar."""
+    parts = []
+    with count_progress("embedding", len(dataset)) as done:
+        for at in range(0, len(dataset), BLOCK):
+            parts.append(learner.embed(dataset[at : at + BLOCK], batch_size=batch_size))
+            done(min(at + BLOCK, len(dataset)))
+    return sf.Embeddings.concatenate(parts)
+
+
+def write_embeddings(file: Path, embeddings: "sf.Embeddings", dataset: "sf.Dataset") -> None:
+    """Write embeddings with the names and labels of their examples to a .npz or .parquet file."""
+    import numpy as np
+
+    arrays = embeddings.numpy()
+    names = dataset.names or [str(i) for i in range(len(dataset))]
+    columns: dict[str, Any] = {
+        "ids": np.array(names),
+        "mean": arrays.mean,
+        "kappa": arrays.kappa,
+        "uncertainty": arrays.uncertainty,
+    }
+    if arrays.novelty is not None:
+        columns["novelty"] = arrays.novelty
+    if dataset.labels is not None:
+        labels = dataset.labels.numpy()
+        columns["labels"] = labels if dataset.classes is None else np.array(dataset.classes)[labels]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write = _write_npz if file.suffix.lower() == ".npz" else _write_parquet
+    write_atomically(file, lambda beside: write(beside, columns))
+
+
+def _write_npz(file: Path, columns: dict[str, Any]) -> None:
+    import numpy as np
+
+    with file.open("wb") as stream:  # or else NumPy adds a suffix to the file's name
+        np.savez(stream, **columns)
+
+
+def _write_parquet(file: Path, columns: dict[str, Any]) -> None:
+    arrow = require("pyarrow", "write Parquet files")
+    singular = {"ids": "id", "labels": "label"}
+    table = arrow.table({
+        singular.get(name, name): list(values) if values.ndim == 2 else values
+        for name, values in columns.items()
+    })
+    require("pyarrow.parquet", "write Parquet files").write_table(table, file)
+
+
+def export(
+    run: RunFolder, learner: "sf.MetricLearner", source: str | None, out: Path, on_bad: str
+) -> dict[str, Any]:
+    """Write a run's model as one ONNX graph, compared with PyTorch."""
+    inputs = None
+    try:
+        named = source or run.own_source("")
+        inputs = read_for(learner, named, on_bad, prefer="train")[:COMPARED]
+    except InputError:
+        if source is not None:
+            raise
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with working("exporting"):
+        made = sf.export_onnx(learner, out, inputs=inputs)
+    what = "synthetic inputs" if inputs is None else f"inputs of {inputs.name}"
+    changed = ""
+    if made.novelty_changed:
+        changed = f"; rounding moved {made.novelty_changed} p-values of novelty by a rank or so"
+    say(
+        f"PyTorch and onnxruntime agree on {made.checked} {what}: directions to "
+        f"{made.direction_error:.1g}, κ to a fraction of {made.kappa_error:.1g}{changed}."
+    )
+    say(f"It takes {made.expects}")
+    say(f"Wrote {', '.join(made.outputs)} as one graph to {out}.")
+    return asdict(made)
+
+
+def evaluate(
+    run: options.RunArgument,
+    source: Annotated[
+        str | None,
+        options.source_argument(
+            help="Labelled test data; the test part of the run's own data by default. "
+            f"{options.SOURCE_HELP}"
+        ),
+    ] = None,
+    ood: Annotated[
+        str | None,
+        options.source_option(help="Out-of-distribution data, which should be detected."),
+    ] = None,
+    gallery: Annotated[
+        str | None,
+        options.source_option(help="Data to search in; the test data themselves by default."),
+    ] = None,
+    samples: Annotated[
+        int, Option(min=0, help="Samples for the calibration error; 0 leaves it out.")
+    ] = 100,
+    on_bad: options.OnBad = "refuse",
+) -> Any:
+    """Measure a run on unseen data: retrieval, and how good its uncertainty is.
+
+    Example: `surefind evaluate runs/digits --ood digits:ood`
+    """
+    from surefind.evaluation.evaluate import check_parts
+    from surefind.learning.seeds import seeded
+
+    folder = open_run(run)
+    check_place(run, SPACE, field="run")
+    learner = folder.learner()
+    source = source or own_test(folder)
+    read = partial(read_for, learner, on_bad=on_bad)
+    test = read(source, prefer="test")
+    unfamiliar = None if ood is None else read(ood, prefer="test")
+    searched = None if gallery is None else read(gallery, prefer="gallery")
+    check_parts(test, searched)
+    say(f"Evaluating on {len(test)} examples of {test.name}.")
+    with working("evaluating"):
+        found = sf.evaluate(
+            learner,
+            test,
+            unfamiliar,
+            gallery=searched,
+            generator=seeded(0, "evaluation"),
+            ece_samples=samples,
+        )
+    settings = {
+        "test": source,
+        "ood": ood,
+        "gallery": gallery,
+        "samples": samples,
+        "examples": {"test": len(test), "ood": 0 if unfamiliar is None else len(unfamiliar)},
+    }
+    keep_evaluation(folder, found, settings)
+    show_table(evaluation_table(found))
+    for sentence in best_detectors(found.values, found.intervals):
+        say(sentence)
+    if "ausc" not in found.values:
+        named = None if "source" in folder.config else "TRAINING-DATA"
+        fitting = spelled("fit", run, out=f"{run}-posthoc", on=named)
+        say(
+            "This model has no uncertainty (κ = ∞), so nothing that needs it is measured. "
+            f"Give it an uncertainty: {fitting}"
+        )
+    if found.left_out:
+        say(f"{found.left_out} queries have no other example of their class and are not counted.")
+    figures = f"figures to {run / 'plots'}" if can_draw() else NO_FIGURES
+    say(f"Wrote numbers to {run / METRICS}; {figures}.")
+    measured = {"values": found.values, "intervals": found.intervals, "left_out": found.left_out}
+    return {"run": run, "file": run / METRICS, **settings, **measured}
+
+
+def own_test(run: RunFolder) -> str:
+    """Return the test part of what a run was trained on; refuse a run that was trained on it."""
+    source = run.own_source("name the test data")
+    where, part = split_part(source)
+    if part == "test":
+        raise InputError(
+            f"{run.path} was trained on {source}; name other test data.", field="source"
+        )
+    return f"{where}:test"
+
+
+def keep_evaluation(run: RunFolder, found: "sf.Evaluation", settings: dict[str, Any]) -> None:
+    """Store metrics and figures in a run, with a line in its log."""
+    measured = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "values": {k: v for k, v in found.values.items() if math.isfinite(v)},
+        "intervals": found.intervals,
+        "left_out": found.left_out,
+        "curves": found.curves,
+    }
+    run.forget_evaluation()
+    run.write_json(METRICS, settings | measured)
+    if can_draw():
+        for name, points in found.curves.items():
+            run.draw(f"{name}.svg", "curve_chart", name, points["x"], points["y"])
+        draw_uncertainty(run, found.uncertainty)
+    shown = ", ".join(f"{k} {v:.4f}" for k, v in found.values.items() if k in MEANINGS)
+    run.log(f"evaluated on {settings['test']}, OOD: {settings['ood']}: {shown}")
+
+
+def draw_uncertainty(run: RunFolder, uncertainty: Any) -> None:
+    """Draw the distribution of κ, if some uncertainty is positive and finite."""
+    import numpy as np
+
+    from surefind.evaluation.evaluate import kappa_histogram
+
+    finite = {PARTS[part]: v[(v > 0) & np.isfinite(v)] for part, v in uncertainty.items()}
+    finite = {part: v for part, v in finite.items() if len(v)}
+    if finite:
+        run.draw("uncertainty.svg", "kappa_chart", *kappa_histogram(finite), "Distribution of κ")
+
+
+def evaluation_table(found: "sf.Evaluation") -> Table:
+    """Return the metrics of an evaluation as a table."""
+    table = Table("metric", "value", "95 % interval", "meaning")
+    for name, meaning in MEANINGS.items():
+        if name in found.values:
+            between = [f"{v:.3f}" for v in found.intervals.get(name, ())]
+            table.add_row(name, f"{found.values[name]:.3f}", " … ".join(between), meaning)
+    return table
