@@ -117,7 +117,7 @@ def test_without_its_extra_the_command_line_says_what_to_install(library):
 
 def test_a_missing_library_of_another_kind_is_not_hidden(monkeypatch):
     monkeypatch.delitem(sys.modules, "surefind.cli.app")
-    monkeypatch.setitem(sys.modules, "surefind.cli.doctor", None)
+    monkeypatch.setitem(sys.modules, "surefind.cli.about", None)
     with pytest.raises(ModuleNotFoundError):
         main()
 
@@ -195,7 +195,7 @@ def test_an_interrupt_within_a_command_says_that_nothing_is_lost(surefind, monke
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("surefind.cli.doctor.machine", stop)
+    monkeypatch.setattr("surefind.cli.about.machine", stop)
     code, _, err = surefind("doctor")
     assert code == 1
     assert "Interrupted: nothing is half written; the same command starts again." in err
@@ -205,6 +205,6 @@ def test_a_defect_keeps_its_traceback(surefind, monkeypatch):
     def broken(*_):
         raise TypeError("ours")
 
-    monkeypatch.setattr("surefind.cli.doctor.machine", broken)
+    monkeypatch.setattr("surefind.cli.about.machine", broken)
     with pytest.raises(TypeError, match="ours"):
         surefind("doctor")

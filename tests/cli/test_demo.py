@@ -8,7 +8,7 @@ from strange import strange_images
 
 import surefind as sf
 from surefind.cli.demo import clear_place
-from surefind.demo.experiment import EIGHT, KNOWN, MAX_WRONG, NINE, material
+from surefind.cli.demo import EIGHT, KNOWN, MAX_WRONG, NINE, material
 
 pytestmark = pytest.mark.slow
 

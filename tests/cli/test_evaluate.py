@@ -6,7 +6,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 import surefind as sf
-from surefind.cli.run_folder import RunFolder
+from surefind.cli.runs import RunFolder
 from surefind.evaluation.evaluate import evaluate
 from surefind.learning.seeds import seeded
 

@@ -4,8 +4,8 @@ import torch
 from sklearn.datasets import load_iris
 
 import surefind as sf
-from surefind.cli.run_folder import open_run
-from surefind.data.sources import load_digits
+from surefind.cli.runs import open_run
+from surefind.data.digits import load_digits
 from surefind.learning.methods import LaplacePosthoc
 from surefind.models.vectors import Vectors, vector_encoder
 

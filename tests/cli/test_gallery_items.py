@@ -36,10 +36,10 @@ def labels(path="g"):
 
 
 def test_all_items_are_listed_with_everything_that_is_known(surefind, gallery):
-    code, out, err = surefind("items", "list", "g")
+    code, out, err = surefind("items", "g")
     assert code == 0, err
     assert "g holds 5 items of 2 labels." in out
-    code, out, _ = surefind("items", "list", "g", "--json")
+    code, out, _ = surefind("items", "g", "--json")
     assert code == 0
     rows = json.loads(out)
     assert [row["id"] for row in rows] == [7, "a", "b", "c", "d"]
@@ -66,21 +66,21 @@ def test_all_items_are_listed_with_everything_that_is_known(surefind, gallery):
     ],
 )
 def test_items_are_chosen_by_ids_and_labels(surefind, gallery, chosen, ids):
-    code, out, err = surefind("items", "list", "g", *chosen, "--json")
+    code, out, err = surefind("items", "g", *chosen, "--json")
     assert code == 0, err
     assert [row["id"] for row in json.loads(out)] == ids
 
 
 def test_files_have_all_items_in_the_format_of_their_suffix(surefind, gallery):
     for suffix in ("csv", "json", "parquet"):
-        assert surefind("items", "list", "g", "--out", f"made/a.{suffix}")[0] == 0
+        assert surefind("items", "g", "--out", f"made/a.{suffix}")[0] == 0
     with open("made/a.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == ["7", "a", "b", "c", "d"]
     assert rows[0]["kappa"] == ""
     assert json.loads(rows[1]["payload"]) == {"path": "a.png"}
     with open("made/a.json") as file:
-        assert json.load(file) == json.loads(surefind("items", "list", "g", "--json")[1])
+        assert json.load(file) == json.loads(surefind("items", "g", "--json")[1])
     table = pq.read_table("made/a.parquet")
     assert table.column_names == list(gallery_items.COLUMNS)
     assert table["id"].to_pylist() == ["7", "a", "b", "c", "d"]
@@ -89,7 +89,7 @@ def test_files_have_all_items_in_the_format_of_their_suffix(surefind, gallery):
 
 
 def test_items_are_deleted(surefind, gallery):
-    code, out, err = surefind("items", "delete", "g", "a", "7")
+    code, out, err = surefind("items", "g", "a", "7", "--delete")
     assert code == 0, err
     assert "Deleted 2 items; g holds 3." in out
     assert labels().keys() == {"b", "c", "d"}
@@ -103,14 +103,14 @@ def test_all_items_of_a_label_are_deleted_only_if_that_is_meant(
     screen = type("Screen", (), {"is_terminal": True})
     monkeypatch.setattr(gallery_items, "errors", screen)
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
-    code, _, err = surefind("items", "delete", "g", "--label", "cat")
+    code, _, err = surefind("items", "g", "--label", "cat", "--delete")
     assert code == 1
     assert "nothing was changed" in err
     assert len(labels()) == 5
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: True)
     assert surefind("items", "delete", "g", "--label", "cat")[0] == 0
     assert labels().keys() == {"c", "d", 7}
-    code, out, _ = surefind("items", "delete", "g", "--label", "dog", "--yes", "--json")
+    code, out, _ = surefind("items", "g", "--label", "dog", "--yes", "--json", "--delete")
     assert code == 0
     expected = {"gallery": "g", "deleted": [7, "c"], "items": 1, "renewed": False}
     assert json.loads(out) == expected
@@ -118,7 +118,7 @@ def test_all_items_of_a_label_are_deleted_only_if_that_is_meant(
 
 def test_the_last_item_may_go(surefind, gallery):
     assert surefind("items", "delete", "g", "a", "b", "c", "d", "7")[0] == 0
-    code, out, err = surefind("items", "list", "g")
+    code, out, err = surefind("items", "g")
     assert code == 0, err
     assert "g holds 0 items of 0 labels." in out
 
@@ -199,7 +199,7 @@ def test_a_calibration_is_renewed(surefind):
     code, out, err = surefind("items", "relabel", "g", "3", "--to", "x")
     assert code == 0, err
     assert "Its calibration was renewed." in out
-    code, out, _ = surefind("items", "delete", "g", "4", "--json")
+    code, out, _ = surefind("items", "g", "4", "--json", "--delete")
     assert json.loads(out)["renewed"]
     with Gallery.open("g", mode="r") as again:
         assert not again.search(unit(1, 3)).stale

@@ -133,7 +133,7 @@ def test_what_is_refused_leaves_no_gallery_behind(surefind, tmp_path, name):
 
 
 def test_an_id_twice_is_noticed_before_the_first_block_is_written(refused, tmp_path, monkeypatch):
-    monkeypatch.setattr("surefind.cli.index.BLOCK", 2)
+    monkeypatch.setattr("surefind.cli.galleries.BLOCK", 2)
     np.savez("twice.npz", features=unit(4), ids=["a", "b", "c", "a"])
     assert isinstance(refused("index", "twice.npz", "--out", "g"), sf.InputError)
     assert not (tmp_path / "g").exists()
@@ -222,7 +222,7 @@ def test_killed_half_way_it_continues(surefind, sure, broken, monkeypatch, sourc
     assert run.returncode == -signal.SIGKILL
     assert len(content()) == 8
     for name in ("BLOCK", "FIRST", "EMBEDDED"):
-        monkeypatch.setattr(f"surefind.cli.index.{name}", 4)
+        monkeypatch.setattr(f"surefind.cli.galleries.{name}", 4)
     embedded = []
     embed = sf.MetricLearner.embed
     monkeypatch.setattr(
@@ -258,7 +258,7 @@ def own_line(line, gallery):
 
 
 def test_another_source_starts_from_the_beginning(surefind, monkeypatch):
-    monkeypatch.setattr("surefind.cli.index.BLOCK", 2)
+    monkeypatch.setattr("surefind.cli.galleries.BLOCK", 2)
     np.savez("a.npz", features=unit(5), ids=list("abcde"))
     add, calls = Gallery.add, []
 

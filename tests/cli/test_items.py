@@ -6,7 +6,7 @@ import torch
 from stored import npz
 
 import surefind as sf
-from surefind.cli.items import (
+from surefind.cli.galleries import (
     check_model,
     existing_gallery,
     labels_like,
@@ -14,7 +14,7 @@ from surefind.cli.items import (
     read_items,
     read_texts,
 )
-from surefind.cli.run_folder import open_run
+from surefind.cli.runs import open_run
 from surefind.gallery.gallery import Gallery
 
 

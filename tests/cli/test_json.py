@@ -80,10 +80,10 @@ def test_every_command_prints_one_document(surefind, monkeypatch):
 
 
 def test_a_mistake_leaves_the_standard_output_empty(surefind):
-    code, out, err = surefind("items", "list", "nowhere", "--json")
+    code, out, err = surefind("items", "nowhere", "--json")
     assert (code, out) == (1, "")
     assert err.startswith("Error: there is no gallery at nowhere.")
-    code, out, err = surefind("items", "list", "--json")
+    code, out, err = surefind("items", "--json")
     assert (code, out) == (2, "")
     assert "GALLERY" in err
 

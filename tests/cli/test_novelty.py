@@ -8,8 +8,8 @@ import pytest
 
 import surefind as sf
 from surefind.cli.console import console
-from surefind.cli.embed import write_embeddings
-from surefind.cli.items import read_items
+from surefind.cli.measure import write_embeddings
+from surefind.cli.galleries import read_items
 from surefind.decisions import Gate
 from surefind.gallery.gallery import Gallery
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.cli.run_folder import RunFolder, create_run, open_run, read_config, readme_text
-from surefind.data.sources import load_digits
+from surefind.cli.runs import RunFolder, create_run, open_run, read_config, readme_text
+from surefind.data.digits import load_digits
 
 COMMANDS = [("embed", "plain", "digits:test", "--out", "a.npz"), ("evaluate", "plain")]
 COMMANDS += [("fit", "plain", "--out", "new")]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import surefind as sf
-from surefind.cli.search import answer_table
+from surefind.cli.decide import answer_table
 from surefind.gallery.gallery import Gallery
 
 
@@ -228,16 +228,15 @@ def test_names_of_queries_are_whole_in_a_narrow_table(surefind, gated):
     assert "…" not in out
 
 
-def test_files_have_gate_novelty_kappa_and_payload(surefind, gated):
+def test_files_have_gate_novelty_kappa_staleness_and_payload(surefind, gated):
     with Gallery.open(gated) as opened:
         opened.delete([0])
     for name in ("a.csv", "a.json", "a.parquet"):
-        options = ("-k", 2, "--out", name)
+        options = ("-k", 2, "--stale", "mark", "--out", name)
         code, _, err = surefind("search", gated, "asked.npz", *options)
         assert code == 0, err
-    with np.load("asked.npz") as asked, Gallery.open(gated, mode="r") as opened:
+    with np.load("asked.npz") as asked, Gallery.open(gated, mode="r", on_stale="mark") as opened:
         embedded = sf.Embeddings(asked["mean"], asked["kappa"].astype("f4"), asked["novelty"])
-        opened.renew()
         answers = opened.search(embedded, k=2)
     with open("a.csv", newline="") as file:
         lines = list(csv.DictReader(file))
@@ -249,7 +248,7 @@ def test_files_have_gate_novelty_kappa_and_payload(surefind, gated):
         assert [r["gate"] for r in found] == answers.gate.tolist()
         assert [float(r["novelty"]) for r in found] == answers.novelty.tolist()
         assert [float(r["kappa"]) for r in found] == answers.kappa.tolist()
-        assert {str(r["stale"]).lower() for r in found} == {"false"}
+        assert {str(r["stale"]).lower() for r in found} == {"true"}
     payload = answers.payload.ravel().tolist()
     assert [json.loads(line["payload"]) for line in lines] == payload
     assert [n["payload"] for r in records for n in r["neighbours"]] == payload
@@ -286,13 +285,22 @@ def test_with_json_nothing_else_is_printed(surefind, sure):
     assert "Wrote the answers" in err
 
 
-def test_a_stale_calibration_is_renewed_for_the_search(surefind, calibrated):
+def test_a_stale_calibration_is_renewed_refused_marked_or_ignored(surefind, refused, calibrated):
     with Gallery.open(calibrated) as opened:
         opened.delete(["p0"])
     code, out, err = surefind("search", calibrated, "queries.npz")
     assert code == 0, err
     assert "Decisions" in out
     assert "stale" not in out
+    error = refused("search", calibrated, "queries.npz", "--stale", "refuse")
+    assert isinstance(error, sf.StaleError)
+    assert "Calibrate" in error.hint
+    code, out, err = surefind("search", calibrated, "queries.npz", "--stale", "mark")
+    assert code == 0, err
+    assert "They are stale" in out
+    code, out, err = surefind("search", calibrated, "queries.npz", "--stale", "ignore")
+    assert code == 0, err
+    assert "Decisions" not in out
 
 
 def test_bad_images_are_left_out_beside_what_a_program_reads(surefind, refused, sure, broken):
@@ -335,7 +343,7 @@ def test_what_a_gallery_refuses_is_a_sentence(refused, gallery):
         assert isinstance(refused("search", *arguments), sf.InputError)
 
 
-@pytest.mark.parametrize("options", [["g", "queries.npz", "-k", "many"], ["g"]])
+@pytest.mark.parametrize("options", [["g", "queries.npz", "--stale", "perhaps"], ["g"]])
 def test_wrong_usage_has_its_own_code(surefind, options):
     assert surefind("search", *options)[0] == 2
 
@@ -346,7 +354,7 @@ def test_another_run_is_refused(surefind, refused, sure, trained):
 
 
 def test_plain_vectors_get_no_decision_where_the_calibration_had_kappa(surefind, refused, tmp_path):
-    """They would count as surer than any; at every door they are refused."""
+    """They would count as surer than any; at every door they are refused, and found without decisions."""
     x, labels = faces(60, 5)
     kappa = np.full(60, 50.0, dtype=np.float32)
     with Gallery(path="sure") as gallery:
@@ -356,6 +364,9 @@ def test_plain_vectors_get_no_decision_where_the_calibration_had_kappa(surefind,
             gallery.search(x)
     np.save("plain.npy", x)
     assert "kappa" in str(refused("search", "sure", "plain.npy"))
+    code, out, err = surefind("search", "sure", "plain.npy", "--stale", "ignore", "--json")
+    assert code == 0, err
+    assert {answer["decision"] for answer in json.loads(out)} == {None}
 
 
 def test_kappa_of_the_query_is_in_every_answer(surefind, gallery):

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import surefind as sf
-from surefind.cli.items import read_items
-from surefind.cli.sources import (
+from surefind.cli.galleries import read_items
+from surefind.data.sources import (
     labelled,
     part_names,
     read_source,
@@ -16,7 +16,7 @@ from surefind.cli.sources import (
     readable,
     split_part,
 )
-from surefind.cli.train import FITTING, SIDES, chosen_encoder
+from surefind.cli.learn import FITTING, SIDES, chosen_encoder
 from surefind.data.inputs import Preprocessing
 
 

@@ -54,8 +54,8 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_read(refused, run, 
     def read(*_, **__):
         raise AssertionError("data were read first")
 
-    monkeypatch.setattr("surefind.cli.train.read_source", read)
-    monkeypatch.setattr("surefind.cli.fit.read_source", read)
+    monkeypatch.setattr("surefind.cli.learn.read_source", read)
+    monkeypatch.setattr("surefind.cli.learn.read_source", read)
     for command in (("train", "digits"), ("fit", "plain")):
         assert refused(*command, "--out", "plain").field == "resume"
 

@@ -8,8 +8,7 @@ from service.world import png
 from strange import strange_images
 
 import surefind as sf
-from surefind.demo.experiment import KNOWN, material, run_demo
-from surefind.demo.page import write_page
+from surefind.cli.demo import KNOWN, material, run_demo, write_page
 
 pytestmark = pytest.mark.e2e
 
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.e2e
 def folder(tmp_path_factory):
     """What the demo leaves behind: its gallery, its run, its images and its report."""
     folder = tmp_path_factory.mktemp("demo")
-    findings = run_demo(folder, say=lambda _: None, report=lambda *_: None)
+    findings = run_demo(folder, lambda *_: None)
     write_page(findings, folder / "report.html")
     return folder
 

@@ -84,9 +84,9 @@ def test_the_same_by_the_command_line(does, refuses, gallery, tmp_path):
     own, other = digits().enrol.labels[7], (digits().enrol.labels[7] + 1) % 8
     does("items", "relabel", "gallery", "d7", "--to", (own + 3) % 8)
     assert "d7" in does("audit", "gallery", "--json")
-    assert "d999" in refuses("items", "delete", "gallery", "d7", "d999", "--yes")
+    assert "d999" in refuses("items", "gallery", "d7", "d999", "--yes", "--delete")
     does("items", "relabel", "gallery", "d7", "--to", own)
-    does("items", "delete", "gallery", "--label", other, "--yes")
+    does("items", "gallery", "--label", other, "--yes", "--delete")
     with sf.Gallery.open(tmp_path / "gallery", mode="r") as kept:
         assert kept.get("d7").label == own
         assert other not in kept.labels()

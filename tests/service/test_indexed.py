@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from surefind.cli import serve as serving
 from surefind.cli.app import register
-from surefind.cli.index import index, remember
+from surefind.cli.galleries import index, remember
 from surefind.gallery.gallery import Gallery
 
 

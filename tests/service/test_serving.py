@@ -17,7 +17,7 @@ from service.world import copy
 from typer.testing import CliRunner
 
 from surefind.cli.app import register
-from surefind.cli.run_folder import open_run
+from surefind.cli.runs import open_run
 from surefind.cli.serve import gallery_and_run, listen, open_gallery, run_until_stopped, serve
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery

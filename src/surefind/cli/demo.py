@@ -162,8 +162,8 @@ def run_demo(folder: Path, report: "Report") -> dict[str, Any]:
 
     from surefind.decisions.gate import Gate
     from surefind.learning.seeds import seeded
-    from surefind.models.convnets import small_net
-    from surefind.retrieval.search import nearest_distance
+    from surefind.models.networks import small_net
+    from surefind.neighbours import nearest_distance
 
     digits = material()
     say(

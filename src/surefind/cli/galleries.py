@@ -48,7 +48,6 @@ from surefind.cli.console import (
 )
 from surefind.cli.measure import embed_in_blocks
 from surefind.cli.runs import check_fits, open_run, readable
-from surefind.cli.sources import holds_vectors, read_source, split_part
 from surefind.errors import CommandInterruptedError, InputError
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class Items:
 
     def column(self, path: Path, names: tuple[str, ...]) -> list[str | None]:
         """Read a text for each item from a file that has one for each row of the source."""
-        from surefind.data.formats import read_column
+        from surefind.data.sources import read_column
 
         found = _texts(names[0], read_column(path, names))
         count = len(self) if self.kept is None else len(self.kept)
@@ -354,7 +353,7 @@ def _meant(
 
 def read_corrections(file: Path) -> tuple[list[str], list[str | None]]:
     """Read ids and labels from a table; refuse one that is empty or names an item twice."""
-    from surefind.data.tables import read_table
+    from surefind.data.sources import read_table
 
     found = read_table(file)
     ids = found.filled("id")
@@ -489,6 +488,8 @@ def read_items(
     Raises:
         InputError: If there is nothing, or nothing that embeds it.
     """
+    from surefind.data.sources import holds_vectors, read_source, split_part
+
     split_part(source)
     if run is None and Path(source).is_file() and holds_vectors(Path(source)):
         found = _of_vectors(Path(source))
@@ -511,7 +512,7 @@ def read_items(
         raise InputError(f"{source} holds nothing that can be read.", field="source")
     if labels is None:
         return found
-    from surefind.data.formats import LABELS
+    from surefind.data.sources import LABELS
 
     return replace(found, labels=found.column(labels, LABELS))
 
@@ -529,7 +530,7 @@ def _of_dataset(dataset: "sf.Dataset", source: str) -> Items:
 def _of_vectors(path: Path) -> Items:
     import numpy as np
 
-    from surefind.data.formats import read_vector_file
+    from surefind.data.sources import read_vector_file
 
     found = read_vector_file(path)
     vectors: Any = found.vectors.astype(np.float32)

@@ -5,7 +5,7 @@ distributed.
 
 **fit** is post-hoc LAM: a Laplace posterior of the last linear layer. Vectors from elsewhere are prepared,
 and their layer starts, as in `LaplaceHead` (`surefind.models.vectors`): the identity, so that they stay
-what they are and gain a κ, a whitening within classes (`surefind.estimators.whitening`), or a principal
+what they are and gain a κ, a whitening within classes (`surefind.whitening`), or a principal
 projection; it is learnt first if epochs are asked for.
 
 Rare settings are ``--set NAME=VALUE``: those of `MetricLearner`, of the method and, with
@@ -43,18 +43,10 @@ from surefind.cli.runs import (
     read_for,
     readable,
 )
-from surefind.cli.sources import (
-    holds_vectors,
-    labelled,
-    part_names,
-    read_source,
-    read_vectors,
-    split_part,
-)
 from surefind.errors import CommandInterruptedError, InputError, NumericalError
 
 if TYPE_CHECKING:
-    from surefind.estimators.whitening import MetricName
+    from surefind.whitening import MetricName
 
 SIDES = {"small": 64, "fashion-mnist": 28, "cifar10": 32}
 """Networks by name, and to which size they have images in files resized."""
@@ -118,10 +110,12 @@ def train(
 
     Example: `surefind train digits --out runs/digits --epochs 2`
     """
+    from surefind.data.sources import read_source
+
     given = locals().copy()
     from surefind.data.images import ImageFiles
     from surefind.learning.methods import METHODS
-    from surefind.pairs.objectives import MARGIN, Contrastive
+    from surefind.pairs.losses import MARGIN, Contrastive
 
     own = {field.name for field in fields(METHODS[method])}  # type: ignore[arg-type]
     names = LEARNER | own | {"mining"} | (FREEZING if freeze_backbone else set())
@@ -201,7 +195,7 @@ def fit(
     Example: `surefind fit train.npz --out runs/vectors`
     """
     from surefind.learning.methods import LaplacePosthoc
-    from surefind.pairs.objectives import MARGIN
+    from surefind.pairs.losses import MARGIN
     from surefind.posterior.fit import check_posterior_options
 
     of_vectors = not Path(model).is_dir()
@@ -298,7 +292,7 @@ def chosen_encoder(
     from surefind.data.images import ImageFiles
     from surefind.learning.seeds import seeded
     from surefind.models.backbones import load_backbone, with_linear_head
-    from surefind.models.convnets import cifar10_net, fashion_mnist_net, small_net
+    from surefind.models.networks import cifar10_net, fashion_mnist_net, small_net
 
     side = SIDES.get(kind) if isinstance(dataset.inputs, ImageFiles) else None
     resized = None if side is None else sf.Preprocessing(resize=side, crop=side)
@@ -346,7 +340,7 @@ def augmented(
     preprocessing: "sf.Preprocessing | None", dataset: "sf.Dataset"
 ) -> "sf.Preprocessing":
     """Let training images be cut and mirrored at random; refuse what is no image, or has no size to cut."""
-    from surefind.data.preprocessing import IMAGENET
+    from surefind.data.inputs import IMAGENET
 
     if preprocessing is None or preprocessing.crop is None:
         raise InputError(
@@ -370,7 +364,7 @@ def without_held_out(
     Returns:
         Both parts; None instead of the second if nothing is held out.
     """
-    from surefind.data.splits import validation_split
+    from surefind.data.dataset import validation_split
     from surefind.learning.seeds import seeded
 
     if share is None:
@@ -476,6 +470,8 @@ def novelty_sentence(learner: "sf.MetricLearner") -> str:
 
 def next_command(out: Path, settings: dict[str, Any]) -> str:
     """Return a command for a run that has just been made: evaluate it, or index a gallery with it."""
+    from surefind.data.sources import part_names, split_part
+
     source, on_bad = settings["source"], settings["on_bad"]
     where, part = split_part(source)
     parts = part_names(where)
@@ -503,7 +499,7 @@ def finish_run(run: RunFolder, learner: "sf.MetricLearner") -> None:
 
 def point_estimate(learner: "sf.MetricLearner") -> "sf.Encoder":
     """Return the one network inside a fitted learner, frozen; refuse a method that has none, or several."""
-    from surefind.learning.freezing import FrozenEmbedder
+    from surefind.learning.frozen import FrozenEmbedder
     from surefind.learning.methods.deterministic import PointEmbedder
     from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 
@@ -551,10 +547,10 @@ def _prepared(
     """
     import numpy as np
 
-    from surefind.estimators.whitening import choose_metric
     from surefind.learning.seeds import seeded
     from surefind.models.vectors import Vectors, vector_encoder
     from surefind.pairs.relations import as_relation
+    from surefind.whitening import choose_metric
 
     if dataset.read(slice(0, 1)).ndim != 2:
         raise InputError(
@@ -578,7 +574,23 @@ def _prepared(
 
 
 def _vectors(source: str, labels: Path | None) -> "sf.Dataset":
+    from surefind.data.sources import holds_vectors, read_source, read_vectors
+
     path = Path(source)
     if path.is_file() and holds_vectors(path):
         return labelled(read_vectors(path, labels))
     return read_source(source, prefer="train")
+
+
+def labelled(dataset: "sf.Dataset") -> "sf.Dataset":
+    """Leave out the examples whose label says that they have none: empty, or -1."""
+    if dataset.labels is None:
+        return dataset
+    names = dataset.classes or ()
+    none = [code for code, name in enumerate(names) if name in ("", "-1")]
+    none = none if names else [-1]
+    rows = [row for row, label in enumerate(dataset.labels.tolist()) if label not in none]
+    left = len(dataset) - len(rows)
+    if left:
+        say(f"{left} examples have no label (empty, or -1), and are left out.")
+    return dataset[rows] if left else dataset

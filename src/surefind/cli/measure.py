@@ -44,7 +44,6 @@ from surefind.cli.runs import (
     open_run,
     read_for,
 )
-from surefind.cli.sources import split_part
 from surefind.errors import InputError
 from surefind.evaluation import MEANINGS, PARTS, best_detectors
 from surefind.files import write_atomically
@@ -246,6 +245,8 @@ def evaluate(
 
 def own_test(run: RunFolder) -> str:
     """Return the test part of what a run was trained on; refuse a run that was trained on it."""
+    from surefind.data.sources import split_part
+
     source = run.own_source("name the test data")
     where, part = split_part(source)
     if part == "test":

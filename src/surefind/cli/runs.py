@@ -30,7 +30,6 @@ import tomli_w
 import surefind as sf
 from surefind.checks import install_command
 from surefind.cli.console import check_place, say, this_command, warn
-from surefind.cli.sources import read_source, split_part
 from surefind.errors import InputError
 from surefind.files import write_atomically
 
@@ -96,6 +95,8 @@ class RunFolder:
 
     def own_source(self, otherwise: str) -> str:
         """Return what it was trained on; refuse if that is not there, and say what else to do."""
+        from surefind.data.sources import split_part
+
         source: str | None = self.config.get("source")
         why = "does not say what it was trained on"
         if source is not None:
@@ -253,6 +254,8 @@ def read_for(
     learner: "sf.MetricLearner", source: str, on_bad: str, prefer: str | None = None
 ) -> "sf.Dataset":
     """Read what a fitted learner is to embed; refuse what it cannot take, or a source that is empty."""
+    from surefind.data.sources import read_source
+
     dataset = readable(read_source(source, prefer=prefer, mode=learner.input_spec_.mode), on_bad)
     if not len(dataset):
         raise InputError(f"{source} holds nothing that can be read.", field="source")
@@ -270,8 +273,8 @@ def check_fits(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> None:
     Raises:
         InputError: If it refuses them.
     """
+    from surefind.data.batches import like_network
     from surefind.data.inputs import describe_shape
-    from surefind.learning.inference import like_network
 
     network, training = learner.encoder, learner.encoder.training
     wanted = getattr(learner, "input_spec_", learner.preprocessing)
