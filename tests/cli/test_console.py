@@ -22,17 +22,17 @@ from surefind.learning.train import Progress
 
 pytestmark = pytest.mark.slow
 
-WIDTH = ("--scale", 200.0, "--prior-precision", 1000.0)
+WIDTH = ("--set", "scale=200.0", "--set", "prior_precision=1000.0")
 """Given, because choosing it takes longer than all the rest."""
 
 
 def test_commands_are_spelled_for_a_shell():
-    assert spelled("index", "a b", run=None, out="g", normalize=True, data="") == (
-        "surefind index 'a b' --out g --normalize"
+    assert spelled("index", "a b", run=None, out="g", resume=True, data="") == (
+        "surefind index 'a b' --out g --resume"
     )
     assert spelled("index", "x", on_bad="refuse") == "surefind index x"
     assert spelled("index", "x", on_bad="skip") == "surefind index x --on-bad skip"
-    assert spelled("index", normalize=False, embedding_dim=3) == "surefind index --embedding-dim 3"
+    assert spelled("index", resume=False, embedding_dim=3) == "surefind index --embedding-dim 3"
 
 
 def hinted(*arguments):
@@ -85,8 +85,8 @@ def test_vectors_with_a_run_lead_to_a_gallery_that_answers(vectors):
 
 
 def test_vectors_without_a_run_lead_there_too(vectors):
-    assert follow("index", *vectors, "--out", "g", "--normalize") == ["index", "search"]
-    calibrate = ("calibrate", "g", *vectors, "--normalize", "--max-wrong", 0.2)
+    assert follow("index", *vectors, "--out", "g") == ["index", "search"]
+    calibrate = ("calibrate", "g", *vectors, "--max-wrong", 0.2)
     assert follow(*calibrate) == ["calibrate", "search"]
 
 

@@ -7,8 +7,7 @@ from PIL import Image
 from strange import strange_images
 
 import surefind as sf
-from surefind.cli.demo import clear_place
-from surefind.cli.demo import EIGHT, KNOWN, MAX_WRONG, NINE, material
+from surefind.cli.demo import EIGHT, KNOWN, MAX_WRONG, NINE, clear_place, material
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +36,7 @@ def test_the_demo_knows_digits_and_takes_no_photograph_for_one(demo):
     assert share(out, "known digits", "match") >= 88
     assert share(out, "photographs", "match") <= 1
     assert share(out, "blank and noise", "match") <= 1
-    promised = re.search(r"which the promise is about, ([\d.]+)% of the matches", out)
+    promised = re.search(r"which the guarantee is about, ([\d.]+)% of the matches", out)
     assert float(promised[1]) <= 100 * MAX_WRONG
 
 

@@ -6,10 +6,9 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import typer
 
 import surefind as sf
-from surefind.cli import gallery_items
+from surefind.cli.galleries import COLUMNS
 from surefind.gallery.gallery import Gallery
 
 
@@ -82,9 +81,9 @@ def test_files_have_all_items_in_the_format_of_their_suffix(surefind, gallery):
     with open("made/a.json") as file:
         assert json.load(file) == json.loads(surefind("items", "g", "--json")[1])
     table = pq.read_table("made/a.parquet")
-    assert table.column_names == list(gallery_items.COLUMNS)
+    assert table.column_names == list(COLUMNS)
     assert table["id"].to_pylist() == ["7", "a", "b", "c", "d"]
-    assert table["kappa"].to_pylist()[:2] == [float("inf"), 1.5]
+    assert table["kappa"].to_pylist()[:2] == [None, 1.5]
     assert table["label"].to_pylist()[-1] is None
 
 
@@ -95,45 +94,24 @@ def test_items_are_deleted(surefind, gallery):
     assert labels().keys() == {"b", "c", "d"}
 
 
-def test_all_items_of_a_label_are_deleted_only_if_that_is_meant(
-    surefind, refused, gallery, monkeypatch
-):
-    assert refused("items", "delete", "g", "--label", "cat").field == "yes"
-    assert len(labels()) == 5
-    screen = type("Screen", (), {"is_terminal": True})
-    monkeypatch.setattr(gallery_items, "errors", screen)
-    monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
-    code, _, err = surefind("items", "g", "--label", "cat", "--delete")
-    assert code == 1
-    assert "nothing was changed" in err
-    assert len(labels()) == 5
-    monkeypatch.setattr(typer, "confirm", lambda *_, **__: True)
-    assert surefind("items", "delete", "g", "--label", "cat")[0] == 0
-    assert labels().keys() == {"c", "d", 7}
-    code, out, _ = surefind("items", "g", "--label", "dog", "--yes", "--json", "--delete")
-    assert code == 0
-    expected = {"gallery": "g", "deleted": [7, "c"], "items": 1, "renewed": False}
-    assert json.loads(out) == expected
-
-
 def test_the_last_item_may_go(surefind, gallery):
-    assert surefind("items", "delete", "g", "a", "b", "c", "d", "7")[0] == 0
+    assert surefind("items", "g", "a", "b", "c", "d", "7", "--delete")[0] == 0
     code, out, err = surefind("items", "g")
     assert code == 0, err
     assert "g holds 0 items of 0 labels." in out
 
 
 def test_items_are_relabelled(surefind, gallery):
-    code, out, err = surefind("items", "relabel", "g", "a", "d", "--to", "bird", "--json")
+    code, out, err = surefind("items", "g", "a", "d", "--relabel", "bird", "--json")
     assert code == 0, err
     moved = [{"id": "a", "from": "cat", "to": "bird"}, {"id": "d", "from": None, "to": "bird"}]
     assert json.loads(out)["relabelled"] == moved
     assert labels() == {"a": "bird", "b": "cat", "c": "dog", "d": "bird", 7: "dog"}
-    code, out, _ = surefind("items", "relabel", "g", "--label", "dog", "--to", "wolf")
-    assert "Relabelled 2 items; g has 3 labels." in out
-    code, out, _ = surefind("items", "relabel", "g", "c", "b", "--to", "wolf")
-    assert "Relabelled 1 items; g has 2 labels. 1 had that label already." in out
-    surefind("items", "relabel", "g", "b", "--to", "")
+    code, out, _ = surefind("items", "g", "--label", "dog", "--relabel", "wolf")
+    assert "Relabelled 2 items of g." in out
+    code, out, _ = surefind("items", "g", "c", "b", "--relabel", "wolf")
+    assert "Relabelled 1 items of g. 1 had that label already." in out
+    surefind("items", "g", "b", "--relabel", "")
     assert labels()["b"] is None
     with Gallery.open("g", mode="r") as found:
         assert found.get("a").payload == {"path": "a.png"}
@@ -143,7 +121,7 @@ def test_items_are_relabelled(surefind, gallery):
 def test_a_table_relabels_many(surefind, gallery):
     with open("mend.csv", "w") as file:
         file.write('id,label\na,dog\n7,cat\nb,""\n')
-    code, _, err = surefind("items", "relabel", "g", "--table", "mend.csv")
+    code, _, err = surefind("items", "g", "--table", "mend.csv")
     assert code == 0, err
     assert labels() == {"a": "dog", "b": None, "c": "dog", "d": None, 7: "cat"}
 
@@ -151,27 +129,27 @@ def test_a_table_relabels_many(surefind, gallery):
 def test_labels_stay_numbers_where_they_are(surefind):
     with Gallery(path="n") as made:
         made.add(unit(3), ids=["a", "b", "c"], labels=[1, 2, 2])
-    assert surefind("items", "relabel", "n", "--label", "1", "--to", "5")[0] == 0
+    assert surefind("items", "n", "--label", "1", "--relabel", "5")[0] == 0
     assert labels("n") == {"a": 5, "b": 2, "c": 2}
 
 
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        (("list", "g", "gone"), "ids"),
-        (("list", "g", "--label", "gone"), "label"),
-        (("list", "g", "--out", "a.txt"), "out"),
-        (("list", "nowhere"), "path"),
-        (("delete", "g"), "ids"),
-        (("delete", "g", "a", "gone"), "ids"),
-        (("delete", "g", "a", "--label", "dog"), "label"),
-        (("relabel", "g", "a"), "to"),
-        (("relabel", "g", "--to", "x"), "ids"),
-        (("relabel", "g", "a", "--to", "x", "--table", "t.csv"), "to"),
-        (("relabel", "g", "a", "--table", "t.csv"), "table"),
-        (("relabel", "g", "--table", "twice.csv"), "table"),
-        (("relabel", "g", "--table", "empty.csv"), "table"),
-        (("relabel", "g", "--table", "gone.csv"), "ids"),
+        (("g", "gone"), "ids"),
+        (("g", "--label", "gone"), "label"),
+        (("g", "--out", "a.txt"), "out"),
+        (("nowhere",), "path"),
+        (("g", "--delete"), "ids"),
+        (("g", "a", "gone", "--delete"), "ids"),
+        (("g", "a", "--label", "dog", "--delete"), "ids"),
+        (("g", "--relabel", "x"), "ids"),
+        (("g", "a", "--relabel", "x", "--delete"), "table"),
+        (("g", "--relabel", "x", "--table", "gone.csv"), "table"),
+        (("g", "a", "--table", "gone.csv"), "table"),
+        (("g", "--table", "twice.csv"), "table"),
+        (("g", "--table", "empty.csv"), "table"),
+        (("g", "--table", "gone.csv"), "ids"),
     ],
 )
 def test_what_is_not_there_changes_nothing(refused, gallery, arguments, field):
@@ -186,8 +164,8 @@ def test_what_is_not_there_changes_nothing(refused, gallery, arguments, field):
 def test_a_text_and_a_number_that_look_alike_are_not_confused(refused):
     with Gallery(path="g") as made:
         made.add(unit(4), ids=["7", 7, "a", "b"], labels=["x", "x", "1", 1])
-    assert refused("items", "delete", "g", "7").field == "ids"
-    assert refused("items", "delete", "g", "--label", "1", "--yes").field == "label"
+    assert refused("items", "g", "7", "--delete").field == "ids"
+    assert refused("items", "g", "--label", "1", "--delete").field == "label"
     assert len(labels()) == 4
 
 
@@ -196,7 +174,7 @@ def test_a_calibration_is_renewed(surefind):
     with Gallery(path="g") as made:
         made.add(unit(30), labels=["x", "y"] * 15)
         made.calibrate(unit(30, 1), ["x"] * 30, contributions=False)
-    code, out, err = surefind("items", "relabel", "g", "3", "--to", "x")
+    code, out, err = surefind("items", "g", "3", "--relabel", "x")
     assert code == 0, err
     assert "Its calibration was renewed." in out
     code, out, _ = surefind("items", "g", "4", "--json", "--delete")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.cli import index
-from surefind.data.sources import load_digits
+from surefind.cli import galleries
+from surefind.data.digits import load_digits
 from surefind.gallery.gallery import Gallery
 
 pytestmark = pytest.mark.slow
@@ -96,18 +96,18 @@ def test_a_calibration_is_renewed(surefind):
     code, out, err = surefind("index", "a.npy", "--out", "g")
     assert code == 0, err
     assert "Its calibration was renewed. Target not reached" in out
-    with Gallery.open("g", mode="r") as again:
+    with Gallery.open("g", mode="r", on_stale="refuse") as again:
         assert not again.search(unit(1, 3)).stale
 
 
 def write_inputs():
-    np.save("long.npy", 2 * unit(3))
+    np.save("nan.npy", np.where(unit(3) > 0.5, np.nan, unit(3)))
     np.save("other.npy", unit(3, z=5))
     np.savez("twice.npz", features=unit(2), ids=["a", "a"])
     np.savez("unsure.npz", features=unit(2), kappa=np.array([1, -1.0]))
 
 
-@pytest.mark.parametrize("name", ["long.npy", "other.npy", "twice.npz", "unsure.npz"])
+@pytest.mark.parametrize("name", ["nan.npy", "other.npy", "twice.npz", "unsure.npz"])
 def test_what_cannot_be_indexed_is_refused(refused, name):
     write_inputs()
     with Gallery(path="g") as gallery:
@@ -116,14 +116,7 @@ def test_what_cannot_be_indexed_is_refused(refused, name):
     assert content().keys() == {"there"}
 
 
-def test_vectors_of_another_length_are_told_about_normalize(refused):
-    write_inputs()
-    error = refused("index", "long.npy", "--out", "g")
-    assert error.field == "embeddings"
-    assert "set normalize" in error.hint
-
-
-@pytest.mark.parametrize("name", ["long.npy", "twice.npz", "unsure.npz"])
+@pytest.mark.parametrize("name", ["nan.npy", "twice.npz", "unsure.npz"])
 def test_what_is_refused_leaves_no_gallery_behind(surefind, tmp_path, name):
     write_inputs()
     assert surefind("index", name, "--out", "g")[0] == 1
@@ -137,11 +130,6 @@ def test_an_id_twice_is_noticed_before_the_first_block_is_written(refused, tmp_p
     np.savez("twice.npz", features=unit(4), ids=["a", "b", "c", "a"])
     assert isinstance(refused("index", "twice.npz", "--out", "g"), sf.InputError)
     assert not (tmp_path / "g").exists()
-
-
-def test_a_gallery_within_its_run_is_explained_there(surefind, run):
-    assert surefind("index", "digits:test", "--run", "plain", "--out", "plain/gallery")[0] == 0
-    assert "| gallery | items that can be searched |" in (run / "README.md").read_text()
 
 
 def test_bad_images_are_refused_or_left_out(surefind, refused, sure, broken):
@@ -158,10 +146,11 @@ def test_bad_images_are_refused_or_left_out(surefind, refused, sure, broken):
     assert "cat/broken.png" not in content()
 
 
-def test_vectors_of_any_length_can_be_rescaled(surefind):
+def test_vectors_of_any_length_are_rescaled(surefind):
     np.save("long.npy", 2 * unit(3))
-    code, _, err = surefind("index", "long.npy", "--out", "g", "--normalize")
+    code, out, err = surefind("index", "long.npy", "--out", "g")
     assert code == 0, err
+    assert "3 of 3 vectors did not have length 1, and were rescaled." in out
     np.testing.assert_allclose(content()["long/0"].vector, unit(3)[0], atol=1e-6)
 
 
@@ -191,10 +180,10 @@ def test_groups_are_kept_with_the_items(surefind, refused):
 
 KILLED = """
 import os, signal, sys
-from surefind.cli import index, main
+from surefind.cli import galleries, main
 from surefind.gallery.gallery import Gallery
 
-index.BLOCK, index.FIRST, index.EMBEDDED = 4, 4, 4
+galleries.BLOCK, galleries.EMBEDDED = 4, 4
 calls, add = [], Gallery.add
 
 def killed(self, *arguments, **options):
@@ -221,7 +210,7 @@ def test_killed_half_way_it_continues(surefind, sure, broken, monkeypatch, sourc
     run = subprocess.run([sys.executable, "-c", KILLED, *line], capture_output=True, check=False)
     assert run.returncode == -signal.SIGKILL
     assert len(content()) == 8
-    for name in ("BLOCK", "FIRST", "EMBEDDED"):
+    for name in ("BLOCK", "EMBEDDED"):
         monkeypatch.setattr(f"surefind.cli.galleries.{name}", 4)
     embedded = []
     embed = sf.MetricLearner.embed
@@ -239,7 +228,7 @@ def test_killed_half_way_it_continues(surefind, sure, broken, monkeypatch, sourc
         i: item.label for i, item in whole.items()
     }
     with Gallery.open("g", mode="r") as one, Gallery.open("h", mode="r") as other:
-        assert one.fingerprint == other.info["fingerprint"]
+        assert one.fingerprint == other.fingerprint
         assert "indexing" not in one.about
     code, out, _ = surefind(*line, "--json")
     assert json.loads(out) | {"renewed": False} == {
@@ -274,7 +263,7 @@ def test_another_source_starts_from_the_beginning(surefind, monkeypatch):
     assert "2 of 5 items are in g. Continue with: surefind index a.npz --out g" in err
     with Gallery.open("g") as gallery:
         gallery.delete(["b"])
-        assert index.done_before(gallery, json.loads(gallery.info["indexing"])["key"]) == 2
+        assert galleries.done_before(gallery, json.loads(gallery.about["indexing"])["key"]) == 2
     calls[:] = [1, 1]
     code, out, err = surefind("index", "a.npz", "--out", "g")
     assert code == 0, err

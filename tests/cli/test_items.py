@@ -10,9 +10,7 @@ from surefind.cli.galleries import (
     check_model,
     existing_gallery,
     labels_like,
-    new_gallery,
     read_items,
-    read_texts,
 )
 from surefind.cli.runs import open_run
 from surefind.gallery.gallery import Gallery
@@ -34,7 +32,7 @@ def test_what_embed_writes_is_taken_as_it_is(surefind, sure):
         assert code == 0, err
     stored = npz("test.npz")
     for file in ("test.npz", "test.parquet"):
-        items = read_items(file, None, None)
+        items = read_items(file, None)
         np.testing.assert_array_equal(items.embeddings.mean, stored["mean"])
         np.testing.assert_array_equal(items.embeddings.kappa, stored["kappa"])
         assert items.ids == [str(i) for i in range(599)]
@@ -44,8 +42,8 @@ def test_what_embed_writes_is_taken_as_it_is(surefind, sure):
 def test_rows_without_ids_are_named_by_their_source(tmp_path):
     np.save("b.npy", unit(3))
     (tmp_path / "b.csv").write_text('label\nx\n""\nz\n')
-    assert read_items("b.npy", None, None).labels is None
-    items = read_items("b.npy", None, None, labels=tmp_path / "b.csv")
+    assert read_items("b.npy", None).labels is None
+    items = read_items("b.npy", None, labels=tmp_path / "b.csv")
     assert items.ids == ["b/0", "b/1", "b/2"]
     assert items.labels == ["x", None, "z"]
     assert items.files is None
@@ -53,7 +51,7 @@ def test_rows_without_ids_are_named_by_their_source(tmp_path):
 
 def test_images_are_embedded_by_a_run(sure, broken):
     (broken / "cat" / "broken.png").unlink()
-    items = read_items("pets", sure, None)
+    items = read_items("pets", sure)
     assert items.embeddings.mean.shape == (12, 8)
     assert items.ids[0] == "cat/0.png"
     assert items.labels == ["cat"] * 6 + ["dog"] * 6
@@ -63,21 +61,21 @@ def test_images_are_embedded_by_a_run(sure, broken):
 
 def test_bad_images_are_refused(sure, broken):
     with pytest.raises(sf.InputError) as caught:
-        read_items("pets", sure, None)
+        read_items("pets", sure)
     assert caught.value.field == "on_bad"
 
 
 def test_bad_images_can_be_left_out(sure, broken, capsys):
-    items = read_items("pets", sure, None, on_bad="skip")
+    items = read_items("pets", sure, on_bad="skip")
     heard = capsys.readouterr().out.splitlines()
     assert heard[0] == "Left out 1 images that cannot be read:"
     assert heard[1].startswith("  pets/cat/broken.png: ")
     assert "cat/broken.png" not in items.ids
     (broken / "cat" / "broken.png").unlink()
-    clean = read_items("pets", sure, None)
+    clean = read_items("pets", sure)
     assert (items.ids, items.labels, items.files) == (clean.ids, clean.labels, clean.files)
     torch.testing.assert_close(items.embeddings.mean, clean.embeddings.mean)
-    later = read_items("pets", sure, None, later=True)
+    later = read_items("pets", sure, later=True)
     torch.testing.assert_close(later.embeddings[3:5].mean, clean.embeddings.mean[3:5])
 
 
@@ -85,12 +83,12 @@ def test_a_column_beside_images_has_a_row_for_those_left_out_too(sure, broken, t
     """The files are sorted: 0, 1, 2, 3, 4, 5, broken."""
     np.save("labels.npy", np.array([*"abcdef", "bad"]))
     how = {"labels": tmp_path / "labels.npy", "on_bad": "skip"}
-    items = read_items("pets/cat", sure, None, **how)
+    items = read_items("pets/cat", sure, **how)
     assert items.labels == [*"abcdef"]
     assert items.column(tmp_path / "labels.npy", ("group",)) == items.labels
     np.save("labels.npy", np.arange(6))
     with pytest.raises(sf.InputError) as caught:
-        read_items("pets/cat", sure, None, **how)
+        read_items("pets/cat", sure, **how)
     assert caught.value.field == "labels"
 
 
@@ -125,31 +123,33 @@ def write_inputs():
 def test_what_gives_no_items_is_refused(tmp_path, source, labels, field):
     write_inputs()
     with pytest.raises(sf.InputError) as caught:
-        read_items(source, None, None, labels=None if labels is None else tmp_path / labels)
+        read_items(source, None, labels=None if labels is None else tmp_path / labels)
     assert caught.value.field == field
 
 
 def test_a_run_that_is_not_there_is_refused(tmp_path):
     np.save("good.npy", unit(3))
     with pytest.raises(sf.InputError) as caught:
-        read_items("good.npy", tmp_path / "gone", None)
+        read_items("good.npy", tmp_path / "gone")
     assert caught.value.field == "run"
 
 
 def test_an_empty_set_of_images_holds_nothing(sure):
     np.save("none.npy", np.zeros((0, 8, 8), dtype=np.uint8))
     with pytest.raises(sf.InputError) as caught:
-        read_items("none.npy", sure, None)
+        read_items("none.npy", sure)
     assert caught.value.field == "source"
 
 
 def test_a_column_is_read_from_any_file(tmp_path):
+    np.save("b.npy", unit(2))
+    items = read_items("b.npy", None)
     np.save(tmp_path / "a.npy", np.array([3, -1]))
     np.savez(tmp_path / "a.npz", group=np.array(["x", ""]))
     pq.write_table(pa.table({"group": ["x", None]}), tmp_path / "a.parquet")
-    assert read_texts(tmp_path / "a.npy", ("group",), 2) == ["3", None]
-    assert read_texts(tmp_path / "a.npz", ("group",), 2) == ["x", None]
-    assert read_texts(tmp_path / "a.parquet", ("group",), 2) == ["x", None]
+    assert items.column(tmp_path / "a.npy", ("group",)) == ["3", None]
+    assert items.column(tmp_path / "a.npz", ("group",)) == ["x", None]
+    assert items.column(tmp_path / "a.parquet", ("group",)) == ["x", None]
 
 
 def test_labels_follow_a_gallery_of_whole_numbers():
@@ -179,22 +179,13 @@ def test_another_run_is_refused(trained, sure):
         check_model(gallery, trained)
 
 
-def test_a_gallery_remembers_the_model_of_the_run_it_is_made_with(sure, tmp_path):
-    assert existing_gallery(str(tmp_path / "g"), normalize=False) is None
-    with new_gallery(str(tmp_path / "g"), sure, normalize=False) as made:
-        made.add(unit(2))
-    with existing_gallery(str(tmp_path / "g"), normalize=False) as found:
-        assert found.model == open_run(sure).fingerprint
-        assert len(found) == 2
-
-
 def test_a_place_that_holds_something_else_is_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
     for place in ("mine", "mine/letter.txt"):
         with pytest.raises(sf.InputError, match=place):
-            existing_gallery(str(tmp_path / place), normalize=False)
+            existing_gallery(str(tmp_path / place))
 
 
 def test_an_empty_folder_can_become_a_gallery(tmp_path):
-    assert existing_gallery(str(tmp_path), normalize=False) is None
+    assert existing_gallery(str(tmp_path)) is None

@@ -8,8 +8,8 @@ import pytest
 
 import surefind as sf
 from surefind.cli.console import console
-from surefind.cli.measure import write_embeddings
 from surefind.cli.galleries import read_items
+from surefind.cli.measure import write_embeddings
 from surefind.decisions import Gate
 from surefind.gallery.gallery import Gallery
 
@@ -106,21 +106,11 @@ def test_the_table_shows_novelty_beside_kappa_where_there_is_some(surefind, gall
     _, out, _ = surefind("search", gallery, "queries.npz")
     assert "κ ┃ novelty" in out
     assert "50 │ p = 0.0004" in out
-    _, out, _ = surefind("search", gallery, "blind.npz", "--stale", "ignore")
-    assert "novelty" not in out
 
 
 def test_queries_without_novelty_are_refused_where_there_is_a_gate(surefind, refused, gallery):
     error = refused("search", gallery, "blind.npz")
     assert error.field == "novelty"
-    assert error.field == "novelty"
-    assert surefind("search", gallery, "blind.npz", "--stale", "ignore")[0] == 0
-
-
-@pytest.mark.parametrize("alpha", [0, 0.1, 2])
-def test_alarm_rates_are_refused_before_anything_is_read(refused, gallery, alpha):
-    error = refused("calibrate", gallery, "gone", "--max-false-alarms", alpha)
-    assert error.field == "max_false_alarms"
 
 
 def test_unknown_queries_without_novelty_are_not_mixed_in(refused, gallery):

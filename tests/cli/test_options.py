@@ -4,15 +4,8 @@ import sys
 
 import pytest
 
-from surefind.cli.options import (
-    complete_method,
-    complete_run,
-    complete_source,
-)
-
-
-def test_names_are_completed():
-    assert complete_method("laplace-") == ["laplace-posthoc", "laplace-online"]
+from surefind.cli.options import complete_run, complete_source, read_assigned
+from surefind.errors import InputError
 
 
 @pytest.fixture
@@ -68,3 +61,16 @@ def test_the_shell_gets_them(place, typed, offered):
         check=False,
     )
     assert found.stdout.split() == [offered], found.stderr
+
+
+def test_settings_are_numbers_or_texts_by_name():
+    names = {"margin", "head"}
+    assert read_assigned(["margin=0.5", "head=identity"], names) == {
+        "margin": 0.5,
+        "head": "identity",
+    }
+    assert read_assigned(None, names) == {}
+    for wrong in ("gain=1", "margin"):
+        with pytest.raises(InputError, match="head, margin") as caught:
+            read_assigned([wrong], names)
+        assert caught.value.field == "assigned"

@@ -1,14 +1,10 @@
 import os
-import re
-import shlex
 import tomllib
 
-import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.cli.runs import RunFolder, create_run, open_run, read_config, readme_text
-from surefind.data.digits import load_digits
+from surefind.cli.runs import RunFolder, create_run, open_run
 
 COMMANDS = [("embed", "plain", "digits:test", "--out", "a.npz"), ("evaluate", "plain")]
 COMMANDS += [("fit", "plain", "--out", "new")]
@@ -49,13 +45,6 @@ def test_what_is_no_run_is_refused(refused, tmp_path):
         assert refused("evaluate", name).field == "run"
 
 
-def test_half_a_file_of_a_run_is_refused(refused, run):
-    (run / "metrics.json").write_text('{"values"')
-    error = refused("evaluate", "plain")
-    assert error.field == "run"
-    assert "plain/metrics.json" in error.message
-
-
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c[0])
 def test_a_run_of_another_format_is_refused(refused, run, command):
     config = (run / "config.toml").read_text().replace("format = 1", "format = 7")
@@ -80,35 +69,7 @@ def test_settings_come_back_from_toml(tmp_path):
         "mined": True,
     }
     create_run(tmp_path / "run", settings)
-    read = read_config(tmp_path / "run")
+    read = open_run(tmp_path / "run").config
     assert {k: read[k] for k in settings} == settings
     assert open_run(tmp_path / "run").config["surefind"] == sf.__version__
     assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())
-
-
-def test_only_what_is_there_is_listed(tmp_path):
-    (tmp_path / "plots").mkdir()
-    page = readme_text(tmp_path, {})
-    assert "| plots | loss, uncertainty, ROC and other curves | `report` |" in page
-    assert "model.safetensors" not in page
-    assert "made by" not in page
-
-
-def test_the_commands_of_the_readme_work_wherever_the_folder_is(surefind, run, monkeypatch):
-    moved = run.rename(run.with_name("a b"))
-    np.save(moved / "IMAGES.npy", np.zeros((20, 8, 8), dtype=np.uint8))
-    digits = load_digits().test[:60]
-    np.savez(moved / "LABELLED.npz", inputs=digits.read().numpy(), labels=digits.labels.numpy())
-    open_run(moved).explain()
-    page = (moved / "README.md").read_text()
-    assert page.startswith("# a b\n")
-    hinted = re.findall(r"^    (surefind (?!train).*)$", page, re.MULTILINE)
-    assert len(hinted) == 4
-    monkeypatch.chdir(moved)
-    for line in hinted:
-        real = line.replace("IMAGES", "IMAGES.npy").replace("LABELLED", "LABELLED.npz")
-        code, _, err = surefind(*shlex.split(real)[1:])
-        assert code == 0, f"{line}: {err}"
-    page = (moved / "README.md").read_text()
-    assert "| gallery | items that can be searched | `search`, `calibrate`, `serve` |" in page
-    assert "<h1>Run a b</h1>" in (moved / "report.html").read_text()

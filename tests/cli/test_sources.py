@@ -8,16 +8,15 @@ import pytest
 
 import surefind as sf
 from surefind.cli.galleries import read_items
+from surefind.cli.learn import chosen_encoder, labelled
+from surefind.cli.runs import readable
+from surefind.data.inputs import Preprocessing
 from surefind.data.sources import (
-    labelled,
     part_names,
     read_source,
     read_vectors,
-    readable,
     split_part,
 )
-from surefind.cli.learn import FITTING, SIDES, chosen_encoder
-from surefind.data.inputs import Preprocessing
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +25,10 @@ def here(tmp_path, monkeypatch):
 
 
 def test_a_part_is_picked_by_name_or_by_preference():
-    assert len(read_source("digits:ood", None)) == 500
-    assert len(read_source("digits", None, prefer="test")) == 599
+    assert len(read_source("digits:ood")) == 500
+    assert len(read_source("digits", prefer="test")) == 599
     with pytest.raises(sf.InputError) as caught:
-        read_source("digits", None)
+        read_source("digits")
     assert caught.value.field == "source"
     assert "digits:train, digits:test, digits:ood" in caught.value.message
 
@@ -41,8 +40,8 @@ def test_a_colon_in_a_path_is_no_part(tmp_path):
 
 
 def test_folders_per_class_have_labels_and_loose_images_none(pets):
-    assert read_source("pets", None).classes == ("cat", "dog")
-    loose = read_source("pets/cat", None, mode="L")
+    assert read_source("pets").classes == ("cat", "dog")
+    loose = read_source("pets/cat", mode="L")
     assert loose.labels is None
     assert loose.names == ("0.png", "1.png", "2.png", "3.png")
     assert loose.read().shape[1] == 1
@@ -50,20 +49,20 @@ def test_folders_per_class_have_labels_and_loose_images_none(pets):
 
 def test_a_single_image_is_a_source(pets):
     one = next(pets.glob("cat/*"))
-    found = read_source(str(one), None)
+    found = read_source(str(one))
     assert (len(found), found.labels, found.names) == (1, None, (one.name,))
-    assert part_names(str(one), None) == ("all",)
+    assert part_names(str(one)) == ("all",)
 
 
 def test_an_empty_folder_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(sf.InputError):
-        read_source("empty", None)
+        read_source("empty")
 
 
 def test_a_parquet_file_with_paths_lists_images(pets):
     pq.write_table(pa.table({"path": ["pets/cat/0.png"], "label": ["cat"]}), "list.parquet")
-    assert len(read_source("list.parquet", None)) == 1
+    assert len(read_source("list.parquet")) == 1
 
 
 def test_vectors_come_from_any_of_the_files(tmp_path):
@@ -72,7 +71,7 @@ def test_vectors_come_from_any_of_the_files(tmp_path):
     np.savez("b.npz", embeddings=vectors, label=np.array(["x", "y", "x", "y"]), id=list("abcd"))
     columns = {"embedding": list(vectors), "label": ["x", "y", "x", "y"], "id": list("abcd")}
     pq.write_table(pa.table(columns), "c.parquet")
-    plain, packed, table = (read_source(n, None) for n in ("a.npy", "b.npz", "c.parquet"))
+    plain, packed, table = (read_source(n) for n in ("a.npy", "b.npz", "c.parquet"))
     for data in (plain, packed, table):
         np.testing.assert_array_equal(data.read().numpy(), vectors)
     assert plain.labels is None
@@ -88,7 +87,7 @@ def test_one_reader_serves_every_command(column):
     np.savez("a.npz", **{column: vectors}, **beside)
     pq.write_table(pa.table({column: list(vectors), **beside}), "a.parquet")
     for name in ("a.npz", "a.parquet"):
-        data, items = read_source(name, None), read_items(name, None, None)
+        data, items = read_source(name), read_items(name, None)
         np.testing.assert_array_equal(data.read().numpy(), vectors)
         np.testing.assert_array_equal(items.embeddings.mean, vectors)
         assert items.embeddings.kappa.tolist() == beside["kappa"]
@@ -101,7 +100,7 @@ def test_broken_vectors_are_refused(tmp_path):
     pq.write_table(pa.table({"features": [[1.0], [1.0, 2.0]]}), "ragged.parquet")
     for name in ("half.parquet", "ragged.parquet"):
         with pytest.raises(sf.InputError) as caught:
-            read_source(name, None)
+            read_source(name)
         assert caught.value.field == "path"
 
 
@@ -116,85 +115,59 @@ def test_labels_in_another_file_must_be_there(tmp_path):
 @pytest.mark.parametrize(
     "labels", [["x", "", "y"], [3, -1, 4], [3.0, np.nan, 4.0]], ids=["empty", "-1", "NaN"]
 )
-def test_examples_without_a_label_are_left_out_of_a_fit(labels):
+def test_examples_without_a_label_are_left_out_of_a_fit(labels, capsys):
     np.savez("a.npz", features=np.eye(3), labels=labels)
-    heard = []
-    found = labelled(read_vectors(Path("a.npz")), announce=heard.append)
+    found = labelled(read_vectors(Path("a.npz")))
     assert found.names is None
     np.testing.assert_array_equal(found.inputs, np.eye(3)[[0, 2]])
-    assert heard == ["1 examples have no label (empty, or -1), and are left out."]
-    whole = labelled(found, announce=heard.append)
-    assert whole is found
-    assert len(heard) == 1
+    heard = capsys.readouterr().out
+    assert heard == "1 examples have no label (empty, or -1), and are left out.\n"
+    assert labelled(found) is found
 
 
-def test_what_can_be_read_is_kept(broken):
-    heard = []
-    pets = read_source("pets", None)
-    kept = readable(pets, "skip", announce=heard.append)
+def test_what_can_be_read_is_kept(broken, capsys):
+    pets = read_source("pets")
+    kept = readable(pets, "skip")
     assert kept.names == tuple(n for n in pets.names if n != "cat/broken.png")
-    assert [line.split(":")[0] for line in heard] == [
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
         "Left out 1 images that cannot be read",
         "  pets/cat/broken.png",
     ]
     with pytest.raises(sf.InputError) as caught:
         readable(pets, "refuse")
     assert caught.value.field == "on_bad"
-    digits = read_source("digits:test", None)
+    digits = read_source("digits:test")
     assert readable(digits, "refuse") is digits
 
 
-def test_if_no_image_can_be_read_that_is_an_error(broken):
-    for file in (broken / "cat").glob("?.png"):
-        file.unlink()
-    with pytest.raises(sf.InputError) as caught:
-        readable(read_source("pets/cat", None), "skip")
-    assert caught.value.field == "source"
-
-
-@pytest.mark.parametrize(
-    ("kind", "source", "z"),
-    [("auto", "digits", 8), ("fashion-mnist", "x", 3), ("cifar10", "x", 16), ("small", "x", 8)],
-)
-def test_encoders_have_names(kind, source, z):
-    digits = read_source("digits:test", None)
-    network, preprocessing = chosen_encoder(kind, source, digits, None, 0)
+@pytest.mark.parametrize(("kind", "z"), [("fashion-mnist", 3), ("cifar10", 16), ("small", 8)])
+def test_encoders_have_names(kind, z):
+    network, preprocessing = chosen_encoder(kind, read_source("digits:test"), None, 0)
     assert network.embedding_dim == z
     assert preprocessing is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "side", "z"), [("auto", 64, 8), ("small", 64, 8), ("cifar10", 32, 16)]
-)
+@pytest.mark.parametrize(("kind", "side", "z"), [("small", 64, 8), ("cifar10", 32, 16)])
 def test_images_in_files_are_resized_to_what_a_network_by_name_takes(pets, kind, side, z):
-    photos = read_source("pets", None)
-    network, preprocessing = chosen_encoder(kind, "pets", photos, None, 0)
+    photos = read_source("pets")
+    network, preprocessing = chosen_encoder(kind, photos, None, 0)
     assert preprocessing == Preprocessing(resize=side, crop=side)
     inputs = photos.read(slice(0, 2), preprocessing=preprocessing)
     assert inputs.shape == (2, 3, side, side)
     assert network(inputs).shape == (2, z)
 
 
-def test_every_network_by_name_has_a_side_and_auto_takes_the_small_one_for_files(pets):
-    assert {*FITTING.values()} <= {*SIDES}
-    photos = read_source("pets", None)
-    auto, small = (chosen_encoder(kind, "pets", photos, None, 0)[0] for kind in ("auto", "small"))
-    assert str(auto) == str(small)
-
-
 def test_the_parts_of_a_source_are_known_without_reading_a_known_set(pets):
-    assert part_names("digits", None) == ("train", "test", "ood")
-    assert part_names("pets", None) == ("all",)
+    assert part_names("digits") == ("train", "test", "ood")
+    assert part_names("pets") == ("all",)
     np.save("a.npy", np.ones((2, 3)))
-    assert part_names("a.npy", None) == ("all",)
+    assert part_names("a.npy") == ("all",)
 
 
-def test_without_a_fitting_encoder_one_must_be_named():
-    digits, vectors = read_source("digits:test", None), sf.Dataset(np.ones((2, 3), np.float32))
-    for kind, source, data in (("auto", "pets", digits), ("small", "x", vectors)):
-        with pytest.raises(sf.InputError) as caught:
-            chosen_encoder(kind, source, data, None, 0)
-        assert caught.value.field == "encoder"
+def test_vectors_have_no_network_by_name():
+    with pytest.raises(sf.InputError) as caught:
+        chosen_encoder("small", sf.Dataset(np.ones((2, 3), np.float32)), None, 0)
+    assert caught.value.field == "encoder"
 
 
 def test_one_image_under_two_labels_is_named(pets, capsys):

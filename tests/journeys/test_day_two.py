@@ -82,11 +82,11 @@ def test_wrong_labels_are_found_and_mended(head, gallery):
 def test_the_same_by_the_command_line(does, refuses, gallery, tmp_path):
     gallery.close()
     own, other = digits().enrol.labels[7], (digits().enrol.labels[7] + 1) % 8
-    does("items", "relabel", "gallery", "d7", "--to", (own + 3) % 8)
+    does("items", "gallery", "d7", "--relabel", (own + 3) % 8)
     assert "d7" in does("audit", "gallery", "--json")
-    assert "d999" in refuses("items", "gallery", "d7", "d999", "--yes", "--delete")
-    does("items", "relabel", "gallery", "d7", "--to", own)
-    does("items", "gallery", "--label", other, "--yes", "--delete")
+    assert "d999" in refuses("items", "gallery", "d7", "d999", "--delete")
+    does("items", "gallery", "d7", "--relabel", own)
+    does("items", "gallery", "--label", other, "--delete")
     with sf.Gallery.open(tmp_path / "gallery", mode="r") as kept:
         assert kept.get("d7").label == own
         assert other not in kept.labels()

@@ -9,10 +9,10 @@ import stat
 import pytest
 import typer
 from service.world import outvoted, png
+from surefind.cli.token import token
 from typer.testing import CliRunner
 
 from surefind.cli.app import register
-from surefind.cli.token import token
 from surefind.errors import InputError
 from surefind.service import telemetry
 from surefind.service.settings import NOTHING, READ, WRITE, Settings, permission

@@ -320,7 +320,7 @@ def search(
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
     if answers.decision is None:
         say(
-            f"No decisions without a calibration. Next, to make one: {spelled('calibrate', gallery)}"
+            f"No decisions without a calibration. Make one: {spelled('calibrate', gallery)}"
         )
     else:
         counts = Counter(answers.decision.tolist())

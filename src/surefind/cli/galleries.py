@@ -188,9 +188,9 @@ def index(
             f"{gallery.dim} dimensions."
         )
         if gallery.calibration is None:
-            say(f"Next, so that it decides: {spelled('calibrate', out)}")
-        else:
-            say(f"Next, with queries of yours: surefind search {out} QUERIES")
+            say(f"It decides nothing yet. Calibrate it: {spelled('calibrate', out)}")
+        again = spelled("search", out, source, run=run, on_bad=on_bad)
+        say(f"Next, or with other queries than these: {again}")
         return {
             "gallery": out,
             "added": added,

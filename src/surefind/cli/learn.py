@@ -128,7 +128,9 @@ def train(
             field="freeze_backbone",
         )
     speaks = join_processes()
-    settings = as_settings({k: v for k, v in given.items() if k != "assigned"} | {"set": extra})
+    own_settings = {k: v for k, v in given.items() if k != "assigned"}
+    others = {k: v for k, v in extra.items() if k != "cache"}
+    settings = as_settings(own_settings | {"set": others, "cache": frozen.cache})
     if speaks:
         check_run(out, settings, resume=resume)
     dataset = with_relation(readable(read_source(source, prefer="train"), on_bad))
@@ -524,7 +526,7 @@ def _same_features(
         return False
     own = run.path / "stages" / FEATURES
     there = own if on is None and own.is_dir() else None
-    cache = run.config.get("set", {}).get("cache", there)
+    cache = run.config.get("cache") or there
     return sf.Freezing(trained_stages=trained.freezing.trained_stages, cache=cache)
 
 

@@ -157,9 +157,9 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
         )
     there = open_run(folder).config
     longer = settings["epochs"] >= there.get("epochs", 0)
-    changed = [
-        k for k in settings if there.get(k) != settings[k] and not (k == "epochs" and longer)
-    ]
+    # Where features lie may change; what they are is in the checkpoints.
+    free = {"cache", *(["epochs"] if longer else [])}
+    changed = [k for k in settings if k not in free and there.get(k) != settings[k]]
     if changed:
         before = ", ".join(f"{k} was {there.get(k)!r}" for k in sorted(changed))
         raise InputError(

@@ -194,6 +194,8 @@ class MetricLearner:
             relation = dataset.relation(positive_radius=near, negative_radius=far)
             check_informative(as_relation(relation), field="dataset")
         self._resolve_encoder(dataset)
+        if self.freezing is not None:
+            self._frozen_backbone()
 
     def features(
         self, dataset: Any, *, folder: str | Path | None = None, report: Report = silent
