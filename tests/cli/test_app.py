@@ -146,10 +146,10 @@ def test_what_the_system_refuses_is_explained(error, words):
 
 def test_an_option_at_fault_is_named_as_it_is_typed():
     """From the command's own parameters: a new option needs no list."""
-    options = option_names("train")
+    options = option_names(app, "train")
     assert options["batch_size"] == "--batch-size"
     assert "source" not in options  # an argument
-    assert option_names("search")["k"] == "-k"
+    assert option_names(app, "search")["k"] == "-k"
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,14 @@ def test_an_option_at_fault_is_named_as_it_is_typed():
 )
 def test_errors_speak_of_options(message, field, written):
     error = InputError(message, field=field, hint="Do.")
-    assert refusal_text(error, option_names("train")) == written
+    assert refusal_text(error, option_names(app, "train")) == written
     assert str(error) == f"{message} Do."
 
 
 def test_hints_speak_of_options_where_they_name_an_argument():
     error = InputError("x.", hint="Lower batch_size or set margin; the margin has no_option.")
     hint = "Lower --batch-size or set --margin; the margin has no_option."
-    assert refusal_text(error, option_names("train")) == f"x. {hint}"
+    assert refusal_text(error, option_names(app, "train")) == f"x. {hint}"
 
 
 def test_defects_are_not_explained_away():

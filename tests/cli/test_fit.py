@@ -5,7 +5,7 @@ from sklearn.datasets import load_iris
 
 import surefind as sf
 from surefind.cli.runs import open_run
-from surefind.data.digits import load_digits
+from surefind.data.sources import load_digits
 from surefind.learning.methods import LaplacePosthoc
 from surefind.models.vectors import Vectors, vector_encoder
 

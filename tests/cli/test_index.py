@@ -8,7 +8,7 @@ import pytest
 
 import surefind as sf
 from surefind.cli import galleries
-from surefind.data.digits import load_digits
+from surefind.data.sources import load_digits
 from surefind.gallery.gallery import Gallery
 
 pytestmark = pytest.mark.slow

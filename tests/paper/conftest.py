@@ -6,7 +6,6 @@ import pytest
 import small_learners
 import torch
 from cli.conftest import refused, surefind  # noqa: F401
-from data.conftest import rng, save_image  # noqa: F401
 from PIL import Image
 
 import surefind as sf

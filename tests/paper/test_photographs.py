@@ -13,6 +13,7 @@ from surefind.paper.photographs import (
     load_cub,
     load_lfw,
     load_msls,
+    read_features,
 )
 
 CLASSES = ["001.Auk", "002.Bee-eater", "003.Crow", "004.Duck"]
@@ -43,7 +44,7 @@ def test_cub_trains_on_the_first_half_of_the_classes(cub):
     assert splits.test.read().shape == (4, 3, 16, 20)
 
 
-cub):
+def test_cub_can_be_split_as_published(cub):
     splits = load_cub(cub[0], protocol="published")
     assert splits.train.names == (
         "001.Auk/1.jpg",
@@ -56,7 +57,7 @@ cub):
         load_cub(cub[0], protocol="one-shot")
 
 
-cub):
+def test_cub_that_is_not_whole_is_refused(cub):
     folder, root = cub
     (root / "images" / "001.Auk" / "0.jpg").unlink()
     with pytest.raises(sf.InputError, match=r"1 of 8 files that .*images\.txt lists .*0\.jpg"):
@@ -148,7 +149,7 @@ def test_cars_in_two_lists(devkit):
     assert all(n.startswith("cars_test/") for n in published.test.names)
 
 
-devkit):
+def test_cars_that_are_not_whole_are_refused(devkit):
     (devkit / "cars_train" / "00002.jpg").unlink()
     with pytest.raises(
         sf.InputError, match=r"1 of 8 files that the annotations lists .*00002\.jpg"
@@ -189,7 +190,7 @@ def test_cub_in_a_folder_per_part_and_class(bird_folders):
     assert load("cub200", bird_folders).test.names == splits.test.names
 
 
-bird_folders):
+def test_folders_of_birds_that_are_not_whole_are_refused(bird_folders):
     shutil.rmtree(bird_folders / "test" / "002.Bee-eater")
     with pytest.raises(sf.InputError, match=r"1 classes are not in both .* '002\.Bee-eater'"):
         load_cub(bird_folders)
@@ -219,7 +220,7 @@ def test_cars_in_folders_are_ordered_by_the_numbers_of_their_files(tmp_path, sav
         load_cars(tmp_path)
 
 
-tmp_path):
+def test_missing_annotations_are_named(tmp_path):
     with pytest.raises(sf.InputError, match=r"cars_train_annos\.mat does not exist"):
         load_cars(tmp_path)
 
@@ -257,7 +258,7 @@ def test_cars_are_the_test_part_alone(tmp_path):
     assert len(splits.test) == 6
 
 
-tmp_path):
+def test_files_that_hold_something_else_are_refused(tmp_path):
     path = tmp_path / CUB_FILE
     write_features(path, [1, 2], path=None)
     with pytest.raises(sf.InputError, match="is no file of features: it has no 'path'"):
@@ -333,13 +334,14 @@ def test_lfw_with_wrong_counts_is_refused(faces):
         load_lfw(faces, test_folds=[2])
 
 
-faces, text):
+@pytest.mark.parametrize("text", ["", "2\n1\nAnn_A\t3\n", "1\n2\nAnn_A\t3\n", "1\n1\nAnn_A\n"])
+def test_half_a_list_of_people_is_refused(faces, text):
     (faces / "people.txt").write_text(text)
     with pytest.raises(sf.InputError, match=r"people\.txt is not a whole list of people"):
         load_lfw(faces)
 
 
-tmp_path):
+def test_lfw_without_images_is_refused(tmp_path):
     for folder in (tmp_path, tmp_path / "gone"):
         with pytest.raises(sf.InputError, match="holds no LFW images"):
             load_lfw(folder)
@@ -384,7 +386,7 @@ def test_msls_cities_lie_apart_although_their_numbers_agree(cities):
     assert different.all()
 
 
-cities):
+def test_msls_cities_can_be_chosen_and_raw_lists_left_out(cities):
     for path in cities.rglob("raw.csv"):
         path.unlink()
     splits = load_msls(cities / "train_val", validation_cities=["cph", "oslo", "tokyo"])
@@ -392,7 +394,7 @@ cities):
     assert torch.isfinite(splits["query"].positions).all()
 
 
-cities, tmp_path):
+def test_msls_that_is_not_whole_is_refused(cities, tmp_path):
     side = cities / "train_val" / "cph" / "query"
     (side / "images" / "query0.jpg").unlink()
     with pytest.raises(sf.InputError, match=r"1 of 2 files that .*postprocessed\.csv lists"):

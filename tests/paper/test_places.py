@@ -159,7 +159,7 @@ def test_without_the_others_there_is_nothing_to_train_on(routes):
         _ = load("gardens-point", routes).train
 
 
-routes):
+def test_sets_that_are_not_whole_are_refused(routes):
     root = routes / "VPR_datasets"
     (root / "GardensPointWalking" / "day_right" / "Image003.jpg").unlink()
     with pytest.raises(sf.InputError, match=r"same numbers \(12 and 11 images\)"):

@@ -57,7 +57,7 @@ def test_one_idx_part_may_be_alone(tmp_path, write_part):
     assert list(load_idx(tmp_path)) == ["test"]
 
 
-tmp_path, write_part):
+def test_missing_idx_files_are_named(tmp_path, write_part):
     with pytest.raises(sf.InputError, match="holds no idx files; expected train-images"):
         load_idx(tmp_path)
     write_part("train", 2)
@@ -66,7 +66,7 @@ tmp_path, write_part):
         load_idx(tmp_path)
 
 
-tmp_path, write_part):
+def test_unequal_counts_are_refused(tmp_path, write_part):
     write_part("train", 2)
     labels = np.zeros(3, np.uint8)
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(labels)))
@@ -74,7 +74,22 @@ tmp_path, write_part):
         load_idx(tmp_path)
 
 
-tmp_path, name, damage, message):
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("x", lambda d: d[:-1], r"announces 12 values, shape \(3, 4\), but holds 11"),
+        ("x", lambda d: d + b"!", "announces 12 values.* but holds more"),
+        ("x", lambda d: d[:6], "damaged or half copied"),
+        ("x", lambda d: b"", "not an idx file of unsigned bytes: it begins with b''"),
+        ("x", lambda d: b"\x00\x00\x0d" + d[3:], "not an idx file of unsigned bytes"),
+        ("x", lambda d: b"\x89PNG" + d, "not an idx file of unsigned bytes"),
+        ("x", lambda d: bytes([0, 0, 8, 2]) + b"\xff" * 8, "announces .* but holds 0"),
+        ("x.gz", lambda d: gzip.compress(d)[:-9], "damaged or half copied"),
+        ("x.gz", lambda d: gzip.compress(d)[:5] + b"\x07" * 20, "damaged or half copied"),
+        ("x.gz", lambda d: d, "damaged or half copied"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, name, damage, message):
     path = tmp_path / name
     path.write_bytes(damage(idx_bytes(np.zeros((3, 4), np.uint8))))
     with pytest.raises(sf.InputError, match=message):
@@ -144,13 +159,25 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, function):
         read_python_batch(tmp_path / "batch")
 
 
-tmp_path, content, message):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}), "3072 bytes per"),
+        (pickle.dumps({b"data": np.zeros((1, 3072)), b"labels": [1]}), "got float64"),
+        (pickle.dumps({b"data": 1}), "not a whole CIFAR-10 batch"),
+        (pickle.dumps([1, 2]), "not a whole CIFAR-10 batch"),
+        (b"", "not a whole CIFAR-10 batch"),
+        (b"garbage", "not a whole CIFAR-10 batch"),
+        (pickle.dumps({b"data": np.zeros((9, 3072), np.uint8)})[:5000], "not a whole CIFAR-10"),
+    ],
+)
+def test_broken_batches_are_refused(tmp_path, content, message):
     (tmp_path / "batch").write_bytes(content)
     with pytest.raises(sf.InputError, match=message):
         read_python_batch(tmp_path / "batch")
 
 
-tmp_path):
+def test_missing_batches_are_named(tmp_path):
     with pytest.raises(sf.InputError, match="holds no CIFAR-10; expected data_batch_1"):
         load_cifar10(tmp_path)
     (tmp_path / "test_batch").write_bytes(b"")
@@ -173,13 +200,16 @@ def test_sheets_are_cut_row_by_row(tmp_path, batches):
     assert splits.train.labels.tolist() == train.tolist()
 
 
-tmp_path, batches, labels, got):
+@pytest.mark.parametrize(
+    ("labels", "got"), [({"y_train": np.zeros(19, int)}, "got 19"), ({"y_test": [0]}, "got none")]
+)
+def test_labels_must_fit_the_tiles(tmp_path, batches, labels, got):
     write_sheets(tmp_path, batches, **labels)
     with pytest.raises(sf.InputError, match=f"must hold y_train with 20 entries.* {got}"):
         load_cifar10(tmp_path)
 
 
-save_image):
+def test_a_sheet_is_a_whole_number_of_tiles(save_image):
     with pytest.raises(sf.InputError, match="64 × 40 pixels, which is not a whole number of tiles"):
         read_sheet(save_image("s.png", size=(64, 40)))
 
@@ -214,7 +244,7 @@ def test_an_svhn_sheet_is_read(tmp_path, svhn):
         load_svhn(tmp_path)
 
 
-tmp_path, svhn):
+def test_svhn_that_is_missing_or_wrong_is_refused(tmp_path, svhn):
     with pytest.raises(sf.InputError, match="holds no SVHN; expected train_32x32"):
         load_svhn(tmp_path)
     images, labels = svhn
@@ -279,7 +309,7 @@ def test_one_part_may_be_alone(tmp_path, drawings):
     assert list(load_omniglot(tmp_path)) == ["test"]
 
 
-tmp_path, drawings):
+def test_omniglot_that_is_not_whole_is_refused(tmp_path, drawings):
     with pytest.raises(sf.InputError, match="holds no Omniglot"):
         load_omniglot(tmp_path)
     write_npz(tmp_path, drawings, label=None)
@@ -294,7 +324,7 @@ tmp_path, drawings):
         load_omniglot(tmp_path)
 
 
-tmp_path, save_image):
+def test_folders_of_omniglot_that_are_wrong_are_refused(tmp_path, save_image):
     (tmp_path / "images_background").mkdir()
     with pytest.raises(sf.InputError, match="images_background holds no drawings"):
         load_omniglot(tmp_path)

@@ -75,8 +75,8 @@ def whole(
     """Take what goes before a command."""
 
 
-def register(command: Callable[..., Any], panel: str) -> None:
-    """Add a command to a panel of the help, under the function's name; the docstring is its help."""
+def register(group: typer.Typer, command: Callable[..., Any], panel: str | None = None) -> None:
+    """Add a command to a group and a panel of its help; the function has its name and its help."""
     name = command.__name__
 
     @functools.wraps(command)
@@ -95,7 +95,7 @@ def register(command: Callable[..., Any], panel: str) -> None:
         except CommandInterruptedError as interrupted:
             to_stderr(f"Interrupted: {interrupted}")
         except SurefindError as error:
-            complain(refusal_text(error, option_names(name)))
+            complain(refusal_text(error, option_names(group, name)))
         else:
             return
         raise typer.Exit(1)
@@ -107,13 +107,14 @@ def register(command: Callable[..., Any], panel: str) -> None:
         parameters=[*own.parameters.values(), asked], return_annotation=None
     )
     explained.__annotations__ = command.__annotations__ | {"as_json": AsJson, "return": None}
-    app.command(name, rich_help_panel=panel)(explained)
+    group.command(name, rich_help_panel=panel)(explained)
 
 
-def option_names(command: str) -> dict[str, str]:
+def option_names(group: typer.Typer, command: str) -> dict[str, str]:
     """Return the option of each parameter of a command, as it is typed."""
-    group: Any = typer.main.get_command(app)
-    typed = {p.name: max(p.opts, key=len) for p in group.commands[command].params}
+    found: Any = typer.main.get_command(group)  # of a single command it is that one
+    listed = getattr(found, "commands", {command: found})[command].params
+    typed = {p.name: max(p.opts, key=len) for p in listed}
     return {name: option for name, option in typed.items() if option.startswith("-")}
 
 
@@ -126,11 +127,11 @@ PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
 }
 for title, commands in PANELS.items():
     for each in commands:
-        register(each, title)
+        register(app, each, title)
 for plugin in entry_points(group="surefind.commands"):
     # A command of an extra that is not installed is not there.
     with contextlib.suppress(ModuleNotFoundError):
-        register(plugin.load(), "Evaluate")
+        register(app, plugin.load(), "Evaluate")
 
 
 def run() -> None:

@@ -133,6 +133,8 @@ def calibrate(
 
     Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
+    from surefind.service.reviews import read_reviews
+
     if queries is None and (labels, unknown, groups) != (None, None, None):
         raise InputError(
             "--labels, --unknown and --groups belong to queries, and there are none: give QUERIES, or "
@@ -145,7 +147,7 @@ def calibrate(
             "empty label, instead of --unknown.",
             field="groups",
         )
-    reviews = None if with_reviews is None else sf.read_reviews(with_reviews)
+    reviews = None if with_reviews is None else read_reviews(with_reviews)
     with sf.Gallery.open(gallery) as opened:
         check_model(opened, run)
         asked: dict[str, Any] = {"reviews": reviews}
@@ -319,9 +321,7 @@ def search(
     if len(answers) > SHOWN:
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
     if answers.decision is None:
-        say(
-            f"No decisions without a calibration. Make one: {spelled('calibrate', gallery)}"
-        )
+        say(f"No decisions without a calibration. Make one: {spelled('calibrate', gallery)}")
     else:
         counts = Counter(answers.decision.tolist())
         say(f"Decisions: {', '.join(f'{counts[d]} {d}' for d in STYLES)}.")

@@ -99,7 +99,7 @@ def material() -> Material:
     import torch
     from torch.nn.functional import avg_pool2d
 
-    from surefind.data.digits import load_digits
+    from surefind.data.sources import load_digits
     from surefind.learning.seeds import seeded
 
     loaded = load_digits()

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table
 from typer import Option
@@ -47,6 +47,9 @@ from surefind.cli.runs import (
 from surefind.errors import InputError
 from surefind.evaluation import MEANINGS, PARTS, best_detectors
 from surefind.files import write_atomically
+
+if TYPE_CHECKING:
+    from surefind.evaluation.evaluate import Evaluation
 
 BLOCK = 1024
 """Inputs between two steps of the bar."""
@@ -157,12 +160,9 @@ def export(
     with working("exporting"):
         made = sf.export_onnx(learner, out, inputs=inputs)
     what = "synthetic inputs" if inputs is None else f"inputs of {inputs.name}"
-    changed = ""
-    if made.novelty_changed:
-        changed = f"; rounding moved {made.novelty_changed} p-values of novelty by a rank or so"
     say(
         f"PyTorch and onnxruntime agree on {made.checked} {what}: directions to "
-        f"{made.direction_error:.1g}, κ to a fraction of {made.kappa_error:.1g}{changed}."
+        f"{made.direction_error:.1g}, κ to a fraction of {made.kappa_error:.1g}."
     )
     say(f"It takes {made.expects}")
     say(f"Wrote {', '.join(made.outputs)} as one graph to {out}.")
@@ -256,7 +256,7 @@ def own_test(run: RunFolder) -> str:
     return f"{where}:test"
 
 
-def keep_evaluation(run: RunFolder, found: "sf.Evaluation", settings: dict[str, Any]) -> None:
+def keep_evaluation(run: RunFolder, found: "Evaluation", settings: dict[str, Any]) -> None:
     """Store metrics and figures in a run, with a line in its log."""
     measured = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -287,7 +287,7 @@ def draw_uncertainty(run: RunFolder, uncertainty: Any) -> None:
         run.draw("uncertainty.svg", "kappa_chart", *kappa_histogram(finite), "Distribution of κ")
 
 
-def evaluation_table(found: "sf.Evaluation") -> Table:
+def evaluation_table(found: "Evaluation") -> Table:
     """Return the metrics of an evaluation as a table."""
     table = Table("metric", "value", "95 % interval", "meaning")
     for name, meaning in MEANINGS.items():

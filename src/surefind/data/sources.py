@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from surefind.checks import VECTOR_KINDS, check_int, require
+from surefind.checks import VECTOR_KINDS, check_int, label_values, require
 from surefind.data.dataset import Dataset, Splits
 from surefind.data.images import MAX_PIXELS, ImageFiles, check_exist
 from surefind.errors import DegenerateError, InputError
@@ -498,7 +498,7 @@ def _patches(photographs: list[np.ndarray], n: int, seed: int) -> np.ndarray:
     return patches
 
 
-DIGITS = "digits"
+NAME_OF_DIGITS = "digits"
 """The set that is there without a file."""
 NO_LABEL = -1
 """The label of what has none in a file of numbers; in one of texts it is empty."""
@@ -563,11 +563,11 @@ def split_part(source: str) -> tuple[str, str | None]:
     """Split ``NAME:PART`` into the name and the part, or None; refuse a name that is not there."""
     where, colon, part = source.rpartition(":")
     for name, found in ((source, None), *([(where, part)] if colon else [])):
-        if name == DIGITS or Path(name).exists():
+        if name == NAME_OF_DIGITS or Path(name).exists():
             return name, found
     raise InputError(
         f"{source} does not exist. Give a folder of images, a list of images (.csv, .parquet) or vectors "
-        f"(.npy, .npz, .parquet); {DIGITS!r} is there to try.",
+        f"(.npy, .npz, .parquet); {NAME_OF_DIGITS!r} is there to try.",
         field="source",
     )
 
@@ -581,7 +581,7 @@ def part_names(where: str) -> tuple[str, ...]:
 
 def _parts(where: str, mode: str) -> Splits:
     path = Path(where)
-    if where == DIGITS:
+    if where == NAME_OF_DIGITS:
         return load_digits()
     if path.is_dir():
         nested = any(p.is_dir() and not p.name.startswith(".") for p in path.iterdir())

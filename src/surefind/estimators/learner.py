@@ -195,7 +195,7 @@ class MetricLearner:
             check_informative(as_relation(relation), field="dataset")
         self._resolve_encoder(dataset)
         if self.freezing is not None:
-            self._frozen_backbone()
+            FrozenBackbone.of(self.encoder, self.freezing)
 
     def features(
         self, dataset: Any, *, folder: str | Path | None = None, report: Report = silent
