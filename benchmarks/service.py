@@ -86,7 +86,7 @@ def server(
     gallery: Path, *options: str
 ) -> AbstractContextManager[tuple[str, subprocess.Popen[bytes]]]:
     """Run `surefind serve`; yield its address and its process."""
-    return serving("-c", LAUNCH, str(gallery), "--port", "0", "--rate", "0", *options)
+    return serving("-c", LAUNCH, str(gallery), "--port", "0", "--set", "rate=0", *options)
 
 
 @contextmanager

@@ -301,7 +301,7 @@ class Soak:
         begun = time.monotonic()
         with self._log.open("wb") as log:
             process = subprocess.Popen(
-                [*command, "--rate", "0", *self.options],
+                [*command, "--set", "rate=0", *self.options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment,
