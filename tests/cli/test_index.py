@@ -96,7 +96,7 @@ def test_a_calibration_is_renewed(surefind):
     code, out, err = surefind("index", "a.npy", "--out", "g")
     assert code == 0, err
     assert "Its calibration was renewed. Target not reached" in out
-    with Gallery.open("g", mode="r", on_stale="refuse") as again:
+    with Gallery.open("g", mode="r") as again:
         assert not again.search(unit(1, 3)).stale
 
 
@@ -228,8 +228,8 @@ def test_killed_half_way_it_continues(surefind, sure, broken, monkeypatch, sourc
         i: item.label for i, item in whole.items()
     }
     with Gallery.open("g", mode="r") as one, Gallery.open("h", mode="r") as other:
-        assert one.fingerprint == other.fingerprint
-        assert "indexing" not in one.about
+        assert one.info["fingerprint"] == other.info["fingerprint"]
+        assert "indexing" not in one.info
     code, out, _ = surefind(*line, "--json")
     assert json.loads(out) | {"renewed": False} == {
         "gallery": "g",
@@ -263,7 +263,7 @@ def test_another_source_starts_from_the_beginning(surefind, monkeypatch):
     assert "2 of 5 items are in g. Continue with: surefind index a.npz --out g" in err
     with Gallery.open("g") as gallery:
         gallery.delete(["b"])
-        assert galleries.done_before(gallery, json.loads(gallery.about["indexing"])["key"]) == 2
+        assert galleries.done_before(gallery, json.loads(gallery.info["indexing"])["key"]) == 2
     calls[:] = [1, 1]
     code, out, err = surefind("index", "a.npz", "--out", "g")
     assert code == 0, err

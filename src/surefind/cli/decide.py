@@ -307,6 +307,7 @@ def search(
     """
     check_file(out, TABLES)
     with sf.Gallery.open(gallery, mode="r") as opened:
+        opened.renew()  # for this search, if items have changed
         check_model(opened, run)
         if queries == "-":
             answer_lines(opened, run, k, out=out, groups=groups)
@@ -402,7 +403,7 @@ def answer_table(rows: list[dict[str, Any]], answers: "sf.Answers", *, width: in
 
 def _cells(row: dict[str, Any], decided: bool) -> dict[str, Text]:
     """Return what the table may say of a query, by column."""
-    from surefind.decisions.gate import p_text
+    from surefind.decisions.decision import p_text
 
     unlike = row["gate"] == "unlike"
     listed = [] if unlike else row["label_probability"][:2]

@@ -299,7 +299,7 @@ def write_page(found: dict[str, Any], path: Path) -> None:
     """Write what was found as one HTML page, and its figure as ``kappa.svg`` next to it."""
     import numpy as np
 
-    from surefind.decisions.gate import p_text
+    from surefind.decisions.decision import p_text
     from surefind.evaluation import figures
     from surefind.evaluation.evaluate import kappa_histogram
 

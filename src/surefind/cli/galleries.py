@@ -150,7 +150,7 @@ def index(
         items = read_items(source, run, labels=labels, on_bad=on_bad, later=True)
         together = None if groups is None else items.column(groups, options.GROUP_COLUMN)
         ids = [prefix + i for i in items.ids]
-        check_items(items, ids, None if gallery is None else gallery.dim)
+        check_items(items, ids, None if gallery is None else gallery.info["dim"])
         if gallery is None:
             engine = "milvus" if _on_milvus(out) else "faiss"
             gallery = closing.enter_context(sf.Gallery(engine, out, model=_fingerprint(run)))
@@ -185,7 +185,7 @@ def index(
         added = len(ids) - begun - updated
         say(
             f"Added {added} items and updated {updated}; {out} holds {len(gallery)} of "
-            f"{gallery.dim} dimensions."
+            f"{gallery.info['dim']} dimensions."
         )
         if gallery.calibration is None:
             say(f"It decides nothing yet. Calibrate it: {spelled('calibrate', out)}")
@@ -197,7 +197,7 @@ def index(
             "updated": updated,
             "continued": begun,
             "items": len(gallery),
-            "dim": gallery.dim,
+            "dim": gallery.info["dim"],
             "renewed": renewed is not None,
         }
 
@@ -274,7 +274,7 @@ def list_items(gallery: "sf.Gallery", place: str, chosen: "list[Id]", out: Path 
     show_table(item_table(found[:SHOWN]))
     if len(found) > SHOWN:
         say(f"The first {SHOWN} of {len(found):,} items; --out FILE or --json gives all of them.")
-    say(f"{place} holds {len(gallery):,} items of {len(gallery.label_counts()):,} labels.")
+    say(f"{place} holds {len(gallery):,} items of {len(gallery.labels()):,} labels.")
     if out is not None:
         say(f"Wrote {len(found):,} items to {out}.")
     return records
@@ -313,7 +313,7 @@ def select(
     Raises:
         InputError: If there is no such id or label, or nothing is chosen.
     """
-    counts = gallery.label_counts()
+    counts = gallery.labels()
     there = ", ".join(map(str, list(counts)[:NAMED])) + (" …" if len(counts) > NAMED else "")
     wanted = {
         _meant(gallery, "label", text, counts, f"there are {there or 'none'}")
@@ -348,7 +348,7 @@ def _meant(
     why = f"has {what} {text!r} and {what} {text}; choose it in Python"
     if not meant:
         why = f"does not have {what} {text!r}; {otherwise}"
-    raise InputError(f"{gallery.place} {why}. Nothing was changed.", field=field)
+    raise InputError(f"{gallery.info['place']} {why}. Nothing was changed.", field=field)
 
 
 def read_corrections(file: Path) -> tuple[list[str], list[str | None]]:
@@ -431,7 +431,7 @@ def source_key(items: Items, ids: list[str], labels: Any, groups: Any, model: st
 
 def done_before(gallery: "sf.Gallery", key: str) -> int:
     """Return how many rows of a source a command that was cut off had indexed."""
-    mark = json.loads(gallery.about.get(MARK, "{}"))
+    mark = json.loads(gallery.info.get(MARK, "{}"))
     return int(mark["done"]) if mark.get("key") == key else 0
 
 
@@ -447,7 +447,7 @@ def remember(
     if files is None:
         return None
     paths = [Path(file).resolve() for file in files]
-    folder = Path(gallery.about.get("images") or os.path.commonpath([p.parent for p in paths]))
+    folder = Path(gallery.info.get("images") or os.path.commonpath([p.parent for p in paths]))
     if folder != Path(folder.anchor):  # or else every file of the machine would be shown
         gallery.describe(images=str(folder))
     inside = [p.relative_to(folder) if p.is_relative_to(folder) else p for p in paths]
@@ -456,9 +456,10 @@ def remember(
 
 def check_items(items: Items, ids: list[str], dim: int | None) -> None:
     """Require items that a gallery of this dimension takes, before it is made or changed."""
-    from surefind.gallery.items import read_ids, read_vectors
+    from surefind.checks import id_values
+    from surefind.gallery.engine import read_vectors
 
-    read_ids(ids)
+    id_values("ids", ids)
     later = isinstance(items.embeddings, EmbeddedLater)  # of which one shows what all are like
     for at in range(0, 1 if later else len(ids), BLOCK):
         some = items.embeddings[at : 1 if later else at + BLOCK]
@@ -627,7 +628,7 @@ def settled(gallery: "sf.Gallery") -> "Calibration | None":
     if not len(gallery):
         return None
     with working("fitting the posterior over labels, and renewing the calibration"):
-        gallery.fit_labels()
+        gallery.prepare()
         renewed = gallery.renew()
     if renewed is not None:
         say(f"Its calibration was renewed. {renewed.summary}")
@@ -645,7 +646,7 @@ def own_ids(gallery: "sf.Gallery", items: Items) -> dict[int, str]:
     rows = {name: row for row, name in enumerate(items.ids)}
     there = {id_: rows[id_] for id_ in gallery if isinstance(id_, str) and id_ in rows}
     if items.files is not None:
-        folder, files = Path(gallery.about.get("images", "")), items.files
+        folder, files = Path(gallery.info.get("images", "")), items.files
         paths = {id_: (gallery.get(id_).payload or {}).get("path", "") for id_ in there}
         there = {
             id_: row

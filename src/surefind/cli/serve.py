@@ -215,10 +215,10 @@ def open_gallery(
 
     if run is None or holds_gallery(Path(place)):
         mode = "r" if check else "w"
-        return sf.Gallery.open(place, mode=mode, index=index, on_stale="mark")
+        return sf.Gallery.open(place, mode=mode, index=index)
     owner = open_run(run)
     kept = None if check else place
-    return sf.Gallery(path=kept, index=index or "auto", model=owner.fingerprint, on_stale="mark")
+    return sf.Gallery(path=kept, index=index or "auto", model=owner.fingerprint)
 
 
 def learner_for(gallery: "sf.Gallery", run: Path | None) -> "sf.MetricLearner | None":
@@ -233,13 +233,13 @@ def learner_for(gallery: "sf.Gallery", run: Path | None) -> "sf.MetricLearner | 
 
 def remembered_images(gallery: "sf.Gallery") -> Path | None:
     """Return the folder of the images that were indexed, if it is there."""
-    folder = gallery.about.get("images")
+    folder = gallery.info.get("images")
     return Path(folder) if folder is not None and Path(folder).is_dir() else None
 
 
 def remembered_run(gallery: "sf.Gallery") -> Path | None:
     """Return the run that embedded the items, if it is there and unchanged."""
-    run = Path(gallery.about.get("run", ""))
+    run = Path(gallery.info.get("run", ""))
     there = (run / MODEL).is_file() and open_run(run).fingerprint == gallery.model
     return run if there else None
 
