@@ -160,7 +160,7 @@ def run_demo(folder: Path, report: "Report") -> dict[str, Any]:
     """
     import numpy as np
 
-    from surefind.decisions.gate import Gate
+    from surefind.decisions.decision import Gate
     from surefind.learning.seeds import seeded
     from surefind.models.networks import small_net
     from surefind.neighbours import nearest_distance
