@@ -149,7 +149,7 @@ def test_unknown_settings_are_refused():
         ({"mean": (0.5,)}, "mean and std need one value per channel each"),
         ({"std": (0.5,)}, "mean and std need one value per channel each"),
         ({"mean": (0.5,), "std": (1.0, 1.0)}, "mean and std need one value per channel each"),
-        ({"mean": (0.5,), "std": (0.0,)}, "std must be above 0"),
+        ({"mean": (0.5,), "std": (0.0,)}, "std above 0"),
         ({"random_area": (0.1, 1.0)}, "random_area needs crop"),
         ({"crop": 5, "random_area": (0.5, 1.5)}, "random_area must be .* ≤ 1.0; got"),
         ({"crop": 5, "random_area": (0.0, 0.5)}, "random_area must be"),

@@ -7,8 +7,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 import surefind as sf
-from surefind.data import torch_data
-from surefind.data.torch_data import as_dataset
+from surefind.data import dataset as module
+from surefind.data.dataset import as_dataset
 from surefind.errors import InputError
 
 VECTORS = torch.arange(24.0).reshape(8, 3)
@@ -91,7 +91,7 @@ def test_what_cannot_be_read_as_a_whole_is_refused(name):
 
 
 def test_what_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(torch_data, "MOST_BYTES", 50)
+    monkeypatch.setattr(module, "MOST_BYTES", 50)
     with pytest.raises(InputError) as refusal:
         as_dataset("dataset", PAIRS)
     assert refusal.value.field == "dataset"

@@ -75,7 +75,7 @@ def test_another_format_is_refused_with_what_to_use(tmp_path):
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(sf.InputError, match="there is no checkpoint"):
+    with pytest.raises(sf.InputError, match="is missing"):
         sf.load(tmp_path)
 
 

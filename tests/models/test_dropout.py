@@ -213,11 +213,8 @@ REFUSED = {
     "rate one": lambda e, x, g: Dropout(1.0),
     "rate nan": lambda e, x, g: Dropout(float("nan")),
     "twice": lambda e, x, g: with_dropout(e),
-    "no dropout": lambda e, x, g: joint_samples(small_net(1, 8, 4, generator=g).eval(), x, [1]),
     "no sample": lambda e, x, g: mask_seeds(0, g),
     "a negative number": lambda e, x, g: marginal_samples(e, x, -1, g),
-    "no seed": lambda e, x, g: joint_samples(e, x, []),
-    "training": lambda e, x, g: marginal_samples(e.train(), x, 1, g),
 }
 
 

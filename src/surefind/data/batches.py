@@ -8,9 +8,7 @@ Policies, so that every batch holds a pair:
   is cut into groups of that size; a last, incomplete group is filled with other images of the class,
   repeated only when the class has too few.
 - Positions are cut into `grid_cells`, which then are the classes of a batch.
-- A class with a single image has no positive pair. ``singles="drop"`` leaves it out, ``"repeat"`` fills
-  its group with the image itself (worth something with augmentation only), ``"keep"`` takes it once,
-  as a partner for negative pairs.
+- A class with a single image has no positive pair, and is left out of class batches.
 - When the groups of all classes but one are used up, the epoch ends: what is left of that class would
   have no negative pair. The fullest classes go first, so that little is left.
 
@@ -33,46 +31,35 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from surefind.checks import check_choice, check_int
+from surefind.checks import check_int
 from surefind.data.dataset import Dataset, rows_by_class
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import AugmentSeed, InputSpec, Preprocessing
-from surefind.errors import DegenerateError, InputError
+from surefind.errors import DegenerateError
 from surefind.pairs.relations import blocks
 
-SINGLES = ("drop", "repeat", "keep")
 
-
-def random_batches(
-    n: int, batch_size: int, generator: torch.Generator, *, drop_last: bool = False
-) -> list[Tensor]:
+def random_batches(n: int, batch_size: int, generator: torch.Generator) -> list[Tensor]:
     """Shuffle all rows and cut them into batches.
 
     Args:
         n: Number of examples.
         batch_size: Examples per batch, at least two.
         generator: Source of the order.
-        drop_last: Whether to leave out a last batch that is not full.
 
     Returns:
-        The rows of each batch, int64. Every row comes once, unless the last ones are dropped.
+        The rows of each batch, int64. Every row comes once.
 
     Raises:
         DegenerateError: If not one batch can be made.
     """
     check_int("batch_size", batch_size, least=2)
-    check_int("n", n, least=0)
-    if n < 2 or (drop_last and n < batch_size):
+    if n < 2:
         raise DegenerateError(
-            f"no batch can be made of {n} examples with batch_size {batch_size} and "
-            f"drop_last={drop_last}. A batch needs two examples; give more or smaller ones.",
+            f"no batch can be made of {n} examples. A batch needs two; give more.",
             field="batch_size",
         )
     batches = list(torch.split(torch.randperm(n, generator=generator), batch_size))
-    if len(batches[-1]) == batch_size:
-        return batches
-    if drop_last:
-        return batches[:-1]
     if len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
@@ -83,8 +70,6 @@ def class_batches(
     classes_per_batch: int,
     examples_per_class: int,
     generator: torch.Generator,
-    *,
-    singles: str = "drop",
 ) -> list[Tensor]:
     """Make batches of P classes with K examples each.
 
@@ -93,31 +78,24 @@ def class_batches(
         classes_per_batch: P, at least two. The last batches may hold fewer, but two.
         examples_per_class: K, at least two.
         generator: Source of the order.
-        singles: What to do with classes of one image: ``"drop"``, ``"repeat"`` or ``"keep"``.
 
     Returns:
         The rows of each batch, int64.
 
     Raises:
-        InputError: If the labels are not one integer per example.
         DegenerateError: If fewer than two classes can be used.
     """
     check_int("classes_per_batch", classes_per_batch, least=2)
     check_int("examples_per_class", examples_per_class, least=2)
-    check_choice("singles", singles, SINGLES)
     labels = torch.as_tensor(labels)
-    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex():
-        raise InputError(
-            f"labels must be one integer per example; got {labels.dtype} "
-            f"of shape {tuple(labels.shape)}."
-        )
-    members = [rows for rows in rows_by_class(labels) if len(rows) > 1 or singles != "drop"]
+    members = [rows for rows in rows_by_class(labels) if len(rows) > 1]
     if len(members) < 2:
         raise DegenerateError(
-            f"class batches need two classes; {len(members)} can be used with "
-            f'singles="{singles}". Give more classes, or use random_batches.'
+            f"class batches need two classes with two examples; {len(members)} have them. Give more, or "
+            "random batches.",
+            field="examples_per_class",
         )
-    groups = [_groups(rows, examples_per_class, generator, singles) for rows in members]
+    groups = [_groups(rows, examples_per_class, generator) for rows in members]
     left = torch.tensor([float(len(g)) for g in groups])
     batches = []
     while int((left > 0).sum()) >= 2:
@@ -153,9 +131,7 @@ def grid_cells(
     return cells
 
 
-def _groups(rows: Tensor, size: int, generator: torch.Generator, singles: str) -> list[Tensor]:
-    if len(rows) == 1:
-        return [rows if singles == "keep" else rows.repeat(size)]
+def _groups(rows: Tensor, size: int, generator: torch.Generator) -> list[Tensor]:
     groups = list(torch.split(rows[torch.randperm(len(rows), generator=generator)], size))
     last = groups[-1]
     if lack := size - len(last):

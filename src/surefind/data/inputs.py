@@ -206,12 +206,13 @@ def _centred(w: float, h: float) -> tuple[float, float, float, float]:
 
 
 def _check_statistics(mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> None:
-    if (mean is None) != (std is None) or (mean is not None and len(mean) != len(std or ())):
+    positive = std is None or all(0 < s < math.inf for s in std)
+    if (mean is None) != (std is None) or len(mean or ()) != len(std or ()) or not positive:
         raise InputError(
-            f"mean and std need one value per channel each, or both None; got {mean} and {std}."
+            "mean and std need one value per channel each, those of std above 0, or both None; got "
+            f"{mean} and {std}.",
+            field="std",
         )
-    if std is not None and not all(0 < s < math.inf for s in std):
-        raise InputError(f"std must be above 0 in every channel; got {std}.")
 
 
 def _check_range(name: str, value: tuple[float, float], top: float) -> None:

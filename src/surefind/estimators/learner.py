@@ -24,9 +24,8 @@ from torch import Tensor, nn
 from surefind.checks import check_choice, check_int, check_positive
 from surefind.curvature.dataset import check_informative
 from surefind.data.batches import batches, like_network
-from surefind.data.dataset import Dataset
+from surefind.data.dataset import Dataset, as_dataset, is_torch_data
 from surefind.data.inputs import FeatureViews, InputSpec, Preprocessing
-from surefind.data.torch_data import as_dataset, is_torch_data
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.learning.distributed import world
@@ -146,7 +145,7 @@ class MetricLearner:
 
         Args:
             dataset: Images or features with labels or positions: a `Dataset`, or a map-style data set or
-                loader of PyTorch, which is read into memory (`surefind.data.torch_data`).
+                loader of PyTorch, which is read into memory (`surefind.data.dataset`).
             held_out: Known examples that are not in it, for the p-values of novelty. None takes the
                 training data themselves, cross-fitted (`surefind.novelty.model`): good enough for frozen
                 networks, while a network that was trained on them may flag new ones too often.

@@ -48,8 +48,7 @@ from torch import Tensor
 
 from surefind import metrics
 from surefind.data.batches import batches
-from surefind.data.dataset import Dataset
-from surefind.data.torch_data import as_dataset
+from surefind.data.dataset import Dataset, as_dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
 from surefind.estimators.learner import MetricLearner
@@ -168,7 +167,7 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a fitted learner.
 
-    Data are `Dataset`s, or map-style data sets or loaders of PyTorch (`surefind.data.torch_data`).
+    Data are `Dataset`s, or map-style data sets or loaders of PyTorch (`surefind.data.dataset`).
 
     Args:
         learner: A fitted learner.

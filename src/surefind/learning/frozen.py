@@ -86,7 +86,7 @@ class TowerBelow(nn.Module):
         model = tower.model
         # The stem has another name in each family.
         self.stem = getattr(model, "embedder", None) or model.get_submodule("embeddings")
-        self.stages = nn.ModuleList(list(_tower_stages(tower))[:-above])
+        self.stages = nn.ModuleList(list(_tower_stages(tower) or ())[:-above])
         self.training = tower.training
 
     def forward(self, images: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class TowerAbove(nn.Module):
 
     def __init__(self, tower: Tower, above: int) -> None:
         super().__init__()
-        self.stages = nn.ModuleList(list(_tower_stages(tower))[-above:])
+        self.stages = nn.ModuleList(list(_tower_stages(tower) or ())[-above:])
         self.gem = tower.gem
         self.norm = getattr(tower.model, "layernorm", None)
         self.training = tower.training
@@ -133,9 +133,8 @@ def cut_backbone(backbone: nn.Module, above: int) -> Cut:
     check_int("trained_stages", above, least=0)
     if above == 0:
         return Cut.of(backbone, backbone, nn.Identity())
-    if isinstance(backbone, Tower):
-        stages = len(_tower_stages(backbone))
-        _check_count(above, stages)
+    if isinstance(backbone, Tower) and (stages := _tower_stages(backbone)) is not None:
+        _check_count(above, len(stages))
         return Cut.of(backbone, TowerBelow(backbone, above), TowerAbove(backbone, above))
     if type(backbone) is nn.Sequential:
         layers = dict(backbone.named_children())
@@ -164,16 +163,9 @@ def _is_stage(layer: nn.Module) -> bool:
     return any(True for _ in layer.parameters()) and not isinstance(layer, (GeM, *NORMS))
 
 
-def _tower_stages(tower: Tower) -> nn.ModuleList:
+def _tower_stages(tower: Tower) -> nn.ModuleList | None:
     stages = getattr(getattr(tower.model, "encoder", None), "stages", None)
-    if not isinstance(stages, nn.ModuleList):
-        kind = tower.model.config.model_type  # type: ignore[union-attr]
-        raise InputError(
-            f"a network of the kind {kind} has no stages, so the last ones cannot be trained alone. Leave "
-            "trained_stages at 0, or take a ResNet or ConvNeXt.",
-            field="trained_stages",
-        )
-    return stages
+    return stages if isinstance(stages, nn.ModuleList) else None
 
 
 def _check_count(above: int, stages: int) -> None:

@@ -87,13 +87,6 @@ class Encoder(nn.Module):
 
     def outputs_of(self, features: Tensor) -> Tensor:
         """Apply the head to what `features` returned: outputs (n, z)."""
-        width = self.head.in_features + (self.head.bias is not None)
-        if features.ndim != 2 or features.shape[1] != width:
-            ones = ", the last one all ones for the bias" if self.head.bias is not None else ""
-            raise InputError(
-                f"features must be (n, {width}){ones}; got {tuple(features.shape)}. "
-                "Take them from Encoder.features."
-            )
         return linear(features[:, : self.head.in_features], self.head.weight, self.head.bias)
 
     def head_weights(self) -> Tensor:
@@ -147,19 +140,17 @@ def plain_features(backbone: nn.Module, head: nn.Linear, inputs: Tensor) -> Tens
     """Run the backbone and require features (n, d) that the head can be applied to."""
     features = backbone(inputs)
     expected = (len(inputs), head.in_features)
-    if not isinstance(features, Tensor):
-        raise InputError(
-            f"the backbone must give a tensor of features {expected}; "
-            f"got {type(features).__name__}. Wrap it in a module that picks and pools one tensor."
-        )
-    if tuple(features.shape) != expected:
+    shape = tuple(getattr(features, "shape", ())) if isinstance(features, Tensor) else None
+    if shape != expected:
         hint = (
             "Give the head that many inputs, or resize the images to what the network was made for."
         )
-        if features.ndim != 2:
+        if shape is None:
+            hint = "Wrap it in a module that picks and pools one tensor."
+        elif len(shape) != 2:
             hint = "End it with pooling (surefind.models.networks.GeM) or torch.nn.Flatten."
         raise InputError(
             f"the backbone must give features {expected}, a row per example and a column per input "
-            f"of the head; got {tuple(features.shape)}. {hint}"
+            f"of the head; got {shape or type(features).__name__}. {hint}"
         )
     return features

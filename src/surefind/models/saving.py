@@ -86,17 +86,15 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         InputError: If there is no such file, it is damaged, or something else wrote it.
     """
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"there is no checkpoint {path}. Check the path.")
     try:
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(HEADER)
             # Copies, because the originals are windows into the file, which may change.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise InputError(
-            f"{path} is not a whole safetensors file ({error}): it was cut short, damaged, or is of "
-            "another kind. Take an earlier checkpoint or copy it again."
+            f"{path} is not a whole safetensors file ({error}): it is missing, cut short, damaged, or of "
+            "another kind. Check the path, take an earlier checkpoint or copy it again."
         ) from error
     if header is None:
         raise InputError(

@@ -142,12 +142,6 @@ def split_module(module: nn.Module, inputs: Tensor) -> tuple[Encoder, Split]:
     copied = copy.deepcopy(module).eval()
     outputs, calls = _watched(copied, inputs)
     linear = [call for call in calls if isinstance(call.module, nn.Linear)]
-    if not linear:
-        raise InputError(
-            f"{type(module).__name__} has no linear layer (torch.nn.Linear) that runs, so there "
-            f"is nothing to fit a posterior of. {WAY_OUT}",
-            field="encoder",
-        )
     runs = [call.name for call in calls]
     for call in reversed(linear):
         if call.output.ndim != 2 or runs.count(call.name) > 1:
@@ -160,12 +154,16 @@ def split_module(module: nn.Module, inputs: Tensor) -> tuple[Encoder, Split]:
                 encoder = Encoder(backbone, head.train(module.training))
                 encoder.training = module.training
                 return encoder, _record(call, norm, head)
-    last = linear[-1]
+    what = "no linear layer (torch.nn.Linear) runs"
+    if linear:
+        last = linear[-1]
+        what = (
+            f"the last one that runs is {last.name or 'itself'!r} {tuple(last.output.shape)}, and "
+        )
+        what += "something else follows it"
     raise InputError(
-        f"the output of {type(module).__name__} is not that of a linear layer, plain, normalised "
-        "or after a "
-        f"batch norm: the last one that runs is {last.name or 'itself'!r} {tuple(last.output.shape)}, and "
-        f"something else follows it. {WAY_OUT}",
+        f"the output of {type(module).__name__} is not that of a linear layer, plain, normalised or after "
+        f"a batch norm: {what}. {WAY_OUT}",
         field="encoder",
     )
 

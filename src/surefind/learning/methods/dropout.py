@@ -165,12 +165,7 @@ def joint_samples(encoder: Encoder, inputs: Tensor, seeds: Sequence[int]) -> Ten
 
     Returns:
         Unit embeddings (s, n, z).
-
-    Raises:
-        InputError: If there are no seeds.
     """
-    if not seeds:
-        raise InputError("seeds is empty; draw at least one with mask_seeds.")
     generators = (torch.Generator().manual_seed(seed) for seed in seeds)
     return _samples(encoder, inputs, generators, joint=True)
 
@@ -196,13 +191,6 @@ def marginal_samples(
 def _samples(
     encoder: Encoder, inputs: Tensor, generators: Iterator[torch.Generator], *, joint: bool
 ) -> Tensor:
-    if not _holds_dropout(encoder):
-        raise InputError(
-            "the encoder has no dropout, so every sample would be the same. Train one from "
-            "with_dropout(encoder) and sample that."
-        )
-    if encoder.training:
-        raise InputError("the encoder is in training mode; call encoder.eval() before sampling.")
     before, after = _split(encoder)
     samples = []
     with torch.no_grad():
