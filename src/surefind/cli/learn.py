@@ -111,9 +111,8 @@ def train(
     Example: `surefind train digits --out runs/digits --epochs 2`
     """
     given = locals().copy()
-    from surefind.data.sources import read_source
-
     from surefind.data.images import ImageFiles
+    from surefind.data.sources import read_source
     from surefind.learning.methods import METHODS
     from surefind.pairs.losses import MARGIN, Contrastive
 
