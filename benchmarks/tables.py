@@ -135,7 +135,7 @@ PHOTOGRAPHS = [
     "",
     "`surefind bench NAME --data FOLDER --backbone …` finds a set in `FOLDER/NAME` or in `FOLDER`. Nothing "
     "is downloaded. Besides their publishers' archives, these GitHub repositories hold the images; "
-    "`surefind data check NAME --data FOLDER` compares counts and decodes every file.",
+    "`surefind data NAME --data FOLDER` compares counts and decodes every file.",
     "",
     "| set | repository | put |",
     "| --- | --- | --- |",

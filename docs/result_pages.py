@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from result_figures import Dots, dot_chart, panel_chart
 
-from surefind.paper.figures import Dots, dot_chart, line_styles, panel_chart
+from surefind.paper.figures import line_styles
 from surefind.paper.published import LEAST_GAP, PAPER
 from surefind.paper.results import Result, Results, ResultSet
 from surefind.paper.tables import Score, compare, number_text

@@ -6,6 +6,7 @@ import pytest
 import small_learners
 import torch
 from cli.conftest import refused, surefind  # noqa: F401
+from data.conftest import save_image  # noqa: F401
 from PIL import Image
 
 import surefind as sf
@@ -30,6 +31,11 @@ def few(monkeypatch):
     """Fewer resamples and corrupted images: what they cost here is their overhead."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 5)
     monkeypatch.setattr(running, "CORRUPTED", 4)
+
+
+@pytest.fixture(name="rng")
+def source_of_noise():
+    return np.random.default_rng(20240611)
 
 
 @pytest.fixture

@@ -152,3 +152,30 @@ def test_the_list_of_names_needs_no_pytorch():
         "assert set_names() == tuple(ENTRIES) and 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content"),
+    [
+        ("mnist", "train-images-idx3-ubyte", b"junk"),
+        ("mnist", "train-images-idx3-ubyte.gz", b"\x1f\x8bjunk"),
+        ("cifar10", "test_batch", b"junk"),
+        ("cifar10", "labels.npz", b"junk"),
+        ("cifar100", "train/apple/0.png", b"junk"),
+        ("svhn", "test_32x32.mat", b"junk"),
+        ("svhn", "svhn_test.webp", b"junk"),
+        ("omniglot", "omniglot.npz", b"junk"),
+        ("cub200", "images.txt", b"1 one.jpg\n2"),
+        ("cub200", "train/001.Auk/0.jpg", b"junk"),
+        ("cars196", "cars_annos.mat", b"junk"),
+        ("cars196", "train/AM General Hummer SUV 2000/first.jpg", b"junk"),
+        ("lfw", "people.txt", b"1\n3\nA 1"),
+        ("msls", "cph/database/postprocessed.csv", b"junk"),
+        ("gardens-point", "GardensPointWalking/night_right/1.jpg", b"junk"),
+    ],
+)
+def test_a_set_that_cannot_be_read_is_refused_by_its_folder(tmp_path, name, file, content):
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(sf.InputError):
+        load(name, tmp_path).train.verify()

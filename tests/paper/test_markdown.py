@@ -91,52 +91,6 @@ def votes(*gains):
     }
 
 
-def test_votes_stand_beside_kappa_and_what_has_none_has_a_dash(written, result):
-    plain = {"recall@1": 0.8, "vote_right": 0.85, "vote_ausc": 0.9, "nearest_vote_r_auroc": 0.95}
-    weighted = plain | {"ausc": 0.7, "kappa_vote_ausc": 0.91}
-    text = written(
-        result("deterministic", values=plain, intervals={}, votes=votes()),
-        result("laplace-posthoc", values=weighted, intervals={}, votes=votes(0.01, 0.002, 0.02)),
-        result("pfe", values={"recall@1": 0.81, "ausc": 0.75}, intervals={}),
-    )
-    main, table = text.split("### Votes over labels")
-    assert "voted" not in main
-    rows = {r[0]: r for r in table_rows(table)}
-    assert rows["Method"][2:] == [
-        *("recall@1 ↑", "AUSC by 1/κ ↑", "R-AUROC by vote ↑"),
-        *("voted right ↑", "voted AUSC ↑", "κ-voted AUSC ↑"),
-    ]
-    assert rows["Deterministic"][3] == rows["Deterministic"][7] == "–"
-    assert rows["PFE"][4:] == ["–"] * 4
-    assert "fitted on the validation data" in table
-    assert "by the AUSC of the voted label: better for LAM (post-hoc)." in table
-    assert "LAM (post-hoc): voted AUSC +0.0100 (+0.0020 to +0.0200), better." in table
-    assert "Deterministic:" not in table
-    assert "### Votes" not in written(result("pfe", dataset="digits")).split("## FashionMNIST")[0]
-
-
-@pytest.mark.parametrize(
-    ("gains", "verdict"),
-    [
-        ([(0.01, 0.002, 0.02)] * 2, "better"),
-        ([(-0.01, -0.02, -0.002)] * 2, "worse"),
-        ([(0.01, -0.002, 0.02)] * 2, "no difference shown"),
-        ([(0.01, 0.002, 0.02), (-0.01, -0.02, -0.002)], "no difference shown"),
-        ([(0.01, -1.0, 1.0), (0.011, -1.0, 1.0), (0.012, -1.0, 1.0)], "better"),
-        ([(0.01, 0.0, 0.1), (-0.011, -0.1, 0.0), (0.012, 0.0, 0.1)], "no difference shown"),
-    ],
-)
-def test_whether_kappa_helps_is_decided_over_seeds(written, result, gains, verdict):
-    text = written(
-        *(
-            result("pfe", seed, values={"vote_ausc": 0.9, "kappa_vote_ausc": 0.9}, votes=votes(*g))
-            for seed, g in enumerate(gains)
-        )
-    )
-    assert f"over {len(gains)} seeds, {verdict}." in text
-    assert f"of the voted label: {verdict} for PFE." in text
-
-
 def test_mixed_versions_are_said_over_the_table(written, result):
     text = written(result(), result("pfe", versions={"surefind": "0.2.0"}))
     before = text.split("| Method")[0]

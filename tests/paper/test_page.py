@@ -10,7 +10,7 @@ from PIL import Image
 
 import surefind as sf
 from surefind.evaluation.figures import PALETTE
-from surefind.paper.artifacts import Artifacts, SpherePoints, write_artifacts
+from surefind.paper.artifacts import write_strips
 from surefind.paper.page import write_report
 from surefind.paper.published import PAPER
 from surefind.paper.results import read_results
@@ -69,18 +69,11 @@ def page(put, tmp_path):
 def whole(result, write_results, tmp_path_factory):
     """The file of a page that has every section, made once."""
     folder = tmp_path_factory.mktemp("whole")
-    rng = np.random.default_rng(0)
-    mean = rng.normal(size=(30, 3))
-    mean /= np.linalg.norm(mean, axis=1, keepdims=True)
-    points = SpherePoints(mean, np.logspace(0, 3, 30), np.arange(30) % 5)
     strips = {
         "id-lowest": np.zeros((3, 8, 8), np.uint8),
         "ood-highest": np.zeros((3, 100, 80, 3), np.uint8),
     }
-    write_artifacts(
-        folder / "work" / "fashion-mnist" / "laplace-online-seed0.npz",
-        Artifacts(strips, {"id": points, "ood": points}),
-    )
+    write_strips(folder / "work" / "fashion-mnist" / "laplace-online-seed0.npz", strips)
     methods = ("deterministic", "laplace-online", "pfe", "mine & <b>yours", "mahalanobis")
     results = write_results(
         folder / "results",
@@ -111,7 +104,6 @@ def test_the_page_holds_everything_and_needs_nothing(whole):
         "Detection of each out-of-distribution set",
         "Distribution of κ",
         "Uncertainty under corruption",
-        "Embeddings on the sphere",
         "Most certain and most uncertain images",
     ):
         assert heading in text, heading
@@ -138,7 +130,7 @@ def test_images_are_those_of_the_first_seed_that_has_some(result, write_results,
     for seed, size in ((1, 8), (2, 16)):
         strips = {"id-lowest": np.zeros((1, size, size), np.uint8)}
         file = tmp_path / "work" / "fashion-mnist" / f"pfe-seed{seed}.npz"
-        write_artifacts(file, Artifacts(strips, {}))
+        write_strips(file, strips)
     write_report(read_results(results), tmp_path / "report.html", artifacts=tmp_path / "work")
     (image,) = outline(tmp_path / "report.html").all("img")
     with Image.open(BytesIO(b64decode(image["src"].partition("base64,")[2]))) as shown:
@@ -230,16 +222,3 @@ def test_the_same_results_make_the_same_page(put, result, tmp_path):
     for name in ("a", "b"):
         write_report(results, tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
-def test_votes_have_a_table_and_a_sentence(page, result):
-    values = {"recall@1": 0.8, "ausc": 0.7, "vote_right": 0.85, "kappa_vote_right": 0.86}
-    both = {"plain": 1.0, "weighted": 1.0}
-    votes = {"fitted_on": "validation", "examples": 9, "temperature": both, "sharpness": both}
-    gains = {"vote_right": [0.01, -0.01, 0.03]}
-    found = page(result(values=values, votes=votes | {"gains": gains}), result("pfe"))
-    text = "".join(found.text)
-    assert "Votes over labels" in text
-    assert "LAM (online): voted right +0.0100 (-0.0100 to +0.0300), no difference shown." in text
-    assert "most voted label is right" in text
-    assert "Votes over labels" not in "".join(page(result(values={"auroc": 0.5})).text)

@@ -59,8 +59,3 @@ def test_names_are_ours():
 
 def test_a_point_estimate_has_no_uncertainty():
     assert set(PAPER.values["cifar10"]["deterministic"]) == {"recall@1", "map@5", "map@10"}
-
-
-def test_nobody_can_change_them():
-    with pytest.raises(TypeError):
-        PAPER.values["lfw"]["pfe"]["auroc"] = (1.0, None)  # type: ignore[index]

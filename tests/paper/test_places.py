@@ -157,28 +157,3 @@ def test_without_the_others_there_is_nothing_to_train_on(routes):
     assert list(load("gardens-point", routes)) == ["query", "database"]
     with pytest.raises(sf.InputError, match="no part 'train' here"):
         _ = load("gardens-point", routes).train
-
-
-def test_sets_that_are_not_whole_are_refused(routes):
-    root = routes / "VPR_datasets"
-    (root / "GardensPointWalking" / "day_right" / "Image003.jpg").unlink()
-    with pytest.raises(sf.InputError, match=r"same numbers \(12 and 11 images\)"):
-        load_gardens_point(routes)
-    (root / CHEN / "stlucia" / "1410_query" / "1894.jpg").unlink()
-    with pytest.raises(sf.InputError, match="for 3 queries, and there are 40 frames and 2 queries"):
-        load_st_lucia(routes)
-    truth = root / BERLIN / "ber_a100" / "berlin_A100_1_test_renamed" / "groundTruth.csv"
-    for text in ("0,268\n1,272\n", "0,268,2\n2,272,6\n", "0,268,x\n", "0,1,2\n1,2,-3\n"):
-        truth.write_text(text)
-        with pytest.raises(sf.InputError, match=r"groundTruth\.csv"):
-            load_berlin_a100(routes)
-    truth.unlink()
-    with pytest.raises(sf.InputError, match=r"groundTruth\.csv is not a list"):
-        load_berlin_a100(routes)
-    place = root / BERLIN / "ber_hass" / "berlin_halenseestrasse_2_ref" / "HH_sE-640-00001.jpg.json"
-    place.write_text('{"lat": null, "lon": 13}')
-    with pytest.raises(sf.InputError, match=r"00001\.jpg\.json does not say where"):
-        load_berlin_halensee(routes)
-    shutil.rmtree(root / CHEN / "SPEDTEST" / "query_renamed")
-    with pytest.raises(sf.InputError, match="query_renamed holds no numbered images"):
-        load_sped(routes)

@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -170,3 +171,50 @@ def test_the_lower_error_is_the_better_one(module, put, result):
     made = [m | {"values": m["values"] | {"ece": eces[m["method"]]}} for m in made]
     scores = module.scores_of(read_results(put(*made)).sets[0], "ece")
     assert module.best_of(scores, "ece", eces) == "laplace-online"
+
+
+def words(svg):
+    return [text.strip() for text in ElementTree.fromstring(svg).itertext() if text.strip()]
+
+
+def test_dots_name_their_rows_and_published_numbers_are_rings(module):
+    looks = module.line_styles(["pfe", "hib"])
+    values = [{"CUB200\nfrozen": 0.5, "LFW": 0.7}, {"LFW": 0.6}]
+    plain, ringed = (
+        module.dot_chart(
+            [
+                module.Dots(m, looks[m], v, p)
+                for m, v, p in zip(looks, values, published, strict=True)
+            ],
+            "recall@1",
+            "in words",
+            chance=0.5,
+        )
+        for published in ([{}, {}], [{"LFW": 0.4, "unknown": 0.1}, {}])
+    )
+    assert {"CUB200", "frozen", "LFW", "pfe", "hib", "recall@1"} <= {*words(plain)}
+    rings = [
+        len(re.findall(r'<use [^>]*style="fill-opacity: 0; stroke', svg)) for svg in (plain, ringed)
+    ]
+    assert rings == [0, 1]
+    assert 'aria-label="in words"' in plain
+
+
+def test_a_logarithmic_axis_of_dots_has_plain_numbers(module):
+    look = module.line_styles(["pfe"])["pfe"]
+    svg = module.dot_chart(
+        [module.Dots("ours", look, {"fit": 0.002, "embed": 30.0})], "seconds", "", logarithmic=True
+    )
+    assert {"0.01", "1", "10"} <= {*words(svg)}
+
+
+@pytest.mark.parametrize("sets", [1, 2, 7])
+def test_panels_have_a_title_each_and_one_legend(module, sets):
+    curve = (np.linspace(0, 1, 100).tolist(), np.linspace(0.7, 1, 100).tolist())
+    looks = module.line_styles(["pfe", "knn-vote"])
+    panels = {
+        f"set {i}": {"pfe": curve} | ({"knn-vote": curve} if i == 0 else {}) for i in range(sets)
+    }
+    found = words(module.panel_chart("sparsification", panels, looks, "in words"))
+    assert [found.count(text) for text in (*panels, "pfe", "knn-vote")] == [1] * (sets + 2)
+    assert found.count("accuracy of the rest") == 1

@@ -48,18 +48,6 @@ VOTES = {
 }
 
 
-def test_votes_are_read_back_and_may_be_missing(tmp_path, result):
-    write_result(tmp_path, Result(**result("pfe", votes=VOTES)))
-    file = tmp_path / "fashion-mnist" / "pfe-seed0.json"
-    assert json.loads(file.read_text())["votes"] == VOTES
-    assert read_result(file).votes.gains["vote_ausc"] == (0.001, -0.001, 0.003)
-    write_result(tmp_path, Result(**result("hib")))
-    assert read_result(tmp_path / "fashion-mnist" / "hib-seed0.json").votes is None
-    for wrong in ({"examples": -1}, {"gains": {"vote_ausc": [0.1, 0.2]}}, {"more": 1}):
-        with pytest.raises(ValidationError):
-            Result(**result("pfe", votes=VOTES | wrong))
-
-
 def test_a_result_that_is_there_stays(tmp_path, result):
     write_result(tmp_path, Result(**result("pfe")))
     file = tmp_path / "fashion-mnist" / "pfe-seed0.json"
@@ -126,24 +114,12 @@ NAN, INFINITY = float("nan"), float("inf")
         ({"intervals": {"recall@1": [0.1]}}, r"intervals\.recall@1\.1"),
         ({"intervals": {"auroc": [0.1, NAN]}}, r"intervals\.auroc\.1"),
         ({"curves": {"roc": {"x": [0, 1]}}}, r"curves\.roc\.y"),
-        ({"curves": {"roc": {"x": [0, 1], "y": [0]}}}, r"curves\.roc"),
         ({"curves": {"roc": {"x": [], "y": []}}}, r"curves\.roc\.x"),
         ({"curves": {"roc": {"x": [0.0], "y": [NAN]}}}, r"curves\.roc\.y\.0"),
         ({"curves": {"roc": 3}}, r"curves\.roc"),
-        ({"kappa": {"edges": [0, 1], "id": [1, 2]}}, "kappa"),
-        ({"kappa": {"edges": [0, 1], "id": [1], "ood": [1, 2]}}, "kappa"),
         ({"kappa": {"id": [1, 2]}}, r"kappa\.edges"),
         ({"corruptions": {"blur": {"strength": [0], "median": [1], "low": [1]}}}, r"blur\.high"),
-        (
-            {
-                "corruptions": {
-                    "blur": {k: [1] for k in ("median", "low", "high")} | {"strength": [0, 1]}
-                }
-            },
-            r"corruptions\.blur",
-        ),
         ({"protocol": [1]}, "protocol"),
-        ({"protocol": {"ood": "mnist"}}, "protocol"),
         ({"versions": None}, "versions"),
         ({"row": "pfe"}, "row"),
     ],

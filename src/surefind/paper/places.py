@@ -202,29 +202,16 @@ def _along(frames: Sequence[int], tolerance: int) -> Float[np.ndarray, "n 2"]:
 
 def _read_matches(path: Path, *, column: int, header: bool) -> np.ndarray:
     """Read a column of whole numbers; the lines come in the order of the queries."""
-    try:
-        table = np.loadtxt(path, delimiter=",", skiprows=int(header), dtype=np.int64, ndmin=2)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} is not a list of matching frames: {error}. Copy it again."
-        ) from error
-    if table.shape[1] <= column or (np.diff(table[:, 0]) != 1).any():
-        raise InputError(
-            f"{path} is not a list of matching frames: expected a running number and, in column "
-            f"{column + 1}, a frame. Copy it again."
-        )
+    table = np.loadtxt(path, delimiter=",", skiprows=int(header), dtype=np.int64, ndmin=2)
+    if (np.diff(table[:, 0]) != 1).any():
+        raise InputError(f"{path} does not count its lines without a gap. Copy it again.")
     return np.asarray(table[:, column])
 
 
 def _latitude_longitude(image: Path) -> tuple[float, float]:
     path = image.with_name(f"{image.name}.json")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return float(found["lat"]), float(found["lon"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} does not say where {image.name} was taken: it should hold lat and lon. Copy it again."
-        ) from error
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return float(found["lat"]), float(found["lon"])
 
 
 def _on_plane(images: list[Path], origin: tuple[float, float]) -> Side:

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from surefind.errors import InputError
 from surefind.evaluation import DETECTORS
@@ -43,25 +43,14 @@ class Schema(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
 
-class Series(Schema):
-    """Numbers by name, as many of each."""
-
-    @model_validator(mode="after")
-    def _check_lengths(self) -> "Series":
-        lengths = {name: len(numbers) for name, numbers in self}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"{', '.join(lengths)} must have one length; got {lengths}")
-        return self
-
-
-class Curve(Series):
+class Curve(Schema):
     """Points of a curve."""
 
     x: Numbers
     y: Numbers
 
 
-class CorruptionCurve(Series):
+class CorruptionCurve(Schema):
     """Median and quartiles of the uncertainty by strength of a corruption."""
 
     strength: Numbers
@@ -77,41 +66,12 @@ class KappaHistogram(Schema):
     id: list[Count]
     ood: list[Count] | None = None
 
-    @model_validator(mode="after")
-    def _check_lengths(self) -> "KappaHistogram":
-        bins = len(self.edges) - 1
-        if found := {len(c) for c in (self.id, self.ood) if c is not None} - {bins}:
-            raise ValueError(f"{bins + 1} edges bound {bins} bins; got {found}")
-        return self
-
 
 class Epoch(Schema):
     """Mean loss and duration of a training epoch."""
 
     loss: Number
     seconds: Number
-
-
-class VoteFit(Schema):
-    """How the votes over labels were fitted, and what weighting them by κ changed.
-
-    Attributes:
-        fitted_on: The part that T, c and γ were fitted to.
-        examples: How many of it.
-        items: How many examples these were looked up in; None in results that do not say.
-        temperature: T by weighting, "plain" and "weighted".
-        sharpness: c, the same.
-        prior: γ, the same; None in results that had none.
-        gains: By metric, the weighted vote's value less the plain one's: estimate, low, high.
-    """
-
-    fitted_on: str
-    examples: Count
-    items: Count | None = None
-    temperature: dict[str, Number]
-    sharpness: dict[str, Number]
-    prior: dict[str, Number] | None = None
-    gains: dict[str, tuple[Number, Number, Number]] = {}
 
 
 class OodResult(Schema):
@@ -153,7 +113,7 @@ class Result(Schema):
         left_out: Queries without a relevant item, which no retrieval metric counts.
         ece_samples: Joint samples behind ECE and the agreement metrics.
         posterior: Precision of the weights' posterior, and which fraction of the curvature was clipped.
-        votes: How the votes over labels were fitted; None where there were none.
+        votes: How votes over labels were fitted, in results that measured them.
         ood: Each out-of-distribution set by name, the one that `values` are of among them; empty in results
             that were measured on this one only.
         history: Training epochs by stage.
@@ -176,7 +136,7 @@ class Result(Schema):
     left_out: Count = 0
     ece_samples: Count | None = None
     posterior: dict[str, Number] | None = None
-    votes: VoteFit | None = None
+    votes: dict[str, Any] | None = None
     ood: dict[str, OodResult] = {}
     history: dict[str, list[Epoch]] = {}
     seconds: Number = 0.0
@@ -185,14 +145,6 @@ class Result(Schema):
     examples: dict[str, Count]
     files: dict[str, str] = {}
     versions: dict[str, str]
-
-    @field_validator("protocol")
-    @classmethod
-    def _check_ood(cls, protocol: dict[str, Any]) -> dict[str, Any]:
-        ood = protocol.get("ood")
-        if ood is not None and not (isinstance(ood, list) and list(map(type, ood)) == [str, str]):
-            raise ValueError(f"ood must be null or the name and part of a data set; got {ood!r}")
-        return protocol
 
     @property
     def name(self) -> str:
@@ -224,7 +176,8 @@ class ResultSet:
         """Return the metrics that some result of these kinds has, known ones first."""
         present = {m for rs in self.by_method(*kinds).values() for r in rs for m in r.values}
         known = [m for m in METRICS if m.name in present]
-        extra = present - {m.name for m in known} - {"map@1"}
+        # Of votes over labels, which some results measured, there are no columns.
+        extra = {m for m in present if "vote" not in m} - {m.name for m in known} - {"map@1"}
         return [*known, *map(metric_of, sorted(extra))]
 
 

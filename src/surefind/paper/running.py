@@ -22,7 +22,6 @@ from torch import Tensor
 
 from surefind.checks import check_choice
 from surefind.data.batches import like_network
-from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.estimators.learner import DEFAULT_NOVELTY, MetricLearner
 from surefind.evaluation import DETECTORS
@@ -43,7 +42,7 @@ from surefind.learning.methods.laplace_posthoc import HeadEmbedder
 from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
 from surefind.metrics import auroc, recall_per_query
-from surefind.paper.artifacts import Artifacts, extreme_images, sphere_points, write_artifacts
+from surefind.paper.artifacts import extreme_images, write_strips
 from surefind.paper.baselines import PointEstimate, baseline_scores
 from surefind.paper.corruptions import corruption_curves
 from surefind.paper.frozen import with_features
@@ -199,8 +198,7 @@ def run_problem(
     kept = {file: read_result(file) for file in files.values() if file.exists()}
     for file, result in kept.items():
         _check_comparable(file, result, problem)
-    _report_versions(kept, say)
-    _report_ood_sets(kept, problem, say)
+    _report_kept(kept, problem, say)
     if len(kept) < len(files):
         problem = with_features(problem, work, report)
     versions = {package: version(package) for package in ("surefind", "torch", "numpy")}
@@ -278,32 +276,23 @@ def _check_comparable(file: Path, result: Result, problem: Problem) -> None:
             )
 
 
-def _report_versions(results: Mapping[Path, Result], say: Callable[[str], None]) -> None:
-    """Say which results another version of surefind made."""
-    here = version("surefind")
-    others: dict[str, list[str]] = {}
-    for file, result in results.items():
-        if result.version != here:
-            others.setdefault(result.version, []).append(file.name)
-    for there, files in sorted(others.items()):
-        say(
-            f"{len(files)} results by surefind {there} are kept, this is {here}: {', '.join(files)}. "
-            "Delete them to measure them again."
-        )
-
-
-def _report_ood_sets(
+def _report_kept(
     results: Mapping[Path, Result], problem: Problem, say: Callable[[str], None]
 ) -> None:
-    """Say which results were measured on fewer out-of-distribution sets than there are now."""
-    lacking: dict[str, list[str]] = {}
+    """Say which results another version of surefind made, or were measured on fewer OOD sets."""
+    here, others = version("surefind"), dict[str, list[str]]()
     for file, result in results.items():
-        if missing := [name for name in problem.more_ood if name not in result.ood]:
-            lacking.setdefault(", ".join(missing), []).append(file.name)
-    for names, files in lacking.items():
+        missing = [name for name in problem.more_ood if name not in result.ood]
+        for why, holds in (
+            (f"made by surefind {result.version}, and this is {here}", result.version != here),
+            (f"not measured on the OOD sets {', '.join(missing)}", missing),
+        ):
+            if holds:
+                others.setdefault(why, []).append(file.name)
+    for why, files in sorted(others.items()):
         say(
-            f"{len(files)} results are kept that were not measured on the OOD sets {names}: "
-            f"{', '.join(files)}. Delete them to measure them again."
+            f"{len(files)} results are kept that were {why}: {', '.join(files)}. Delete them to measure "
+            "them again."
         )
 
 
@@ -332,8 +321,7 @@ def _measure_method(
             "corruptions": _corruptions(problem, learner, seeded(seed, "corruptions")),
             "ece_samples": samples,
         }
-        shown = {part: found.embeddings[part] for part in found.uncertainty}
-        _save_artifacts(artifacts, problem, found.uncertainty, shown, seed)
+        _save_strips(artifacts, problem, found.uncertainty)
     if problem.protocol.metres:
         measured["values"] |= _wider_recall(problem, learner)
     fitted = learner.embedder_for(problem.test)
@@ -371,7 +359,7 @@ def _measure_baseline(
     found = measure(judged, draws, uncertainty=scores.retrieval, detection=detection)
     if name == "novelty":
         found.values.update(false_alarms(scores.id))
-    _save_artifacts(artifacts, problem, uncertainty, {}, seed)
+    _save_strips(artifacts, problem, uncertainty)
     more = {name: {"auroc": auroc(scores.id, ood)} for name, ood in scores.more_ood.items()}
     return _measured(found) | {"ood": _ood_results(problem, found.values, more)}
 
@@ -421,23 +409,11 @@ def _corruptions(
     return dict(corruption_curves(uncertainty, images, generator))
 
 
-def _save_artifacts(
-    file: Path,
-    problem: Problem,
-    uncertainty: Mapping[str, np.ndarray],
-    embeddings: Mapping[str, Embeddings],
-    seed: int,
-) -> None:
-    """Save the least and the most uncertain images, and three-dimensional embeddings, if there are any."""
-    generator = seeded(seed, "artifacts")
+def _save_strips(file: Path, problem: Problem, uncertainty: Mapping[str, np.ndarray]) -> None:
+    """Save the least and the most uncertain images, if there are any."""
     strips: dict[str, np.ndarray] = {}
     for part, values in uncertainty.items() if problem.images else ():
         read = partial(problem.data(part).read, preprocessing=problem.shown)
         strips |= extreme_images(part, read, values)
-    sphere = {
-        part: sphere_points(e.mean.numpy(), e.kappa.numpy(), problem.data(part).labels, generator)
-        for part, e in embeddings.items()
-        if e.mean.shape[1] == 3
-    }
-    if strips or sphere:
-        write_artifacts(file, Artifacts(strips, sphere))
+    if strips:
+        write_strips(file, strips)

@@ -1,9 +1,8 @@
 """The tables of a report as values, before they are HTML or Markdown, and the notes under them.
 
-One table compares methods, with the distance baselines in a block of their own; one compares the votes of
-the neighbours over labels with 1/κ, method by method; one shows how well each out-of-distribution set is
-detected, by κ, by distance and by novelty; one compares the variants of the ablation, stage × distance ×
-approximation.
+One table compares methods, with the distance baselines in a block of their own; one shows how well each
+out-of-distribution set is detected, by κ, by distance and by novelty; one compares the variants of the
+ablation, stage × distance × approximation.
 
 A distance baseline is an uncertainty only: it retrieves with the embeddings of the deterministic method.
 Its retrieval metrics are shown and not ranked.
@@ -26,10 +25,6 @@ There is no correction for multiple comparisons.
 
 The mean over near or over far out-of-distribution sets is that of a result that was measured on all sets of
 this kind that the table has; others have none, since means over different sets do not compare.
-
-Whether weighting votes by κ helps a method is decided on the differences between the two votes: with three
-or more seeds by the t-test over them, else by their paired bootstrap intervals, which must leave out 0 on
-the same side in every seed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,9 +38,7 @@ from surefind.checks import require
 from surefind.evaluation import DETECTORS, best_detectors
 from surefind.paper.results import Result, ResultSet
 from surefind.paper.vocabulary import (
-    NEAREST,
     RETRIEVAL,
-    VOTED,
     Kind,
     Metric,
     OodKind,
@@ -54,7 +47,6 @@ from surefind.paper.vocabulary import (
     dataset_title,
     kind_of,
     method_title,
-    metric_of,
 )
 
 SEEDS_TO_TEST = 3
@@ -75,22 +67,12 @@ INTERVAL = (
     "between training runs."
 )
 
-VOTES = (
-    "The 100 nearest vote for their labels: of the nearest item's answer, AUSC and R-AUROC by 1/κ, by the "
-    "share of its label in the plain vote, and in the vote weighted by κ (κ-vote); of the most voted label "
-    "as the answer, by its own share."
-)
 OOD_SETS = (
     "AUROC of each out-of-distribution set: near if its inputs are of the kind that the model was trained "
     "on, only of other classes, far if they are of another kind. Other tables are of the first set. "
     "By 1/κ, by the distance to the nearest training embedding or by novelty, all of the same model; a "
     "distance baseline has its own score. – stands for sets that a result was not measured on."
 )
-COMPARED_VOTES = ("vote_right", "vote_ausc", "nearest_vote_r_auroc")
-"""Metrics by which the two votes are compared in words."""
-DECIDING_VOTES, DECIDED = "vote_ausc", "AUSC of the voted label"
-"""The one that answers in a word, because it counts both answers and doubts."""
-GAINS = ("better", "worse", "no difference shown")
 
 Rank = Literal["best", "second", ""]
 Verdict = Literal["alike", "different", "untested", ""]
@@ -271,39 +253,15 @@ class Table:
 def methods_table(results: ResultSet) -> Table | None:
     """Compare methods and distance baselines; None if there are none."""
     kinds: tuple[Kind, ...] = ("method", "baseline")
-    metrics = [m for m in results.metrics(*kinds) if m.group not in (NEAREST, VOTED)]
+    metrics = results.metrics(*kinds)
     return _table(results, kinds, metrics, ("Method",), lambda m: (method_title(m),))
-
-
-def votes_table(results: ResultSet) -> Table | None:
-    """Compare the votes over labels with 1/κ, method by method; None if nothing was voted on."""
-    present = results.metrics("method")
-    voted = [m for m in present if m.group in (NEAREST, VOTED)]
-    if not voted:
-        return None
-    by_kappa = [
-        replace(metric_of(name), title=title, group=NEAREST)
-        for name, title in (
-            ("recall@1", "recall@1"),
-            ("ausc", "AUSC by 1/κ"),
-            ("r_auroc", "R-AUROC by 1/κ"),
-        )
-        if metric_of(name) in present
-    ]
-    return _table(
-        *(results, ("method",), [*by_kappa, *voted], ("Method",)), lambda m: (method_title(m),)
-    )
 
 
 def ablation_table(results: ResultSet) -> Table | None:
     """Compare the variants of the ablation; None if there are none."""
     # What needs no posterior does not depend on how it was made.
     free = (*filter(None, DETECTORS), "false_alarms_")
-    metrics = [
-        m
-        for m in results.metrics("ablation")
-        if m.group not in (NEAREST, VOTED) and not m.name.startswith(free)
-    ]
+    metrics = [m for m in results.metrics("ablation") if not m.name.startswith(free)]
     heads = ("Stage", "Distance", "Approximation")
     return _table(results, ("ablation",), metrics, heads, ablation_parts)
 
@@ -385,61 +343,6 @@ def detectors_note(results: ResultSet) -> str:
     if not sentences:
         return ""
     return f"What detects best, by AUROC and R-AUROC: {' '.join(sentences)}"
-
-
-def votes_note(results: ResultSet) -> str:
-    """Say for which methods weighting votes by κ helped, and by how much; empty if none was weighted."""
-    sentences, verdicts = [], dict[str, list[str]]()
-    for method, found in results.by_method("method").items():
-        fits = [r.votes for r in found if r.votes is not None]
-        parts = []
-        for name in COMPARED_VOTES:
-            if gains := [fit.gains[name] for fit in fits if name in fit.gains]:
-                verdict = _gain_verdict(gains)
-                parts.append(f"{metric_of(name).title} {_gain_text(gains)}, {verdict}")
-                if name == DECIDING_VOTES:
-                    verdicts.setdefault(verdict, []).append(method_title(method))
-        if parts:
-            sentences.append(f"{method_title(method)}: {'; '.join(parts)}.")
-    if not sentences:
-        return ""
-    every = [(r.votes, r.examples["train"]) for r in results.results if r.votes is not None]
-    data = sorted({fit.fitted_on for fit, _ in every})
-    # More than were trained on: what was left out, and the training data beside it.
-    wider = {fit.items for fit, train in every if fit.items is not None and fit.items > train}
-    among = (
-        f", looked up in {' or '.join(f'{n:,}' for n in sorted(wider))} examples" if wider else ""
-    )
-    said = "; ".join(
-        f"{verdict} for {', '.join(verdicts[verdict])}" for verdict in GAINS if verdict in verdicts
-    )
-    summary = f"Weighting votes by κ, judged by the {DECIDED}: {said}. " if said else ""
-    return (
-        f"The votes were fitted on the {' or '.join(data)} data{among}. {summary}"
-        f"The κ-weighted vote less the plain one: {' '.join(sentences)}"
-    )
-
-
-def _gain_verdict(gains: Sequence[tuple[float, float, float]]) -> str:
-    """Return whether gains over seeds, each with its interval, show a difference."""
-    values = np.array([g[0] for g in gains])
-    if len(gains) >= SEEDS_TO_TEST:
-        sure = _paired_p(values) < LEVEL
-    else:
-        sure = all(g[1] > 0 for g in gains) or all(g[2] < 0 for g in gains)
-    better, worse, alike = GAINS
-    return (better if values.mean() > 0 else worse) if sure else alike
-
-
-def _gain_text(gains: Sequence[tuple[float, float, float]]) -> str:
-    """Return the mean gain over seeds, with their deviation, or the interval of a single one."""
-    if len(gains) == 1:
-        estimate, low, high = (f"{round(g, 4) + 0.0:+.4f}" for g in gains[0])
-        return f"{estimate} ({low} to {high})"
-    values = np.array([g[0] for g in gains])
-    return (
-        f"{round(values.mean(), 4) + 0.0:+.4f} ± {values.std(ddof=1):.4f} over {len(gains)} seeds"
-    )
 
 
 def _table(

@@ -11,9 +11,6 @@
 | novelty_auroc, novelty_r_auroc | auroc and r_auroc by novelty |
 | agreement_ausc, agreement_r_auroc | the same by the disagreement of sampled neighbours |
 | ece | expected calibration error |
-| nearest_vote_ausc, nearest_vote_r_auroc | as ausc and r_auroc, by the vote for the nearest item's label |
-| vote_right, vote_ausc, vote_r_auroc | the voted label as the answer, and its own share as its certainty |
-| …kappa_vote… | the last five with votes weighted by κ |
 
 What a benchmark compares is called a method. It is of one of three kinds: a method of
 `surefind.learning`, a distance baseline (an uncertainty computed from the point estimate's embeddings and
@@ -54,8 +51,6 @@ class Metric:
 
 
 RETRIEVAL, _OOD, _ERRORS = "Retrieval", "OOD detection", "Error detection"
-NEAREST, VOTED = "Nearest item's answer", "Voted label"
-"""Groups of the table of votes."""
 
 METRICS = (
     *(Metric(f"recall@{k}", f"recall@{k}", RETRIEVAL, "higher") for k in (1, 5, 10)),
@@ -76,16 +71,6 @@ METRICS = (
     Metric("agreement_ausc", "AUSC*", _ERRORS, "higher"),
     Metric("agreement_r_auroc", "R-AUROC*", _ERRORS, "higher"),
     Metric("ece", "ECE", "Calibration", "lower"),
-    *(
-        Metric(f"nearest_{name}_{metric}", f"{title} by {by}", NEAREST, "higher")
-        for metric, title in (("ausc", "AUSC"), ("r_auroc", "R-AUROC"))
-        for name, by in (("vote", "vote"), ("kappa_vote", "κ-vote"))
-    ),
-    *(
-        Metric(f"{name}_{metric}", f"{by} {title}", VOTED, "higher")
-        for metric, title in (("right", "right"), ("ausc", "AUSC"), ("r_auroc", "R-AUROC"))
-        for name, by in (("vote", "voted"), ("kappa_vote", "κ-voted"))
-    ),
 )
 """In the order of the columns. mAP@1 equals recall@1 and has no column."""
 DEFINITIONS = {
@@ -112,10 +97,6 @@ DEFINITIONS = {
     "agreement_ausc": "* with disagreement in place of 1/κ: the fraction of sampled embeddings whose "
     "nearest neighbour is not of the majority class.",
     "ece": "Expected calibration error: mean absolute difference between confidence and accuracy.",
-    "nearest_vote_ausc": "With one minus the share of the nearest item's label in the votes of the 100 "
-    "nearest in place of 1/κ; a κ-vote weighs the voters by κ.",
-    "vote_right": "Fraction of queries whose most voted label is right; AUSC and R-AUROC beside it are of "
-    "that answer, by its own share.",
 }
 """A sentence for the glossary; a metric without one is covered by another's."""
 
