@@ -13,7 +13,7 @@ from surefind.curvature.pair_scan import (
     scan_pairs,
 )
 from surefind.models.vectors import Vectors
-from surefind.pairs.relations import Classes, Relation
+from surefind.pairs.relations import Classes
 
 
 @pytest.mark.parametrize("columns", [1, 15, 16, 17, 64, 131])
@@ -51,7 +51,7 @@ def test_any_number_of_columns_gives_the_sum_over_the_definition(
             near = float(((u[i] - u[j]) ** 2).sum()) <= margin
             if labels[i] != labels[j] and near:
                 expected[i] += u[j]
-    found = PrunedClasses(Classes(labels))._pruned_sums(u, u, margin, kept)
+    found = PrunedClasses(labels)._pruned_sums(u, u, margin, kept)
     torch.testing.assert_close(found, expected)
 
 
@@ -62,7 +62,7 @@ def test_a_large_set_is_pruned_and_equals_the_plain_scan(clusters, dtype):
     assert pair_scan._kept_columns(u, 0.5, 25) is not None
     vectors = torch.cat([u, u.new_ones(len(u), 1)], dim=1)
     everything = slice(0, len(u))
-    plain, fast = Classes(labels), PrunedClasses(Classes(labels))
+    plain, fast = Classes(labels), PrunedClasses(labels)
     expected = plain.negative_sums(vectors, u, 0.5, everything).to(dtype)
     assert expected[:, -1].sum() > 0
     torch.testing.assert_close(fast.negative_sums(vectors, u, 0.5, everything), expected)
@@ -77,7 +77,7 @@ def test_rest_of_almost_nothing_does_not_lose_pairs(generator):
     u[20:] = torch.nn.functional.normalize(u[20:], dim=1)
     labels = torch.arange(40) // 20
     for kept in (1, 5):
-        found = PrunedClasses(Classes(labels))._pruned_sums(u[:, :1], u, 0.7, kept)
+        found = PrunedClasses(labels)._pruned_sums(u[:, :1], u, 0.7, kept)
         expected = Classes(labels).negative_sums(u[:, :1], u, 0.7, slice(0, 40)).float()
         torch.testing.assert_close(found, expected)
 
@@ -89,23 +89,11 @@ def test_a_crowded_set_is_scanned_plainly(clusters):
 
 def test_a_range_of_rows_is_scanned_plainly(clusters):
     labels, u = clusters(50, 4, 5, 1.0)
-    fast = PrunedClasses(Classes(labels))
+    fast = PrunedClasses(labels)
     whole = fast.negative_sums(u, u, 1.0, slice(0, 50))
     torch.testing.assert_close(fast.negative_sums(u, u, 1.0, slice(10, 20)), whole[10:20])
     same = fast.positive_sums(u, slice(0, 50))
     torch.testing.assert_close(fast.positive_sums(u, slice(10, 20)), same[10:20])
-
-
-def test_is_a_relation_like_the_labels():
-    plain = Classes(torch.tensor([0, 0, 1, 2]))
-    relation = PrunedClasses(plain).to(torch.device("cpu"))
-    assert isinstance(relation, Relation)
-    assert (len(relation), relation.n_positive, relation.n_negative) == (4, 2, 10)
-    everything = slice(0, 4)
-    for a, b in zip(
-        relation.block(everything, everything), plain.block(everything, everything), strict=True
-    ):
-        assert torch.equal(a, b)
 
 
 @pytest.fixture
@@ -148,6 +136,7 @@ def test_all_columns_are_exact(problem, distance, dense, columns, monkeypatch):
     assert found.relative_error == 0
 
 
+@pytest.mark.slow
 def test_the_estimate_is_unbiased_and_its_error_is_as_stated(problem):
     truth = exact(problem)
     runs = [estimate(problem, 60, seed) for seed in range(80)]

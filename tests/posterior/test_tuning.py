@@ -189,6 +189,7 @@ def test_shuffled_images_keep_their_pixels(generator):
     assert not torch.equal(moved[0].argsort(), moved[1].argsort())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("structure", ["diagonal", "kronecker", "dense"])
 def test_a_fit_joins_both_rules_for_every_structure(problem, generator, structure):
     mean, _, sample = problem
@@ -239,6 +240,7 @@ def test_a_fit_joins_both_rules_for_every_structure(problem, generator, structur
     assert evidence(best) > max(evidence(0.8 * best), evidence(1.25 * best))
 
 
+@pytest.mark.slow
 def test_the_choice_does_not_depend_on_the_dtype(problem):
     mean, curvature, sample = problem
     single, double = (

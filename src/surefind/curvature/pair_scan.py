@@ -40,7 +40,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from surefind.curvature.dataset import (
@@ -89,41 +89,13 @@ SMALL = 4096
 """Up to this many examples the plain scan is as fast as anything."""
 
 
-@dataclass(frozen=True, eq=False)
-class PrunedClasses:
-    """`Classes`, with a faster sum over negatives inside the margin.
-
-    Attributes:
-        classes: The labels.
-    """
-
-    classes: Classes
-
-    def __len__(self) -> int:
-        return len(self.classes)
-
-    def to(self, device: torch.device) -> "PrunedClasses":
-        """Return the same relation on a device."""
-        return PrunedClasses(self.classes.to(device))
-
-    @property
-    def n_positive(self) -> int:
-        """Number of ordered pairs with equal labels."""
-        return self.classes.n_positive
-
-    @property
-    def n_negative(self) -> int:
-        """Number of ordered pairs with unequal labels."""
-        return self.classes.n_negative
-
-    def block(self, rows: slice, columns: slice) -> tuple[Bool[Tensor, "r c"], Bool[Tensor, "r c"]]:
-        """Compare labels; self-pairs are neither."""
-        return self.classes.block(rows, columns)
+class PrunedClasses(Classes):
+    """`Classes` with faster sums, for large sets; only the way to add up differs, so it is a subclass."""
 
     def positive_sums(self, vectors: Float[Tensor, "n v"], rows: slice) -> Float[Tensor, "r v"]:
         """Take the class's sum less the example itself, in the vectors' dtype to save memory."""
         sums = vectors.new_empty(rows.stop - rows.start, vectors.shape[1])
-        index, totals = class_sums(self.classes, vectors)
+        index, totals = class_sums(self, vectors)
         for part in blocks(rows, BLOCK_COLUMNS):
             own = slice(part.start - rows.start, part.stop - rows.start)
             sums[own] = totals[index[part]] - vectors[part]
@@ -140,7 +112,7 @@ class PrunedClasses:
         everything = rows.start == 0 and rows.stop == len(self)
         kept = _kept_columns(embeddings, margin, vectors.shape[1]) if everything else None
         if kept is None:
-            return self.classes.negative_sums(vectors, embeddings, margin, rows)
+            return super().negative_sums(vectors, embeddings, margin, rows)
         return self._pruned_sums(vectors, embeddings, margin, kept)
 
     def _pruned_sums(
@@ -153,7 +125,7 @@ class PrunedClasses:
         bounds = _bounding(embeddings, _principal(embeddings), kept)
         threshold = _threshold(embeddings, margin)
         sums = torch.zeros_like(vectors, memory_format=torch.contiguous_format)
-        labels = self.classes.labels
+        labels = self.labels
         scores = bounds.new_empty(BLOCK_ROWS * BLOCK_COLUMNS)
         for r in blocks(slice(0, len(self)), BLOCK_ROWS):
             left, right = [], []
@@ -417,7 +389,7 @@ def scan_pairs(
     if columns == "all":
         outputs = vectors.outputs(weights)
         if classes is not None and len(vectors) > SMALL:
-            relation = PrunedClasses(classes)
+            relation = PrunedClasses(classes.labels)
         options["structure"] = structure
         return dataset_curvature(vectors.batches(), outputs, relation, **options), 0.0
     if classes is None or structure != "diagonal":

@@ -228,14 +228,13 @@ def expectation(spec: InputSpec) -> str:
     """Say what the graph takes, in a sentence."""
     if spec.kind == "vector":
         return f"float32 vectors (batch, {spec.shape[0]}), as the model was trained on."
-    channels, height, width = spec.shape
-    colour = {"RGB": "red, green, blue", "L": "grey"}.get(spec.mode or "", f"{channels} channels")
     low, high = spec.value_range or (0.0, 1.0)
-    sentence = (
-        f"float32 images (batch, {channels}, {height}, {width}), {colour}, "
-        f"values from {low:g} to {high:g}"
+    colour = {"RGB": "red, green, blue", "L": "grey"}.get(
+        spec.mode or "", f"{spec.shape[0]} channels"
     )
-    if low == 0 and high == 1:
+    shape = ", ".join(map(str, ("batch", *spec.shape)))
+    sentence = f"float32 images ({shape}), {colour}, values from {low:g} to {high:g}"
+    if (low, high) == (0, 1):
         sentence += " (8 bits divided by 255)"
     how = spec.preprocessing
     if how is not None and how.mean is not None:
