@@ -59,7 +59,7 @@ def test_each_line_gets_the_answer_of_a_search(gallery):
         ('{"id": "a"}', "vector"),
         ('{"vector": [1, 0, 0, 0], "path": "a.png"}', "path"),
         ('{"vector": [1, "x", 0, 0]}', "vector"),
-        ('{"vector": [1, 0, 0]}', "dimension"),
+        ('{"vector": [1, 0, 0]}', "columns"),
         ('{"vector": [0, 0, 0, 0]}', "zero"),
         ('{"vector": [1, 0, 0, 0], "novelty": 2}', "novelty"),
         ('{"vector": [1, 0, 0, 0], "kappa": -1}', "kappa"),

@@ -128,14 +128,25 @@ def read_assigned(given: list[str] | None, names: set[str]) -> dict[str, Any]:
                 f"--set {text} sets nothing; write NAME=VALUE with one of {', '.join(sorted(names))}.",
                 field="assigned",
             )
-        found[name] = _number(value.strip())
+        found[name] = _number(value.strip(), int if name in WHOLE else float)
     return found
 
 
-def _number(text: str) -> float | int | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+WHOLE = {
+    "examples_per_class",
+    "workers",
+    "trained_stages",
+    "views",
+    "epochs",
+    "embedding_dim",
+    "seed",
+}
+WHOLE |= {"members", "n_samples"}
+"""Settings that are whole numbers; other numbers are real."""
+
+
+def _number(text: str, kind: type[int] | type[float]) -> float | int | str:
+    try:
+        return kind(text)
+    except ValueError:
+        return text
