@@ -143,9 +143,9 @@ def test_an_edited_calibration_is_refused(path):
     with Gallery.open(path) as gallery:
         assert gallery.calibration is not None
         edited = copy.deepcopy(gallery._engine.metadata)
-        edited["calibration"]["decider"]["rule"]["calibration"]["floor"] = 0.0
+        edited["calibration"]["value"]["rule"]["calibration"]["floor"] = 0.0
         gallery._engine.set_metadata(edited)
-    with pytest.warns(RuntimeWarning, match="calibrate again"):
+    with pytest.warns(RuntimeWarning, match="Calibrate again"):
         gallery = Gallery.open(path)
     with gallery:
         assert gallery.calibration is None
