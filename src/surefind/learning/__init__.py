@@ -4,6 +4,10 @@ The methods are listed here, because completion and reports need their names and
 a class in a module of `surefind.learning.methods`, a line there and one here.
 """
 
+import lazy_loader  # type: ignore[import-untyped]
+
+__getattr__, *_ = lazy_loader.attach(__name__, ["methods"])
+
 METHOD_TITLES = {
     "deterministic": "Deterministic",
     "laplace-posthoc": "LAM (post-hoc)",
