@@ -3,8 +3,10 @@
 import importlib.util
 import json
 import re
+import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -36,11 +38,17 @@ def run(*command, folder=None):
 
 
 @pytest.mark.parametrize("page", WITH_SNIPPETS, ids=name)
-def test_snippets_run(page, tmp_path):
-    """As a reader would run them: one after the other, in a process of their own."""
+def test_snippets_run(page, tmp_path, monkeypatch):
+    """One after the other; README as a reader would, in a process of its own."""
     snippets = tmp_path / "snippets.py"
     snippets.write_text("\n".join(SNIPPET.findall(page.read_text())))
-    run(sys.executable, snippets, folder=tmp_path)
+    if page.name == "README.md":
+        run(sys.executable, snippets, folder=tmp_path)
+        return
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runpy.run_path(str(snippets))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
