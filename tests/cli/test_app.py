@@ -111,7 +111,7 @@ def test_without_its_extra_the_command_line_says_what_to_install(library):
     )
     assert found.returncode == 1
     assert found.stderr.startswith(f"The command line needs {library}")
-    assert "pip install pydantic rich tomli-w typer" in found.stderr
+    assert "pip install jinja2 matplotlib rich tomli-w typer" in found.stderr
     assert "Traceback" not in found.stderr
 
 

@@ -29,7 +29,7 @@ def test_a_missing_extra_is_named_with_its_remedy(surefind, monkeypatch):
     there = doctor.find_spec
     monkeypatch.setattr(doctor, "find_spec", lambda n: None if n == "pyarrow" else there(n))
     _, out, _ = surefind("doctor")
-    assert "data: pyarrow missing: pip install pyarrow" in out
+    assert "torch: pyarrow missing: pip install pyarrow" in out
 
 
 def test_extras_are_those_of_the_project():
@@ -74,7 +74,7 @@ def test_messages_name_libraries_that_a_registry_has(monkeypatch):
     text = (PROJECT.parent / "src" / "surefind" / "cli" / "__init__.py").read_text()
     assert ", ".join(f'"{name}"' for name in names) in text
     monkeypatch.setattr(doctor, "_importable", lambda name: name not in ("uvicorn", "sklearn"))
-    assert doctor.lacking("serve", "data") == ["uvicorn", "scikit-learn"]
+    assert doctor.lacking("serve", "torch") == ["uvicorn", "scikit-learn"]
 
 
 def test_a_library_is_named_as_the_registry_has_it(monkeypatch):

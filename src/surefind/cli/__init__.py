@@ -20,6 +20,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("rich", "tomli_w", "typer"):
             raise
-        needed = install_command("pydantic", "rich", "tomli-w", "typer")
+        needed = install_command("jinja2", "matplotlib", "rich", "tomli-w", "typer")
         sys.exit(f"The command line needs {error.name}: {needed}.")
     run()

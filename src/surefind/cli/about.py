@@ -16,17 +16,14 @@ from surefind.cli.console import say, size_text
 
 CORE = ("torch", "numpy", "safetensors", "jaxtyping")
 EXTRAS = {
-    "cli": "pydantic rich tomli-w typer",
+    "torch": "pillow pyarrow safetensors scikit-learn torch",
     "backbones": "transformers",
-    "data": "pillow pyarrow scikit-learn scipy",
     "onnx": "onnx onnxruntime onnxscript",
-    "decisions": "pydantic scipy",
-    "gallery": "faiss-cpu",
-    "milvus": "milvus-lite pymilvus",
-    "report": "jinja2 matplotlib pydantic",
-    "serve": "fastapi httptools prometheus-client python-multipart threadpoolctl uvicorn"
+    "cli": "jinja2 matplotlib rich tomli-w typer",
+    "serve": "fastapi httptools prometheus-client pydantic-settings python-multipart threadpoolctl uvicorn"
     + ("" if sys.platform == "win32" else " uvloop"),
-    "client": "httpx pydantic",
+    "client": "httpx",
+    "milvus": "milvus-lite pymilvus",
 }
 """What each extra brings of its own. It stands here and is not read from the installed
 package, whose own list may be missing or older than the code; a test compares it with pyproject.toml."""

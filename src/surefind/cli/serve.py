@@ -117,7 +117,7 @@ def serve(
         from surefind.service.settings import check_listening
         from surefind.service.telemetry import write_to_stderr
     except ModuleNotFoundError as error:
-        needed = install_command(*lacking("serve", "cli", "data", "gallery", "decisions"))
+        needed = install_command(*lacking("serve", "cli", "torch"))
         raise InputError(f"serving needs more ({error}): {needed}.") from error
     place, run = gallery_and_run(target)
     named = {"host": host, "port": port, "tokens": tokens, "review_share": review_share}
