@@ -138,9 +138,9 @@ def empty_head(d: int, z: int, *, bias: bool, like: Tensor | None = None) -> nn.
 
 def plain_features(backbone: nn.Module, head: nn.Linear, inputs: Tensor) -> Tensor:
     """Run the backbone and require features (n, d) that the head can be applied to."""
-    features = backbone(inputs)
+    features: Tensor = backbone(inputs)
     expected = (len(inputs), head.in_features)
-    shape = tuple(getattr(features, "shape", ())) if isinstance(features, Tensor) else None
+    shape = tuple(features.shape) if isinstance(features, Tensor) else None
     if shape != expected:
         hint = (
             "Give the head that many inputs, or resize the images to what the network was made for."
