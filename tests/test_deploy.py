@@ -15,7 +15,6 @@ import pytest
 import typer
 
 from surefind.cli.app import app
-from surefind.service.configuration import FIELDS, variable
 from surefind.service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -74,7 +73,7 @@ def test_the_image_does_not_run_as_root_and_runs_a_command_of_ours():
     (entry,), (command,) = of("ENTRYPOINT"), of("CMD")
     check_command([*json.loads(entry), *json.loads(command)])
     assert of("EXPOSE") == [str(SETTINGS.port)]
-    known = {variable(name) for name in FIELDS}
+    known = {f"SUREFIND_{name.upper()}" for name in Settings.model_fields}
     ours = set(re.findall(r"SUREFIND_\w+", (DEPLOY / "Dockerfile").read_text()))
     assert ours <= known
 

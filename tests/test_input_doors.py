@@ -12,7 +12,7 @@ import surefind as sf
 from surefind.cli import main
 from surefind.data.images import ImageFiles, decode_image
 from surefind.data.inputs import IMAGENET_MEAN, IMAGENET_STD
-from surefind.service.embedding import ImageEmbedder
+from surefind.service.images import ImageEmbedder
 
 CUT = sf.Preprocessing(resize=14, crop=12, mean=IMAGENET_MEAN, std=IMAGENET_STD, flip=True)
 

@@ -8,7 +8,7 @@ from PIL import Image
 import surefind as sf
 from surefind.cli.galleries import own_ids, read_items
 from surefind.gallery.gallery import Gallery
-from surefind.service.reviews import FILE, Reviews
+from surefind.service.review_store import FILE, Reviews
 
 
 def faces(n, seed, people=20):

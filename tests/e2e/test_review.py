@@ -1,6 +1,6 @@
 """The Review view: by keyboard and by mouse, all labels, undo, history, filters, progress and files."""
 
-import json
+import csv
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from service.live import live
 from service.test_verdicts import asked
 
 from surefind.gallery.gallery import Gallery
-from surefind.service.reviews import FILE, Reviews
+from surefind.service.review_store import FILE, Reviews
 
 pytestmark = pytest.mark.e2e
 
@@ -40,7 +40,7 @@ def several(count, **more):
 
 def decided(page):
     address = page.url.split("#")[0]
-    return page.request.get(f"{address}v1/reviews/history").json()["decided"][::-1]
+    return page.request.get(f"{address}v1/reviews").json()["decided"][::-1]
 
 
 def test_reviewing_by_keyboard_is_kept(waiting):
@@ -206,12 +206,10 @@ def test_decisions_are_saved_as_a_file(waiting):
     page.keyboard.press("a")
     says(page, "#history", "History: 1 decision")
     with page.expect_download() as saved:
-        page.click("button:has-text('Save as JSON')")
-    with open(saved.value.path()) as file:
-        assert [entry["label"] for entry in json.load(file)["decided"]] == [0]
-    with page.expect_download() as saved:
         page.click("button:has-text('Save as CSV')")
     assert saved.value.suggested_filename == "decisions.csv"
+    with open(saved.value.path()) as file:
+        assert [row["label"] for row in csv.DictReader(file)] == ["0"]
 
 
 def test_who_may_only_look_cannot_decide(serve, open_page, tmp_path):

@@ -9,7 +9,7 @@ import uvicorn
 from surefind.cli.serve import listen
 from surefind.gallery.gallery import Gallery
 from surefind.service.app import create_app
-from surefind.service.connections import guarded_config
+from surefind.service.guard import guarded_config
 from surefind.service.settings import Settings
 
 

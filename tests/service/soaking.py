@@ -351,8 +351,12 @@ class Soak:
             reviews |= {one["id"]: WAITING for one in page["pending"]}
             if len(reviews) >= page["total"]:
                 break
-        said = (await client.get("/v1/reviews/export?format=json")).raise_for_status().json()
-        reviews |= {one["id"]: f"{one['verdict']} {one['label']}" for one in said["decided"]}
+        offset, decisions = 0, 1
+        while offset < decisions:
+            params = {"decided": True, "limit": 200, "offset": offset}
+            page = (await client.get("/v1/reviews", params=params)).raise_for_status().json()
+            said, decisions, offset = page["decided"], page["decisions"], offset + 200
+            reviews |= {one["id"]: f"{one['verdict']} {one['label']}" for one in said}
         self.ledger.compare_reviews(reviews)
 
     async def _items(self, client: httpx.AsyncClient) -> dict[str, Item]:

@@ -2,6 +2,8 @@
 
 import pytest
 
+from surefind.service.app import _audited
+
 
 @pytest.fixture
 def planted(client):
@@ -33,11 +35,11 @@ def test_wrong_labels_are_found_and_mended(client, planted):
 
 def test_an_audit_is_kept_until_the_gallery_changes(client):
     state = client.app.state.service
-    first = state.audit(1000)
-    assert state.audit(1000) is first
+    first = state.current(_audited)
+    assert state.current(_audited) is first
     id_ = client.get("/v1/items", params={"limit": 1}).json()["items"][0]["id"]
     client.delete(f"/v1/items/{id_}").raise_for_status()
-    assert state.audit(1000) is not first
+    assert state.current(_audited) is not first
 
 
 def test_what_is_asked_wrongly_is_refused(client):

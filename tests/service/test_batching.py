@@ -78,7 +78,8 @@ def test_what_arrives_together_is_done_together():
             time.sleep(0.02)
             return [item * 2 for item in items]
 
-        batcher = Batcher(run, most=4, observe=sizes.append)
+        batcher = Batcher(run, most=4)
+        batcher.observe = sizes.append
         found = await asyncio.gather(*(batcher.ask(i) for i in range(10)))
         await batcher.close()
         return found
@@ -158,7 +159,8 @@ def test_callers_that_were_answered_together_ask_together_again(monkeypatch):
             time.sleep(0.05)
             return items
 
-        batcher = Batcher(run, most=64, observe=sizes.append)
+        batcher = Batcher(run)
+        batcher.observe = sizes.append
 
         async def caller(number):
             for _ in range(5):

@@ -11,7 +11,7 @@ from service.live import live
 from service.world import copy, png
 
 import surefind as sf
-from surefind.service.tokens import make_token
+from surefind.service.settings import make_token
 from surefind.service.wire import RefusedError
 
 
@@ -60,7 +60,7 @@ def test_every_method_works(world, tmp_path):
         assert len(waiting) == 4
         assert client.decide(waiting[0].id, "relabel", 5).by == "robot"
         assert client.decide(waiting[1].id, "reject", reviewer="Ann").reviewer == "Ann"
-        assert [d.verdict for d in client.reviews(limit=2).decided] == ["relabel", "reject"]
+        assert [d.verdict for d in client.reviews(limit=2).decided] == ["reject", "relabel"]
 
 
 def scripted(answer, **options):

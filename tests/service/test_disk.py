@@ -15,7 +15,7 @@ from service.stub import NEAR, Encoder
 from surefind.errors import StorageError
 from surefind.gallery import store
 from surefind.gallery.gallery import Gallery
-from surefind.service.reviews import Reviews
+from surefind.service.review_store import Reviews
 
 
 @pytest.fixture

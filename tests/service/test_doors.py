@@ -14,7 +14,7 @@ from service.world import copy, png
 from surefind.errors import InputError, NumericalError, StorageError
 from surefind.gallery.gallery import Gallery
 from surefind.service.app import create_app
-from surefind.service.limits import MOST_CLIENTS, Buckets
+from surefind.service.guard import MOST_CLIENTS, Buckets
 from surefind.service.settings import (
     NOTHING,
     READ,
@@ -58,7 +58,7 @@ def small(serve):
 )
 def test_permission(tmp_path, tokens, header, expected):
     settings = Settings(folder=tmp_path, read_token=tokens[0], write_token=tokens[1])
-    assert permission(settings, header).leave == expected
+    assert permission(settings, header).scope == expected
 
 
 @pytest.mark.slow
@@ -95,24 +95,15 @@ def test_a_reader_leaves_nothing_in_the_queue(serve, world, ask):
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.9.9.9"])
 def test_on_this_machine_no_token_is_needed(tmp_path, host):
     assert is_loopback(host)
-    check_listening(host, Settings(folder=tmp_path))
+    check_listening(Settings(folder=tmp_path, host=host))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", "192.168.0.1"])
 def test_beyond_this_machine_a_token_is_needed(tmp_path, host):
     assert not is_loopback(host)
-    check_listening(host, Settings(folder=tmp_path, write_token="x"))
+    check_listening(Settings(folder=tmp_path, host=host, write_token="x"))
     with pytest.raises(InputError):
-        check_listening(host, Settings(folder=tmp_path))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"max_bytes": 0}, {"rate": -1}, {"seconds": 0}, {"read_token": ""}, {"max_wait": -0.1}],
-)
-def test_settings_are_checked(tmp_path, wrong):
-    with pytest.raises(InputError):
-        Settings(folder=tmp_path, **wrong)
+        check_listening(Settings(folder=tmp_path, host=host))
 
 
 def test_a_page_of_another_host_is_refused(small):
@@ -177,24 +168,24 @@ def test_a_body_that_comes_too_slowly_is_refused(small):
 
 
 def test_too_many_requests_are_refused_and_health_is_not(small):
-    client = small(rate=0.5, burst=3)
-    statuses = [client.get("/v1/gallery").status_code for _ in range(5)]
-    assert statuses == [200, 200, 200, 429, 429]
+    client = small(rate=0.5)
+    statuses = [client.get("/v1/gallery").status_code for _ in range(3)]
+    assert statuses == [200, 429, 429]
     assert client.get("/v1/gallery").headers["retry-after"]
     assert client.get("/healthz").status_code == 200
 
 
 def test_a_bucket_fills_again():
-    buckets = Buckets(rate=2, burst=2)
-    assert [buckets.wait("a", 0.0) for _ in range(3)] == [0, 0, 0.5]
+    buckets = Buckets(rate=1)
+    assert [buckets.wait("a", 0.0) for _ in range(3)] == [0, 0, 1]
     assert buckets.wait("b", 0.0) == 0
-    assert buckets.wait("a", 0.5) == 0
-    assert buckets.wait("a", 0.5) == 0.5
-    assert [buckets.wait("a", 100.0) for _ in range(3)] == [0, 0, 0.5]
+    assert buckets.wait("a", 1.0) == 0
+    assert buckets.wait("a", 1.0) == 1
+    assert [buckets.wait("a", 100.0) for _ in range(3)] == [0, 0, 1]
 
 
 def test_buckets_forget_old_clients():
-    buckets = Buckets(rate=1, burst=1)
+    buckets = Buckets(rate=0.5)
     for i in range(MOST_CLIENTS + 1):
         buckets.wait(str(i), 0.0)
     assert buckets.wait("0", 0.0) == 0

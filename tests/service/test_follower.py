@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from service.world import copy
 
-from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
-from surefind.service import follower
-from surefind.service.settings import Settings
+from surefind.service import state as follower
 
 NORTH = {"vectors": [[0.0, 0.0, 1.0]], "kappa": [20.0], "novelty": [0.5]}
 BODY = NORTH | {"k": 1, "keep": True}
@@ -77,12 +75,6 @@ def test_a_reader_changes_nothing(pair, world):
     assert "review" in {answer["decision"] for answer in answers}
     assert {answer["review"] for answer in answers} == {None}
     assert writer.get("/v1/reviews").json()["total"] == 0
-
-
-def test_a_reader_cannot_sample(tmp_path):
-    with pytest.raises(InputError) as refused:
-        Settings(folder=tmp_path, read_only=True, review_share=0.1)
-    assert refused.value.field == "review_share"
 
 
 def test_a_gallery_is_read_again_only_if_it_changed(tmp_path):

@@ -9,7 +9,7 @@ from service.world import copy
 
 from surefind.gallery import graph, memory
 from surefind.gallery.gallery import Gallery
-from surefind.service import health
+from surefind.service import state as health
 
 
 @pytest.fixture(autouse=True)

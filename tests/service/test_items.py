@@ -123,17 +123,6 @@ def test_browsing_goes_from_the_surest_to_the_least_sure(client):
     assert page["total"] == 240
 
 
-def test_items_that_confuse_others_are_counted(serve):
-    gallery = Gallery()
-    # b is nearest to both a and c and has another label; d is far away among its own.
-    angles = {"a": 0.0, "b": 0.1, "c": 0.19, "d": 2.0, "e": 2.01}
-    vectors = np.array([[np.cos(t), np.sin(t)] for t in angles.values()])
-    gallery.add(vectors, ids=list(angles), labels=["x", "y", "x", "z", "z"])
-    page = serve(gallery=gallery, learner=None).get("/v1/items", params={"order": "confusing"})
-    counts = {item["id"]: item["confuses"] for item in page.json()["items"]}
-    assert counts == {"b": 2, "c": 1}
-
-
 def test_browsing_follows_changes(client):
     first = client.get("/v1/items").json()
     client.post("/v1/items", json={"items": [{"id": "sure", "vector": NORTH}]})

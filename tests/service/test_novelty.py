@@ -10,7 +10,7 @@ from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
 from surefind.service.batching import Query, search_together
-from surefind.service.reviews import Reviews, read_reviews
+from surefind.service.review_store import Reviews, read_reviews
 
 AXES = np.eye(4)
 
@@ -56,7 +56,7 @@ def test_a_gate_wants_novelty(serve, gated):
     client = serve(gallery=gated, learner=None)
     refused = client.post("/v1/search/vector", json=asking(None))
     assert refused.status_code == 422
-    assert "Send novelty" in refused.json()["error"]
+    assert "Give novelty" in refused.json()["error"]
 
 
 @pytest.mark.parametrize("novelty", [[], [0.1, 0.2], [-0.1], [1.1], [None], "a", [float("1e400")]])

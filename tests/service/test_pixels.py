@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from service.world import png
 
-from surefind.service import embedding
-from surefind.service.pixels import PixelBudget
+from surefind.service import images as embedding
+from surefind.service.images import PixelBudget
 
 
 def test_images_that_are_decoded_at_once_have_no_more_pixels_than_the_largest():

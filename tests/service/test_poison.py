@@ -16,7 +16,7 @@ from service.stub import NEAR, Encoder
 from surefind.errors import StorageError
 from surefind.gallery.gallery import Gallery
 from surefind.service.batching import Batcher
-from surefind.service.embedding import ImageEmbedder
+from surefind.service.images import ImageEmbedder
 from surefind.service.wire import RefusedError
 
 

@@ -12,8 +12,8 @@ from service.world import outvoted, png
 from strange import strange_images
 
 from surefind.gallery.gallery import Gallery
-from surefind.service import renewer as module
-from surefind.service.renewer import Renewer
+from surefind.service import state as module
+from surefind.service.state import Renewer
 
 
 def wait_until(true, seconds=30):

@@ -9,7 +9,7 @@ import pytest
 from service.world import outvoted, png
 
 from surefind.errors import DegenerateError, InputError, StorageError
-from surefind.service.reviews import FILE, Reviews, read_reviews
+from surefind.service.review_store import FILE, Reviews, read_reviews
 from surefind.service.settings import Settings
 
 
@@ -126,7 +126,7 @@ def test_calibrating_again_from_reviews(serve, world):
         known = question(label) | drawn(share=0.5, model="digits")
         known |= {"vector": vector, "novelty": 0.5}
         state.reviews.decide(state.reviews.ask(known), "accept")
-    told = client.get("/v1/reviews/sample").json()
+    told = client.get("/v1/calibration").json()["reviews"]
     assert (told["share"], told["usable"], told["waiting"], told["needed"]) == (0.5, 60, 0, 1)
     found = client.post("/v1/calibration", json={"with_reviews": True}).json()
     assert (found["reviewed"], found["queries"]) == (60, before["queries"] + 60)
@@ -211,7 +211,7 @@ def test_killed_at_any_moment_no_acknowledged_review_is_lost(tmp_path):
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from surefind.service.reviews import Reviews\n"
+        "from surefind.service.review_store import Reviews\n"
         "reviews = Reviews(Path(sys.argv[1]))\n"
         "while True:\n"
         "    ids = [reviews.ask({'vector': [1.0, 0.0], 'kappa': 3.0, 'label': 1}) for _ in range(2)]\n"

@@ -11,7 +11,7 @@ from strange import strange_images
 from surefind.decisions import decision
 from surefind.gallery.answers import answer_records
 from surefind.gallery.gallery import Gallery
-from surefind.service import searches, wire
+from surefind.service import search, wire
 
 FIELDS = {"vectors": "mean", "kappa": "kappa", "novelty": "novelty"}
 
@@ -71,7 +71,7 @@ def test_answers_are_what_openapi_says_and_the_gallery_records(world, client, as
 
 
 def test_the_page_has_a_sentence_for_each_reason():
-    source = (Path(searches.__file__).parent / "page" / "answer.js").read_text()
+    source = (Path(search.__file__).parent / "page" / "answer.js").read_text()
     for reason in (
         *decision.OF_SIGNAL,
         decision.TARGET_NOT_REACHED,

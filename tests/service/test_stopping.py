@@ -46,7 +46,7 @@ def test_who_waits_when_the_service_is_stopped_is_told_so(world, tmp_path, monke
         return add(self, *args, **kwargs)
 
     monkeypatch.setattr(Gallery, "add", slow)
-    monkeypatch.setattr("surefind.service.connections.GRACE", 1)
+    monkeypatch.setattr("surefind.service.guard.GRACE", 1)
     place = copy(world, tmp_path)
 
     def ask(address):

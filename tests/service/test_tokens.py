@@ -15,8 +15,16 @@ from surefind.cli.app import register
 from surefind.cli.serve import serve as serving
 from surefind.errors import InputError
 from surefind.service import telemetry
-from surefind.service.settings import NOTHING, READ, WRITE, Settings, permission
-from surefind.service.tokens import make_token, read_tokens, remove_token
+from surefind.service.settings import (
+    NOTHING,
+    READ,
+    WRITE,
+    Settings,
+    make_token,
+    permission,
+    read_tokens,
+    remove_token,
+)
 
 DIGEST = hashlib.sha256(b"x").hexdigest()
 
@@ -40,12 +48,12 @@ def test_a_token_has_a_name_and_its_leave(tmp_path, file):
     reader, writer = make_token(file, "ann", write=False), make_token(file, "bob", write=True)
     settings = Settings(folder=tmp_path, tokens=file, write_token="fixed")
     found = [permission(settings, f"Bearer {t}") for t in (reader, writer, "fixed", "other")]
-    assert [(c.name, c.leave) for c in found[:3]] == [
+    assert [(c.name, c.scope) for c in found[:3]] == [
         ("ann", READ),
         ("bob", WRITE),
         ("write", WRITE),
     ]
-    assert found[3].leave == NOTHING
+    assert found[3].scope == NOTHING
 
 
 def test_the_file_holds_no_token_and_is_its_owners(file):
@@ -60,7 +68,7 @@ def test_a_file_without_entries_leaves_nobody_anything(tmp_path, file):
     file.write_text("")
     settings = Settings(folder=tmp_path, tokens=file)
     assert settings.has_token
-    assert permission(settings, None).leave == NOTHING
+    assert permission(settings, None).scope == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,7 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, file, text, named):
 
 
 def test_a_missing_file_is_refused(file):
-    with pytest.raises(InputError, match="surefind token"):
+    with pytest.raises(InputError, match="cannot be read"):
         read_tokens(file)
 
 
@@ -142,7 +150,7 @@ def test_who_decided_is_kept_and_shown(serve, world, ask, file):
         said = client.post("/v1/reviews", json=body, headers=bearer(secret)).json()
         assert said["by"] == name
     client.headers.update(bearer(secrets["ann"]))
-    assert [d["by"] for d in client.get("/v1/reviews").json()["decided"]] == ["ann", "bob"]
+    assert [d["by"] for d in client.get("/v1/reviews").json()["decided"]] == ["bob", "ann"]
 
 
 def test_without_tokens_the_decider_is_anonymous(serve, world, ask):
@@ -162,6 +170,6 @@ def test_the_command_prints_the_token_alone(tmp_path, file):
     assert made.exit_code == 0, made.output
     (secret,) = made.stdout.split()
     found = permission(Settings(folder=tmp_path, tokens=file), f"Bearer {secret}")
-    assert (found.name, found.leave) == ("ann", WRITE)
+    assert (found.name, found.scope) == ("ann", WRITE)
     wrong = ["g", "--new-token", "no name", "--tokens", str(file)]
     assert CliRunner().invoke(app, wrong).exit_code == 1

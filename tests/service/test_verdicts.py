@@ -1,15 +1,14 @@
 """Decisions looked back at: undone, listed, written to a file; repeated and dropped queries."""
 
 import csv
-import json
 from io import StringIO
 
 import pytest
 from service.test_reviews import drawn, question, searched
 from service.world import png
 
-from surefind.errors import InputError
-from surefind.service.reviews import FILE, Reviews
+from surefind.service.review_store import FILE, Reviews
+from surefind.service.wire import RefusedError
 
 
 def asked(label="x", **more):
@@ -61,8 +60,9 @@ def test_undoing_survives_a_restart_and_counts(tmp_path):
     reviews.close()
     again = Reviews(tmp_path / FILE)
     assert again.waiting(sampled=True) == 1
-    with pytest.raises(InputError):
+    with pytest.raises(RefusedError) as refused:
         again.undo(id_)
+    assert refused.value.status == 409
     again.close()
 
 
@@ -70,8 +70,8 @@ def test_who_decided_is_kept(client):
     id_ = client.app.state.service.reviews.ask(asked())
     body = {"id": id_, "verdict": "reject", "reviewer": "Ada"}
     assert client.post("/v1/reviews", json=body).json()["reviewer"] == "Ada"
-    found = client.get("/v1/reviews/history").json()
-    assert (found["total"], found["decided"][0]["reviewer"]) == (1, "Ada")
+    found = client.get("/v1/reviews", params={"decided": True}).json()
+    assert (found["decisions"], found["decided"][0]["reviewer"]) == (1, "Ada")
     assert found["decided"][0]["answered"] == "x"
 
 
@@ -79,12 +79,14 @@ def test_decisions_are_exported(client):
     reviews = client.app.state.service.reviews
     for label in ("a", 'b "c", d', 7):
         reviews.decide(reviews.ask(asked(label)), "accept", reviewer="Ada")
-    rows = list(csv.DictReader(StringIO(client.get("/v1/reviews/export").text)))
+    rows = list(csv.DictReader(StringIO(client.get("/v1/reviews?format=csv").text)))
     assert [row["label"] for row in rows] == ["7", 'b "c", d', "a"]
     assert {row["reviewer"] for row in rows} == {"Ada"}
-    answer = client.get("/v1/reviews/export", params={"format": "json"})
-    assert "attachment" in answer.headers["content-disposition"]
-    assert [entry["label"] for entry in json.loads(answer.text)["decided"]] == [7, 'b "c", d', "a"]
+    file = client.get("/v1/reviews", params={"format": "csv"})
+    assert "attachment" in file.headers["content-disposition"]
+    page = client.get("/v1/reviews", params={"decided": True, "offset": 1, "limit": 1}).json()
+    assert (page["pending"], page["decisions"]) == ([], 3)
+    assert [entry["label"] for entry in page["decided"]] == ['b "c", d']
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
@@ -92,10 +94,10 @@ def test_no_label_or_name_is_a_formula_of_a_spreadsheet(client, text):
     reviews = client.app.state.service.reviews
     reviews.decide(reviews.ask(asked(text)), "accept", reviewer=text)
     reviews.decide(reviews.ask(asked(-1)), "accept")
-    rows = list(csv.DictReader(StringIO(client.get("/v1/reviews/export").text, newline="")))
+    rows = list(csv.DictReader(StringIO(client.get("/v1/reviews?format=csv").text, newline="")))
     assert [row["label"] for row in rows] == ["-1", f"'{text}"]
     assert [row["reviewer"] for row in rows] == ["", f"'{text}"]
-    whole = client.get("/v1/reviews/export", params={"format": "json"}).json()["decided"]
+    whole = client.get("/v1/reviews").json()["decided"]
     assert [entry["label"] for entry in whole] == [-1, text]
 
 

@@ -133,7 +133,7 @@ def calibrate(
 
     Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
     """
-    from surefind.service.reviews import read_reviews
+    from surefind.service.review_store import read_reviews
 
     if queries is None and (labels, unknown, groups) != (None, None, None):
         raise InputError(

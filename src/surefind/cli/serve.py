@@ -13,11 +13,9 @@ import signal
 import socket
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from typer import Option
 
 import surefind as sf
@@ -30,7 +28,7 @@ from surefind.cli.runs import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    from surefind.service.configuration import Configured
+    from surefind.service.settings import Settings
 
 LAST = 4.5
 """Seconds after which the process ends when it is stopped, whatever it does."""
@@ -112,39 +110,31 @@ def serve(
         return make_named_token(target, tokens or Path("tokens.toml"), new_token, write=write)
     try:
         from surefind.service.app import create_app
-        from surefind.service.configuration import configure
-        from surefind.service.connections import guarded_config
-        from surefind.service.settings import check_listening
+        from surefind.service.guard import guarded_config
+        from surefind.service.settings import check_listening, configure
         from surefind.service.telemetry import write_to_stderr
     except ModuleNotFoundError as error:
         needed = install_command(*lacking("serve", "cli", "torch"))
         raise InputError(f"serving needs more ({error}): {needed}.") from error
     place, run = gallery_and_run(target)
-    named = {"host": host, "port": port, "tokens": tokens, "review_share": review_share}
-    found = configure(
-        {"folder": Path(f"{'surefind' if '://' in place else place}.service")},
-        options=named | {"read_only": read_only},
-        assigned=assigned or (),
-        environment=os.environ,
-        file=config,
-    )
-    settings = found.settings
-    try:
-        check_listening(settings.host, settings)
-    except InputError as error:
-        raise typer.BadParameter(str(error), param_hint="--host") from error
+    named: dict[str, Any] = {"host": host, "port": port, "tokens": tokens}
+    named |= {"review_share": review_share, "read_only": read_only}
+    named |= dict(assignment(text) for text in assigned or ())
+    beside = Path(f"{'surefind' if '://' in place else place}.service")
+    settings, sources = configure(beside, named, config)
+    check_listening(settings)
     reads = settings.read_only
     with open_gallery(place, None if reads else run, index, check=check or reads) as gallery:
         learner = learner_for(gallery, model or run)
-        settings = replace(settings, images=settings.images or remembered_images(gallery))
+        known = settings.images or remembered_images(gallery)
+        settings = settings.model_copy(update={"images": known})
         say(described(place, gallery, learner))
         if not len(gallery):
             filling = spelled("index", "SOURCE", run=model or run, out=place)
             say(f"It is empty. Fill it while nothing serves it: {filling}; or by POST /v1/items.")
         if check:
-            show(replace(found, settings=settings))
+            lines = show(settings, sources)
             say("Everything is ready; leave out --check to serve it.")
-            lines = replace(found, settings=settings).lines()
             return {
                 "gallery": place,
                 "items": len(gallery),
@@ -167,7 +157,7 @@ def serve(
 
 def make_named_token(target: str, file: Path, name: str, *, write: bool) -> dict[str, Any]:
     """Make a token, or replace the one of this name, and print it once; the file keeps its hash."""
-    from surefind.service.tokens import make_token
+    from surefind.service.settings import make_token
 
     made = make_token(file, name, write=write)
     scope = "read and write" if write else "read"
@@ -177,17 +167,30 @@ def make_named_token(target: str, file: Path, name: str, *, write: bool) -> dict
     return {"name": name, "file": file, "write": write, "token": made}
 
 
-def show(found: "Configured") -> None:
-    """Print the settings in effect, where each came from, and variables that are perhaps misspelt."""
-    from surefind.service.configuration import unknown_variables
+def assignment(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set needs NAME=VALUE; got {text!r}.", field="set")
+    return name, value
 
-    lines = found.lines()
+
+def show(settings: "Settings", sources: dict[str, str]) -> list[tuple[str, str, str]]:
+    """Print the settings in effect, where each came from, and variables that are perhaps misspelt."""
+    from surefind.service.settings import unknown_variables
+
+    lines = []
+    for name, value in settings:
+        text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        text = "none" if value is None else "hidden" if name.endswith("_token") else text
+        lines.append((name, text, sources[name]))
     widths = [max(len(line[column]) for line in lines) for column in (0, 1)]
-    for name, value, source in lines:
-        say(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {source}")
-    say(f"  {len(found.settings.keyring)} tokens")
-    for variable in unknown_variables(os.environ):
+    for name, text, source in lines:
+        say(f"  {name:<{widths[0]}}  {text:<{widths[1]}}  {source}")
+    say(f"  {len(settings.keyring)} tokens")
+    for variable in unknown_variables():
         warn(f"{variable} is no setting, and is not used.")
+    return lines
 
 
 def gallery_and_run(target: str) -> tuple[str, Path | None]:

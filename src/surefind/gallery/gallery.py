@@ -457,9 +457,9 @@ class Gallery:
             labels: Theirs. -1 or None, or a label that the gallery does not have: an unknown query; once
                 its label is enrolled, a renewal takes it for an enrolled one.
             ids: Theirs, if they may be items of the gallery.
-            reviews: What `surefind.service.reviews.read_reviews` returns, added to the queries. Without
-                queries, they are added to those that the calibration there is was made with, in place of
-                earlier reviews and of the gallery's own items; what is promised then stays, unless it is
+            reviews: What `surefind.service.review_store.read_reviews` returns, added to the queries.
+                Without queries, they are added to those that the calibration there is was made with, in
+                place of earlier reviews and of the gallery's own items; what is promised then stays, unless it is
                 given here.
             max_wrong: The highest fraction of wrong answers among matches; by default 0.01.
             max_fpir: The highest share of unknown queries that may be a match, promised as well.

@@ -1,53 +1,67 @@
 """The service: a gallery, perhaps a model, and settings become an ASGI application with a page.
 
-One process writes a gallery; others may read it (`surefind.service.follower`). The gallery stays its
+One process writes a gallery; others may read it (`surefind.service.state`). The gallery stays its
 maker's to close.
+
+**Calibrate again** with reviewed queries, which are a random share of all, or from the gallery's own items.
+It is made on a copy of the gallery, so searches wait for moments only, and use it from then on. A
+calibration that cannot be made leaves the old one in place.
+
+**An audit** (`surefind.Gallery.audit`) of a random sample of the items is made when it is first asked for,
+and again after the gallery has changed. Searches wait while it is made, for seconds: `AUDITED` bounds how
+many items are judged.
+
+**A snapshot** is a copy of the gallery at one moment, in the service's folder ``snapshots``: a gallery's
+folder like any other. To go back to one, stop the service and put it in the place of the gallery. Deleting
+old ones is the operator's.
 """
 
 import dataclasses
 import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Response
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from surefind.decisions.identification import Identification
+from surefind.gallery.findings import Audit
 from surefind.gallery.gallery import Gallery
-from surefind.service import (
-    auditing,
-    items,
-    labels,
-    problems,
-    recalibration,
-    searches,
-    snapshots,
-    verdicts,
+from surefind.gallery.store import FILE, stored_items
+from surefind.service import items, problems, reviews, search, wire
+from surefind.service.guard import Limits
+from surefind.service.images import Learner
+from surefind.service.problems import conflicting, described
+from surefind.service.review_store import read_reviews
+from surefind.service.routes import (
+    Allowed,
+    EncodedIds,
+    GuardedRoute,
+    State,
+    allowed,
+    body_described,
+    json_body,
+    may_write,
 )
-from surefind.service.embedding import Learner
-from surefind.service.limits import Limits
-from surefind.service.problems import described
-from surefind.service.routes import EncodedIds
-from surefind.service.settings import WRITE, Allowed, Settings, allowed
-from surefind.service.state import AppState, State
+from surefind.service.settings import WRITE, Settings
+from surefind.service.state import AppState
 from surefind.service.telemetry import Recorder, log_event
-from surefind.service.wire import (
-    CalibrationView,
-    Curve,
-    GalleryView,
-    Health,
-    IdentificationCurve,
-    Ready,
-    WatchView,
-)
+from surefind.service.wire import RefusedError
 
 PAGE = Path(__file__).parent / "page"
 """The files of the page, served as they are."""
+AUDITED = 1000
+"""Items that an audit judges at most."""
+SNAPSHOTS = "snapshots"
+SNAPSHOT = "%Y-%m-%dT%H-%M-%S-%fZ"
+MOST_SNAPSHOTS = 100
+"""Copies that may be there; the next one is refused until the operator has deleted some."""
 
 
 def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Settings) -> FastAPI:
@@ -85,78 +99,88 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     )
     app.state.service = state
     problems.install(app)
-    looking = (items.router, labels.router, auditing.router)
-    reviewing = (recalibration.router, verdicts.router, searches.reviews, snapshots.router)
-    for router in (searches.router, *looking, *reviewing, about):
+    for router in (search.router, items.router, reviews.router, probes, about):
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
-    app.add_middleware(searches.VectorDoor)
     app.add_middleware(EncodedIds)
     app.add_middleware(Limits, settings=settings)
     app.add_middleware(Recorder, metrics=state.metrics)
     if settings.trusted_proxies:
-        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
+        app.add_middleware(
+            ProxyHeadersMiddleware, trusted_hosts=[*map(str, settings.trusted_proxies)]
+        )
     return app
 
 
-about = APIRouter(tags=["about"], responses=described(401, 403, 422, 429, 504))
+probes = APIRouter(tags=["about"], responses=described(429))
+"""For machines and browsers that have no token."""
+about = APIRouter(
+    tags=["about"],
+    dependencies=[Depends(allowed)],
+    responses=described(400, 401, 403, 408, 409, 413, 422, 429, 503, 504),
+    route_class=GuardedRoute,
+)
+Recalibration = Annotated[wire.Recalibration, Depends(json_body(wire.Recalibration))]
 
 
-@about.get("/", include_in_schema=False)
+@probes.get("/", include_in_schema=False)
 async def index() -> FileResponse:
     """Return the page."""
     return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
 
 
-@about.get("/healthz")
-async def healthz() -> Health:
+@probes.get("/healthz")
+async def healthz() -> wire.Health:
     """Report that the service is up; no token is needed."""
-    return Health(status="ok")
+    return wire.Health(status="ok")
 
 
-@about.get("/readyz", responses={503: {"model": Ready, "description": "It is not ready."}})
-async def readyz(state: State, response: Response) -> Ready:
+@probes.get("/readyz", responses={503: {"model": wire.Ready, "description": "It is not ready."}})
+async def readyz(state: State, response: Response) -> wire.Ready:
     """Report whether everything is there: gallery, graph, calibration and disk; no token is needed."""
     reasons = await state.readiness.reasons()
     response.status_code = 503 if reasons else 200
-    return Ready(ready=not reasons, reasons=reasons)
+    return wire.Ready(ready=not reasons, reasons=reasons)
 
 
-@about.get("/metrics", response_class=Response, dependencies=[Depends(allowed)])
+@about.get("/metrics", response_class=Response)
 async def metrics(state: State) -> Response:
     """Return the figures for Prometheus."""
     text, kind = await state.work(state.metrics.text)
     return Response(text, headers={"Content-Type": kind})
 
 
-@about.get("/v1/gallery", dependencies=[Depends(allowed)])
-async def gallery(state: State, found: Allowed) -> GalleryView:
+@about.get("/v1/gallery")
+async def gallery(state: State, found: Allowed) -> wire.GalleryView:
     """Describe what can be searched, and how."""
-    return GalleryView(
+    return wire.GalleryView(
         items=await state.work(lambda: len(state.gallery)),
         dim=state.gallery.info["dim"],
         model=state.gallery.model,
         images=state.embeds,
         calibrated=state.gallery.calibration is not None,
-        may_write=found.leave == WRITE,
+        may_write=found.scope == WRITE,
         version=version("surefind"),
     )
 
 
-@about.get("/v1/calibration", dependencies=[Depends(allowed)])
-async def calibration(state: State) -> CalibrationView:
+@about.get("/v1/calibration")
+async def calibration(state: State) -> wire.CalibrationView:
     """Describe what the decisions rest on: error rates over thresholds, how fresh it is, and the watch."""
     made = state.gallery.calibration
+    sample = await state.work(lambda: _sample(state))
     if made is None:
-        return CalibrationView(calibrated=False)
+        return wire.CalibrationView(calibrated=False, reviews=sample)
     now = await state.work(functools.partial(_today, state.gallery))
     added = made.contributions
     apart = {"calibrated", "risk_curve", "identification", "contributions", "max_false_alarms"}
-    names = CalibrationView.model_fields.keys() - apart - now.keys()
-    return CalibrationView(
+    apart |= {"reviews"}
+    names = wire.CalibrationView.model_fields.keys() - apart - now.keys()
+    return wire.CalibrationView(
         calibrated=True,
+        reviews=sample,
         max_false_alarms=None if made.gate is None else made.gate.max_false_alarms,
-        risk_curve=Curve.model_validate(made.risk_curve, from_attributes=True),
+        risk_curve=wire.Curve.model_validate(made.risk_curve, from_attributes=True),
         identification=_identification(made.identification),
         contributions=None if added is None else list(map(dataclasses.asdict, added.signals)),
         **now,
@@ -170,7 +194,7 @@ def _today(gallery: Gallery) -> dict[str, Any]:
     watch = None
     if seen is not None:
         alarm = seen.alarm
-        watch = WatchView(
+        watch = wire.WatchView(
             queries=seen.queries,
             capital=seen.capital,
             alarm=None if alarm is None else seen.sentence,
@@ -186,11 +210,106 @@ def _today(gallery: Gallery) -> dict[str, Any]:
     }
 
 
-def _identification(found: Identification) -> IdentificationCurve:
+def _identification(found: Identification) -> wire.IdentificationCurve:
     bounds = {
         f"{name}_{side}": values
         for name in ("fpir", "fnir")
         for side, values in zip(("lower", "upper"), getattr(found, f"{name}_bounds"), strict=True)
     }
     rates = {name: getattr(found, name) for name in ("unknown", "enrolled", "fpir", "fnir")}
-    return IdentificationCurve.model_validate(rates | bounds)
+    return wire.IdentificationCurve.model_validate(rates | bounds)
+
+
+def _sample(state: AppState) -> wire.SampleView:
+    counts = state.reviews.counts()
+    return wire.SampleView(
+        share=state.settings.review_share,
+        usable=counts.usable,
+        waiting=counts.waiting,
+        needed=state.gallery.info["reviews_needed"],
+        summary=counts.summary,
+    )
+
+
+@about.post(
+    "/v1/calibration",
+    dependencies=[Depends(may_write)],
+    openapi_extra=body_described(wire.Recalibration),
+)
+async def recalibrate(body: Recalibration, state: State) -> wire.Recalibrated:
+    """Calibrate again with reviewed random checks, for the same target, or from the gallery's items."""
+
+    def make() -> wire.Recalibrated:
+        how = body.model_dump(exclude={"with_reviews", "from_items"}, exclude_none=True)
+        with conflicting():
+            reviewed = read_reviews(state.settings.folder) if body.with_reviews else None
+            found = state.gallery.calibrate(reviews=reviewed, **how)
+        state.renewer.changed()  # items may have been, meanwhile
+        return wire.Recalibrated(
+            reached=found.reached,
+            summary=found.summary,
+            queries=found.queries,
+            reviewed=0 if reviewed is None else len(reviewed),
+        )
+
+    return await state.keep(make)
+
+
+@about.get("/v1/audit")
+async def audit(
+    state: State,
+    most: Annotated[int, Query(ge=1, le=200, description="Findings of each kind.")] = 20,
+) -> wire.AuditView:
+    """List items that are probably mislabelled, duplicated, confused or unusable, and impostors."""
+
+    def look() -> wire.AuditView:
+        with conflicting():
+            found = state.current(_audited)
+        rows = found.to_rows(most)
+        ids = {row[key] for row in rows for key in ("id", "other_id") if row["kind"] != "confusion"}
+        pictures = {id_: _has_picture(state, id_) for id_ in ids - {None}}
+        findings = [
+            wire.Finding(
+                **{key: row[key] for key in wire.Finding.model_fields if key in row},
+                image=pictures.get(row["id"], False),
+                other_image=pictures.get(row["other_id"], False),
+            )
+            for row in rows
+        ]
+        sentences = list(found.sentences)
+        return wire.AuditView(
+            items=found.items, judged=found.judged, sentences=sentences, findings=findings
+        )
+
+    return await state.keep(look)
+
+
+def _audited(gallery: Gallery) -> Audit:
+    return gallery.audit(items=AUDITED)
+
+
+def _has_picture(state: AppState, id_: wire.ItemId) -> bool:
+    there = id_ in state.gallery
+    return there and state.thumbnails.has(id_, state.gallery.get(id_).payload)
+
+
+@about.post("/v1/snapshot", status_code=201, dependencies=[Depends(may_write)])
+async def make_snapshot(state: State) -> wire.SnapshotView:
+    """Copy the gallery as it is now; searches and changes go on."""
+
+    def copy() -> wire.SnapshotView:
+        folder, when = state.settings.folder / SNAPSHOTS, datetime.now(UTC)
+        if folder.is_dir() and len(list(folder.iterdir())) >= MOST_SNAPSHOTS:
+            sentence = f"there are {MOST_SNAPSHOTS} snapshots already; delete old ones first."
+            raise RefusedError(409, sentence)
+        place = folder / when.strftime(SNAPSHOT)
+        with conflicting():
+            state.gallery.save(place)
+        return wire.SnapshotView(
+            name=place.name,
+            when=when,
+            items=stored_items(place),
+            bytes=(place / FILE).stat().st_size,
+        )
+
+    return await state.keep(copy)

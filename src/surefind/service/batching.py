@@ -55,21 +55,24 @@ class Batcher(Generic[T, R]):
         run: Does a batch; returns a result, or an error, for each item.
         most: Items in a batch.
         wait: Seconds to wait for more when fewer have come.
-        waiting: Items that may wait.
+        waiting: Items that may wait; later ones are sent away.
+
+    Attributes:
         observe: Called with the size of every batch.
     """
+
+    observe: Callable[[int], Any]
 
     def __init__(
         self,
         run: Callable[[list[T]], Sequence[R | Exception]],
         *,
-        most: int,
-        wait: float | int = 0,
+        most: int = 64,
+        wait: float = 0.0,
         waiting: int = 1024,
-        observe: Callable[[int], Any] = lambda _size: None,
     ) -> None:
         self._run, self._most, self._wait, self._waiting = run, most, wait, waiting
-        self._observe = observe
+        self.observe = lambda _size: None
         self._around, self._ended = 0, 0.0  # callers around the last batch, and when that ended
         self._queue: list[tuple[T, asyncio.Future[R]]] = []
         self._drain: asyncio.Task[None] | None = None
@@ -130,7 +133,7 @@ class Batcher(Generic[T, R]):
             batch = [(item, future) for item, future in taken if not future.done()]
             if not batch:
                 continue
-            self._observe(len(batch))
+            self.observe(len(batch))
             results: Sequence[Any]
             try:
                 items = [item for item, _ in batch]

@@ -199,7 +199,8 @@ class Client:
             kind = type(error).__name__
             raise StorageError(f"the service did not answer ({kind}: {error}).") from error
         if answer.is_success:
-            return answer.content
+            content: bytes = answer.content
+            return content
         try:
             sentence = str(answer.json()["error"])
         except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Untrusted images, decoded within bounds, and small pictures of items and queries beside the gallery.
+"""Untrusted images, decoded and embedded within bounds, and small pictures beside the gallery.
 
 What a file is decides its content, not its name: PNG, JPEG, WebP, GIF or BMP. Anything else is no image
 here; SVG and HTML can hold programs and are never decoded. Width times height is read from the header and
@@ -8,22 +8,37 @@ as for training, by `surefind.data.images`.
 A small picture's name is a hash, so that an id can be any text. It is a comfort, not a record: nothing
 depends on it. Where a payload has a ``"path"``, the picture can also come from a folder that the service
 was given; a path that leads out of that folder leads nowhere.
+
+Memory is bounded however many clients upload. A decoder holds a whole image, with four bytes a pixel, and
+now and then a second copy, turned upright or in other colours. So images wait for each other, the first the
+longest, until together they have at most as many pixels as one may have (`PixelBudget`).
+
+An upload is prepared by itself, as for training (`surefind.data.inputs.InputSpec`); all that wait are
+embedded in one pass.
 """
 
 import functools
 import hashlib
 import json
 import os
+import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import torch
 from PIL import Image
+from starlette.responses import Response
 
+from surefind.data.batches import like_network
 from surefind.data.images import Frame, decode_image, full_frame
+from surefind.data.inputs import InputSpec
+from surefind.embeddings import Embeddings
 from surefind.errors import InputError, StorageError
 from surefind.gallery.engine import Id
 from surefind.service.wire import RefusedError
@@ -183,6 +198,96 @@ class Thumbnails:
         return self._folder / f"{name}.webp"
 
 
+def picture_response(picture: bytes) -> Response:
+    """Return an answer that is a small picture."""
+    return Response(picture, media_type="image/webp", headers={"Cache-Control": "no-cache"})
+
+
 @functools.lru_cache(maxsize=2**16)
 def _name(id_: Id) -> str:
     return hashlib.blake2b(json.dumps(id_).encode(), digest_size=16).hexdigest()
+
+
+class PixelBudget:
+    """Shared by the threads that decode.
+
+    Args:
+        most: Pixels at once; one image alone may have as many.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._used = most, 0
+        self._turn = threading.Condition()
+        self._waiting: deque[object] = deque()
+
+    @contextmanager
+    def taken(self, pixels: int) -> Iterator[None]:
+        """Wait for one's turn and for room, and give it back at the end."""
+        pixels, own = min(pixels, self._most), object()
+        with self._turn:
+            self._waiting.append(own)
+            self._turn.wait_for(
+                lambda: self._waiting[0] is own and self._used + pixels <= self._most
+            )
+            self._waiting.popleft()
+            self._used += pixels
+            self._turn.notify_all()
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._used -= pixels
+                self._turn.notify_all()
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """What is needed of `surefind.MetricLearner`."""
+
+    encoder: Any
+    input_spec_: InputSpec
+
+    def embed_batch(self, batch: torch.Tensor) -> Embeddings:
+        """Embed a batch as the network takes it."""
+
+
+class ImageEmbedder:
+    """A fitted learner for uploads of at most ``max_pixels`` pixels."""
+
+    def __init__(self, learner: Learner, max_pixels: int) -> None:
+        self._learner, self._max_pixels = learner, max_pixels
+
+    def read(self, data: bytes) -> np.ndarray:
+        """Check an upload and prepare it as the model wants it: float32 (c, h, w)."""
+        spec = self._learner.input_spec_
+        if spec.mode is None:
+            raise RefusedError(422, "the model of this service does not take image files.")
+        check_header(data, self._max_pixels)
+        with refusing_broken():
+            image: np.ndarray = spec.prepare(data, max_pixels=self._max_pixels)[0].numpy()
+        return image
+
+    def embed(self, images: list[np.ndarray]) -> Sequence[Embeddings | Exception]:
+        """Embed what `read` returned, images of one size in one pass; one embedding or error for each."""
+        results: list[Embeddings | Exception] = [RuntimeError()] * len(images)
+        for shape in {image.shape for image in images}:
+            rows = [i for i, image in enumerate(images) if image.shape == shape]
+            for i, one in zip(rows, self._alike([images[i] for i in rows]), strict=True):
+                results[i] = one
+        return results
+
+    def _alike(self, images: list[np.ndarray]) -> Iterable[Embeddings | Exception]:
+        """Embed images of one size; one that the network cannot take does not fail the others."""
+        try:
+            return self._pass(np.stack(images))
+        except (RuntimeError, InputError):
+            if len(images) > 1:
+                return [one for image in images for one in self._alike([image])]
+        _, height, width = images[0].shape
+        sentence = f"the network cannot take an image like this, of {width} × {height} pixels."
+        return [RefusedError(422, sentence)]
+
+    @torch.no_grad()
+    def _pass(self, images: np.ndarray) -> Embeddings:
+        batch = like_network(torch.from_numpy(images), self._learner.encoder)
+        return self._learner.embed_batch(batch).numpy()

@@ -1,58 +1,67 @@
-"""Items: browse, look at, add, change, delete.
+"""Items: browse, look at, add, change, delete; and the labels in use.
 
 An id in an address is a string, percent-encoded (`surefind.service.routes`). ``7`` in an address means
 the number 7 if that is in the gallery, or else the string "7"; ``kind`` decides where both are. What a
 change answered with success is on the disk; the calibration is renewed afterwards, in the background.
+
+A list is read part by part while the gallery changes. A cursor is a place in a list: the κ of an item, and
+its id. The part that follows holds what is ordered behind that, whether the item itself is still there. So
+an item that does not change is seen exactly once by whoever goes from part to part; one that is changed or
+added meanwhile may be missed.
+
+    surest       the highest κ first; equal ones by id, numbers before texts
+    least-sure   the same, backwards
+
+A cursor is opaque to callers, and harmless if it is made up: it is compared with, and nothing else.
 """
 
 import json
 import re
-from contextlib import suppress
-from typing import Annotated, Any
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from bisect import bisect_left
+from typing import Annotated, Literal
 
 import numpy as np
-from fastapi import (
-    APIRouter,
-    Depends,
-    File,
-    Form,
-    Query,
-    Response,
-    UploadFile,
-)
-from pydantic import TypeAdapter, ValidationError
+from fastapi import APIRouter, Depends, Form, Query, Response
 
 from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
+from surefind.errors import InputError
 from surefind.gallery.answers import Item
 from surefind.gallery.engine import Id
+from surefind.gallery.gallery import Gallery
 from surefind.service import wire
-from surefind.service.bodies import body_described, json_body
-from surefind.service.filters import Filter, read_filter, read_where
-from surefind.service.listing import Listing, Order
-from surefind.service.problems import described, invalid_sentence
-from surefind.service.routes import GuardedRoute, PathId
-from surefind.service.settings import allowed, may_write
-from surefind.service.state import AppState, State
+from surefind.service.images import picture_response
+from surefind.service.problems import described
+from surefind.service.routes import (
+    GuardedRoute,
+    PathId,
+    State,
+    allowed,
+    body_described,
+    json_body,
+    may_write,
+)
+from surefind.service.search import (
+    AskedLabels,
+    AskedWhere,
+    Upload,
+    asked_filter,
+    read_form,
+    read_json,
+)
+from surefind.service.state import AppState
 from surefind.service.wire import RefusedError
 
 NUMBER = re.compile(r"-?\d{1,39}", re.ASCII)
-Upload = Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")]
+Order = Literal["surest", "least-sure"]
 NewItems = Annotated[wire.NewItems, Depends(json_body(wire.NewItems))]
 ItemChange = Annotated[wire.ItemChange, Depends(json_body(wire.ItemChange))]
 AskedKind = Annotated[wire.Kind | None, Query(description="What the id is, if both are there.")]
-AskedWhere = Annotated[
-    str | None,
-    Query(max_length=8192, description='JSON, as {"site": "north", "year": [7, 8]}.'),
-]
-AskedLabels = Annotated[
-    list[str] | None,
-    Query(max_length=100, description="Of the items; JSON, or a plain text. May be repeated."),
-]
 LOOKED_AT = 10_000
 """Items that a request with a filter looks at."""
 
 router = APIRouter(
-    prefix="/v1/items",
+    prefix="/v1",
     tags=["items"],
     dependencies=[Depends(allowed)],
     responses=described(400, 401, 403, 404, 408, 409, 413, 422, 429, 503, 504),
@@ -60,7 +69,7 @@ router = APIRouter(
 )
 
 
-@router.get("")
+@router.get("/items")
 async def list_items(
     state: State,
     order: Order = "surest",
@@ -73,16 +82,13 @@ async def list_items(
     where: AskedWhere = None,
     label: AskedLabels = None,
 ) -> wire.ItemPage:
-    """List items: from the surest, from the least sure, or those that confuse others."""
+    """List items, from the surest or from the least sure."""
     chosen = asked_filter(where, label)
 
     def read() -> wire.ItemPage:
-        catalogue, gallery = state.catalogue(), state.gallery
-        counts = catalogue.confusing if order == "confusing" else {}
-        ids = list(counts) if order == "confusing" else catalogue.surest
+        gallery, ids = state.gallery, state.current(_surest)
         ids = ids[::-1] if order == "least-sure" else ids
-        listing = Listing(order, ids, gallery, counts)
-        start = offset if after is None else listing.after(after) + offset
+        start = offset if after is None else _behind(gallery, order, ids, after) + offset
         # With a filter a request looks at so many items, and says where to go on.
         most = min(len(ids), start + (limit if chosen is None else LOOKED_AT))
         page: list[Item] = []
@@ -92,19 +98,82 @@ async def list_items(
             if item is not None and (chosen is None or chosen.admits(item)):
                 page.append(item)
             end += 1
-        views = [view(state, item, counts.get(item.id), with_vector=vectors) for item in page]
         return wire.ItemPage(
             total=len(ids) if chosen is None else None,
             offset=start,
-            items=views,
-            next=listing.cursor(end - 1) if 0 < end < len(ids) else None,
+            items=[view(state, item, with_vector=vectors) for item in page],
+            next=_cursor(gallery, order, ids[end - 1]) if 0 < end < len(ids) else None,
         )
 
     return await state.list(read)
 
 
+def _surest(gallery: Gallery) -> list[Id]:
+    """Return all ids, the highest κ first, and of equal ones by id, integers before strings."""
+    kappa = {item.id: item.kappa for item in gallery.items()}
+    return sorted(kappa, key=lambda id_: (-kappa[id_], isinstance(id_, str), id_))
+
+
+def _cursor(gallery: Gallery, order: Order, id_: Id) -> str:
+    text = json.dumps([order, _kappa(gallery, id_), id_])
+    return urlsafe_b64encode(text.encode()).decode()
+
+
+def _behind(gallery: Gallery, order: Order, ids: list[Id], cursor: str) -> int:
+    """Return the position of the first item behind a cursor; refused if it is not of this order."""
+    try:
+        own, kappa, id_ = json.loads(urlsafe_b64decode(cursor))
+    except (ValueError, TypeError, RecursionError):
+        own, kappa, id_ = None, None, None
+    if own != order or type(kappa) is not float or type(id_) not in (int, str):
+        raise RefusedError(422, "after must be the ``next`` of a list in the same order.")
+    there = (-kappa, isinstance(id_, str), id_)
+
+    def behind(other: Id) -> bool:
+        here = (-_kappa(gallery, other), isinstance(other, str), other)
+        return here < there if order == "least-sure" else here > there
+
+    return bisect_left(ids, True, key=behind)
+
+
+def _kappa(gallery: Gallery, id_: Id) -> float:
+    try:
+        return gallery.get(id_).kappa
+    except InputError as error:  # it was deleted while this was listed
+        sentence = "the gallery changed while it was listed; ask again."
+        raise RefusedError(503, sentence, {"Retry-After": "1"}) from error
+
+
+@router.get("/labels")
+async def labels(
+    state: State,
+    contains: Annotated[
+        str, Query(max_length=256, description="Only labels with this text, in any case.")
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> wire.LabelList:
+    """List the labels in use: exactly this text first, then those of the most items."""
+
+    def read() -> wire.LabelList:
+        counts = state.gallery.labels()
+        sought = contains.casefold()
+        found = [(str(label), label) for label in counts if sought in str(label).casefold()]
+        found.sort(key=lambda pair: (pair[0].casefold() != sought, -counts[pair[1]], pair[0]))
+        views = [
+            wire.LabelCount(
+                label=label,
+                kind="text" if isinstance(label, str) else "number",
+                items=counts[label],
+            )
+            for _, label in found[:limit]
+        ]
+        return wire.LabelList(total=len(counts), matching=len(found), labels=views)
+
+    return await state.list(read)
+
+
 @router.post(
-    "",
+    "/items",
     status_code=201,
     dependencies=[Depends(may_write)],
     openapi_extra=body_described(wire.NewItems),
@@ -112,13 +181,7 @@ async def list_items(
 async def add_items(body: NewItems, state: State) -> wire.Ids:
     """Add items with vectors of length 1: all of them, or none."""
     named = [item.id for item in body.items]
-    if None in named and any(id_ is not None for id_ in named):
-        raise RefusedError(422, "give every item an id, or none of them.")
-    if len({len(item.vector) for item in body.items}) > 1:
-        raise RefusedError(422, "give vectors of one length.")
     novelty = [item.novelty for item in body.items if item.novelty is not None]
-    if 0 < len(novelty) < len(body.items):
-        raise RefusedError(422, "give every item a novelty, or none of them.")
 
     def add() -> list[Id]:
         _require_new(state, [i for i in named if i is not None])
@@ -136,7 +199,9 @@ async def add_items(body: NewItems, state: State) -> wire.Ids:
     return wire.Ids(ids=await state.work(add))
 
 
-@router.post("/image", status_code=201, responses=described(415), dependencies=[Depends(may_write)])
+@router.post(
+    "/items/image", status_code=201, responses=described(415), dependencies=[Depends(may_write)]
+)
 async def add_image(
     file: Upload,
     state: State,
@@ -146,8 +211,8 @@ async def add_image(
     group: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
 ) -> wire.Ids:
     """Add an image as an item."""
-    named, extra = _form(id, wire.ItemId), _payload(payload)
-    called, taken = _form(label, wire.ItemLabel), _form(group, wire.ItemLabel)
+    named, extra = read_form(id, wire.ItemId), read_json(payload, wire.Payload, "payload")
+    called, taken = read_form(label, wire.ItemLabel), read_form(group, wire.ItemLabel)
     new = [] if named is None else [named]
     data = await file.read()
     embedding = await state.embed(data)
@@ -165,7 +230,7 @@ async def add_image(
     return wire.Ids(ids=await state.work(add))
 
 
-@router.get("/{id:path}/image", response_class=Response)
+@router.get("/items/{id:path}/image", response_class=Response)
 async def item_image(id: PathId, state: State, kind: AskedKind = None) -> Response:
     """Return a small picture of an item, as WebP."""
 
@@ -176,7 +241,7 @@ async def item_image(id: PathId, state: State, kind: AskedKind = None) -> Respon
     return picture_response(await state.work(read))
 
 
-@router.get("/{id:path}")
+@router.get("/items/{id:path}")
 async def one_item(id: PathId, state: State, kind: AskedKind = None) -> wire.ItemView:
     """Look at one item."""
     return await state.work(
@@ -185,7 +250,7 @@ async def one_item(id: PathId, state: State, kind: AskedKind = None) -> wire.Ite
 
 
 @router.put(
-    "/{id:path}",
+    "/items/{id:path}",
     dependencies=[Depends(may_write)],
     openapi_extra=body_described(wire.ItemChange),
 )
@@ -193,8 +258,6 @@ async def change_item(
     id: PathId, body: ItemChange, state: State, kind: AskedKind = None
 ) -> wire.Ids:
     """Change an item; what is left out stays. A vector without κ or novelty has none that is known."""
-    if body.vector is None and (body.kappa is not None or body.novelty is not None):
-        raise RefusedError(422, "kappa and novelty belong to a vector; give that too.")
     given = body.model_fields_set
 
     def change() -> wire.Ids:
@@ -218,7 +281,7 @@ async def change_item(
     return await state.work(change)
 
 
-@router.delete("/{id:path}", dependencies=[Depends(may_write)])
+@router.delete("/items/{id:path}", dependencies=[Depends(may_write)])
 async def delete_item(id: PathId, state: State, kind: AskedKind = None) -> wire.Ids:
     """Delete an item."""
 
@@ -232,10 +295,8 @@ async def delete_item(id: PathId, state: State, kind: AskedKind = None) -> wire.
     return await state.work(delete)
 
 
-def view(
-    state: AppState, item: Item, confuses: int | None = None, *, with_vector: bool = False
-) -> wire.ItemView:
-    """Describe an item, with how many others it confuses if that was counted."""
+def view(state: AppState, item: Item, *, with_vector: bool = False) -> wire.ItemView:
+    """Describe an item."""
     return wire.ItemView(
         id=item.id,
         label=item.label,
@@ -244,20 +305,8 @@ def view(
         payload=item.payload,
         group=item.group,
         image=state.thumbnails.has(item.id, item.payload),
-        confuses=confuses,
         vector=item.vector.tolist() if with_vector else None,
     )
-
-
-def picture_response(picture: bytes) -> Response:
-    """Return an answer that is a small picture."""
-    return Response(picture, media_type="image/webp", headers={"Cache-Control": "no-cache"})
-
-
-def asked_filter(where: str | None, label: list[str] | None) -> Filter | None:
-    """Read the filter of a query string."""
-    labels = None if label is None else [_form(text, wire.ItemLabel) for text in label]
-    return read_filter(read_where(where), labels)
 
 
 def _present(state: AppState, text: str, kind: wire.Kind | None) -> Id:
@@ -277,24 +326,3 @@ def _require_new(state: AppState, ids: list[Id]) -> None:
 def _embeddings(mean: np.ndarray, kappa: list[float | None], novelty: list[float]) -> Embeddings:
     known = np.array(novelty) if novelty else None
     return Embeddings(mean, np.array([kappa_from_json(value) for value in kappa]), known)
-
-
-def _form(text: str | None, kind: Any) -> Any:
-    """Read a form's field: JSON if that is a number, a string or null, or else the text itself."""
-    if text is None:
-        return None
-    value: Any = text
-    with suppress(ValueError, RecursionError):
-        read = json.loads(text)
-        value = read if read is None or type(read) in (int, str) else text
-    try:
-        return TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        raise RefusedError(422, invalid_sentence(error.errors())) from error
-
-
-def _payload(text: str | None) -> Any:
-    try:
-        return None if text is None else TypeAdapter(wire.Payload).validate_json(text)
-    except ValidationError as error:
-        raise RefusedError(422, "payload must be a JSON object.") from error

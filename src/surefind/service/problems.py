@@ -6,7 +6,8 @@
 504 it took too long      500 a defect of ours, without details
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -41,7 +42,16 @@ def invalid_sentence(errors: Sequence[Any]) -> str:
     parts = (str(part)[:40].encode(errors="replace").decode() for part in errors[0]["loc"])
     place = ".".join(parts) or "body"
     more = f" And {len(errors) - 1} more." if errors[1:] else ""
-    return f"{place}: {errors[0]['msg']}.{more}"
+    return f"{place}: {errors[0]['msg'].removeprefix('Value error, ')}.{more}"
+
+
+@contextmanager
+def conflicting() -> Iterator[None]:
+    """Refuse what the gallery as it is does not allow."""
+    try:
+        yield
+    except InputError as error:
+        raise RefusedError(409, str(error)) from error
 
 
 def install(app: FastAPI) -> None:

@@ -1,4 +1,4 @@
-"""How requests reach their endpoints: the token is looked at before the body, ids are decoded last.
+"""How requests reach their endpoints: the token is checked before the body is read, ids are decoded last.
 
 **Token first.** FastAPI reads and parses a form before it solves dependencies. A `GuardedRoute` asks those
 that look at the token before anything of the body is read, so that nobody without one costs more than a
@@ -7,27 +7,71 @@ header.
 **Ids last.** An id may hold a slash, a newline, or end in ``/image``. So what follows `ITEMS` is matched as
 it was sent, percent-encoded, and decoded afterwards: ``x%2Fimage`` is an id, ``x/image`` the picture of
 ``x``. Clients take ``.`` and ``..`` out of addresses, encoded or not, so that no item may be called so.
+
+**JSON** is read by pydantic from the bytes, which is stricter than Python's reader: no NaN, no lone
+surrogate.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any
+import json
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, unquote
 
-from fastapi import Path, Request, Response
+from fastapi import Depends, Path, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from surefind.service.settings import allowed, may_write
+from surefind.service.problems import invalid_sentence
+from surefind.service.settings import CALLER, NOTHING, WRITE, Caller, permission
+from surefind.service.state import AppState
+from surefind.service.wire import Message, RefusedError
 
+M = TypeVar("M", bound=Message)
 ITEMS = "/v1/items/"
 """Where addresses begin that hold an item's id."""
+LONGEST_JSON = 4 * 2**20
+"""Bytes of a JSON body. It is read on the event loop, where 4 MB take some ten milliseconds."""
 
 PathId = Annotated[str, BeforeValidator(unquote), Path(max_length=4096)]
 
 
+async def state_of(request: Request) -> AppState:
+    """Return the state of the application that got a request."""
+    state: AppState = request.app.state.service
+    return state
+
+
+State = Annotated[AppState, Depends(state_of)]
+
+
+async def allowed(request: Request) -> Caller:
+    """Require the scope to read; return who asks, whom the log names too."""
+    state = await state_of(request)
+    found = permission(state.settings, request.headers.get("authorization"))
+    if found.scope == NOTHING:
+        raise RefusedError(
+            401,
+            "this service needs a token: send the header 'Authorization: Bearer TOKEN'.",
+            {"WWW-Authenticate": "Bearer"},
+        )
+    request.scope[CALLER] = found.name
+    return found
+
+
+Allowed = Annotated[Caller, Depends(allowed)]
+
+
+async def may_write(found: Allowed, state: State) -> None:
+    """Require the scope to write."""
+    if found.scope < WRITE:
+        reads = "this service only reads; ask the one that writes."
+        sentence = "this token may read but not change anything."
+        raise RefusedError(403, reads if state.settings.read_only else sentence)
+
+
 class GuardedRoute(APIRoute):
-    """A route that reads nothing of a body before the token was looked at."""
+    """A route that reads nothing of a body before the token was checked."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
         """Return what answers a request."""
@@ -35,13 +79,21 @@ class GuardedRoute(APIRoute):
         asked = {depends.dependency for depends in self.dependencies}
 
         async def guarded(request: Request) -> Response:
-            found = await allowed(request) if asked & {allowed, may_write} else None
-            if found is not None and may_write in asked:
-                await may_write(found, request)
+            found = await allowed(request)
+            if may_write in asked:
+                await may_write(found, await state_of(request))
             response: Response = await answer(request)
             return response
 
         return guarded
+
+
+class PlainRoute(APIRoute):
+    """A route whose endpoint takes the request and returns the response: no dependencies are solved."""
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        """Return what answers a request."""
+        return self.endpoint
 
 
 class EncodedIds:
@@ -56,3 +108,30 @@ class EncodedIds:
             raw = scope.get("raw_path") or quote(scope["path"]).encode()
             scope["path"] = raw.decode("ascii")
         await self._app(scope, receive, send)
+
+
+def json_body(kind: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
+    """Return a dependency that reads a message of a kind from a request's body."""
+
+    async def read(request: Request) -> M:
+        body = await request.body()
+        if len(body) > LONGEST_JSON:
+            raise RefusedError(413, f"a JSON body may have {LONGEST_JSON:,} bytes at most.")
+        try:
+            return kind.model_validate_json(body)
+        except ValidationError as error:
+            found = error.errors(include_input=False, include_url=False)
+            raise RefusedError(422, invalid_sentence(found)) from error
+
+    return read
+
+
+def body_described(kind: type[Message]) -> dict[str, Any]:
+    """Describe a body for OpenAPI."""
+    schema = kind.model_json_schema()
+    inner = schema.pop("$defs", {})
+    text = json.dumps(schema)
+    for name, definition in inner.items():
+        text = text.replace(json.dumps({"$ref": f"#/$defs/{name}"}), json.dumps(definition))
+    content = {"application/json": {"schema": json.loads(text)}}
+    return {"requestBody": {"required": True, "content": content}}

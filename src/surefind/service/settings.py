@@ -1,138 +1,218 @@
-"""What a service is allowed to do, and who may do what: its places, limits and bearer tokens.
+"""The settings of a service, where they come from, and its tokens: who may read, who may write.
 
-Every limit has a default that a small machine bears. Without any token, the service must stay on this
-machine.
+A setting is an option, a variable of the environment (``SUREFIND_MAX_BYTES``), a line of a TOML file, or
+the default, in this order; all are validated together. In the environment, lists are separated by commas.
+A path in the file begins at the file's folder.
 
-    tokens set     without a token   read token   write token
-    none           everything
-    read only      nothing           reading
-    write only     nothing                        everything
-    both           nothing           reading      everything
+    tokens         without a token   read token   write token
+    none           everything, from this machine only
+    some           nothing           reading      everything
 
-Tokens of a file count like these, each with its own leave (`surefind.service.tokens`).
+A file of tokens is TOML, one table per name; the token itself is nowhere in it:
+
+    [scanner-3]
+    sha256 = "9f86d081884c7d65…"
+    write = true
+
+A token is 256 random bits, so one round of SHA-256 cannot be undone by guessing, and comparing the hashes
+of all tokens takes the same time whichever is right. The service looks at the file before every request,
+and so follows it without a restart. A file that cannot be used any more leaves the last good tokens in
+force, and the log says so once.
 """
 
 import functools
+import hashlib
+import hmac
 import ipaddress
+import os
+import secrets
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
-from surefind.checks import check_int, check_positive
 from surefind.errors import InputError
-from surefind.service.tokens import ANONYMOUS, Keyring, Token
-from surefind.service.wire import RefusedError
+from surefind.files import write_atomically
+from surefind.service.problems import invalid_sentence
+from surefind.service.wire import ANONYMOUS
 
+VARIABLE = "SUREFIND_"
+"""What the name of a variable begins with."""
+ELSEWHERE = ("SUREFIND_CONFIG", "SUREFIND_DATA")
+"""Variables that are no settings: where the file is, and where data sets are."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 """What a browser on this machine may call a service without tokens."""
+PATHS = ("folder", "images", "tokens")
+TAKEN = (ANONYMOUS, "read", "write")
+"""Names that no token of a file may have: the last two are those of the settings."""
+PREFIX = "sf_"
+"""What our tokens begin with, so that a scanner for leaked secrets can tell one."""
+
+Count = Annotated[int, Field(ge=1)]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Secret = Annotated[str, Field(min_length=1)]
+Network = Annotated[
+    ipaddress.IPv4Network | ipaddress.IPv6Network,
+    BeforeValidator(lambda name: ipaddress.ip_network(name, strict=False)),
+]
+Networks = Annotated[
+    tuple[Network, ...],
+    NoDecode,
+    BeforeValidator(lambda x: [p.strip() for p in x.split(",")] if isinstance(x, str) else x),
+]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of one service.
+class Settings(BaseSettings):
+    """The settings of one service."""
 
-    Attributes:
-        folder: Where reviews and thumbnails are kept; made if need be.
-        host: Address to listen on.
-        port: Port to listen on; 0 takes a free one.
-        images: Where the paths of payloads begin; None shows no images but those added here.
-        read_token: Lets its bearer search and look.
-        write_token: Lets its bearer change things too.
-        tokens: File of tokens with names, which is followed; `surefind token` writes it.
-        max_bytes: Largest body of a request.
-        max_pixels: Largest image, width times height.
-        max_queries: Most vectors in a request.
-        rate: Requests a second and client, on average; 0 for no limit.
-        burst: Requests that may come at once.
-        seconds: Time for a request, and for its body to arrive.
-        max_connections: Most connections in all.
-        max_connections_each: Most connections of an address.
-        trusted_proxies: Addresses or networks of proxies, whose ``X-Forwarded-For`` names the client.
-        max_batch: Most requests that are embedded or searched together.
-        max_wait: Seconds that an image waits for others to be embedded with.
-        max_waiting: Requests that may wait; later ones are sent away.
-        max_reviews: Doubtful queries that may wait for a person, and as many random checks; later ones are
-            not kept.
-        read_only: Whether to change nothing and follow the process that does, so that several processes
-            can answer queries of one gallery.
-        review_share: Share of all queries that is sampled for review, whatever was decided.
+    model_config = SettingsConfigDict(
+        env_prefix=VARIABLE, extra="forbid", frozen=True, hide_input_in_errors=True
+    )
 
-    Raises:
-        InputError: If a limit cannot be used, or a token is empty.
-    """
+    folder: Path = Field(
+        description="Where reviews and thumbnails are kept; made if need be. By default beside the gallery."
+    )
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8765, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    images: Path | None = Field(
+        None,
+        description="Where the paths of payloads begin; without it only images added here show.",
+    )
+    read_token: Secret | None = Field(
+        None, repr=False, description="Lets its bearer search and look."
+    )
+    write_token: Secret | None = Field(
+        None, repr=False, description="Lets its bearer change things too."
+    )
+    tokens: Path | None = Field(None, description="File of tokens with names, which is followed.")
+    max_bytes: Count = Field(
+        10 * 2**20, description="Largest body of a request; of JSON 4 MiB in any case."
+    )
+    max_pixels: Count = Field(25_000_000, description="Largest image, width times height.")
+    rate: Number = Field(
+        200,
+        description="Requests a second and client, on average, and twice as many at once; 0 for no limit.",
+    )
+    seconds: Annotated[Number, Field(gt=0)] = Field(
+        10, description="Time for a request, and for its body to arrive."
+    )
+    max_connections: Count = Field(
+        512, description="Most connections in all; an address may have half of them."
+    )
+    trusted_proxies: Networks = Field(
+        (),
+        description="Addresses or networks of proxies, whose X-Forwarded-For names the client.",
+    )
+    max_reviews: Annotated[int, Field(ge=0)] = Field(
+        1000,
+        description="Doubtful queries that may wait for a person, and as many random checks; later ones "
+        "are not kept.",
+    )
+    read_only: bool = Field(
+        False,
+        description="Whether to change nothing and follow the process that does, so that several processes "
+        "can answer queries of one gallery.",
+    )
+    review_share: Annotated[Number, Field(le=1)] = Field(
+        0, description="Share of all queries that is sampled for review, whatever was decided."
+    )
 
-    folder: Path
-    host: str = "127.0.0.1"
-    port: int = 8765
-    images: Path | None = None
-    read_token: str | None = None
-    write_token: str | None = None
-    tokens: Path | None = None
-    max_bytes: int = 10 * 2**20
-    max_pixels: int = 25_000_000
-    max_queries: int = 256
-    rate: float | int = 200
-    burst: int = 400
-    seconds: float | int = 10
-    max_connections: int = 512
-    max_connections_each: int = 256
-    trusted_proxies: tuple[str, ...] = ()
-    max_batch: int = 64
-    max_wait: float | int = 0.002
-    max_waiting: int = 1024
-    max_reviews: int = 1000
-    read_only: bool = False
-    review_share: float | int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_pixels", "max_queries", "burst", "max_batch", "max_waiting"):
-            check_int(name, getattr(self, name), least=1)
-        for name in ("max_connections", "max_connections_each"):
-            check_int(name, getattr(self, name), least=1)
-        networks(self.trusted_proxies)
-        check_int("max_reviews", self.max_reviews, least=0)
-        if not 0 <= self.port <= 65535:
-            raise InputError(f"port must lie from 0 to 65535; got {self.port!r}.", field="port")
-        check_positive("seconds", float(self.seconds))
-        for name in ("rate", "max_wait"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} must not be negative; got {getattr(self, name)!r}.")
-        if not 0 <= self.review_share <= 1:
-            raise InputError(
-                f"review_share must lie from 0 to 1; got {self.review_share!r}.",
-                field="review_share",
-            )
+    @model_validator(mode="after")
+    def _reading_keeps_nothing(self) -> "Settings":
         if self.read_only and self.review_share:
-            raise InputError(
-                "a service that only reads cannot keep queries for review: review_share must be 0.",
-                field="review_share",
-            )
-        if "" in (self.read_token, self.write_token):
-            raise InputError("a token must not be empty; leave it out to have none.")
+            raise ValueError("it must be 0, because a service that only reads keeps no queries")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return where settings come from, the first one first."""
+        return init_settings, env_settings, _Toml(settings_cls)
 
     @property
     def has_token(self) -> bool:
-        """Whether there is any token; a file without entries leaves nobody anything."""
+        """Whether there is any token; a file without entries lets nobody do anything."""
         return any(x is not None for x in (self.read_token, self.write_token, self.tokens))
 
     @functools.cached_property
-    def keyring(self) -> Keyring:
+    def keyring(self) -> "Keyring":
         """The tokens in force; it follows the file."""
         own = (("read", self.read_token, False), ("write", self.write_token, True))
-        fixed = [Token.of(name, t, write=write) for name, t, write in own if t is not None]
+        fixed = [Token(name, _digest(t), write) for name, t, write in own if t is not None]
         return Keyring(fixed, self.tokens)
 
 
-def networks(proxies: tuple[str, ...]) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """Return the networks of trusted proxies; an address is one of its own."""
+class _Toml(TomlConfigSettingsSource):
+    """A file of settings, whose paths begin at its folder."""
+
+    def __call__(self) -> dict[str, Any]:
+        found = super().__call__()
+        folder = Path(str(self.toml_file_path)).parent
+        return {n: folder / x if n in PATHS and isinstance(x, str) else x for n, x in found.items()}
+
+
+def configure(
+    folder: Path, options: Mapping[str, Any], file: Path | None = None
+) -> tuple[Settings, dict[str, str]]:
+    """Return the settings in effect, and where each of them comes from.
+
+    Args:
+        folder: The default of this setting.
+        options: Values that go before all others, by name; None where there is none.
+        file: A TOML file, or None.
+
+    Raises:
+        InputError: If a setting is unknown or cannot be used; ``field`` is its name.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    written = {} if file is None else _read_toml(file, "config")
+    places = dict.fromkeys(Settings.model_fields, "default") | dict.fromkeys(written, str(file))
+    places |= {n: v for n in places if (v := f"{VARIABLE}{n.upper()}") in os.environ}
+    places |= dict.fromkeys(given, "option")
+    made = type("Settings", (Settings,), {"model_config": SettingsConfigDict(toml_file=file)})
+    if places["folder"] == "default":
+        given["folder"] = folder
     try:
-        return [ipaddress.ip_network(name, strict=False) for name in proxies]
-    except ValueError as error:
-        raise InputError(
-            f"a trusted proxy must be an address or a network: {error}.", field="trusted_proxies"
-        ) from error
+        return made(**given), places
+    except ValidationError as error:
+        found = error.errors(include_input=False)[0]
+        name = str(found["loc"][0]) if found["loc"] else "review_share"
+        reason = f"cannot be used: {found['msg'].removeprefix('Value error, ')}"
+        if found["type"] == "extra_forbidden":
+            reason = f"is no setting; there are {', '.join(Settings.model_fields)}"
+        raise InputError(f"{places[name]}: {name} {reason}.", field=name) from error
+
+
+def unknown_variables() -> list[str]:
+    """Return variables that look like settings and are none."""
+    known = {f"{VARIABLE}{name.upper()}" for name in Settings.model_fields} | {*ELSEWHERE}
+    return sorted(v for v in os.environ if v.startswith(VARIABLE) and v not in known)
 
 
 def is_loopback(host: str) -> bool:
@@ -145,14 +225,169 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_listening(host: str, settings: Settings) -> None:
+def check_listening(settings: Settings) -> None:
     """Require a token if the address to listen on can be reached from other machines."""
-    if not settings.has_token and not is_loopback(host):
+    if not settings.has_token and not is_loopback(settings.host):
         raise InputError(
-            f"{host} can be reached from other machines, and there is no token. Set "
+            f"{settings.host} can be reached from other machines, and there is no token. Set "
             "SUREFIND_WRITE_TOKEN (and SUREFIND_READ_TOKEN), name a file of tokens with --tokens, or "
-            "listen on 127.0.0.1."
+            "listen on 127.0.0.1.",
+            field="host",
         )
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that a service knows.
+
+    Attributes:
+        name: Whose it is; it stands in logs and beside decisions.
+        digest: SHA-256 of the token.
+        write: Whether its bearer may change things.
+    """
+
+    name: str
+    digest: bytes
+    write: bool
+
+
+class Keyring:
+    """The tokens in force: some that stay, and those of a file that is followed.
+
+    Args:
+        fixed: Tokens that stay.
+        file: The file of tokens, or None.
+
+    Raises:
+        InputError: If the file cannot be used.
+    """
+
+    def __init__(self, fixed: Iterable[Token], file: Path | None = None) -> None:
+        self._fixed, self._file = tuple(fixed), file
+        self._seen = None if file is None else _version(file)
+        self._tokens = (*self._fixed, *(() if file is None else read_tokens(file)))
+        self.reloaded: Callable[[int], None] = lambda _count: None
+        self.failed: Callable[[Exception], None] = lambda _error: None
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def find(self, secret: str) -> Token | None:
+        """Return the token that a bearer has shown; None if there is no such one."""
+        self._follow()
+        given, found = _digest(secret), None
+        for token in self._tokens:  # to the end, so that the time does not tell which one it was
+            if hmac.compare_digest(token.digest, given):
+                found = token
+        return found
+
+    def _follow(self) -> None:
+        if self._file is None or (now := _version(self._file)) == self._seen:
+            return
+        self._seen = now
+        try:
+            self._tokens = (*self._fixed, *read_tokens(self._file))
+        except InputError as error:
+            self.failed(error)
+        else:
+            self.reloaded(len(self._tokens))
+
+
+def _untaken(name: str) -> str:
+    if name in TAKEN:
+        raise ValueError(f"it must not be one of {', '.join(TAKEN)}")
+    return name
+
+
+TokenName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
+    AfterValidator(_untaken),
+]
+
+
+class TokenEntry(BaseModel, extra="forbid", hide_input_in_errors=True):
+    """A table of the file of tokens."""
+
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    write: StrictBool = False
+
+
+def read_tokens(file: Path) -> list[Token]:
+    """Read a file of tokens; refused if it is missing, or an entry cannot be used."""
+    entries = _read_entries(file).items()
+    return [Token(name, bytes.fromhex(entry.sha256), entry.write) for name, entry in entries]
+
+
+def make_token(file: Path, name: str, *, write: bool) -> str:
+    """Make a token, keep its hash in a file, in place of an earlier one of this name, and return it.
+
+    Args:
+        file: The file of tokens; made if it is not there.
+        name: Whose token.
+        write: Whether its bearer may change things.
+
+    Returns:
+        The token, which is kept nowhere.
+
+    Raises:
+        InputError: If nobody may be called so, or the file cannot be used.
+    """
+    try:
+        TypeAdapter(TokenName).validate_python(name)
+    except ValidationError as error:
+        raise InputError(
+            f"a token cannot be called {name!r}: use up to 64 letters, digits, dots, hyphens and "
+            f"underscores, and none of {', '.join(TAKEN)}.",
+            field="name",
+        ) from error
+    secret = PREFIX + secrets.token_urlsafe(32)
+    entries = _read_entries(file) if file.exists() else {}
+    _write_entries(file, entries | {name: TokenEntry(sha256=_digest(secret).hex(), write=write)})
+    return secret
+
+
+def remove_token(file: Path, name: str) -> None:
+    """Forget a token; its bearer is refused from the next request on."""
+    entries = _read_entries(file)
+    if name not in entries:
+        raise InputError(f"{file} has no token of the name {name!r}.", field="name")
+    _write_entries(file, {known: entry for known, entry in entries.items() if known != name})
+
+
+def _read_entries(file: Path) -> dict[str, TokenEntry]:
+    try:
+        return TypeAdapter(dict[TokenName, TokenEntry]).validate_python(_read_toml(file, "tokens"))
+    except ValidationError as error:
+        raise InputError(f"{file}: {invalid_sentence(error.errors())}", field="tokens") from error
+
+
+def _write_entries(file: Path, entries: dict[str, TokenEntry]) -> None:
+    lines = ["# Hashes of the tokens of `surefind serve`; the tokens themselves are nowhere.\n"]
+    for name, entry in sorted(entries.items()):
+        write = str(entry.write).lower()
+        lines.append(f'["{name}"]\nsha256 = "{entry.sha256}"\nwrite = {write}\n')
+    write_atomically(file, "\n".join(lines), durable=True, private=True)
+
+
+def _read_toml(file: Path, field: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{file} cannot be read as TOML: {reason}.", field=field) from error
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode(errors="replace")).digest()
+
+
+def _version(file: Path) -> tuple[int, ...]:
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 NOTHING, READ, WRITE = 0, 1, 2
@@ -165,7 +400,7 @@ class Caller:
     """Who asks, and what they may do: `NOTHING`, `READ` or `WRITE`."""
 
     name: str
-    leave: int
+    scope: int
 
 
 def permission(settings: Settings, authorization: str | None) -> Caller:
@@ -178,28 +413,3 @@ def permission(settings: Settings, authorization: str | None) -> Caller:
     if found is None:
         return Caller(ANONYMOUS, NOTHING)
     return Caller(found.name, most if found.write else READ)
-
-
-async def allowed(request: Request) -> Caller:
-    """Require leave to read; return who asks, whom the log names too."""
-    header = request.headers.get("authorization")
-    found = permission(request.app.state.service.settings, header)
-    if found.leave == NOTHING:
-        raise RefusedError(
-            401,
-            "this service needs a token: send the header 'Authorization: Bearer TOKEN'.",
-            {"WWW-Authenticate": "Bearer"},
-        )
-    request.scope[CALLER] = found.name
-    return found
-
-
-Allowed = Annotated[Caller, Depends(allowed)]
-
-
-async def may_write(found: Allowed, request: Request) -> None:
-    """Require leave to write."""
-    if found.leave < WRITE:
-        if request.app.state.service.settings.read_only:
-            raise RefusedError(403, "this service only reads; ask the one that writes.")
-        raise RefusedError(403, "this token may read but not change anything.")

@@ -1,39 +1,52 @@
-"""What all endpoints share: the gallery, its listing, the queues in front of it, and the folder beside it.
+"""What all endpoints share: the gallery, the queues in front of it, its upkeep, and the folder beside it.
 
 Nothing slow happens on the event loop. Searches and image passes go through one queue each
 (`surefind.service.batching`); decoding, writing, listing, and what takes minutes, go to small pools of
-threads, so that none waits for another kind. The calibration is renewed in a thread of its own
-(`surefind.service.renewer`). Images that are decoded at once have at most ``max_pixels`` pixels in all
-(`surefind.service.pixels`).
+threads, so that none waits for another kind.
 
-The listing goes from the surest item to the least sure: an item is surer the higher its κ. An item
-*confuses* another one if it is that one's nearest neighbour and has another label; how many it confuses is
-counted over a sample of the gallery. The listing is made when it is first asked for, and again after the
-gallery has changed.
+**Recalibration in the background.** After a change a thread of its own calls `Gallery.renew`, one renewal
+at a time; what changes meanwhile is taken in by the next one. It waits for `DELAY` seconds first, so that a
+burst of changes is one renewal. Answers are marked as stale until then, and each of them uses one
+calibration. A renewal that fails is logged and counted, and the next change tries again. Another thread
+builds the graph that searches walk, at the start and when changes have left much of it behind; searches are
+exact until it is there.
+
+**Replicas.** A service that only reads (``read_only``) looks every `PAUSE` seconds whether the writer has
+changed anything, and reads the gallery again if it has, beside the searches. If it cannot be read, that is
+logged and counted once, and tried until it can; answers are from what was read last.
+
+**Readiness.** Alive is whoever answers at all. Ready is a service whose gallery is open, whose graph is
+built, whose calibration is fresh and whose disk can be written. A calibration that is being renewed counts
+as fresh for `RENEWING` seconds. Readiness waits for no thread or lock of searches and changes: it is found
+out in a thread of its own, at most once in `FRESH` seconds, and whoever asks while that takes longer than
+`PATIENCE` is told so.
 """
 
 import asyncio
 import functools
-from collections import Counter
+import os
+import threading
+import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
-from fastapi import Depends, Request
 
 from surefind.embeddings import Embeddings
-from surefind.gallery.engine import Id
-from surefind.gallery.findings import Audit
 from surefind.gallery.gallery import Gallery
 from surefind.service.batching import Batcher, Query, Reply, search_together
-from surefind.service.embedding import ImageEmbedder, Learner
-from surefind.service.follower import Follower
-from surefind.service.health import Readiness
-from surefind.service.images import THUMBNAIL, Thumbnails, check_header, small_picture
-from surefind.service.pixels import PixelBudget
-from surefind.service.renewer import Renewer
-from surefind.service.reviews import FILE, Reviews
+from surefind.service.images import (
+    THUMBNAIL,
+    ImageEmbedder,
+    Learner,
+    PixelBudget,
+    Thumbnails,
+    check_header,
+    small_picture,
+)
+from surefind.service.review_store import FILE, Reviews
 from surefind.service.settings import Settings
 from surefind.service.telemetry import Metrics, tokens_failed, tokens_reloaded
 from surefind.service.wire import RefusedError
@@ -42,47 +55,188 @@ R = TypeVar("R")
 THREADS = 4
 KEEPING = 600.0
 """Seconds for a calibration, a snapshot or an audit."""
-SAMPLE = 1000
-"""Items whose nearest neighbour is looked up to count confusions."""
-BLOCK = 32
-"""Searched at a time, so that other requests get their turn."""
+IMAGES_WAIT = 0.002
+"""Seconds that an image waits for others to be embedded with."""
+DELAY, PAUSE = 0.1, 1.0
+FRESH, PATIENCE, RENEWING = 0.5, 2.0, 60.0
+LEAST_ROOM = 2**20
+"""Bytes that must be free on the disk."""
 
 
-class Catalogue:
-    """The items of a gallery at one moment, listed.
+class Renewer:
+    """A thread that renews a gallery's calibration when it is told of a change.
 
-    Attributes:
-        content: The gallery's fingerprint then.
-        surest: Ids, the highest κ first.
+    Args:
+        gallery: Whose calibration.
+        renewed: Called with the seconds of every renewal.
+        failed: Called with every error.
     """
 
-    content: str
-    surest: list[Id]
+    def __init__(
+        self,
+        gallery: Gallery,
+        *,
+        renewed: Callable[[float], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._gallery, self._renewed, self._failed = gallery, renewed, failed
+        self._lock = threading.Lock()
+        self._wanted = False
+        self._closing = threading.Event()
+        self._task: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-renew")
+        self._graph: Future[None] | None = None
+        self._builder = ThreadPoolExecutor(1, thread_name_prefix="surefind-graph")
 
-    def __init__(self, gallery: Gallery) -> None:
-        self._gallery, self.content = gallery, gallery.info["fingerprint"]
-        kappa = {item.id: item.kappa for item in gallery.items()}
-        self.surest = sorted(kappa, key=lambda id_: (-kappa[id_], isinstance(id_, str), id_))
+    @property
+    def busy(self) -> bool:
+        """Whether a renewal is under way, or about to be."""
+        return self._task is not None
 
-    @functools.cached_property
-    def confusing(self) -> dict[Id, int]:
-        """How many of the sample each item confuses, if any; the most first."""
-        gallery, ids = self._gallery, self.surest
-        chosen = np.random.default_rng(0).permutation(len(ids))[:SAMPLE]
-        counts: Counter[Id] = Counter()
-        for start in range(0, len(chosen), BLOCK):
-            block = [ids[i] for i in chosen[start : start + BLOCK]]
-            items = [gallery.get(i) for i in block if i in gallery]
-            if not items:
-                continue
-            mean, kappa = zip(*((item.vector, item.kappa) for item in items), strict=True)
-            queries = Embeddings(np.stack(mean), np.array(kappa))
-            found = gallery.search(queries, k=2, decide=False)
-            for item, near, labels in zip(items, found.ids, found.labels, strict=True):
-                nearest = next((n for n, id_ in enumerate(near) if id_ != item.id), None)
-                if nearest is not None and labels[nearest] != item.label:
-                    counts[near[nearest]] += 1
-        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], str(pair[0]))))
+    def changed(self) -> None:
+        """Renew soon; return at once."""
+        with self._lock:
+            self._wanted = True
+            if self._closing.is_set():
+                return
+            if self._task is None:
+                self._task = self._thread.submit(self._work)
+        self.build()
+
+    def build(self) -> None:
+        """Build what is missing of the graph, if searches walk one; return at once."""
+        with self._lock:
+            if not self._closing.is_set() and (self._graph is None or self._graph.done()):
+                self._graph = self._builder.submit(self._build)
+
+    def close(self) -> None:
+        """Wait for a renewal that has begun; one that has not is left to the next start, as is a graph."""
+        with self._lock:
+            self._closing.set()
+        self._builder.shutdown()
+        self._thread.shutdown()
+
+    def _build(self) -> None:
+        try:
+            self._gallery.prepare(self._closing.is_set)
+        except Exception as error:  # searches stay exact
+            self._failed(error)
+
+    def _work(self) -> None:
+        while True:
+            self._closing.wait(DELAY)
+            with self._lock:
+                if self._closing.is_set() or not self._wanted:
+                    self._task = None
+                    return
+                self._wanted = False
+            start, before = time.perf_counter(), self._gallery.calibration
+            try:
+                after = self._gallery.renew()
+            except Exception as error:  # nobody waits for it; whoever operates the service is told
+                self._failed(error)
+            else:
+                if before is not None and after is not None and after.renewals > before.renewals:
+                    self._renewed(time.perf_counter() - start)
+
+
+class Follower:
+    """A thread that reads a gallery again when it was changed elsewhere.
+
+    Args:
+        gallery: Opened for reading.
+        followed: Called when it was read again.
+        failed: Called with the error when it can no longer be read.
+    """
+
+    def __init__(
+        self,
+        gallery: Gallery,
+        *,
+        followed: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._gallery, self._followed, self._failed = gallery, followed, failed
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="surefind-follow")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait until it has ended."""
+        self._closing.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        failing = False
+        while not self._closing.wait(PAUSE):
+            try:
+                if self._gallery.refresh():
+                    self._followed()
+                failing = False
+            except Exception as error:  # nobody waits for it; whoever operates the service is told
+                if not failing:
+                    self._failed(error)
+                failing = True
+
+
+class Readiness:
+    """Finds out what a service is not ready for.
+
+    Args:
+        gallery: What is served.
+        folder: Where the service keeps its own things.
+        renewing: Whether the calibration is being renewed.
+    """
+
+    def __init__(self, gallery: Gallery, folder: Path, renewing: Callable[[], bool]) -> None:
+        self._gallery, self._folder, self._renewing = gallery, folder, renewing
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-ready")
+        self._found: tuple[float, list[str]] | None = None
+        self._asked: asyncio.Future[list[str]] | None = None
+        self._stale_since: float | None = None
+
+    async def reasons(self) -> list[str]:
+        """Return why the service is not ready, a phrase each; none if it is."""
+        if self._found is not None and time.monotonic() - self._found[0] < FRESH:
+            return self._found[1]
+        if self._asked is None or self._asked.done():
+            loop = asyncio.get_running_loop()
+            self._asked = loop.run_in_executor(self._thread, self._look)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await asyncio.shield(self._asked)
+        except TimeoutError:
+            return [f"service: finding out takes longer than {PATIENCE:g} seconds"]
+
+    def close(self) -> None:
+        """End the thread, without waiting for a disk that does not answer."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _look(self) -> list[str]:
+        faults: list[str] = self._gallery.info["faults"]
+        stale = any(fault.startswith("calibration") for fault in faults)
+        now = time.monotonic()
+        self._stale_since = (self._stale_since or now) if stale else None
+        if stale and self._renewing() and now - (self._stale_since or now) < RENEWING:
+            faults = [fault for fault in faults if not fault.startswith("calibration")]
+        found = faults + _disk_faults(self._folder)
+        self._found = time.monotonic(), found
+        return found
+
+
+def _disk_faults(folder: Path) -> list[str]:
+    """Write a byte to the disk, and look how much room is left."""
+    probe = folder / ".ready"
+    try:
+        with probe.open("wb") as file:
+            file.write(b"1")
+            file.flush()
+            os.fsync(file.fileno())
+        room = os.statvfs(folder)
+        probe.unlink()
+    except OSError as error:
+        return [f"disk: it cannot be written ({error.strerror or type(error).__name__})"]
+    return [] if room.f_bavail * room.f_frsize >= LEAST_ROOM else ["disk: it is full"]
 
 
 class AppState:
@@ -114,14 +268,8 @@ class AppState:
         # Apart from those of items, whose ids may be anything.
         asked = settings.folder / "review-thumbnails"
         self.review_thumbnails = Thumbnails(asked, None, settings.max_pixels)
-        self._catalogue: Catalogue | None = None
-        self._audit: tuple[str, Audit] | None = None
-        self.metrics = Metrics(
-            gallery,
-            lambda: len(self.reviews),
-            lambda: self.reviews.dropped,
-            folder=settings.folder,
-        )
+        self._made: dict[Callable[[Gallery], Any], tuple[str, Any]] = {}
+        self.metrics = Metrics(gallery, self.reviews, settings.folder)
         self.renewer = Renewer(
             gallery, renewed=self.metrics.renewed, failed=self.metrics.renewal_failed
         )
@@ -132,19 +280,15 @@ class AppState:
         self._decoders = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-decode")
         self._lister = ThreadPoolExecutor(1, thread_name_prefix="surefind-list")
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="surefind-keep")
-        batcher = functools.partial(Batcher, most=settings.max_batch, waiting=settings.max_waiting)
         search = functools.partial(search_together, gallery, self.thumbnails.has)
-        self._searches: Batcher[Query, Reply] = batcher(
-            search, observe=self.metrics.batch("search")
-        )
-        self.metrics.queue("search", lambda: len(self._searches))
+        searches: Batcher[Query, Reply] = Batcher(search)
+        searches.observe = self.metrics.queue("search", searches.__len__)
+        self._searches = searches
         self._embedder = None if learner is None else ImageEmbedder(learner, settings.max_pixels)
         self._images: Batcher[np.ndarray, Embeddings] | None = None
         if self._embedder is not None:
-            count = self.metrics.batch("embed")
-            images = batcher(self._embedder.embed, wait=settings.max_wait, observe=count)
-            self._images = images
-            self.metrics.queue("embed", lambda: len(images))
+            self._images = Batcher(self._embedder.embed, wait=IMAGES_WAIT)
+            self._images.observe = self.metrics.queue("embed", self._images.__len__)
 
     def begin(self) -> None:
         """Begin to renew the calibration, or to follow the process that does."""
@@ -199,18 +343,13 @@ class AppState:
         """Call what keeps the gallery in order, for minutes perhaps, one after the other."""
         return await self._in_thread(self._keeper, call, KEEPING)
 
-    def catalogue(self) -> Catalogue:
-        """Return the listing of the gallery as it is; to be called by way of `list`."""
-        if self._catalogue is None or self._catalogue.content != self.gallery.info["fingerprint"]:
-            self._catalogue = Catalogue(self.gallery)
-        return self._catalogue
-
-    def audit(self, items: int) -> Audit:
-        """Return an audit of the gallery as it is; to be called by way of `keep`."""
+    def current(self, make: Callable[[Gallery], R]) -> R:
+        """Return what is made of the gallery as it is: kept until the gallery changes."""
         content = self.gallery.info["fingerprint"]
-        if self._audit is None or self._audit[0] != content:
-            self._audit = content, self.gallery.audit(items=items)
-        return self._audit[1]
+        if make not in self._made or self._made[make][0] != content:
+            self._made[make] = content, make(self.gallery)
+        found: R = self._made[make][1]
+        return found
 
     async def close(self) -> None:
         """Finish what was begun, and begin nothing that waits in a pool."""
@@ -257,12 +396,3 @@ def _unread(task: "asyncio.Future[Any]") -> None:
     """Take note of an error that nobody waits for, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()
-
-
-async def state_of(request: Request) -> AppState:
-    """Return the state of the application that got a request."""
-    state: AppState = request.app.state.service
-    return state
-
-
-State = Annotated[AppState, Depends(state_of)]

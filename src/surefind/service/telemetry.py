@@ -40,6 +40,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefind.gallery.gallery import Gallery
 from surefind.service.problems import problem
+from surefind.service.review_store import Reviews
 from surefind.service.settings import CALLER
 
 LOGGER = logging.getLogger("surefind.service")
@@ -105,19 +107,10 @@ def tokens_failed(error: Exception) -> None:
     LOGGER.error("tokens not reloaded", extra={"fields": fields})
 
 
-def log_request(fields: dict[str, Any], defect: str | None) -> None:
-    """Log a request; ``defect`` is the kind of an unforeseen error, and where it was raised."""
-    fields |= {} if defect is None else {"defect": defect}
-    level = logging.INFO if defect is None else logging.ERROR
-    if LOGGER.isEnabledFor(level):
-        # A line does not say whence it was written, so the stack is not searched for that.
-        where, extra = ("", 0), {"fields": fields}
-        record = LOGGER.makeRecord(LOGGER.name, level, *where, "request", (), None, extra=extra)
-        LOGGER.handle(record)
-
-
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+MEASURED = 30.0
+"""Seconds for which the size of a folder is remembered: it may hold many files."""
 
 
 class Metrics:
@@ -125,63 +118,58 @@ class Metrics:
 
     Args:
         gallery: What is served.
-        pending: Counts the queries that wait for a person.
-        dropped: Counts those that should, and for which there was no room.
+        reviews: What waits for a person.
         folder: The service's.
     """
 
-    def __init__(
-        self,
-        gallery: Gallery,
-        pending: Callable[[], int],
-        dropped: Callable[[], int],
-        *,
-        folder: Path,
-    ) -> None:
+    def __init__(self, gallery: Gallery, reviews: Reviews, folder: Path) -> None:
         self._registry = CollectorRegistry()
         own: dict[str, Any] = {"namespace": "surefind", "registry": self._registry}
+
+        def gauge(name: str, meaning: str, value: Callable[[], float]) -> None:
+            Gauge(name, meaning, **own).set_function(value)
+
         requests = Counter("requests", "Requests answered.", ["method", "route", "status"], **own)
         times = Histogram("request_seconds", "Time to answer.", ["route"], buckets=SECONDS, **own)
+        decisions = Counter("decisions", "Queries answered, by decision.", ["decision"], **own)
+        gates = Counter("gate", "Queries with novelty, by what the gate says.", ["gate"], **own)
         self._batches = Histogram(
             "batch_size", "Requests done together.", ["kind"], buckets=SIZES, **own
         )
-        decisions = Counter("decisions", "Queries answered, by decision.", ["decision"], **own)
-        Gauge("items", "Items in the gallery.", **own).set_function(lambda: len(gallery))
-        Gauge("reviews_pending", "Queries that wait for a person.", **own).set_function(pending)
-        Gauge(
-            "reviews_dropped", "Queries for which there was no room to wait.", **own
-        ).set_function(dropped)
+        self._waiting = Gauge("waiting", "Requests that wait.", ["kind"], **own)
         self._unkept = Counter("review_failures", "Reviews that could not be kept.", **own)
         self._renewals = Counter("renewals", "Renewals of the calibration.", **own)
         self._failures = Counter("renewal_failures", "Renewals that failed.", **own)
+        self._last = Gauge("renewal_seconds", "Time of the last renewal.", **own)
         self._follows = Counter("follows", "Times that the gallery was read again.", **own)
         self._unfollowed = Counter("follow_failures", "Times that this failed.", **own)
-        self._last = Gauge("renewal_seconds", "Time of the last renewal.", **own)
-        Gauge("stale", "Whether the calibration is stale.", **own).set_function(
-            lambda: getattr(gallery.calibration, "stale", False)
+        gauge("items", "Items in the gallery.", lambda: len(gallery))
+        gauge("reviews_pending", "Queries that wait for a person.", lambda: len(reviews))
+        gauge("reviews_dropped", "Queries that found no room to wait.", lambda: reviews.dropped)
+        gauge(
+            "stale",
+            "Whether the calibration is stale.",
+            lambda: getattr(gallery.calibration, "stale", False),
         )
-        for name, meaning in (
-            ("queries", "Queries compared with the calibration's."),
-            ("capital", "What the watch has won; 100 is an alarm."),
-        ):
-            value = functools.partial(_watched, gallery, name)
-            Gauge(f"watch_{name}", meaning, **own).set_function(value)
-        Gauge("watch_alarm", "Whether queries differ from the calibration's.", **own).set_function(
-            lambda: _watched(gallery, "alarm") != 0
-        )
-        Gauge("calibration_age_seconds", "Age of the calibration.", **own).set_function(
-            lambda: _age(gallery)
-        )
-        self._waiting = Gauge("waiting", "Requests that wait.", ["kind"], **own)
-        _measure_storage({"gallery": Path(gallery.info["place"]), "service": folder}, own)
+        gauge("calibration_age_seconds", "Age of the calibration.", lambda: _age(gallery))
+        watched = functools.partial(_watched, gallery)
+        gauge("watch_queries", "Queries compared so far.", lambda: watched("queries"))
+        gauge("watch_capital", "Evidence of a drift; 100 is an alarm.", lambda: watched("capital"))
+        gauge("watch_alarm", "Whether queries have drifted.", lambda: watched("alarm") != 0)
+        free = functools.partial(shutil.disk_usage, folder)
+        gauge("disk_free_bytes", "Free bytes of the service's disk.", lambda: free().free)
+        sizes = Gauge("storage_bytes", "Bytes of files.", ["place"], **own)
+        sizes.labels("service").set_function(functools.partial(_bytes_of, folder))
+        if Path(gallery.info["place"]).is_dir():  # a gallery in memory or on a server has no folder
+            place = Path(gallery.info["place"])
+            sizes.labels("gallery").set_function(functools.partial(_bytes_of, place))
         ProcessCollector(registry=self._registry)
-        gates = Counter("gate", "Queries with novelty, by what the gate says.", ["gate"], **own)
-        self._gated = functools.cache(lambda name: gates.labels(name).inc)
         # Labels are looked up once: there are few, and many requests.
         self._of = functools.cache(
             lambda *asked: (requests.labels(*asked).inc, times.labels(asked[1]).observe)
         )
         self._decided = functools.cache(lambda name: decisions.labels(name).inc)
+        self._gated = functools.cache(lambda name: gates.labels(name).inc)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -189,13 +177,10 @@ class Metrics:
         count()
         observe(seconds)
 
-    def batch(self, kind: str) -> Callable[[int], None]:
-        """Return what counts the batches of a kind."""
-        return self._batches.labels(kind).observe
-
-    def queue(self, kind: str, length: Callable[[], int]) -> None:
-        """Count the requests of a kind that wait, whenever they are asked for."""
+    def queue(self, kind: str, length: Callable[[], int]) -> Callable[[int], None]:
+        """Count the requests of a kind that wait; return what counts its batches."""
         self._waiting.labels(kind).set_function(length)
+        return self._batches.labels(kind).observe
 
     def decision(self, decision: str | None, gate: str | None = None) -> None:
         """Count an answer, and what the gate says about the query."""
@@ -244,43 +229,18 @@ def _age(gallery: Gallery) -> float:
     return float("nan") if made is None else (datetime.now(UTC) - made).total_seconds()
 
 
-MEASURED = 30.0
-"""Seconds for which the size of a folder is remembered: it may hold many files."""
-
-
-def _measure_storage(places: dict[str, Path], own: dict[str, Any]) -> None:
-    sizes = Gauge("storage_bytes", "Bytes of files.", ["place"], **own)
-    for name, place in places.items():
-        if name == "service" or place.is_dir():  # a gallery in memory or on a server has no folder
-            sizes.labels(name).set_function(_Remembered(functools.partial(_bytes_of, place)))
-    folder = places["service"]
-    Gauge("disk_free_bytes", "Free bytes where the service keeps its files.", **own).set_function(
-        lambda: shutil.disk_usage(folder).free if folder.is_dir() else float("nan")
-    )
-
-
-class _Remembered:
-    """A figure that is found out again after a while."""
-
-    def __init__(self, find: Callable[[], float]) -> None:
-        self._find, self._value, self._until = find, 0.0, 0.0
-
-    def __call__(self) -> float:
-        now = time.monotonic()
-        if now >= self._until:
-            self._value, self._until = self._find(), now + MEASURED
-        return self._value
-
-
 def _bytes_of(folder: Path) -> float:
-    """Return the size of all files in a folder; those that go meanwhile count nothing."""
+    """Return the size of all files in a folder, remembered for a while."""
+    return _measured(folder, int(time.monotonic() / MEASURED))
+
+
+@functools.lru_cache(maxsize=16)
+def _measured(folder: Path, _turn: int) -> float:
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(OSError):  # it has gone meanwhile
                 total += os.lstat(os.path.join(place, name)).st_size
-            except OSError:
-                continue
     return float(total)
 
 
@@ -336,7 +296,14 @@ class Recorder:
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.request(method, route, status, seconds)
         asked = {"request": number, "caller": scope.get(CALLER), "method": method, "route": route}
-        log_request(asked | {"status": status, "ms": round(seconds * 1e3, 2)}, defect)
+        asked |= {"status": status, "ms": round(seconds * 1e3, 2)}
+        level = logging.INFO if defect is None else logging.ERROR
+        if LOGGER.isEnabledFor(level):
+            fields = asked if defect is None else asked | {"defect": defect}
+            # A line does not say whence it was written, so the stack is not searched for that.
+            where, extra = ("", 0), {"fields": fields}
+            record = LOGGER.makeRecord(LOGGER.name, level, *where, "request", (), None, extra=extra)
+            LOGGER.handle(record)
 
 
 def _where(error: Exception) -> str:

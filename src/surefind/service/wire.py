@@ -25,6 +25,10 @@ LARGEST = 2**53 - 1
 """Up to here every program reads a JSON number as the same integer."""
 
 
+ANONYMOUS = "anonymous"
+"""Who asks a service that has no tokens."""
+
+
 class RefusedError(SurefindError):
     """A request is not answered.
 
@@ -99,15 +103,12 @@ class Message(BaseModel):
     """What a caller sends holds nothing unknown: a misspelt name is refused, not ignored."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-    long_list: ClassVar[str | None] = None
-    """The field that may be so long that it is read piece by piece (`surefind.service.bodies`)."""
 
 
 class VectorSearch(Message):
     """Queries that are embedded already."""
 
-    long_list: ClassVar[str | None] = "vectors"
-    vectors: Annotated[list[Vector], Field(min_length=1, max_length=65536)]
+    vectors: Annotated[list[Vector], Field(min_length=1, max_length=256)]
     kappa: Annotated[list[Kappa] | None, Field(description="One per vector.")] = None
     novelty: Annotated[
         list[PValue] | None,
@@ -127,6 +128,15 @@ class VectorSearch(Message):
     watch: Annotated[bool, Field(description=WATCHED)] = True
     where: Annotated[Where | None, Field(description=UNDECIDED)] = None
     labels: Annotated[Labels | None, Field(description=UNDECIDED)] = None
+
+    @model_validator(mode="after")
+    def _one_each(self) -> "VectorSearch":
+        if len({len(vector) for vector in self.vectors}) > 1:
+            raise ValueError("give vectors of one length")
+        for name in ("kappa", "novelty"):
+            if (own := getattr(self, name)) is not None and len(own) != len(self.vectors):
+                raise ValueError(f"give one {name} for each vector, or none at all")
+        return self
 
 
 class Neighbour(BaseModel):
@@ -232,8 +242,16 @@ class NewItem(Message):
 class NewItems(Message):
     """Items to add: all of them, or none."""
 
-    long_list: ClassVar[str | None] = "items"
     items: Annotated[list[NewItem], Field(min_length=1, max_length=1000)]
+
+    @model_validator(mode="after")
+    def _alike(self) -> "NewItems":
+        for name in ("id", "novelty"):
+            if len({getattr(item, name) is None for item in self.items}) > 1:
+                raise ValueError(f"give every item {name}, or none of them")
+        if len({len(item.vector) for item in self.items}) > 1:
+            raise ValueError("give vectors of one length")
+        return self
 
 
 class ItemChange(Message):
@@ -245,6 +263,12 @@ class ItemChange(Message):
     label: ItemLabel = None
     payload: Payload = None
     group: Group = None
+
+    @model_validator(mode="after")
+    def _of_a_vector(self) -> "ItemChange":
+        if self.vector is None and (self.kappa is not None or self.novelty is not None):
+            raise ValueError("kappa and novelty belong to a vector; give that too")
+        return self
 
 
 class Ids(BaseModel):
@@ -263,7 +287,6 @@ class ItemView(BaseModel):
     payload: Any
     group: KeptLabel
     image: bool
-    confuses: int | None = None
     vector: list[float] | None = None
 
 
@@ -338,6 +361,16 @@ class WatchView(BaseModel):
     direction: str | None = Field(description="How, in words.")
 
 
+class SampleView(BaseModel):
+    """What reviews a calibration may use: a random share of all queries."""
+
+    share: float = Field(description="Of all queries that is sampled now.")
+    usable: int = Field(description="Decided, in the order in which they were asked.")
+    waiting: int
+    needed: int = Field(description="Least number with which one can calibrate again.")
+    summary: str = Field(description="What can be used, and what is left out and why.")
+
+
 class CalibrationView(BaseModel):
     """What the decisions rest on; everything but the first is null without a calibration."""
 
@@ -370,6 +403,7 @@ class CalibrationView(BaseModel):
         default=None, description="Whether the gallery has changed since; it is being renewed then."
     )
     watch: WatchView | None = None
+    reviews: SampleView | None = None
     contributions: list[dict[str, Any]] | None = None
 
 
@@ -415,22 +449,15 @@ class HistoryEntry(DecidedView):
 
     asked_when: str
     answered: KeptLabel = Field(description="The label that was answered.")
-    decision: Decision | None = Field(description="That was made about it by itself.")
-    probability: float | None
-    sampled: bool
-    count: int
-    image: bool
-
-
-class History(BaseModel):
-    """Decisions of people, the newest first."""
-
-    total: int
-    decided: list[HistoryEntry]
+    decision: Decision | None = Field(None, description="That was made about it by itself.")
+    probability: float | None = None
+    sampled: bool = False
+    count: int = 1
+    image: bool = False
 
 
 class ReviewList(BaseModel):
-    """The queue, the oldest first, and the latest decisions."""
+    """The queue, the oldest first, and decisions, the newest first."""
 
     total: int
     matching: int = Field(description="Those that the filters let through.")
@@ -441,17 +468,8 @@ class ReviewList(BaseModel):
     )
     room: int = Field(description="Doubtful queries that may still wait.")
     pending: list[ReviewView]
-    decided: list[DecidedView]
-
-
-class SampleView(BaseModel):
-    """What reviews a calibration may use: a random share of all queries."""
-
-    share: float = Field(description="Of all queries that is sampled now.")
-    usable: int = Field(description="Decided, in the order in which they were asked.")
-    waiting: int
-    needed: int = Field(description="Least number with which one can calibrate again.")
-    summary: str = Field(description="What can be used, and what is left out and why.")
+    decisions: int = Field(description="All decisions.")
+    decided: list[HistoryEntry]
 
 
 Fraction = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
@@ -522,6 +540,12 @@ class Verdicts(Message):
     reviewer: Annotated[
         StrictStr | None, Field(max_length=64, description="Who says so, to be kept with it.")
     ] = None
+
+    @model_validator(mode="after")
+    def _has_label(self) -> "Verdicts":
+        if self.verdict == "relabel" and self.label is None:
+            raise ValueError("relabel needs a label: what the query shows")
+        return self
 
 
 class LabelCount(BaseModel):

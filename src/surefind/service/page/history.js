@@ -5,14 +5,14 @@ import { download, get } from "./server.js";
 const SHOWN = 20;
 
 export async function showHistory(page, undo) {
-  const found = await get(`/v1/reviews/history?limit=${SHOWN}`);
-  const save = (format) => make("button", { type: "button", onclick: () => page.attempt(() => download(`/v1/reviews/export?format=${format}`, `decisions.${format}`)) }, `Save as ${format.toUpperCase()}`);
-  $("history").hidden = !found.total;
+  const found = await get(`/v1/reviews?decided=true&limit=${SHOWN}`);
+  const save = make("button", { type: "button", onclick: () => page.attempt(() => download("/v1/reviews?format=csv", "decisions.csv")) }, "Save as CSV");
+  $("history").hidden = !found.decisions;
   $("history").replaceChildren(
-    make("h3", { id: "history-title" }, `History: ${count(found.total, "decision")}`),
-    make("p", { class: "actions" }, save("csv"), save("json")),
+    make("h3", { id: "history-title" }, `History: ${count(found.decisions, "decision")}`),
+    make("p", { class: "actions" }, save),
     make("ol", { class: "history" }, ...found.decided.map((entry) => row(page, entry, undo))),
-    ...(found.total > found.decided.length ? [make("p", { class: "quiet" }, `The latest ${SHOWN} are shown; the files have all.`)] : []),
+    ...(found.decisions > found.decided.length ? [make("p", { class: "quiet" }, `The latest ${SHOWN} are shown; the file has all.`)] : []),
   );
 }
 

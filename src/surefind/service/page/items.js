@@ -1,4 +1,4 @@
-// Items: the gallery from the surest to the least sure, those that confuse others, or those of a label or an id.
+// Items: the gallery from the surest to the least sure, or those of a label or an id.
 import { $, itemPicture, kappaText, labelText, make } from "./dom.js";
 import { editItem } from "./editor.js";
 import { completes, labelsNamed } from "./labels.js";
@@ -46,7 +46,7 @@ export function showItems(page) {
 
 function nothing(sought) {
   if (sought) return `No item has the label or the id “${sought}”.`;
-  return $("order").value === "confusing" ? "No item is nearest to one of another label." : "The gallery is empty.";
+  return "The gallery is empty.";
 }
 
 // Items whose label reads so, a number or a text; and before them the one whose id does.
@@ -76,7 +76,6 @@ function card(page, item) {
     make("strong", {}, name),
     make("span", { class: "quiet" }, String(item.id)),
     make("span", { class: "quiet" }, kappaText(item.kappa)),
-    item.confuses ? make("span", {}, `confuses ${item.confuses}`) : null,
     make("div", { class: "both" }, make("button", { type: "button", "aria-label": `Search with ${name}, ${item.id}`, onclick: () => searchItem(page, item) }, "Search"), change),
   );
 }

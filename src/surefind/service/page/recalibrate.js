@@ -24,7 +24,7 @@ export function recalibration(page, reload) {
     await reload(`Calibrated again with ${found.reviewed} reviewed random checks. ${found.summary}`);
   });
   page.attempt(async () => {
-    const { share, usable, needed, summary } = await get("/v1/reviews/sample");
+    const { share, usable, needed, summary } = (await get("/v1/calibration")).reviews;
     counts.textContent = share || usable
       ? `${summary} At least ${needed} are needed; ${percent(share, 1)} of all queries are checked.`
       : "No random share of the queries is checked. Start the service with --review-share 0.02 to collect some: doubtful queries alone would mislead a calibration.";

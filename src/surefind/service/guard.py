@@ -1,4 +1,11 @@
-"""Connections: how many, how slow, how large their headers; and the server that holds them to it.
+"""Limits that hold before anything is parsed: on requests, and on connections.
+
+Rate: every client (by address) has a bucket of twice ``rate`` drops that fills at ``rate`` drops a second;
+a request takes one. Bytes: a body that says it is too large is refused unread; one that does not say is
+refused when it has become too large.
+
+Origin: a browser names the page that asks. A page of another host is refused, and without tokens the
+service answers only to this machine's own names, so that no page elsewhere can make a browser speak for it.
 
 A connection is *waiting* while no request of it is being answered: it is silent, sends a header bit by bit,
 or the rest of a body that was refused. Waiting costs a caller nothing and the service a place, so
@@ -9,8 +16,7 @@ or the rest of a body that was refused. Waiting costs a caller nothing and the s
 
 A trusted proxy has as many connections as it likes, up to those in all. A request whose answer nobody reads
 is cut off when the time of `PATIENCE` of them has passed; one that is worked on has the time that a
-calibration or a snapshot may take on top. A body has a deadline of its own
-(`surefind.service.limits`).
+calibration or a snapshot may take on top.
 
 uvicorn has none of this. Its one limit counts silent connections like others, and sends newcomers away; its
 fast parser keeps a header of any length, and copies it at every packet; the time for a header is not
@@ -20,13 +26,19 @@ limited. So `GuardedProtocol` adds to it at the few moments that matter.
 import asyncio
 import functools
 import ipaddress
+import time
 from collections import Counter, OrderedDict
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from surefind.service.settings import Settings, networks
+from surefind.service.problems import answer_to
+from surefind.service.settings import LOCAL_NAMES, Settings
 from surefind.service.state import KEEPING
 
 IDLE = 10.0
@@ -41,9 +53,6 @@ PATIENCE = 6
 TURN = 1.0
 """Seconds between two looks at who has waited too long."""
 
-HELD = 2**16
-"""Bytes of a connection that are held back until a turn of the loop is over."""
-
 GRACE = 3
 """Seconds that requests have to end when the service is stopped."""
 
@@ -51,6 +60,100 @@ TOO_LARGE, BUSY = (
     f"HTTP/1.1 {status}\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode()
     for status in ("431 Request Header Fields Too Large", "503 Service Unavailable")
 )
+
+
+MOST_CLIENTS = 10_000
+"""Clients whose rate is remembered; the one that was away longest is forgotten first."""
+FREE = ("/healthz", "/readyz")
+"""Asked for by machines that watch, however busy the service is."""
+
+
+class Buckets:
+    """How much each client may still ask."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate, self._burst = rate, max(1.0, 2 * rate)
+        self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait(self, client: str, now: float) -> float:
+        """Take a drop; return 0 if there was one, or else the seconds until there is."""
+        if not self._rate:
+            return 0.0
+        level, before = self._level.pop(client, (self._burst, now))
+        level = min(self._burst, level + (now - before) * self._rate)
+        self._level[client] = (max(level - 1, level if level < 1 else 0.0), now)
+        if len(self._level) > MOST_CLIENTS:
+            self._level.popitem(last=False)
+        return 0.0 if level >= 1 else (1 - level) / self._rate
+
+
+class Limits:
+    """ASGI middleware that refuses early."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app, self._settings = app, settings
+        self._buckets = Buckets(settings.rate)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._check(scope)
+        except HTTPException as refused:
+            await answer_to(refused)(scope, receive, send)
+        else:
+            await self._app(scope, self._bounded(receive), send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        _check_origin(headers, self._settings)
+        client = (scope.get("client") or ("", 0))[0]
+        wait = 0.0 if scope["path"] in FREE else self._buckets.wait(client, time.monotonic())
+        if wait:
+            later = {"Retry-After": str(int(wait) + 1)}
+            raise HTTPException(429, "too many requests; wait a moment.", later)
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > self._settings.max_bytes:
+            raise _too_large(self._settings)
+
+    def _bounded(self, receive: Receive) -> Receive:
+        # Raised below while a body is read, where FastAPI passes on nothing but an HTTPException.
+        seen, deadline, complete = 0, time.monotonic() + self._settings.seconds, False
+
+        async def bounded() -> Message:
+            nonlocal seen, complete
+            if complete:  # what comes after the body is the client's leaving, which has no deadline
+                return await receive()
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    message = await receive()
+            except TimeoutError as error:
+                raise HTTPException(408, "the request took too long to arrive.") from error
+            seen += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if seen > self._settings.max_bytes:
+                raise _too_large(self._settings)
+            return message
+
+        return bounded
+
+
+def _too_large(settings: Settings) -> HTTPException:
+    # What is left of the body is not read, so the connection cannot be used again.
+    sentence = f"a request may have {settings.max_bytes:,} bytes at most."
+    return HTTPException(413, sentence, {"Connection": "close"})
+
+
+def _check_origin(headers: Headers, settings: Settings) -> None:
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != host:
+        raise HTTPException(403, "a page of another host may not use this service.")
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    if not settings.has_token and name not in LOCAL_NAMES:
+        names = ", ".join(LOCAL_NAMES)
+        raise HTTPException(403, f"without a token this service answers as {names} only.")
 
 
 def guarded_config(app: Any, settings: Settings) -> uvicorn.Config:
@@ -76,9 +179,9 @@ class ConnectionGuard:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._most, self._each = settings.max_connections, settings.max_connections_each
-        self._proxies = networks(settings.trusted_proxies)
-        self._patience = PATIENCE * float(settings.seconds)
+        self._most, self._each = settings.max_connections, (settings.max_connections + 1) // 2
+        self._proxies = settings.trusted_proxies
+        self._patience = PATIENCE * settings.seconds
         self._count: Counter[str] = Counter()
         self._waiting: OrderedDict[GuardedProtocol, float] = OrderedDict()
         self._busy: OrderedDict[GuardedProtocol, float] = OrderedDict()
@@ -143,47 +246,6 @@ class ConnectionGuard:
         self._turn = loop.call_later(TURN, self._look, loop) if some else None
 
 
-class JoinedWrites:
-    """A transport that sends what is written in one turn of the loop at once.
-
-    uvicorn writes a header and a body one after the other. uvloop would send each of them by itself: two
-    calls of the system, two packets, and a client that wakes up twice.
-
-    Args:
-        transport: Sends it; it has everything else that a transport has.
-        loop: The loop that it belongs to.
-    """
-
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
-        self._held: list[bytes] = []
-        self._size = 0
-        # These are asked at every request, and most of all others once a connection.
-        self.is_closing, self.abort = transport.is_closing, transport.abort
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send bytes when this turn is over, or when there are many: then a writer may have to wait."""
-        if not self._held:
-            self._loop.call_soon(self._send)
-        self._held.append(data)
-        self._size += len(data)
-        if self._size > HELD:
-            self._send()
-
-    def close(self) -> None:
-        """Send what is left, and close."""
-        self._send()
-        self._transport.close()
-
-    def _send(self) -> None:
-        if self._held:
-            held, self._held, self._size = self._held, [], 0
-            self._transport.write(b"".join(held))
-
-
 class GuardedProtocol(HttpToolsProtocol):
     """A connection as uvicorn serves it, watched by a `ConnectionGuard`."""
 
@@ -196,8 +258,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Take a place, if there is one."""
-        joined: Any = JoinedWrites(transport, self.loop)
-        super().connection_made(joined)
+        super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
         if not self._guard.made(self):
             self._refuse(BUSY)
