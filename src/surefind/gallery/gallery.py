@@ -459,8 +459,8 @@ class Gallery:
             ids: Theirs, if they may be items of the gallery.
             reviews: What `surefind.service.review_store.read_reviews` returns, added to the queries.
                 Without queries, they are added to those that the calibration there is was made with, in
-                place of earlier reviews and of the gallery's own items; what is promised then stays, unless it is
-                given here.
+                place of earlier reviews and of the gallery's own items; what is promised then stays, unless
+                it is given here.
             max_wrong: The highest fraction of wrong answers among matches; by default 0.01.
             max_fpir: The highest share of unknown queries that may be a match, promised as well.
             confidence: With what probability both are kept; by default 0.95.
