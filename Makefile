@@ -22,8 +22,8 @@ check: lint
 test: lint
 	$(BIN)/pytest -q -n auto --dist loadfile -m "not nightly and not e2e and not databases"
 
-nightly: .venv/ready package databases
-	$(BIN)/pytest -q -m nightly
+nightly: package databases
+	$(BIN)/pytest -q -m nightly $(NIGHTLY)
 
 e2e: .venv/ready
 	command -v chromium >/dev/null || (apt-get update && apt-get install -y chromium)
