@@ -185,8 +185,7 @@ def test_places_need_a_backbone_and_say_which(cities, backbone, tmp_path):
     result = read_result(results / "msls" / "laplace-posthoc-seed0.json")
     assert result.protocol["ood"] is None
     assert set(result.corruptions) == {"blur", "noise", "occlusion"}
-    assert {"recall@1", "ausc", "vote_right", "kappa_vote_right"} <= set(result.values)
-    assert result.votes.examples == 12
+    assert {"recall@1", "ausc"} <= set(result.values)
 
 
 def test_training_images_of_fine_grained_sets_are_augmented(backbone):
