@@ -160,13 +160,13 @@ def test_a_request_that_takes_minutes_is_not_cut_off(folder, monkeypatch):
     """A calibration or a snapshot has more time than others, and so has its connection."""
     monkeypatch.setattr(guard, "PATIENCE", 1)
     monkeypatch.setattr(guard, "TURN", 0.05)
-    snapshot = Gallery.snapshot
+    snapshot = Gallery.save
 
     def slow(self, place):
         time.sleep(3)
         snapshot(self, place)
 
-    monkeypatch.setattr(Gallery, "snapshot", slow)
+    monkeypatch.setattr(Gallery, "save", slow)
     with live(folder, None, seconds=1) as address:
         assert httpx.post(f"{address}/v1/snapshot", timeout=60).status_code == 201
 

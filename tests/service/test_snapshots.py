@@ -29,7 +29,7 @@ def test_a_snapshot_is_the_gallery_at_one_moment(client, tmp_path):
         again.delete(["new"])
     with Gallery.open(folder / found["name"]) as before:
         assert "new" not in before
-        assert not before.stale
+        assert not before.calibration.stale
     assert "new" in gallery
 
 
@@ -37,7 +37,7 @@ def test_a_snapshot_waits_for_nobody_and_nobody_for_it(world, tmp_path):
     """While one is written the gallery's lock is free; and it is written while somebody else holds that."""
     with Gallery.open(copy(world, tmp_path)) as gallery:
         engine = gallery._engine
-        thread = threading.Thread(target=engine.snapshot, args=(tmp_path / "copy",))
+        thread = threading.Thread(target=engine.save, args=(tmp_path / "copy",))
         with gallery._lock:
             thread.start()
             thread.join(60)
@@ -51,7 +51,7 @@ def test_a_snapshot_needs_leave_and_a_folder(serve):
     memory = Gallery()
     memory.add(np.eye(3))
     with pytest.raises(InputError):
-        memory.snapshot("anywhere")
+        memory.save()
     assert serve(gallery=memory, learner=None).post("/v1/snapshot").status_code == 409
 
 

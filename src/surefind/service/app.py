@@ -299,8 +299,12 @@ async def make_snapshot(state: State) -> wire.SnapshotView:
 
     def copy() -> wire.SnapshotView:
         folder, when = state.settings.folder / SNAPSHOTS, datetime.now(UTC)
-        if folder.is_dir() and len(list(folder.iterdir())) >= MOST_SNAPSHOTS:
+        sentence = None
+        if state.gallery.info["place"] == "memory":
+            sentence = "a gallery in memory has no place of its own, and cannot be copied."
+        elif folder.is_dir() and len(list(folder.iterdir())) >= MOST_SNAPSHOTS:
             sentence = f"there are {MOST_SNAPSHOTS} snapshots already; delete old ones first."
+        if sentence is not None:
             raise RefusedError(409, sentence)
         place = folder / when.strftime(SNAPSHOT)
         with conflicting():
