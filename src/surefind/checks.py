@@ -314,7 +314,8 @@ def label_values(name: str, values: Any, *, count: int | None = None) -> list[st
                 f"{name} must have one entry per example; got shape {array.shape}.", field=name
             )
         listed = array.tolist()
-    read = [_label(name, row, value) for row, value in enumerate(listed)]
+    whole = hasattr(values, "dtype") and array.dtype.kind in "iu"
+    read = listed if whole else [_label(name, row, x) for row, x in enumerate(listed)]
     if count is not None:
         check_count(name, read, count)
     return read
