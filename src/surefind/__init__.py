@@ -16,6 +16,6 @@ def __getattr__(name: str) -> object:
         return _imported(name)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"surefind.{name} needs {error.name}, which surefind's extra 'torch' brings.",
+            f"surefind.{name} needs {error.name}, which surefind's extra 'all' brings.",
             name=error.name,
         ) from error
