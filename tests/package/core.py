@@ -48,7 +48,7 @@ def main():
     try:
         _ = sf.MetricLearner
     except ImportError as error:
-        assert "extra 'torch'" in str(error), error
+        assert "extra 'all'" in str(error), error
     else:
         raise AssertionError("a learner needs PyTorch, which is not among the core's dependencies")
 
