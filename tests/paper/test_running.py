@@ -1,5 +1,7 @@
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,12 +12,15 @@ import surefind as sf
 from surefind.evaluation.evaluate import Evaluation
 from surefind.learning.methods import METHODS as CLASSES
 from surefind.paper.artifacts import read_strips
+from surefind.paper.frozen import frozen_problem
 from surefind.paper.ood_sets import OodSet
-from surefind.paper.protocols import load_problem
+from surefind.paper.protocols import PROTOCOLS, load_problem
+from surefind.paper.recipes import recipe_protocol
 from surefind.paper.results import read_result, read_results
 from surefind.paper.running import (
     NEED_CLASSES,
     build_method,
+    check_comparable,
     checkpoint_folder,
     joint_samples,
     run_problem,
@@ -24,6 +29,7 @@ from surefind.paper.running import (
 )
 from surefind.paper.vocabulary import ABLATION, DISTANCE_BASELINES, METHODS
 
+STORED = Path(__file__).parents[2] / "benchmarks" / "results"
 VARIANT = "laplace-posthoc-euclidean-full"
 
 
@@ -140,6 +146,28 @@ def test_results_that_do_not_compare_are_named_and_left_alone_before_anything_is
             run(["hib", "deterministic"], report=lambda *p, steps=steps: steps.append(p))
         assert file.read_text() == text
         assert steps == []
+
+
+def test_stored_results_compare_with_what_would_be_measured_now(tiny):
+    on_backbone = replace(tiny, protocol=replace(PROTOCOLS["cub200"], backbone="resnet50"))
+    protocols = {
+        "cifar10": PROTOCOLS["cifar10"],
+        "cifar10-paper": recipe_protocol("paper", "cifar10"),
+        "cifar10-released": recipe_protocol("released", "cifar10"),
+        "fashion-mnist": PROTOCOLS["fashion-mnist"],
+        "cub200-frozen-resnet50": frozen_problem(on_backbone).protocol,
+        "cub200-last1-resnet50": frozen_problem(on_backbone, trained_stages=1).protocol,
+    }
+    for name, protocol in protocols.items():
+        files = sorted((STORED / name).glob("*-seed0.json"))
+        assert any(file.name.startswith("laplace") for file in files)
+        for file in files:
+            result = read_result(file)
+            parts = {"examples": result.examples, "files": result.files, "ood_parts": {}}
+            check_comparable(file, result, SimpleNamespace(protocol=protocol, **parts))
+    other = result.model_copy(update={"settings": result.settings | {"layers": "all"}})
+    with pytest.raises(sf.InputError, match="layers was 'all', is None"):
+        check_comparable(file, other, SimpleNamespace(protocol=protocol, **parts))
 
 
 def test_results_of_other_versions_are_kept_and_named(run, tmp_path):

@@ -60,6 +60,8 @@ DIFFERENT = {
     "settings": "with other settings of the method",
 }
 """What it means if a result differs from what is to be measured."""
+UNSAID = {"layers": "head"}
+"""Settings that stored results name and methods do not: there is no other."""
 NEED_CLASSES = ("mahalanobis",)
 """Distance baselines that data with positions only cannot have."""
 WIDE = 50.0
@@ -197,7 +199,7 @@ def run_problem(
     }
     kept = {file: read_result(file) for file in files.values() if file.exists()}
     for file, result in kept.items():
-        _check_comparable(file, result, problem)
+        check_comparable(file, result, problem)
     _report_kept(kept, problem, say)
     if len(kept) < len(files):
         problem = with_features(problem, work, report)
@@ -255,10 +257,12 @@ def _conditions(method: str, problem: Problem) -> dict[str, Any]:
     }
 
 
-def _check_comparable(file: Path, result: Result, problem: Problem) -> None:
+def check_comparable(file: Path, result: Result, problem: Problem) -> None:
+    """Refuse a stored result that was measured under other conditions than this problem has."""
     conditions = _conditions(result.method, problem)
     for field, how in DIFFERENT.items():
-        then, now = getattr(result, field), conditions[field]
+        stored, now = getattr(result, field), conditions[field]
+        then = {k: v for k, v in stored.items() if (k, v) not in UNSAID.items()}
         if then != now:
             changed = [k for k in {**now, **then} if then.get(k) != now.get(k)]
             said = ", ".join(f"{k} was {then.get(k)!r}, is {now.get(k)!r}" for k in changed)
