@@ -310,13 +310,6 @@ def read_table(distances: Any, labels: Any) -> Table:
     return Table(np.where(there, numbers, np.inf), codes, names)
 
 
-def plain_list(values: Any) -> list[Any]:
-    """Return a column as a list of Python's own values."""
-    if not isinstance(values, (list, tuple)):
-        return list(as_array(values).tolist())
-    return [x.item() if isinstance(x, np.generic) else x for x in values]
-
-
 def _read_counts(counts: Mapping[Any, Any], names: list[Any]) -> dict[Any, int]:
     """Check how many items labels have; labels that have none are left out."""
     wrong = [n for n in counts.values() if not isinstance(n, Integral) or n < 0]
@@ -335,10 +328,8 @@ def _read_counts(counts: Mapping[Any, Any], names: list[Any]) -> dict[Any, int]:
 def _read_numbers(rows: Any) -> Float[np.ndarray, "q k"]:
     try:
         if isinstance(rows, (list, tuple)):
-            lists = [row if isinstance(row, (list, tuple)) else plain_list(row) for row in rows]
-            width = max(map(len, lists), default=0)
-            flat = np.array([*chain.from_iterable(_padded(lists, width, None))], dtype=np.float64)
-            return flat.reshape(len(lists), width)
+            flat, shape = _padded(rows)
+            return np.array(flat, dtype=np.float64).reshape(shape)
         array = as_array(rows)
         numbers = array.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -353,25 +344,23 @@ def _read_numbers(rows: Any) -> Float[np.ndarray, "q k"]:
 def _read_labels(rows: Any) -> tuple[Int[np.ndarray, "q k"], list[Any]]:
     """Number the labels; the names are Python's own strings and integers."""
     if isinstance(rows, (list, tuple)):
-        lists = [row if isinstance(row, (list, tuple)) else plain_list(row) for row in rows]
-        width = max(map(len, lists), default=0)
-        flat = [*chain.from_iterable(_padded(lists, width, None))]
-        shape = (len(lists), width)
+        flat, shape = _padded(rows)
     else:
         array = as_array(rows)
         if array.ndim != 2:
             raise InputError(
                 f"labels must be (queries, neighbours); got shape {array.shape}.", field="labels"
             )
-        flat, shape = array.ravel().tolist(), array.shape
+        flat, shape = array.ravel().tolist(), (len(array), array.shape[1])
     different = [*dict.fromkeys(flat)]  # few labels come often: each is read once
     read = dict(zip(different, label_values("labels", different), strict=True))
     codes, names = listed_numbers([read[label] for label in flat])
     return codes.reshape(shape), names
 
 
-def _padded(lists: list[Any], width: int, nothing: Any) -> list[Any]:
-    """Return rows of one length."""
-    if all(len(row) == width for row in lists):
-        return lists
-    return [[*row, *[nothing] * (width - len(row))] for row in lists]
+def _padded(rows: Sequence[Any]) -> tuple[list[Any], tuple[int, int]]:
+    """Return the values of rows of one length, None where one is shorter, and their shape."""
+    lists = [row if isinstance(row, (list, tuple)) else as_array(row).tolist() for row in rows]
+    width = max(map(len, lists), default=0)
+    flat = [*chain.from_iterable([*row, *[None] * (width - len(row))] for row in lists)]
+    return flat, (len(lists), width)

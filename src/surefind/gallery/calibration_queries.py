@@ -182,11 +182,7 @@ def given(values: Sequence[Any]) -> Bool[np.ndarray, " q"]:
 
 
 def draw_items(
-    engine: Engine,
-    unknown_share: float,
-    rng: np.random.Generator,
-    *,
-    most: int = MOST_ITEMS,
+    engine: Engine, unknown_share: float, rng: np.random.Generator
 ) -> CalibrationQueries:
     """Draw items of a gallery to play queries; near-duplicates are not known yet.
 
@@ -194,7 +190,6 @@ def draw_items(
         engine: The gallery's records.
         unknown_share: Share of the queries that are unknown, from 0 to below 1.
         rng: Draws the items.
-        most: How many to draw at most.
 
     Returns:
         Queries, the enrolled ones first.
@@ -213,7 +208,7 @@ def draw_items(
         )
     order = rng.permutation(np.flatnonzero(table.labels >= 0))
     paired = counts[table.labels[order]] > 1
-    total = min(most, len(order), int(paired.sum() / (1 - unknown_share)))
+    total = min(MOST_ITEMS, len(order), int(paired.sum() / (1 - unknown_share)))
     enrolled = order[paired][: total - round(unknown_share * total)]
     unknown = np.setdiff1d(order, enrolled, assume_unique=True)
     unknown = rng.permutation(unknown)[: round(unknown_share * total)]

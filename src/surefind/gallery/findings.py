@@ -3,14 +3,10 @@
 A finding is about an item or a label, and often about another one too. `surefind.gallery.audit` makes them.
 """
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from surefind.files import write_atomically
 from surefind.gallery.engine import Id, Label
 
 MOST = 1000
@@ -230,22 +226,6 @@ class Audit:
             for finding in findings[:most]
         ]
 
-    def to_csv(self, path: str | Path) -> None:
-        """Write the findings as CSV, one line each.
-
-        Args:
-            path: The file.
-        """
-        write_atomically(path, self.csv_text())
-
-    def csv_text(self) -> str:
-        """Return the findings as CSV, one line each."""
-        stream = io.StringIO()
-        writer = csv.DictWriter(stream, COLUMN_NAMES, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.to_rows())
-        return stream.getvalue()
-
     def _labels_sentence(self) -> str:
         some = "" if self.judged == self.items else f"{self.judged:,} of "
         judged = f"{some}{self.items:,} items of {self.labels:,} labels were judged"
@@ -316,10 +296,7 @@ def _duplicate_row(found: Duplicate) -> tuple[Any, ...]:
         f"{found.other_label} there."
     )
     mend = f"gallery.update(ids=[{found.other!r}], labels=[{found.label!r}])"
-    return (
-        *(found.id, found.label, found.other, found.other_label),
-        *(found.cosine, sentence, mend),
-    )
+    return found.id, found.label, found.other, found.other_label, found.cosine, sentence, mend
 
 
 def _confusion_row(found: Confusion) -> tuple[Any, ...]:
@@ -343,7 +320,5 @@ def _impostor_row(found: Impostor) -> tuple[Any, ...]:
         f"Without {found.label} in the gallery this is answered with {found.match_label} "
         f"({found.probability:.4f}{called})."
     )
-    return (
-        *(found.id, found.label, found.match, found.match_label),
-        *(found.probability, sentence, None),
-    )
+    chance = found.probability
+    return found.id, found.label, found.match, found.match_label, chance, sentence, None

@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
 
 from surefind.decisions.calibration import fit_split
 from surefind.errors import DegenerateError
@@ -125,13 +124,7 @@ def _coverage(part: Engine, max_wrong: float, unknown_share: float, seed: int) -
     every = np.ones(len(queries), dtype=bool)
     rng = np.random.default_rng(seed)
     split = fit_split(asked.signals, asked.right, asked.enrolled, every, rng=rng)
-    return _answerable(asked.right[split.held], split.chance[split.held], max_wrong)
-
-
-def _answerable(
-    right: Bool[np.ndarray, " q"], chance: Float[np.ndarray, " q"], max_wrong: float
-) -> float:
-    curve = risk_coverage_curve(right, -chance)
+    curve = risk_coverage_curve(asked.right[split.held], -split.chance[split.held])
     return float(curve.coverage[curve.risk <= max_wrong].max(initial=0.0))
 
 
@@ -146,10 +139,8 @@ def _followed(
     from scipy.stats import t as student  # type: ignore[import-untyped]
 
     counts, coverage = (np.array(x, dtype=float) for x in zip(*measured, strict=True))
-    x, y = (
-        np.log(counts),
-        np.log(np.clip(coverage, 0.001, 0.999) / np.clip(1 - coverage, 0.001, 0.999)),
-    )
+    x = np.log(counts)
+    y = np.log(np.clip(coverage, 0.001, 0.999) / np.clip(1 - coverage, 0.001, 0.999))
     centre, spread = x.mean(), ((x - x.mean()) ** 2).sum()
     slope = ((x - centre) * y).sum() / spread
     level = y.mean()

@@ -59,7 +59,10 @@ class Neighbourhoods:
         is_own = np.asarray(self.ids == own, dtype=bool) & given(queries.ids)[:, None]
         hidden = is_own | (self.gaps <= queries.copies)
         if queries.items:
-            hidden |= _left_out(queries, self.labels, self.groups)
+            label, session = (objects(x, own.shape) for x in (queries.labels, queries.groups))
+            hidden |= np.asarray(self.labels == label, dtype=bool) & queries.stranger[:, None]
+            together = np.asarray(self.groups == session, dtype=bool)
+            hidden |= together & given(queries.groups)[:, None]
         return np.asarray(hidden, dtype=bool)
 
     def found(self, queries: CalibrationQueries) -> tuple[Found, Bool[np.ndarray, "q c"]]:
@@ -90,18 +93,6 @@ class Neighbourhoods:
     def some(self, rows: np.ndarray) -> "Neighbourhoods":
         """Return those of some queries, by row numbers."""
         return Neighbourhoods(**{name: values[rows] for name, values in vars(self).items()})
-
-
-def _left_out(
-    queries: CalibrationQueries, labels: np.ndarray, groups: np.ndarray
-) -> Bool[np.ndarray, "q m"]:
-    """Return which items (q, m) are of the query's group, or of its label where that is left out."""
-    if not queries.items:
-        return np.zeros(labels.shape, dtype=bool)
-    own, session = (objects(x, (len(queries), 1)) for x in (queries.labels, queries.groups))
-    same = np.asarray(labels == own, dtype=bool) & queries.stranger[:, None]
-    together = np.asarray(groups == session, dtype=bool) & given(queries.groups)[:, None]
-    return np.asarray(same | together)
 
 
 def _search_items(engine: Engine, queries: CalibrationQueries) -> Neighbourhoods:
