@@ -1,8 +1,6 @@
 """Decisions on neighbours from any database: one promise, whatever the numbers are called."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -73,31 +71,17 @@ def test_distances_of_vectors_of_any_length_are_decided_in_their_own_unit():
     assert (found.label[match] != np.array(real, dtype=object)[match]).mean() < 0.05
 
 
-@pytest.mark.nightly
-def test_the_promise_is_kept_as_often_as_it_says():
-    population, names, truth = world(6000, 5, spread=1.1)
-    real = np.array(truth, dtype=object)
-    broken, runs = 0, 60
-    for seed in range(runs):
-        rows = np.random.default_rng(seed).integers(6000, size=600)
-        made = sf.Decider(max_wrong=0.1, seed=seed)
-        made.fit(population[rows], names[rows], [truth[row] for row in rows])
-        found = made.decide(population, names)
-        match = found.decision == "match"
-        wrong = (found.label[match] != real[match]).mean() if match.any() else 0.0
-        broken += wrong > 0.1
-    assert broken <= 7  # more than 7 of 60 at 5 % has a probability of 2 %
-
-
-@pytest.mark.slow
-def test_the_promise_is_kept_for_the_mixture_that_was_told():
+@pytest.mark.parametrize(
+    "runs", [pytest.param(5, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.nightly)]
+)
+def test_the_promise_is_kept_for_the_mixture_that_was_told(runs):
     """A quarter of the checked queries is unknown, and six tenths of those to come."""
     population, names, truth = world(6000, 5, spread=1.0)
     real = np.array(truth, dtype=object)
     strange = np.array([name is None for name in truth])
     weight = np.where(strange, 0.6 / strange.mean(), 0.4 / (~strange).mean())
     broken = {None: 0, 0.6: 0}
-    for seed in range(20):
+    for seed in range(runs):
         rows = np.random.default_rng(seed).integers(6000, size=900)
         for share in broken:
             made = sf.Decider(max_wrong=0.1, seed=seed)
@@ -106,8 +90,8 @@ def test_the_promise_is_kept_for_the_mixture_that_was_told():
             match = weight[::3] * (found.decision == "match")
             wrong = (match * (found.label != real[::3])).sum() / max(match.sum(), 1e-9)
             broken[share] += wrong > 0.1
-    assert broken[0.6] <= 5  # more than 5 of 20 at 5 % has a probability of 0.03 %
-    assert broken[None] > 10
+    assert broken[0.6] <= runs // 4  # more than 5 of 20 at 5 % has a probability of 0.03 %
+    assert broken[None] > runs // 2
 
 
 def test_the_order_and_the_length_of_rows_do_not_matter(decider):
@@ -144,21 +128,6 @@ def test_who_is_far_from_everybody_or_among_the_nameless_is_no_match(decider):
     nameless = decider.decide(cosines, np.full(labels.shape, None, dtype=object))
     assert (nameless.decision != "match").all()
     assert all(label is None for label in nameless.label)
-
-
-def test_labels_with_many_items_do_not_outvote_others_where_they_are_counted():
-    near = [[0.80, *[0.78] * 9]] * 40
-    names = [["rare", *["common"] * 9]] * 40
-    counts = {"rare": 1, "common": 900}
-    made = sf.Decider(max_wrong=0.2)
-    plain = made.fit(near, names, ["rare"] * 40).decide(near[:1], names[:1])
-    counted = made.fit(near, names, ["rare"] * 40, counts=counts).decide(near[:1], names[:1])
-    rare = [
-        dict(zip(v.candidates[0], v.label_probability[0], strict=True))["rare"]
-        for v in (plain, counted)
-    ]
-    assert counted.label[0] == "rare"
-    assert rare[1] > rare[0]
 
 
 def uneven(queries, seed):
@@ -236,7 +205,7 @@ def test_a_saved_decider_decides_alike(decider, tmp_path):
     assert found.label.tolist() == [1]
 
 
-@pytest.mark.parametrize("edit", ["threshold", "cut", "format"])
+@pytest.mark.parametrize("edit", ["threshold", "cut", "format", "gone"])
 def test_a_changed_file_is_refused(decider, tmp_path, edit):
     file = tmp_path / "faces.json"
     decider.save(file)
@@ -247,14 +216,11 @@ def test_a_changed_file_is_refused(decider, tmp_path, edit):
     if edit == "format":
         whole = {"format": 99}
     file.write_text(text[: len(text) // 2] if edit == "cut" else json.dumps(whole))
+    if edit == "gone":
+        file.unlink()
     with pytest.raises(sf.InputError) as refused:
         sf.Decider.load(file)
-    assert refused.value.field == ("path" if edit == "cut" else "stored")
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(sf.InputError):
-        sf.Decider.load(tmp_path / "nothing.json")
+    assert refused.value.field == ("path" if edit in ("cut", "gone") else "stored")
 
 
 @pytest.mark.parametrize(
@@ -284,41 +250,6 @@ def test_what_cannot_be_decided_is_refused(decider, distances, labels, options, 
     assert refused.value.field == field
 
 
-def test_kappa_that_was_learned_from_must_be_there():
-    cosines, labels, truth = world(300)
-    made = sf.Decider(max_wrong=0.1).fit(cosines, labels, truth, kappa=np.full(300, 9.0))
-    with pytest.raises(sf.InputError) as refused:
-        made.decide(cosines[:3], labels[:3])
-    assert refused.value.field == "kappa"
-
-
-def test_a_decider_that_was_not_fitted_and_a_metric_that_is_not_known_are_refused():
-    with pytest.raises(sf.InputError):
-        sf.Decider().decide([[0.5]], [["a"]])
-    with pytest.raises(sf.InputError) as refused:
-        sf.Decider("hamming")
-    assert refused.value.field == "metric"
-    with pytest.raises(sf.InputError) as refused:
-        sf.Decider().fit([[0.5]] * 40, [["a"]] * 40, ["a"])
-    assert refused.value.field == "truth"
-
-
-def test_deciding_needs_no_torch():
-    code = (
-        "import sys, surefind as sf; n = [[0.9, 0.1]] * 30, [['a', 'b']] * 30; "
-        "sf.Decider(max_wrong=0.2).fit(*n, ['a'] * 29 + [None]).decide(*n); "
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("metric", ["euclidean", "squared-euclidean", "distance"])
-def test_negative_numbers_are_no_distances(metric):
-    with pytest.raises(sf.InputError) as refused:
-        sf.Decider(metric).fit([[-0.9, -0.5]] * 40, [["a", "b"]] * 40, ["a"] * 40)
-    assert refused.value.field == "distances"
-
-
 SIMILARITIES = ("cosine", "elasticsearch")
 
 
@@ -330,41 +261,6 @@ def test_similarities_called_distances_are_refused_and_the_other_way_round(simil
         with pytest.raises(sf.InputError) as refused:
             sf.Decider(metric, max_wrong=0.05).fit(returned(real, cosines), labels, truth)
         assert refused.value.field == "distances"
-
-
-def test_another_scale_of_the_same_kind_keeps_its_promise():
-    """Elasticsearch's scores called cosines: nothing can tell, and near is near."""
-    cosines, labels, truth = world(900)
-    made = sf.Decider("cosine", max_wrong=0.05).fit(
-        returned("elasticsearch", cosines), labels, truth
-    )
-    later, names, real = world(600, 1)
-    found = made.decide(returned("elasticsearch", later), names)
-    match = found.decision == "match"
-    assert match.mean() > 0.3
-    assert (found.label[match] != np.array(real, dtype=object)[match]).mean() < 0.05
-
-
-@pytest.mark.parametrize("truth", [[3] * 40, [2.5] * 40, ["c"] * 40])
-def test_truth_that_the_database_cannot_have_is_refused(truth):
-    with pytest.raises(sf.InputError) as refused:
-        sf.Decider().fit([[0.9, 0.5]] * 40, [["a", "b"]] * 40, truth)
-    assert refused.value.field == "truth"
-
-
-@pytest.mark.parametrize("counts", [{"a": 3}, {"a": 3, "b": -1}, {"a": 3, "b": 0.5}, {1: 3, 2: 3}])
-def test_counts_that_do_not_fit_are_refused(counts):
-    with pytest.raises(sf.InputError) as refused:
-        sf.Decider().fit([[0.9, 0.5]] * 40, [["a", "b"]] * 40, ["a"] * 40, counts=counts)
-    assert refused.value.field == "counts"
-
-
-def test_counts_belong_to_a_renewal_as_to_the_fit():
-    near = [[0.9, 0.5]] * 40, [["a", "b"]] * 40
-    made = sf.Decider(max_wrong=0.2).fit(*near, ["a"] * 40, counts={"a": 3, "b": 3, "c": 0})
-    with pytest.raises(sf.InputError) as refused:
-        made.renew(*near)
-    assert refused.value.field == "counts"
 
 
 def test_items_as_their_own_queries_are_refused_and_a_few_are_told():
@@ -426,12 +322,38 @@ def test_a_promise_is_made_for_the_share_of_strangers_that_is_expected(tmp_path)
     assert refused.value.field == "distances"
 
 
-@pytest.mark.parametrize(("share", "rows"), [(1.0, 300), (-0.1, 300), (0.5, 40)])
-def test_a_share_of_strangers_that_cannot_be_had_is_refused(share, rows):
-    cosines, labels, truth = world(300)
-    known = [row for row, name in enumerate(truth) if rows == 300 or name is not None]
-    with pytest.raises(sf.InputError) as refused:
-        sf.Decider(max_wrong=0.1).fit(
-            cosines[known], labels[known], [truth[row] for row in known], unknown_share=share
-        )
-    assert refused.value.field == "unknown_share"
+NEAR = [[0.9, 0.5]] * 40
+COUNTS = {"a": 3, "b": 3}
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda fit: sf.Decider().decide(NEAR, [["a", "b"]] * 40), None),
+        (lambda fit: sf.Decider("hamming"), "metric"),
+        (lambda fit: fit(["a"]), "truth"),
+        (lambda fit: fit([3] * 40), "truth"),
+        (lambda fit: fit([2.5] * 40), "truth"),
+        (lambda fit: fit(["c"] * 40), "truth"),
+        (lambda fit: fit(counts={"a": 3}), "counts"),
+        (lambda fit: fit(counts={"a": 3, "b": -1}), "counts"),
+        (lambda fit: fit(counts={"a": 3, "b": 0.5}), "counts"),
+        (lambda fit: fit(counts={1: 3, 2: 3}), "counts"),
+        (lambda fit: fit(counts=COUNTS).renew(NEAR, [["a", "b"]] * 40), "counts"),
+        (lambda fit: fit(kappa=np.full(40, 9.0)).decide(NEAR, [["a", "b"]] * 40), "kappa"),
+        (lambda fit: fit(unknown_share=1.0), "unknown_share"),
+        (lambda fit: fit(unknown_share=-0.1), "unknown_share"),
+        (lambda fit: fit(unknown_share=0.5), "unknown_share"),  # all are enrolled
+        (lambda fit: fit(metric="euclidean", sign=-1), "distances"),
+        (lambda fit: fit(metric="squared-euclidean", sign=-1), "distances"),
+        (lambda fit: fit(metric="distance", sign=-1), "distances"),
+    ],
+)
+def test_what_cannot_be_learned_from_is_refused(call, field):
+    def fit(truth=("a",) * 40, metric="cosine", sign=1, **options):
+        decider = sf.Decider(metric, max_wrong=0.2)
+        return decider.fit(sign * np.array(NEAR), [["a", "b"]] * 40, list(truth), **options)
+
+    with pytest.raises(sf.SurefindError) as refused:
+        call(fit)
+    assert refused.value.field == field

@@ -33,11 +33,6 @@ def test_odds_are_those_of_a_softmax():
     np.testing.assert_allclose(odds_against(weights, own), np.log((1 - p) / p), rtol=1e-9)
 
 
-def test_odds_where_nothing_competes():
-    weights = np.array([[NOTHING, NOTHING, 3.0]])
-    assert odds_against(weights, np.array([2]))[0] == NOTHING
-
-
 def test_a_label_without_density_has_no_weight():
     kernel = np.array([[1.0, -np.inf, 2.0]])
     gaussian = np.array([[-3.0, -1.0, -np.inf]])

@@ -89,37 +89,11 @@ def test_the_nearest_of_many_are_exact_to_a_millionth_where_the_rest_is_far():
     assert some.none == pytest.approx(every.none, abs=1e-6)
 
 
-def test_a_label_of_a_thousand_items_does_not_drown_one_of_three():
-    rng = np.random.default_rng(0)
-    names = np.repeat([0, 1], [1000, 3])
-    # Both are equally near on average: neither is more probable than the other by its number.
-    scores = rng.normal(0.6, 0.03, size=(200, 1003))
-    found = label_posterior(votes(scores, names), MODEL)
-    own = votes(scores, names)
-    answers = own.labels[np.arange(200), found.candidates[:, 0]]
-    assert 0.3 < (answers == 1).mean() < 0.7
-
-
 def test_labels_that_tie_are_equally_probable_and_the_first_neighbour_answers():
     found = label_posterior(votes([0.7, 0.7, 0.5, 0.5], [4, 2, 2, 4]), MODEL)
     assert found.candidates[0, 0] == 0
     assert found.probability[0, 0] == pytest.approx(found.probability[0, 1], rel=1e-12)
     assert found.consensus[0] == pytest.approx(0, abs=1e-9)
-
-
-def test_everything_twice_changes_nothing():
-    scores, names = world(3)
-    once = label_posterior(votes(scores, np.maximum(names, 0)), MODEL)
-    names2 = np.tile(np.maximum(names, 0), 2)
-    twice = label_posterior(votes(np.tile(scores, (1, 2)), names2), MODEL)
-    assert twice.probability == pytest.approx(once.probability, abs=1e-12)
-    assert twice.none == pytest.approx(once.none, abs=1e-12)
-
-
-def test_one_item_a_label_is_a_soft_margin():
-    found = label_posterior(votes([0.8, 0.7, 0.2], [0, 1, 2]), MODEL)
-    odds = found.probability[0, 0] / found.probability[0, 1]
-    assert odds == pytest.approx(math.exp(2.5 * 0.1 / 0.05), rel=1e-9)
 
 
 def test_items_without_a_label_compete_and_never_answer():
@@ -220,15 +194,6 @@ def asked(seed, by_items, n=1500, labels=30):
 
 
 @pytest.mark.parametrize(("by_items", "expected"), [(False, 0.0), (True, 1.0)])
-def test_how_often_labels_are_asked_for_is_learnt_from_queries(by_items, expected):
-    enrolled, truth = asked(0, by_items)
-    nobody = enrolled.some(np.arange(0))
-    model = fit_label_model(enrolled, truth, nobody, as_asked=True)
-    assert model.prior == pytest.approx(expected, abs=0.15)
-    assert fit_label_model(enrolled, truth, nobody).prior == 0
-
-
-@pytest.mark.parametrize(("by_items", "expected"), [(False, 0.0), (True, 1.0)])
 def test_the_prior_alone_is_as_likely_as_any_other(by_items, expected):
     enrolled, truth = asked(1, by_items, n=400)
     # Scores that a label shares, moved by 0.1 with a deviation of 0.08: log odds of 0.1 / 0.08² each.
@@ -267,17 +232,6 @@ def test_one_mistake_among_easy_items_does_not_make_the_rest_certain():
     truth[0] = (truth[0] + 1) % 20
     model = fit_label_model(enrolled, truth, unknown)
     assert model.sharpness / model.temperature <= easy.sharpness / easy.temperature
-
-
-def test_losses_are_those_of_the_definition():
-    enrolled, truth, _ = left_out(1, n=30)
-    for q, loss in enumerate(label_losses(enrolled, truth, MODEL)):
-        total = {}
-        for score, label in zip(enrolled.scores[q], enrolled.labels[q], strict=True):
-            total[label] = total.get(label, 0) + math.exp(score / 0.05) / 15
-        shares = {label: mass**2.5 for label, mass in total.items()}
-        expected = -math.log(shares[truth[q]] / math.fsum(shares.values()))
-        assert loss == pytest.approx(min(expected, MOST_SURPRISE), abs=1e-9)
 
 
 def test_none_is_a_logistic_regression_of_the_best_density():

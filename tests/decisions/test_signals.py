@@ -3,7 +3,6 @@ import pytest
 
 from surefind.decisions import (
     LabelModel,
-    Signals,
     Votes,
     label_posterior,
     neighbour_signals,
@@ -55,22 +54,6 @@ def test_without_a_label_there_is_no_margin():
     signals = signals_of([1.0], [[0.2, 0.4]], [[-1, -1]])
     assert (signals.distance[0], signals.margin[0]) == (0.2, 0.0)
     assert signals.consensus[0] == signals.evidence[0] == -CAP
-
-
-def test_one_neighbour_is_enough():
-    signals = signals_of([3.0, 4.0], [[0.2], [0.5]], [[1], [2]])
-    np.testing.assert_array_equal(signals.distance, signals.density)
-    np.testing.assert_array_equal(signals.margin, MARGIN_CAP)
-
-
-def test_a_query_without_uncertainty_has_a_finite_signal():
-    assert np.isfinite(signals_of([np.inf], [[0.2]], [[1]]).log_kappa).all()
-
-
-def test_rows_can_be_chosen():
-    signals = Signals(*np.arange(18.0).reshape(6, 3))
-    np.testing.assert_array_equal(signals[[2, 0]].matrix(), signals.matrix()[[2, 0]])
-    assert len(signals[np.array([True, False, False])]) == 1
 
 
 @pytest.mark.parametrize("distances", [np.full((1, 2), np.inf), np.empty((1, 0))])

@@ -1,7 +1,6 @@
 """Answers as a table: every field, in types that do not depend on the values, through files and back."""
 
 import json
-import math
 import sys
 from dataclasses import replace
 
@@ -113,8 +112,8 @@ def decoded(rows):
 
 
 def test_every_field_of_every_query(calibrated):
-    answers = calibrated.search(people(40, 3)[0], k=4)
-    ids = [f"q{i}" if i % 2 else i for i in range(40)]
+    answers = replace(calibrated.search(people(40, 3)[0], k=4), stale=True)
+    ids = [f"q{i}" if i % 2 else i // 4 for i in range(40)]  # some twice
     table = answers.to_arrow(ids)
     assert table.schema == SCHEMA
     assert decoded(table.to_pylist()) == expected(answers, ids)
@@ -145,11 +144,6 @@ def test_types_do_not_depend_on_the_values(calibrated):
     assert table.to_pandas().dtypes.equals(other.to_pandas().dtypes)
 
 
-def test_stale_answers_say_so(calibrated):
-    answers = replace(calibrated.search(people(2, 3)[0]), stale=True)
-    assert answers.to_arrow()["stale"].to_pylist() == [True, True]
-
-
 def test_through_parquet_and_pandas_and_back(calibrated, tmp_path):
     for answers in (
         calibrated.search(people(20, 3)[0], k=3),
@@ -165,35 +159,12 @@ def test_through_parquet_and_pandas_and_back(calibrated, tmp_path):
         assert pa.Table.from_pandas(again, schema=SCHEMA, preserve_index=False) == table
 
 
-def test_a_data_frame_is_one_that_people_can_work_with(calibrated):
-    answers = calibrated.search(people(40, 3)[0], k=4)
-    frame = answers.to_pandas(ids=np.arange(40))
-    assert frame["query"].tolist() == [str(i) for i in range(40)]
-    assert frame[["probability", "novelty", "kappa", "none"]].dtypes.unique().tolist() == [
-        "float64"
-    ]
-    assert math.isinf(frame["kappa"][0])
-    counts = frame.groupby("decision").size().to_dict()
-    assert counts == {d: answers.decision.tolist().count(d) for d in set(answers.decision)}
-    near = frame.explode("neighbours", ignore_index=True)
-    found = pandas.json_normalize(near["neighbours"].tolist())
-    assert found["id"].tolist() == [str(i) for i in answers.ids.ravel()]
-    bare = calibrated.search(people(2, 3)[0], decide=False).to_pandas()
-    assert bare["probability"].isna().all()
-    assert bare["decision"].isna().all()
-
-
 @pytest.mark.parametrize("ids", [["a"], ["a", 1.5], ["a", None], 7])
 def test_ids_are_one_text_or_integer_for_each_query(calibrated, ids):
     answers = calibrated.search(people(2, 3)[0])
     with pytest.raises(InputError) as error:
         answers.to_arrow(ids)
     assert error.value.field == "ids"
-
-
-def test_ids_of_queries_may_repeat(calibrated):
-    answers = calibrated.search(people(2, 3)[0])
-    assert answers.to_arrow(["a", "a"])["query"].to_pylist() == ["a", "a"]
 
 
 @pytest.mark.parametrize(

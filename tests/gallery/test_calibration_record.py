@@ -55,13 +55,6 @@ def gallery(people):
     return made
 
 
-def test_without_a_calibration_there_are_no_decisions(gallery, people):
-    answers = gallery.search(people["later"][0])
-    assert gallery.calibration is None
-    assert answers.probability is answers.decision is answers.reasons is None
-    assert not answers.stale
-
-
 def test_known_people_match_and_strangers_do_not(gallery, people):
     calibration = gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
     assert calibration == gallery.calibration
@@ -69,6 +62,7 @@ def test_known_people_match_and_strangers_do_not(gallery, people):
     assert calibration.unknown == 200
     items, labels = people["later"]
     answers = gallery.search(items, k=3)
+    np.testing.assert_array_equal(gallery.search(items, k=30).probability, answers.probability)
     assert (answers.label == labels).mean() > 0.95
     assert (answers.decision == "match").mean() > 0.9
     assert (answers.probability[answers.decision == "match"] > 0.5).all()
@@ -76,15 +70,6 @@ def test_known_people_match_and_strangers_do_not(gallery, people):
     assert (strange.decision == "match").mean() <= 0.1
     assert [bool(r) for r in strange.reasons] == (strange.decision != "match").tolist()
     assert len(strange.reasons) == len(strange) == PEOPLE
-
-
-def test_k_does_not_change_the_decision(gallery, people):
-    gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
-    asked = people["later"][0]
-    few, many = (gallery.search(asked, k=k) for k in (1, 30))
-    assert few.k == 1
-    assert many.k == 30
-    np.testing.assert_array_equal(few.probability, many.probability)
 
 
 def test_minus_one_and_none_are_the_same(gallery, people):
@@ -103,63 +88,16 @@ def test_undone_changes_make_the_calibration_hold_again(gallery, people):
     assert not gallery.search(later).stale
 
 
-def test_the_calibration_is_kept_with_the_gallery(gallery, people, tmp_path):
-    later = people["later"][0]
-    calibration = gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
-    before = gallery.search(later)
-    gallery.save(tmp_path / "g")
-    gallery.close()
-    with Gallery.open(tmp_path / "g") as again:
-        assert again.calibration == calibration
-        np.testing.assert_array_equal(again.search(later).probability, before.probability)
-        again.save()
-    with Gallery.open(tmp_path / "g", index="hnsw") as again:
-        assert again.search(later).stale
-
-
-def test_the_calibration_is_kept_in_milvus(people, tmp_path):
-    items, labels = people["gallery"]
-    path = str(tmp_path / "g.db")
-    with Gallery("milvus", path, model="face-1") as gallery:
-        gallery.add(items, labels=labels)
-        calibration = gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
-        gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
-    with Gallery.open(path) as again:
-        assert again.calibration == calibration
-        assert not again.search(people["later"][0]).stale
-        again.delete(0)
-        assert again.search(people["later"][0]).stale
-        assert again.renew().renewals == 1
-
-
-def test_groups_reach_the_calibration(gallery, people):
-    items, labels = both(people)
-    groups = ["a" if n % 2 else "b" for n in range(len(labels))]
-    calibration = gallery.calibrate(
-        items, labels, max_wrong=0.05, groups=groups, contributions=False
-    )
-    assert {g.name for g in calibration.groups} == {"a", "b"}
-    assert len(gallery.search(items[:4], groups=["a", "b", None, "c"]).decision) == 4
-
-
-def test_without_unknown_queries_the_calibration_says_what_it_does_not_cover(gallery, people):
-    calibration = gallery.calibrate(*people["known"], max_wrong=0.05)
-    assert calibration.unknown == 0
-    assert any("unknown" in note for note in calibration.notes)
-
-
 def test_labels_must_be_in_the_gallery(gallery, people):
     items, labels = both(people)
-    with pytest.raises(
-        InputError, match="none of the 1 labels is in the gallery, such as 'nobody'"
+    for given, error, field in (
+        ((items, ["nobody"] * len(labels)), InputError, "labels"),
+        ((items, labels[1:]), InputError, "labels"),
+        ((items[:5], labels[:5]), DegenerateError, None),
     ):
-        gallery.calibrate(items, ["nobody"] * len(labels))
-    with pytest.raises(InputError, match="labels"):
-        gallery.calibrate(items, labels[1:])
-    with pytest.raises(DegenerateError, match="too few"):
-        gallery.calibrate(items[:5], labels[:5])
-    with pytest.raises(DegenerateError, match="empty"):
-        Gallery().calibrate(items, labels)
+        with pytest.raises(error) as refused:
+            gallery.calibrate(*given)
+        assert refused.value.field == field
     assert gallery.calibration is None
 
 
@@ -229,15 +167,6 @@ def test_plain_vectors_get_no_decision_where_the_calibration_had_kappa(gallery, 
     assert (gallery.search(later).decision == "match").any()
 
 
-def test_without_any_kappa_everything_is_decided(people):
-    made = Gallery()
-    items, labels = people["gallery"]
-    made.add(items.mean, labels=labels)
-    queries, truth = both(people)
-    made.calibrate(queries.mean, truth, contributions=False, max_wrong=0.05)
-    assert (made.search(people["later"][0].mean).decision == "match").mean() > 0.5
-
-
 def test_items_without_a_label_are_never_a_match(gallery, people):
     """Neither where they are near, nor by a calibration that calls everything a match."""
     gallery.calibrate(*both(people), contributions=False, max_wrong=0.05)
@@ -260,10 +189,6 @@ def test_queries_are_thinned_to_the_share_of_unknown_ones_that_is_expected(galle
     made = gallery.calibrate(queries, truth, contributions=False, max_wrong=0.05, unknown_share=0.8)
     assert made.unknown == unknown
     assert made.unknown / made.queries == pytest.approx(0.8, abs=0.01)
-    for share in (1.0, -0.5):
-        with pytest.raises(InputError) as refused:
-            gallery.calibrate(queries, truth, unknown_share=share)
-        assert refused.value.field == "unknown_share"
 
 
 def edited(folder, change):

@@ -162,15 +162,6 @@ def test_facts_are_kept_and_decide_nothing(place, draw):
         assert (gallery.info["images"], gallery.info.get("run")) == ("pictures", None)
 
 
-def test_no_ids_change_nothing(gallery, draw):
-    gallery.add(draw(3))
-    before = gallery.info["fingerprint"]
-    gallery.update(ids=[])
-    gallery.delete([])
-    assert gallery.info["fingerprint"] == before
-    assert len(gallery) == 3
-
-
 def test_a_part_of_an_item_can_be_updated(gallery, draw):
     x = draw(3)
     gallery.add(x[:2], ids=["a", "b"], labels=["A", "B"], payload=[{"n": 1}, {"n": 2}])
@@ -186,17 +177,13 @@ def test_ids_are_given_out_above_the_highest(gallery, draw):
     assert gallery.add(draw(2)) == [0, 1]
     gallery.add(draw(2), ids=[41, "text"])
     assert gallery.add(draw(2)) == [42, 43]
+    assert gallery.search(draw(2), k=10).ids.shape == (2, 6)  # all that there are
 
 
 def test_equal_items_are_ordered_by_id(gallery, draw):
     x = draw(1)
     gallery.add(np.repeat(x, 6, axis=0), ids=["b", 10, "a", 2, "c", 1])
     assert gallery.search(x, k=6).ids[0].tolist() == [1, 2, 10, "a", "b", "c"]
-
-
-def test_a_small_gallery_gives_all_it_has(gallery, draw):
-    gallery.add(draw(3), ids=[1, 2, 3])
-    assert gallery.search(draw(2), k=10).ids.shape == (2, 3)
 
 
 def test_an_empty_gallery_cannot_be_searched(gallery, draw):
@@ -213,16 +200,18 @@ def test_refused_calls_change_nothing(gallery, draw):
     x = draw(4)
     gallery.add(x[:2], ids=["a", "b"])
     before = gallery.info["fingerprint"]
-    with pytest.raises(InputError, match="in the gallery already, such as 'b'; use update"):
-        gallery.add(x[2:], ids=["c", "b"])
-    with pytest.raises(InputError, match="'z'; nothing was changed"):
-        gallery.update(x[2:], ids=["a", "z"])
-    with pytest.raises(InputError, match="not in the gallery, such as 'z'"):
-        gallery.delete(["a", "z"])
-    with pytest.raises(InputError, match="'z'"):
-        gallery.get("z")
-    with pytest.raises(InputError, match="12 columns; got 3"):
-        gallery.add(np.eye(3), ids=[1, 2, 3])
+    gallery.update(ids=[])
+    gallery.delete([])
+    for call, field in (
+        (lambda: gallery.add(x[2:], ids=["c", "b"]), "ids"),
+        (lambda: gallery.update(x[2:], ids=["a", "z"]), "ids"),
+        (lambda: gallery.delete(["a", "z"]), "ids"),
+        (lambda: gallery.get("z"), "ids"),
+        (lambda: gallery.add(np.eye(3), ids=[1, 2, 3]), "embeddings"),
+    ):
+        with pytest.raises(InputError) as refused:
+            call()
+        assert refused.value.field == field
     assert gallery.info["fingerprint"] == before
     assert set(gallery) == {"a", "b"}
 
@@ -262,10 +251,11 @@ def test_what_was_acknowledged_is_there_after_opening(place, draw):
             Gallery(path=path, **options)
 
 
-def test_many_queries_are_answered_block_by_block(gallery, draw):
-    x = draw(300)
-    gallery.add(x, ids=range(300))
-    assert gallery.search(x, k=1).ids[:, 0].tolist() == list(range(300))
+def test_many_queries_are_answered_block_by_block(gallery, draw, monkeypatch):
+    monkeypatch.setattr("surefind.gallery.engine.BLOCK", 16)
+    x = draw(40)
+    gallery.add(x, ids=range(40))
+    assert gallery.search(x, k=1).ids[:, 0].tolist() == list(range(40))
 
 
 def test_a_copy_holds_everything(gallery, draw, tmp_path):

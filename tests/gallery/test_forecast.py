@@ -38,7 +38,7 @@ def test_a_line_in_log_odds_is_followed():
     assert "At 10 times the labels" in found.summary
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_forecast_comes_about(world):
     small = of_first(world, 160).forecast(5.0, max_wrong=0.05, unknown_share=0.3)
     whole = of_first(world, 800).forecast(2.0, max_wrong=0.05, unknown_share=0.3)

@@ -131,13 +131,6 @@ def test_a_stored_graph_is_taken_over_with_the_changes_since(kept, builds, mode)
     assert not builds
 
 
-def test_compacting_leaves_the_graph_alone(kept, builds):
-    with Gallery.open(kept) as gallery:
-        gallery.save()
-    assert recall(found(kept), found(kept, index="exact")) > 0.95
-    assert not builds
-
-
 def test_a_changed_label_leaves_the_graph_alone(kept):
     before = found(kept)
     with Gallery.open(kept) as gallery:
@@ -148,15 +141,6 @@ def test_a_changed_label_leaves_the_graph_alone(kept):
             gallery.search(unit(np.random.default_rng(6), 40), k=10).ids.tolist() == before.tolist()
         )
         assert len(gallery._engine._graph._row_of) == nodes
-
-
-def test_a_gallery_that_moves_to_a_folder_takes_its_graph_along(builds, tmp_path):
-    rng = np.random.default_rng(7)
-    with Gallery(index="hnsw") as gallery:
-        gallery.add(unit(rng, 100))
-        gallery.search(unit(rng, 1))
-        gallery.save(tmp_path / "g")
-    assert (tmp_path / "g" / "graph.bin").is_file()
 
 
 def test_a_graph_is_written_again_only_when_it_has_grown(kept):

@@ -120,16 +120,6 @@ def test_voted_labels_are_right_more_often_than_nearest_ones():
     assert among_labels.mean() == pytest.approx((answers.label == asked).mean(), abs=0.05)
 
 
-def test_strangers_are_none():
-    x, who, draw, rng = world(n=1000, labels=40, spread=0.2, dim=24)
-    known = who < 20
-    gallery = Gallery()
-    gallery.add(x[known], labels=who[known])
-    asked = rng.integers(40, size=600)
-    none = gallery.search(draw(asked)).none
-    assert none[asked < 20].mean() < 0.2 < 0.8 < none[asked >= 20].mean()
-
-
 def test_one_item_a_label_and_no_label_at_all():
     x, *_ = world(n=50)
     gallery = Gallery()
@@ -206,12 +196,3 @@ def test_near_duplicates_in_groups_do_not_make_it_overconfident():
     grouped.add(frames, labels=who, groups=np.repeat(np.arange(300), 2))
     assert alone._label_fit().model.nats < 0.3
     assert grouped._label_fit().model.nats > 3
-
-
-def test_an_empty_gallery_has_nothing_to_fit():
-    gallery = Gallery()
-    gallery.prepare()
-    assert gallery._label_fit().model.enrolled == 0
-    x, who, *_ = world()
-    gallery.add(x, labels=who)
-    assert gallery._label_fit().model.enrolled == len(who)

@@ -50,8 +50,9 @@ def test_a_collection_of_something_else_is_left_alone(path):
     engine._milvus.make("foreign", 4, ["title"])
     with pytest.raises(InputError, match="is not a gallery"):
         MilvusEngine(path, "foreign")
-    with pytest.raises(InputError, match="holds no gallery yet"):
+    with pytest.raises(InputError) as refused:
         Gallery.open(path, collection="absent")
+    assert refused.value.field == "path"
     engine.close()
 
 
@@ -139,9 +140,10 @@ def test_an_edited_calibration_is_refused(path):
     labels = np.repeat(list("abcd"), 60).tolist()
     with Gallery("milvus", path) as gallery:
         gallery.add(x[::2], labels=labels[::2])
-        gallery.calibrate(x[1::2], labels[1::2], contributions=False, max_wrong=0.2)
+        made = gallery.calibrate(x[1::2], labels[1::2], contributions=False, max_wrong=0.2)
     with Gallery.open(path) as gallery:
-        assert gallery.calibration is not None
+        assert gallery.calibration == made
+        assert not gallery.search(x[:1]).stale
         edited = copy.deepcopy(gallery._engine.metadata)
         edited["calibration"]["value"]["rule"]["calibration"]["floor"] = 0.0
         gallery._engine.set_metadata(edited)
@@ -164,11 +166,11 @@ def test_a_gallery_with_metadata_is_opened_by_another_process(path):
         "        made.describe(run='runs/net')\n"
         "else:\n"
         "    with Gallery.open(sys.argv[1]) as found:\n"
-        "        print(found.model, found.about, found.search(np.eye(4), k=1).label.tolist())\n"
+        "        print(found.model, found.info['run'], found.search(np.eye(4), k=1).label.tolist())\n"
     )
     for step in ("make", "open"):
         run = subprocess.run(
             [sys.executable, "-c", script, path, step], capture_output=True, text=True, check=False
         )
         assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == "net {'run': 'runs/net'} ['a', 'b', 'c', 'd']"
+    assert run.stdout.strip() == "net runs/net ['a', 'b', 'c', 'd']"

@@ -48,6 +48,10 @@ def test_items_keep_their_novelty(made, tmp_path):
     made.update(ids=["a"], labels=["x"])
     assert stored(made) == expected  # what is not given stays
     changed = embedded(2, 2)
+    before = made.info["fingerprint"]
+    made.update(Embeddings(first.mean[:1], first.kappa[:1]), ids=["a"])
+    made.update(first[:1], ids=["a"])
+    assert made.info["fingerprint"] == before  # novelty decides nothing
     made.update(changed, ids=["b", "d"])
     made.update(second[:1], ids=["c"])  # a new vector without novelty has none
     made.delete("e")
@@ -61,14 +65,6 @@ def test_items_keep_their_novelty(made, tmp_path):
         made.close()
     with Gallery.open(copy, mode="r") as again:
         assert stored(again) == expected
-
-
-def test_novelty_of_items_decides_nothing(made):
-    plain, novel = embedded(3, 0, novelty=False), embedded(3, 0)
-    made.add(plain, ids=list("abc"))
-    before = made.info["fingerprint"]
-    made.update(novel, ids=list("abc"))
-    assert made.info["fingerprint"] == before
 
 
 def test_answers_have_the_novelty_of_the_queries(made):
@@ -131,6 +127,8 @@ def test_a_calibrated_gallery_stops_what_is_unlike(gallery, people, tmp_path):
     with Gallery.open(tmp_path / "g", mode="r") as again:
         assert again.calibration == made
         assert again.search(asked).decision.tolist() == answers.decision.tolist()
+    with Gallery.open(tmp_path / "g", index="hnsw") as again:
+        assert again.search(asked).stale
 
 
 def test_without_novelty_a_gated_gallery_refuses(gallery, people):
@@ -144,34 +142,11 @@ def test_without_novelty_a_gated_gallery_refuses(gallery, people):
         assert gallery.search(asked, decide=False).decision is None
 
 
-def test_calibrated_without_novelty_it_is_only_shown(gallery, people):
-    queries, labels = people[1]
-    made = gallery.calibrate(blind(queries), labels, max_wrong=0.05, contributions=False)
-    assert made.gate is None
-    later = people[2]
-    asked = Embeddings(later.mean, later.kappa, np.zeros(len(later)))
-    answers = gallery.search(asked)
-    assert answers.decision.tolist() == gallery.search(blind(later)).decision.tolist()
-    assert answers.gate is None
-    assert not answers.novelty.any()
-
-
-def test_the_alarm_rate_is_checked_and_kept(gallery, people):
-    queries, labels = people[1]
-    with pytest.raises(InputError) as refused:
-        gallery.calibrate(queries, labels, max_false_alarms=0.1)
-    assert refused.value.field == "max_false_alarms"
-    made = gallery.calibrate(
-        queries, labels, max_wrong=0.05, max_false_alarms=0.03, contributions=False
-    )
-    assert made.gate == Gate(0.03)
-    assert made.gate_counts.unlike == (queries.novelty <= 0.03).sum()
-
-
 def test_groups_work_with_a_gate(gallery, people):
     queries, labels = people[1]
     groups = ["a" if n % 2 else "b" for n in range(len(labels))]
-    gallery.calibrate(queries, labels, max_wrong=0.1, groups=groups, contributions=False)
+    made = gallery.calibrate(queries, labels, max_wrong=0.1, groups=groups, contributions=False)
+    assert {g.name for g in made.groups} == {"a", "b"}
     answers = gallery.search(queries, groups=groups)
     assert "match" in answers.decision
     assert "match" not in answers.decision[queries.novelty <= 0.1]

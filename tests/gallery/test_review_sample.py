@@ -6,11 +6,10 @@ from decisions.worlds import faces
 
 import surefind as sf
 from surefind.decisions import Signals, calibrate
-from surefind.decisions.calibration import Target, least_queries
+from surefind.decisions.calibration import least_queries
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery.calibration_queries import Draw, ReviewCounts, ReviewSample, usable_rows
 
-RUNS = 40
 CENTRES = np.random.default_rng(0).normal(size=(20, 8))
 
 
@@ -24,10 +23,6 @@ def test_what_was_decided_before_its_turn_waits():
     assert counts == ReviewCounts(usable=2, waiting=2, behind=1, uneven=0, doubtful=3)
     assert "3 were asked about because they were doubtful" in counts.summary
     assert "1 were asked after one that is not decided yet" in counts.summary
-
-
-def test_nothing_sampled_is_nothing_usable():
-    assert usable_rows([], 0) == ([], ReviewCounts(0, 0, 0, 0, 0))
 
 
 def test_a_lower_share_thins_what_was_sampled_before():
@@ -92,11 +87,6 @@ def gallery():
 TARGET = {"max_wrong": 0.2, "confidence": 0.9, "contributions": False}
 
 
-def test_the_default_target_is_that_of_the_record(gallery):
-    gallery.calibrate(*queries(100, 2), contributions=False)
-    assert gallery._state.target == Target()
-
-
 def test_reviews_join_the_kept_queries_and_the_target_stays(gallery):
     gallery.calibrate(*queries(300, 2), max_fpir=0.3, seed=3, **TARGET)
     before = gallery._state.target
@@ -133,12 +123,6 @@ def test_reviews_take_the_place_of_items(gallery):
     found = gallery.calibrate(reviews=sample(200), contributions=False)
     assert (found.queries, found.max_wrong) == (200, 0.2)
     assert "own items" not in found.summary
-
-
-def test_given_queries_and_reviews(gallery):
-    found = gallery.calibrate(*queries(200, 2), reviews=sample(50), **TARGET)
-    assert found.queries == 250
-    assert gallery.calibrate(reviews=sample(60), contributions=False).queries == 260
 
 
 def test_a_first_calibration_may_be_made_of_reviews(gallery):
@@ -183,8 +167,10 @@ def together(*parts):
     return Signals(*columns), *(np.concatenate(some) for some in list(zip(*parts, strict=True))[1:])
 
 
-@pytest.mark.slow
-def test_doubtful_queries_break_the_promise_and_random_checks_keep_it():
+@pytest.mark.parametrize(
+    "runs", [pytest.param(8, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.nightly)]
+)
+def test_doubtful_queries_break_the_promise_and_random_checks_keep_it(runs):
     """Lookalikes came after the calibration. They get sure answers, so that nobody is asked about them.
 
     A stream of 15,000 live queries is decided by a calibration that knew no lookalikes. It is made again
@@ -204,7 +190,7 @@ def test_doubtful_queries_break_the_promise_and_random_checks_keep_it():
         )
         return match.mean(), (~right[match]).mean() if match.any() else 0.0
 
-    for seed in range(RUNS):
+    for seed in range(runs):
         rng = np.random.default_rng([1, seed])
         before = lookalikes(1500, rng, 0)
         old = made(*before, seed)
@@ -220,5 +206,5 @@ def test_doubtful_queries_break_the_promise_and_random_checks_keep_it():
     broken = [np.mean([wrong > max_wrong for _, wrong in some]) for some in (naive, sampled)]
     coverage = [np.mean([share for share, _ in some]) for some in (naive, sampled)]
     assert broken[0] > 0.25  # five times what is allowed
-    assert broken[1] <= 0.05
+    assert broken[1] <= max(0.05, 1 / runs)
     assert coverage[1] > 0.5

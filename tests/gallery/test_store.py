@@ -233,12 +233,6 @@ def test_compacting_gives_room_back(path):
         assert gallery.info["fingerprint"] == told
 
 
-def test_a_closed_gallery_is_a_database_and_a_lock(path):
-    with Gallery(path=path) as gallery:
-        gallery.add(unit(5))
-    assert {p.name for p in path.iterdir()} == {"gallery.sqlite", "lock"}
-
-
 def test_one_writer_at_a_time(path):
     with Gallery(path=path) as gallery:
         gallery.add(unit(2), ids=[1, 2])

@@ -55,13 +55,6 @@ def gallery(camera):
         yield made
 
 
-def test_without_a_calibration_nothing_is_watched(camera):
-    gallery = Gallery()
-    gallery.add(camera.anybody(5), labels=range(5))
-    gallery.search(camera.anybody(3))
-    assert gallery.watch() is None
-
-
 def test_queries_are_compared_with_those_that_tested(camera, gallery):
     """All of them by novelty, by probability those that passed the gate and were not fitted to."""
     made, watch = gallery.calibration, gallery._state._watch
@@ -105,27 +98,18 @@ def test_what_need_not_be_watched_is_left_out(camera, gallery):
 def test_renewals_keep_what_was_seen(camera, novelty):
     """A person is enrolled every 20 queries; without novelty, only what comes between is compared."""
     with camera.gallery(novelty=novelty) as gallery:
-        for n in range(25):
+        for n in range(15):
             gallery.add(camera.take([n % 10], novelty=novelty), labels=[n % 10])
             gallery.renew()
-            gallery.search(camera.anybody(20, strange=0.2, novelty=novelty))
-        assert gallery.calibration.renewals == 25
+            gallery.search(camera.anybody(20, strange=0.4, novelty=novelty))
+        assert gallery.calibration.renewals == 15
         report = gallery.watch()
-        assert report.queries == 500
+        assert report.queries == 300
         assert (report.alarm is not None) == novelty
         gallery.add(camera.take([1], novelty=novelty), labels=[1])
         gallery.renew()
         assert gallery.watch().alarm == report.alarm
         assert not gallery.calibration.stale
-
-
-def test_lower_probabilities_are_noticed_without_novelty(camera):
-    with camera.gallery(novelty=False) as gallery:
-        blurred = camera.anybody(400, novelty=False)
-        noise = blurred.mean + 0.4 * camera.rng.normal(size=blurred.mean.shape)
-        noise /= np.linalg.norm(noise, axis=1, keepdims=True)
-        gallery.search(Embeddings(noise.astype(np.float32), blurred.kappa))
-        assert gallery.watch().alarm.stream == "probability"
 
 
 def test_it_is_kept_with_the_gallery(camera, gallery, tmp_path, monkeypatch):
