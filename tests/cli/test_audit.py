@@ -49,13 +49,6 @@ def test_tables_and_a_summary(surefind, gallery):
     assert out.endswith("Next, with pictures: surefind audit g --out audit.html")
 
 
-def test_a_short_listing(surefind, gallery):
-    _, out, _ = surefind("audit", gallery, "--most", 1)
-    assert (
-        "p92" not in out.split("items of 8 labels")[0].split("Near-duplicates")[0].split("p10")[-1]
-    )
-
-
 def test_json_has_everything(surefind, gallery):
     code, out, err = surefind("audit", gallery, "--json", "--duplicate", 0.97)
     assert code == 0, err
@@ -78,14 +71,6 @@ def test_files_have_all_findings(surefind, gallery, tmp_path):
         read = list(csv.DictReader(file))
     assert [row["sentence"] for row in read] == [row["sentence"] for row in rows]
     assert json.loads((tmp_path / "deep/audit.json").read_text())["findings"] == rows
-
-
-def test_json_and_a_file_at_once(surefind, gallery):
-    code, out, err = surefind("audit", gallery, "--json", "--out", "a.csv")
-    assert code == 0
-    assert json.loads(out)["items"] == 201
-    assert err.endswith("Wrote the audit to a.csv.")
-    assert "mislabelled ┃" not in err
 
 
 def test_a_page_without_pictures_shows_ids_and_how_to_mend(surefind, gallery, tmp_path):
@@ -131,22 +116,3 @@ def test_pictures_come_from_the_folder_of_images_and_from_the_service(
         f"{kind}/{i}.png" for kind in ("cat", "dog") for i in range(4)
     }
     assert pictured == {*(f"cat/{i}.png" for i in range(4)), "dog/1.png"}
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        (["--out", "audit.txt"], "out"),
-        (["--most", 0], "most"),
-        (["--items", 0], "items"),
-        (["--duplicate", 2], "duplicate"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(refused, gallery, options, field):
-    assert refused("audit", gallery, *options).field == field
-
-
-def test_without_a_gallery_or_items_it_is_said_what_to_do(surefind, refused):
-    assert "surefind index SOURCE --out nowhere" in refused("audit", "nowhere").hint
-    Gallery(path="empty").close()
-    assert "add items first" in refused("audit", "empty").message

@@ -3,7 +3,6 @@
 import math
 import re
 import shlex
-import shutil
 import sys
 import time
 from contextlib import redirect_stdout
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from rich.console import Console
 
 from surefind.cli import console as progress
@@ -90,51 +88,11 @@ def test_vectors_without_a_run_lead_there_too(vectors):
     assert follow(*calibrate) == ["calibrate", "search"]
 
 
-def test_images_without_a_test_part_lead_to_a_gallery(surefind, pets):
-    small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic")
-    assert follow("train", "pets", "--out", "run", *small) == ["train", "index", "search"]
-
-
 def test_bad_images_that_were_left_out_are_left_out_all_the_way(surefind, broken):
     small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic", "--on-bad", "skip")
     train = ("train", "pets", "--out", "run", *small)
     assert follow(*train) == ["train", "index", "search"]
     assert follow("fit", "run", "--out", "sure", *WIDTH) == ["fit", "index", "search"]
-
-
-def test_a_test_part_is_measured_without_its_bad_images_too(surefind, broken):
-    for part in ("train", "test"):
-        shutil.copytree(broken, f"photos/{part}")
-    small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic", "--on-bad", "skip")
-    assert follow("train", "photos", "--out", "run", *small) == ["train", "evaluate"]
-
-
-def test_images_with_parts_but_no_test_name_the_part(surefind, tmp_path):
-    rng = np.random.default_rng(0)
-    for part in ("train", "extra"):
-        for label in ("cat", "dog"):
-            folder = tmp_path / "photos" / part / label
-            folder.mkdir(parents=True)
-            for i in range(4):
-                pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{i}.png")
-    small = ("--epochs", 1, "--batch-size", 4, "--method", "deterministic")
-    (line,) = hinted("train", "photos", "--out", "run", *small)
-    assert line in (
-        "surefind index photos:train --run run --out run/gallery",
-        "surefind index photos --run run --out run/gallery",
-    )
-    assert follow(*shlex.split(line)[1:]) == ["index", "search"]
-
-
-def test_the_demo_leads_to_commands_that_exist(surefind, monkeypatch):
-    """The story itself is told elsewhere."""
-    monkeypatch.setattr("surefind.demo.run_demo", lambda *_, **__: None)
-    monkeypatch.setattr("surefind.demo.write_page", lambda *_: None)
-    lines = hinted("demo", "--out", "shown")
-    assert lines[-1] == "surefind serve shown/gallery --model shown/run --images shown/images"
-    for line in lines[:-1]:
-        assert surefind(*shlex.split(line)[1:])[0] == 0
 
 
 @pytest.fixture
@@ -181,13 +139,6 @@ def test_a_log_of_something_long_gets_lines_within_it(screen, monkeypatch):
     assert len(paper.getvalue().splitlines()) == 6
 
 
-def test_counting_shows_on_a_terminal_at_once(screen):
-    paper = screen(terminal=True)
-    with progress.count_progress("embedding", 10) as done:
-        done(10)
-    assert "10 of 10" in paper.getvalue()
-
-
 def test_a_log_gets_counts_now_and_then(screen, monkeypatch):
     paper = screen(terminal=False)
     with progress.count_progress("embedding", 10) as done:
@@ -212,13 +163,6 @@ def test_a_log_of_something_silent_says_that_it_goes_on(screen, monkeypatch):
     with progress.working("quick"):
         pass
     assert "quick" not in paper.getvalue()
-
-
-def test_a_terminal_gets_a_spinner(screen):
-    paper = screen(terminal=True)
-    with progress.working("calibrating"):
-        pass
-    assert "calibrating" in paper.getvalue()
 
 
 def test_json_holds_paths_and_no_infinity():

@@ -64,11 +64,6 @@ def test_searching_the_demos_gallery_with_what_is_no_digit(demo, surefind):
         assert answer["reasons"] == [f"unlike anything seen (p = {answer['novelty']:.2g})"]
 
 
-def test_a_place_that_cannot_be_written_is_noticed_first(refused, tmp_path):
-    (tmp_path / "file").touch()
-    assert refused("demo", "--out", "file/shown").field == "out"
-
-
 def test_a_demo_may_write_its_own_folder_anew_and_no_other(tmp_path):
     clear_place(tmp_path / "shown")
     (tmp_path / "shown" / "gallery").mkdir()

@@ -1,6 +1,5 @@
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
 from PIL import Image
 from stored import npz
 
@@ -41,48 +40,6 @@ def test_a_folder_of_loose_images_is_read_as_the_network_takes_them(surefind, su
     code, _, err = surefind("embed", sure, "loose", "--out", "loose.npz")
     assert code == 0, err
     assert npz("loose.npz")["ids"].tolist() == ["0.png", "1.png", "2.png"]
-
-
-def test_arrays_of_images_are_taken_too(surefind, sure):
-    np.save("images.npy", np.zeros((70, 8, 8), dtype=np.uint8))
-    code, _, err = surefind("embed", sure, "images.npy", "--out", "a.npz")
-    assert code == 0, err
-    assert npz("a.npz")["mean"].shape == (70, 8)
-
-
-def test_bad_images_are_refused_or_left_out(surefind, refused, sure, broken):
-    embed = ("embed", sure, "pets", "--out", "a.npz")
-    assert refused(*embed).field == "on_bad"
-    code, out, err = surefind(*embed, "--on-bad", "skip")
-    assert code == 0, err
-    assert "Left out 1 images that cannot be read: pets/cat/broken.png: " in out
-    assert npz("a.npz")["labels"].tolist() == ["cat"] * 6 + ["dog"] * 6
-
-
-@pytest.mark.parametrize(
-    ("source", "out", "field"),
-    [
-        ("digits", "a.npz", "source"),
-        ("digits:test", "a.csv", "out"),
-        ("big.npy", "a.npz", None),
-        ("flat.npy", "a.npz", None),
-        ("digits:test", "folder.npz", "out"),
-        ("none.npy", "a.npz", "source"),
-        ("broken.npz", "a.npz", None),
-        ("two.npz", "a.npz", "path"),
-    ],
-)
-def test_what_cannot_be_embedded_is_refused(refused, sure, tmp_path, source, out, field):
-    np.save("big.npy", np.zeros((2, 1, 16, 16), dtype=np.float32))
-    np.save("flat.npy", np.zeros((2, 5), dtype=np.float32))
-    np.save("none.npy", np.zeros((0, 8, 8), dtype=np.uint8))
-    np.savez("two.npz", x=np.zeros(2), z=np.zeros(2))
-    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 half a file")
-    (tmp_path / "folder.npz").mkdir()
-    error = refused("embed", sure, source, "--out", out)
-    assert isinstance(error, sf.InputError)
-    assert field is None or error.field == field
-    assert not (tmp_path / out).is_file()
 
 
 def test_a_write_that_fails_leaves_nothing_half(surefind, sure, tmp_path, monkeypatch):

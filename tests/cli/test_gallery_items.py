@@ -133,42 +133,6 @@ def test_labels_stay_numbers_where_they_are(surefind):
     assert labels("n") == {"a": 5, "b": 2, "c": 2}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        (("g", "gone"), "ids"),
-        (("g", "--label", "gone"), "label"),
-        (("g", "--out", "a.txt"), "out"),
-        (("nowhere",), "path"),
-        (("g", "--delete"), "ids"),
-        (("g", "a", "gone", "--delete"), "ids"),
-        (("g", "a", "--label", "dog", "--delete"), "ids"),
-        (("g", "--relabel", "x"), "ids"),
-        (("g", "a", "--relabel", "x", "--delete"), "table"),
-        (("g", "--relabel", "x", "--table", "gone.csv"), "table"),
-        (("g", "a", "--table", "gone.csv"), "table"),
-        (("g", "--table", "twice.csv"), "table"),
-        (("g", "--table", "empty.csv"), "table"),
-        (("g", "--table", "gone.csv"), "ids"),
-    ],
-)
-def test_what_is_not_there_changes_nothing(refused, gallery, arguments, field):
-    for name, rows in (("twice", "a,x\na,y\n"), ("empty", ""), ("gone", "a,x\nz,y\n")):
-        with open(f"{name}.csv", "w") as file:
-            file.write(f"id,label\n{rows}")
-    before = labels()
-    assert refused("items", *arguments).field == field
-    assert labels() == before
-
-
-def test_a_text_and_a_number_that_look_alike_are_not_confused(refused):
-    with Gallery(path="g") as made:
-        made.add(unit(4), ids=["7", 7, "a", "b"], labels=["x", "x", "1", 1])
-    assert refused("items", "g", "7", "--delete").field == "ids"
-    assert refused("items", "g", "--label", "1", "--delete").field == "label"
-    assert len(labels()) == 4
-
-
 @pytest.mark.slow
 def test_a_calibration_is_renewed(surefind):
     with Gallery(path="g") as made:

@@ -8,7 +8,6 @@ import pytest
 
 import surefind as sf
 from surefind.cli import galleries
-from surefind.data.sources import load_digits
 from surefind.gallery.gallery import Gallery
 
 pytestmark = pytest.mark.slow
@@ -72,22 +71,6 @@ def test_sources_without_ids_do_not_meet_and_labels_may_come_from_a_file(surefin
     assert all(np.isinf(item.kappa) for item in content().values())
 
 
-def test_another_run_is_refused(surefind, refused, sure, trained):
-    surefind("index", "digits:test", "--run", sure, "--out", "g")
-    before = content().keys()
-    assert refused("index", "digits:test", "--run", trained, "--out", "g").field == "run"
-    assert content().keys() == before
-    code, _, err = surefind("index", "digits:test", "--run", sure, "--out", "g")
-    assert code == 0, err
-
-
-def test_a_place_that_is_taken_is_refused_before_anything_is_read(refused, tmp_path):
-    (tmp_path / "letter.txt").touch()
-    error = refused("index", "nowhere", "--out", "letter.txt")
-    assert isinstance(error, sf.InputError)
-    assert "letter.txt" in error.message
-
-
 def test_a_calibration_is_renewed(surefind):
     with Gallery(path="g") as gallery:
         gallery.add(unit(30), labels=["x"] * 30)
@@ -100,68 +83,12 @@ def test_a_calibration_is_renewed(surefind):
         assert not again.search(unit(1, 3)).stale
 
 
-def write_inputs():
-    np.save("nan.npy", np.where(unit(3) > 0.5, np.nan, unit(3)))
-    np.save("other.npy", unit(3, z=5))
-    np.savez("twice.npz", features=unit(2), ids=["a", "a"])
-    np.savez("unsure.npz", features=unit(2), kappa=np.array([1, -1.0]))
-
-
-@pytest.mark.parametrize("name", ["nan.npy", "other.npy", "twice.npz", "unsure.npz"])
-def test_what_cannot_be_indexed_is_refused(refused, name):
-    write_inputs()
-    with Gallery(path="g") as gallery:
-        gallery.add(unit(1), ids=["there"])
-    assert isinstance(refused("index", name, "--out", "g"), sf.InputError)
-    assert content().keys() == {"there"}
-
-
-@pytest.mark.parametrize("name", ["nan.npy", "twice.npz", "unsure.npz"])
-def test_what_is_refused_leaves_no_gallery_behind(surefind, tmp_path, name):
-    write_inputs()
-    assert surefind("index", name, "--out", "g")[0] == 1
-    assert not (tmp_path / "g").exists()
-    code, _, err = surefind("index", "other.npy", "--out", "g")  # of another dimension
-    assert code == 0, err
-
-
-def test_an_id_twice_is_noticed_before_the_first_block_is_written(refused, tmp_path, monkeypatch):
-    monkeypatch.setattr("surefind.cli.galleries.BLOCK", 2)
-    np.savez("twice.npz", features=unit(4), ids=["a", "b", "c", "a"])
-    assert isinstance(refused("index", "twice.npz", "--out", "g"), sf.InputError)
-    assert not (tmp_path / "g").exists()
-
-
-def test_bad_images_are_refused_or_left_out(surefind, refused, sure, broken):
-    index = ("index", "pets", "--run", sure, "--out", "g")
-    error = refused(*index)
-    assert error.field == "on_bad"
-    assert "broken.png" in error.message
-    assert not broken.with_name("g").exists()
-    code, out, err = surefind(*index, "--on-bad", "skip")
-    assert code == 0, err
-    assert "Left out 1 images that cannot be read: pets/cat/broken.png: " in out
-    assert "Added 12 items" in out
-    assert out.endswith(f"surefind search g pets --run {sure} --on-bad skip")
-    assert "cat/broken.png" not in content()
-
-
 def test_vectors_of_any_length_are_rescaled(surefind):
     np.save("long.npy", 2 * unit(3))
     code, out, err = surefind("index", "long.npy", "--out", "g")
     assert code == 0, err
     assert "3 of 3 vectors did not have length 1, and were rescaled." in out
     np.testing.assert_allclose(content()["long/0"].vector, unit(3)[0], atol=1e-6)
-
-
-def test_a_gallery_made_here_is_one_of_the_library(surefind, sure):
-    surefind("index", "digits:train", "--run", sure, "--out", "g")
-    with Gallery.open("g") as gallery:
-        test = load_digits().test[:50]
-        answers = gallery.search(sf.load(sure).embed(test), k=1)
-        right = [int(x) == int(y) for x, y in zip(answers.labels[:, 0], test.labels, strict=True)]
-        assert np.mean(right) > 0.5
-        assert json.dumps(gallery.model).startswith('"sha256:')
 
 
 def test_groups_are_kept_with_the_items(surefind, refused):

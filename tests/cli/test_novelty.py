@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import surefind as sf
-from surefind.cli.console import console
 from surefind.cli.galleries import read_items
 from surefind.cli.measure import write_embeddings
 from surefind.decisions import Gate
@@ -58,19 +57,6 @@ def test_files_keep_novelty(tmp_path, file):
     np.testing.assert_array_equal(found.mean, x)
 
 
-def test_novelty_without_kappa_is_read_too(tmp_path):
-    np.savez(tmp_path / "a.npz", features=faces(3, 0)[0], novelty=[0.1, 0.2, 0.3])
-    found = read_items(str(tmp_path / "a.npz"), None, None).embeddings
-    assert found.novelty.tolist() == [0.1, 0.2, 0.3]
-    assert np.isinf(found.kappa).all()
-
-
-def test_what_is_indexed_keeps_its_novelty(gallery):
-    with Gallery.open(gallery, mode="r") as opened:
-        assert opened.get("people/0").novelty == 0
-        assert opened.get("people/99").novelty == 1
-
-
 def test_the_calibration_has_the_gate_that_was_asked_for(surefind, gallery):
     with Gallery.open(gallery, mode="r") as opened:
         made = opened.calibration
@@ -101,19 +87,6 @@ def test_every_form_of_the_answers_has_novelty(surefind, gallery):
     assert "match" in {row["decision"] for row in rows}
 
 
-def test_the_table_shows_novelty_beside_kappa_where_there_is_some(surefind, gallery, monkeypatch):
-    monkeypatch.setattr(console, "_width", 250)
-    _, out, _ = surefind("search", gallery, "queries.npz")
-    assert "κ ┃ novelty" in out
-    assert "50 │ p = 0.0004" in out
-
-
 def test_queries_without_novelty_are_refused_where_there_is_a_gate(surefind, refused, gallery):
     error = refused("search", gallery, "blind.npz")
     assert error.field == "novelty"
-
-
-def test_unknown_queries_without_novelty_are_not_mixed_in(refused, gallery):
-    assert (
-        refused("calibrate", gallery, "held-out.npz", "--unknown", "blind.npz").field == "unknown"
-    )

@@ -4,7 +4,7 @@ import tomllib
 import pytest
 
 import surefind as sf
-from surefind.cli.runs import RunFolder, create_run, open_run
+from surefind.cli.runs import create_run, open_run
 
 COMMANDS = [("embed", "plain", "digits:test", "--out", "a.npz"), ("evaluate", "plain")]
 COMMANDS += [("fit", "plain", "--out", "new")]
@@ -24,25 +24,6 @@ def test_a_run_without_a_model_says_how_to_resume_it(refused, run, command):
     assert error.field == "run"
     assert "surefind train digits --out plain" in error.message
     assert error.message.endswith("--resume")
-
-
-@pytest.mark.parametrize(
-    ("made", "again"),
-    [
-        ("surefind train x --out old --epochs 2", "surefind train x --out {} --epochs 2 --resume"),
-        ("surefind train x --resume --out=old", "surefind train x --resume --out={}"),
-        ("", ""),
-    ],
-)
-def test_the_hint_follows_a_folder_that_was_moved(tmp_path, made, again):
-    found = RunFolder(tmp_path / "new", {"command": made})
-    assert found.again == again.format(tmp_path / "new")
-
-
-def test_what_is_no_run_is_refused(refused, tmp_path):
-    (tmp_path / "empty").mkdir()
-    for name in ("nowhere", "empty"):
-        assert refused("evaluate", name).field == "run"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c[0])

@@ -47,38 +47,6 @@ def test_folders_per_class_have_labels_and_loose_images_none(pets):
     assert loose.read().shape[1] == 1
 
 
-def test_a_single_image_is_a_source(pets):
-    one = next(pets.glob("cat/*"))
-    found = read_source(str(one))
-    assert (len(found), found.labels, found.names) == (1, None, (one.name,))
-    assert part_names(str(one)) == ("all",)
-
-
-def test_an_empty_folder_is_refused(tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(sf.InputError):
-        read_source("empty")
-
-
-def test_a_parquet_file_with_paths_lists_images(pets):
-    pq.write_table(pa.table({"path": ["pets/cat/0.png"], "label": ["cat"]}), "list.parquet")
-    assert len(read_source("list.parquet")) == 1
-
-
-def test_vectors_come_from_any_of_the_files(tmp_path):
-    vectors = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    np.save("a.npy", vectors)
-    np.savez("b.npz", embeddings=vectors, label=np.array(["x", "y", "x", "y"]), id=list("abcd"))
-    columns = {"embedding": list(vectors), "label": ["x", "y", "x", "y"], "id": list("abcd")}
-    pq.write_table(pa.table(columns), "c.parquet")
-    plain, packed, table = (read_source(n) for n in ("a.npy", "b.npz", "c.parquet"))
-    for data in (plain, packed, table):
-        np.testing.assert_array_equal(data.read().numpy(), vectors)
-    assert plain.labels is None
-    assert packed.classes == table.classes == ("x", "y")
-    assert packed.names == table.names == ("a", "b", "c", "d")
-
-
 @pytest.mark.parametrize("column", ["features", "x"])
 def test_one_reader_serves_every_command(column):
     """What `fit` takes as vectors, `index` takes too: under a known name, or as the only ones."""
@@ -95,23 +63,6 @@ def test_one_reader_serves_every_command(column):
         assert list(data.names) == items.ids == beside["ids"]
 
 
-def test_broken_vectors_are_refused(tmp_path):
-    (tmp_path / "half.parquet").write_bytes(b"PAR1")
-    pq.write_table(pa.table({"features": [[1.0], [1.0, 2.0]]}), "ragged.parquet")
-    for name in ("half.parquet", "ragged.parquet"):
-        with pytest.raises(sf.InputError) as caught:
-            read_source(name)
-        assert caught.value.field == "path"
-
-
-def test_labels_in_another_file_must_be_there(tmp_path):
-    np.save("vectors.npy", np.ones((2, 3)))
-    np.savez("other.npz", x=np.zeros(2), z=np.zeros(2))
-    with pytest.raises(sf.InputError) as caught:
-        read_vectors(tmp_path / "vectors.npy", tmp_path / "other.npz")
-    assert caught.value.field == "path"
-
-
 @pytest.mark.parametrize(
     "labels", [["x", "", "y"], [3, -1, 4], [3.0, np.nan, 4.0]], ids=["empty", "-1", "NaN"]
 )
@@ -123,21 +74,6 @@ def test_examples_without_a_label_are_left_out_of_a_fit(labels, capsys):
     heard = capsys.readouterr().out
     assert heard == "1 examples have no label (empty, or -1), and are left out.\n"
     assert labelled(found) is found
-
-
-def test_what_can_be_read_is_kept(broken, capsys):
-    pets = read_source("pets")
-    kept = readable(pets, "skip")
-    assert kept.names == tuple(n for n in pets.names if n != "cat/broken.png")
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
-        "Left out 1 images that cannot be read",
-        "  pets/cat/broken.png",
-    ]
-    with pytest.raises(sf.InputError) as caught:
-        readable(pets, "refuse")
-    assert caught.value.field == "on_bad"
-    digits = read_source("digits:test")
-    assert readable(digits, "refuse") is digits
 
 
 @pytest.mark.parametrize(("kind", "z"), [("fashion-mnist", 3), ("cifar10", 16), ("small", 8)])
@@ -162,12 +98,6 @@ def test_the_parts_of_a_source_are_known_without_reading_a_known_set(pets):
     assert part_names("pets") == ("all",)
     np.save("a.npy", np.ones((2, 3)))
     assert part_names("a.npy") == ("all",)
-
-
-def test_vectors_have_no_network_by_name():
-    with pytest.raises(sf.InputError) as caught:
-        chosen_encoder("small", sf.Dataset(np.ones((2, 3), np.float32)), None, 0)
-    assert caught.value.field == "encoder"
 
 
 def test_one_image_under_two_labels_is_named(pets, capsys):

@@ -11,7 +11,6 @@ from PIL import Image
 import surefind as sf
 from surefind.cli import console as progress
 from surefind.data.sources import load_folder
-from surefind.learning.frozen import HEAD_STARTS
 from surefind.models.saving import load_tensors
 
 pytestmark = pytest.mark.slow
@@ -53,20 +52,9 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_read(refused, run, 
     def read(*_, **__):
         raise AssertionError("data were read first")
 
-    monkeypatch.setattr("surefind.cli.learn.read_source", read)
-    monkeypatch.setattr("surefind.cli.learn.read_source", read)
+    monkeypatch.setattr("surefind.data.sources.read_source", read)
     for command in (("train", "digits"), ("fit", "plain")):
         assert refused(*command, "--out", "plain").field == "resume"
-
-
-def test_divergence_names_the_folder(refused, monkeypatch):
-    def diverge(*_, **__):
-        raise sf.NumericalError("the training diverged.")
-
-    monkeypatch.setattr(sf.MetricLearner, "fit", diverge)
-    error = refused(*TRAIN, "--epochs", 1)
-    assert isinstance(error, sf.NumericalError)
-    assert "another folder than run" in error.message
 
 
 def test_a_run_has_everything_in_it(trained):
@@ -84,21 +72,6 @@ def test_a_run_has_everything_in_it(trained):
     assert "saved the model (encoder: loss" in log[-1]
 
 
-def test_a_log_gets_no_control_characters(surefind):
-    _, out, err = surefind(*TRAIN, "--epochs", 1)
-    assert "encoder: epoch 1 of 1, step 19 of 19, loss" in err
-    assert "\x1b" not in out + err
-    assert "\r" not in out + err
-
-
-def test_bad_images_are_named_before_training(refused, broken, tmp_path):
-    train = ("train", broken, "--out", "run", "--encoder", "small")
-    error = refused(*train, "--epochs", 1, "--batch-size", 4)
-    assert error.field == "on_bad"
-    assert "broken.png" in error.message
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("per_class", [{"cat": 6}, {"cat": 1, "dog": 1}], ids=str)
 def test_data_that_teach_nothing_are_refused_before_a_run_is_made(refused, tmp_path, per_class):
     for name, count in per_class.items():
@@ -110,46 +83,6 @@ def test_data_that_teach_nothing_are_refused_before_a_run_is_made(refused, tmp_p
         options = ("--encoder", "small", "--method", method, "--out", "run", "--epochs", 1)
         assert isinstance(refused("train", "pets", *options), sf.DegenerateError)
         assert not (tmp_path / "run").exists()
-
-
-def test_bad_images_can_be_left_out(surefind, broken):
-    train = ("train", broken, "--out", "run", "--encoder", "fashion-mnist", "--on-bad", "skip")
-    code, out, err = surefind(*train, "--epochs", 1, "--batch-size", 4)
-    assert "Left out 1 images that cannot be read:" in out
-    assert "broken.png" in out
-    assert code == 1  # that network takes grey images of 28 pixels
-    assert "of shape (3, 28, 28)" in err
-
-
-@pytest.mark.parametrize(
-    ("source", "options", "field"),
-    [
-        ("digits", ("--set", "gain=1"), "assigned"),
-        ("flat", (), "source"),
-        ("digits", ("--set", "margin=-1"), "margin"),
-        ("digits", ("--learning-rate", "-1"), "learning_rate"),
-        ("digits", ("--encoder", "cifar10"), None),
-        ("digits:night", (), "source"),
-        ("nowhere", (), "source"),
-        ("[/x]", (), "source"),
-    ],
-)
-def test_mistakes_get_a_sentence(refused, pets, source, options, field):
-    (pets / "cat").rename(pets.with_name("flat"))
-    error = refused("train", source, "--out", "run", *options)
-    assert isinstance(error, sf.InputError)
-    assert field is None or error.field == field
-    assert not pets.with_name("run").exists()
-
-
-def test_a_run_needs_a_place(surefind):
-    assert surefind("train", "digits")[0] == 2
-
-
-def test_a_full_disk_is_noticed_before_training(refused, tmp_path, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    assert refused(*TRAIN, "--epochs", 1).field == "out"
-    assert not (tmp_path / "run").exists()
 
 
 def test_ctrl_c_keeps_the_last_step_and_shows_how_to_resume(surefind, tmp_path, monkeypatch):
@@ -240,19 +173,6 @@ def test_views_are_computed_into_a_cache_that_may_be_moved(surefind, frozen, tmp
     assert "features: 96" not in err
     assert not (tmp_path / "cache").exists()
     assert sf.load("run").freezing == sf.Freezing(views=2, head="whitened")
-
-
-@pytest.mark.parametrize("start", HEAD_STARTS)
-def test_a_head_may_start_as_any_start_that_there_is(surefind, frozen, start):
-    run = (*frozen, "--set", f"head={start}", "--embedding-dim", 4, "--epochs", 0, "--out", "run")
-    code, _, err = surefind(*run)
-    assert code == 0, err
-    assert sf.load("run").freezing == sf.Freezing(head=start)
-
-
-def test_settings_of_frozen_backbones_are_for_these(refused, tmp_path):
-    assert refused(*TRAIN, "--set", "views=2").field == "assigned"
-    assert not (tmp_path / "run").exists()
 
 
 def test_what_cannot_be_frozen_is_refused(refused, frozen, tmp_path):

@@ -10,9 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 import surefind as sf
 from surefind.checks import IMPORTED_AS, install_command
-from surefind.cli.console import say, size_text
+from surefind.cli.console import say
 
 CORE = ("torch", "numpy", "safetensors", "jaxtyping")
 EXTRAS = {
@@ -70,9 +72,9 @@ def machine() -> list[str]:
     ]
     total, free = memory()
     if total is not None:
-        left = "" if free is None else f", {size_text(free)} free"
-        lines.append(f"memory: {size_text(total)}{left}")
-    lines.append(f"disk: {size_text(shutil.disk_usage(Path()).free)} free in {Path().resolve()}")
+        left = "" if free is None else f", {decimal(free)} free"
+        lines.append(f"memory: {decimal(total)}{left}")
+    lines.append(f"disk: {decimal(shutil.disk_usage(Path()).free)} free in {Path().resolve()}")
     return lines
 
 

@@ -84,20 +84,17 @@ def register(group: typer.Typer, command: Callable[..., Any], panel: str | None 
         try:
             with json_only(as_json):
                 found = command(*args, **options)
-            failed = isinstance(found, Failure)
             result = found.result if isinstance(found, Failure) else found
             if as_json and result is not None:
                 put_json(result)
-            if failed:
-                raise typer.Exit(1)
+            if not isinstance(found, Failure):
+                return
         except KeyboardInterrupt:  # versions of typer differ in what they make of it
             to_stderr("Interrupted: nothing is half written; the same command starts again.")
         except CommandInterruptedError as interrupted:
             to_stderr(f"Interrupted: {interrupted}")
         except SurefindError as error:
             complain(refusal_text(error, option_names(group, name)))
-        else:
-            return
         raise typer.Exit(1)
 
     own = inspect.signature(command)

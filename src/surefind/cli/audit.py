@@ -15,8 +15,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from rich.table import Table
-from rich.text import Text
 from typer import Option
 
 import surefind as sf
@@ -145,7 +143,8 @@ def audit(
     for name, kind in KINDS.items():
         shown = [row for row in found.to_rows(most) if row["kind"] == name]
         if shown:
-            show_table(finding_table(kind, shown), kind.title)
+            cells = [[_cell(row[key]) for key in kind.columns.values()] for row in shown]
+            show_table(list(kind.columns), cells, title=kind.title)
     say(found.summary)
     if out is None:
         say(f"Next, with pictures: {spelled('audit', gallery, out='audit.html')}")
@@ -154,18 +153,8 @@ def audit(
     return document
 
 
-def finding_table(kind: Kind, rows: list[dict[str, Any]]) -> Table:
-    """Return findings of one kind as a table."""
-    table = Table(*kind.columns)
-    for row in rows:
-        table.add_row(*(Text(_cell(row[name])) for name in kind.columns.values()))
-    return table
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+def _cell(value: Any) -> Any:
+    return f"{value:.4f}" if isinstance(value, float) else value
 
 
 def audit_page(found: "Audit", gallery: "sf.Gallery", place: str, most: int) -> str:

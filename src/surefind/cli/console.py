@@ -22,12 +22,11 @@ bar would leave control characters behind, so there a line is printed at the end
 import math
 import os
 import shlex
-import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,6 @@ from surefind.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-    from rich.table import Table
 
     from surefind.learning.session import Report
 
@@ -102,12 +100,28 @@ def json_only(asked: bool) -> Iterator[None]:
         _asked_for_json, console.stderr = before
 
 
-def show_table(table: "Table", title: str = "") -> None:
-    """Print a table for people, under a title; with ``--json`` its numbers are in the document."""
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", caption: str = ""
+) -> None:
+    """Print a table for people; with ``--json`` its numbers are in the document.
+
+    Args:
+        columns: Their headings.
+        rows: A cell each; None is a dash, and other values are shown as they are.
+        title: A line above it.
+        caption: What explains it.
+    """
+    from rich.table import Table
+
     if _asked_for_json:
         return
     if title:
         say(title, style="bold")
+    table = Table(caption=caption or None)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
     console.print(table)
 
 
@@ -319,18 +333,8 @@ def this_command(*more: str) -> str:
     return shlex.join([*program, *arguments, *(m for m in more if m not in arguments)])
 
 
-def size_text(size: int | float) -> str:
-    """Format a number of bytes for people, to two digits or more: 812 bytes, 1.3 MB, 420 MB, 1.3 GB."""
-    units = ["bytes", "kB", "MB", "GB", "TB"]
-    while size >= 999.5 and len(units) > 1:
-        size /= 1000
-        del units[0]
-    exact = units[0] == "bytes" or size >= 9.95
-    return f"{round(size):,} {units[0]}" if exact else f"{size:.1f} {units[0]}"
-
-
-def check_place(folder: Path, needed: int, *, field: str = "out") -> None:
-    """Require a folder, perhaps yet to be made, that can be written and has room for ``needed`` bytes."""
+def check_place(folder: Path, *, field: str = "out") -> None:
+    """Require a folder, perhaps yet to be made, that can be written."""
     there = folder.absolute()
     while not there.exists():
         there = there.parent
@@ -338,13 +342,6 @@ def check_place(folder: Path, needed: int, *, field: str = "out") -> None:
         raise InputError(
             f"cannot write to {folder}: {there} is {'read-only' if there.is_dir() else 'a file'}. Give "
             "another folder.",
-            field=field,
-        )
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise InputError(
-            f"{folder} needs about {size_text(needed)}, {size_text(needed - free)} more than the disk has "
-            f"left ({size_text(free)}). Free some space, or write elsewhere.",
             field=field,
         )
 
@@ -364,7 +361,7 @@ def check_file(file: Path | None, suffixes: Sequence[str]) -> None:
         )
     if file.suffix.lower() in (".csv", ".parquet"):
         require("pyarrow", f"write {file.suffix} files")
-    check_place(file.parent, 0)
+    check_place(file.parent)
 
 
 def write_table(file: Path, records: Any, table: Callable[[], Any]) -> None:

@@ -24,18 +24,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.table import Table
-from rich.text import Text
 from typer import Option
 
 import surefind as sf
 from surefind.cli import options
 from surefind.cli.console import (
     TABLES,
+    Failure,
     check_file,
     complain,
-    console,
     say,
     show_table,
     spelled,
@@ -51,14 +48,7 @@ if TYPE_CHECKING:
 
 SHOWN, NEIGHBOURS = 20, 2
 """Queries, and neighbours of each, in the table; files have all of them."""
-WIDE = 120
-"""Characters in a line that all columns of the table need."""
-NARROW = {
-    True: ("query", "label", "decision", "reasons"),
-    False: ("query", "label", "none", "nearest"),
-}
-"""Columns where there are fewer, with decisions and without."""
-STYLES = {"match": "green", "review": "yellow", "no_match": "red"}
+DECISIONS = ("match", "review", "no_match")
 FACTS = (
     *("reached", "threshold", "floor", "max_wrong", "max_fpir", "confidence", "max_missed"),
     *("queries", "unknown", "right", "fitted", "more_queries", "notes", "summary"),
@@ -205,11 +195,11 @@ def show_calibration(found: "Calibration") -> None:
     """Print what was found: sentences, what signals add, groups, and FNIR at some FPIR."""
     say(found.summary)
     if found.contributions is not None:
-        show_table(contribution_table(found.contributions))
+        show_contributions(found.contributions)
     for group in found.groups:
         say(f"Group {group.name}: {group.status} threshold, {group.queries} queries tested it.")
     if found.identification.unknown:
-        show_table(operating_table(found.identification))
+        show_operating_points(found.identification)
 
 
 def as_queries(gallery: "sf.Gallery", name: str, known: Any, others: Any) -> dict[str, Any]:
@@ -252,9 +242,9 @@ def as_queries(gallery: "sf.Gallery", name: str, known: Any, others: Any) -> dic
     }
 
 
-def operating_table(found: "Identification") -> Table:
-    """Return a table of FNIR at the FPIR levels that are usual in biometrics."""
-    table = Table("FPIR at most", "threshold", "FNIR", "FNIR at most")
+def show_operating_points(found: "Identification") -> None:
+    """Print a table of FNIR at the FPIR levels that are usual in biometrics."""
+    rows = []
     for point in found.operating_points:
         if point.threshold is not None:
             cells = [f"{point.threshold:.4f}", f"{point.fnir:.2%}", f"{point.fnir_bound:.2%}"]
@@ -263,27 +253,23 @@ def operating_table(found: "Identification") -> Table:
             cells = [f"{needed}; there are {found.unknown:,}", "", ""]
         else:
             cells = ["none keeps it", "", ""]
-        table.add_row(f"{point.max_fpir:.1%}", *cells)
-    table.caption = (
+        rows.append([f"{point.max_fpir:.1%}", *cells])
+    caption = (
         f"FPIR: unknown queries that are a match; FNIR: enrolled ones that are missed; bounds "
         f"at {found.confidence:.0%} confidence"
     )
-    return table
+    show_table(("FPIR at most", "threshold", "FNIR", "FNIR at most"), rows, caption=caption)
 
 
-def contribution_table(found: "Contributions") -> Table:
-    """Return a table of how well each signal separates right from wrong answers."""
-    table = Table("signal", "alone", "rest without it", "all together", "adds")
+def show_contributions(found: "Contributions") -> None:
+    """Print a table of how well each signal separates right from wrong answers."""
+    rows = []
     for signal in found.signals:
-        table.add_row(
-            signal.name,
-            f"{signal.alone_auroc:.3f}",
-            f"{signal.without_auroc:.3f}",
-            f"{found.auroc:.3f}",
-            "yes" if signal.adds else "no",
-        )
-    table.caption = "AUROC of right answers against wrong ones; 0.5 is chance"
-    return table
+        scores = (signal.alone_auroc, signal.without_auroc, found.auroc)
+        adds = "yes" if signal.adds else "no"
+        rows.append((signal.name, *(f"{score:.3f}" for score in scores), adds))
+    columns = ("signal", "alone", "rest without it", "all together", "adds")
+    show_table(columns, rows, caption="AUROC of right answers against wrong ones; 0.5 is chance")
 
 
 def search(
@@ -310,33 +296,36 @@ def search(
         opened.renew()  # for this search, if items have changed
         check_model(opened, run)
         if queries == "-":
-            answer_lines(opened, run, k, out=out, groups=groups)
-            return None
+            return answer_lines(opened, run, k, out=out, groups=groups)
         items = read_items(queries, run, on_bad=on_bad)
         members = None if groups is None else items.column(groups, options.GROUP_COLUMN)
         answers = opened.search(items.embeddings, k, groups=members)
     records = answer_rows(items.ids, answers)
     if out is not None:
         write_table(out, records, lambda: answers.to_arrow(items.ids))
-    show_table(answer_table(records[:SHOWN], answers, width=console.width))
+    show_answers(records[:SHOWN])
     if len(answers) > SHOWN:
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
     if answers.decision is None:
         say(f"No decisions without a calibration. Make one: {spelled('calibrate', gallery)}")
     else:
         counts = Counter(answers.decision.tolist())
-        say(f"Decisions: {', '.join(f'{counts[d]} {d}' for d in STYLES)}.")
+        say(f"Decisions: {', '.join(f'{counts[d]} {d}' for d in DECISIONS)}.")
     if out is not None:
         say(f"Wrote the answers of {len(answers)} queries to {out}.")
     return records
 
 
-def answer_lines(gallery: "sf.Gallery", run: Path | None, k: int, **others: object) -> None:
+def answer_lines(
+    gallery: "sf.Gallery", run: Path | None, k: int, **others: object
+) -> Failure | None:
     """Answer JSON lines until they end, their reader leaves, or Ctrl-C.
+
+    Returns:
+        A failure, if some could not be answered.
 
     Raises:
         InputError: If an option is given that a stream has no use for, or there is no standard input.
-        Exit: If some could not be answered, or with Ctrl-C.
     """
     from surefind.cli.stream import answer_stream
 
@@ -347,13 +336,11 @@ def answer_lines(gallery: "sf.Gallery", run: Path | None, k: int, **others: obje
             field="queries",
         )
     learner = None if run is None else open_run(run).learner()
-    try:
-        count, bad = answer_stream(gallery, learner, k, sys.stdin.fileno(), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        raise typer.Exit(1) from None
-    if bad:
-        complain(f"{bad} of {count} lines could not be answered; their answers say why.")
-        raise typer.Exit(1)
+    count, bad = answer_stream(gallery, learner, k, sys.stdin.fileno(), sys.stdout.fileno())
+    if not bad:
+        return None
+    complain(f"{bad} of {count} lines could not be answered; their answers say why.")
+    return Failure(None)
 
 
 def answer_rows(ids: Sequence[str], answers: "sf.Answers") -> list[dict[str, Any]]:
@@ -366,74 +353,33 @@ def answer_rows(ids: Sequence[str], answers: "sf.Answers") -> list[dict[str, Any
     ]
 
 
-def answer_table(rows: list[dict[str, Any]], answers: "sf.Answers", *, width: int = WIDE) -> Table:
-    """Return answers as a table, with κ and novelty where that is known.
-
-    Args:
-        rows: What it shows, as `answer_rows` gives them.
-        answers: All answers.
-        width: Characters in a line; where they are fewer than `WIDE`, what decides nothing is left out.
-
-    Returns:
-        The table.
-    """
-    decided, wide = answers.decision is not None, width >= WIDE
-    cells = [_cells(row, decided) for row in rows]
-    names = [name for name in cells[0] if wide or name in NARROW[decided]] if rows else []
-    if answers.novelty is None:
-        names = [name for name in names if name not in ("κ", "novelty")]
+def show_answers(rows: list[dict[str, Any]]) -> None:
+    """Print answers: what decides or, without a calibration, what is near."""
+    decided = any(row["decision"] is not None for row in rows)
     whence = "as calibrated" if decided else "by the neighbourhood alone"
-    if decided and wide:
-        whence = "of the label as calibrated, others by the neighbourhood alone"
     notes = [f"In brackets after a label its probability: {whence}"]
-    if not wide:
-        notes.append("A wider terminal shows more")
     gates = {row["gate"] for row in rows}
     if "unlike" in gates:
         notes.append("A dash: out of distribution, so whatever is nearest means nothing")
     if "unusual" in gates:
         notes.append("Untested: on inputs as unusual as these no probability was tested")
-    table = Table(caption=". ".join(notes))
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for row in cells:
-        table.add_row(*(row[name] for name in names))
-    return table
+    columns = ("query", "label", *(("decision", "reasons") if decided else ("none", "nearest")))
+    show_table(columns, [answer_cells(row) for row in rows], caption=". ".join(notes))
 
 
-def _cells(row: dict[str, Any], decided: bool) -> dict[str, Text]:
-    """Return what the table may say of a query, by column."""
-    from surefind.decisions.decision import p_text
-
-    unlike = row["gate"] == "unlike"
-    listed = [] if unlike else row["label_probability"][:2]
-    first, second = [*((f["label"], f["probability"]) for f in listed), (None, None), (None, None)][
-        :2
-    ]
+def answer_cells(row: dict[str, Any]) -> tuple[str | None, ...]:
+    """Return what the table says of a query; a number that was never tested would be believed."""
+    unlike, decided = row["gate"] == "unlike", row["decision"] is not None
+    label = None
+    if not unlike and row["label_probability"]:
+        first = row["label_probability"][0]
+        chance = row["probability"] if decided else first["probability"]
+        known = chance is not None and row["gate"] != "unusual"
+        label = f"{first['label']} ({f'{chance:.2f}' if known else 'untested'})"
     if decided:
-        # A number that was never tested would be believed all the same.
-        first = first[0], None if row["gate"] == "unusual" else row["probability"]
-    texts = {
-        "query": row["query"],
-        "label": _labelled(*first),
-        "decision": row["decision"] or "",
-        "reasons": ", ".join(row["reasons"]),
-        "runner-up": _labelled(*second),
-        "none": "–" if unlike else f"{row['none']:.2f}",
-        "κ": "∞" if row["kappa"] is None else f"{row['kappa']:.3g}",
-        "novelty": "" if row["novelty"] is None else p_text(row["novelty"]),
-        "nearest": "; ".join(map(_item_text, row["neighbours"][:NEIGHBOURS])),
-    }
-    if not decided:
-        del texts["decision"], texts["reasons"]
-    styles = {"decision": STYLES.get(row["decision"], "")}
-    return {name: Text(text, style=styles.get(name, "")) for name, text in texts.items()}
-
-
-def _labelled(label: Any, chance: float | None) -> str:
-    if label is None:
-        return "–"
-    return f"{label} ({'untested' if chance is None else f'{chance:.2f}'})"
+        return row["query"], label, row["decision"], ", ".join(row["reasons"])
+    none = None if unlike else f"{row['none']:.2f}"
+    return row["query"], label, none, "; ".join(map(_item_text, row["neighbours"][:NEIGHBOURS]))
 
 
 def _item_text(near: dict[str, Any]) -> str:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 MARK = ".surefind-demo"
 """Says that what is in a folder was written by the demo, which may write it anew."""
 PARTS = ("gallery", "gallery.service", "images", "run")
-SPACE = 10_000_000
-"""Bytes for the page, the run and the gallery."""
 NEW, NEVER = 8, 9
 """The digit that the gallery does not hold, and the one that is nowhere but in queries."""
 KNOWN, BLURRED, OCCLUDED = "known digits", "blurred", "half occluded"
@@ -56,7 +54,7 @@ def demo(
 
     Example: `surefind demo`
     """
-    check_place(out, SPACE)
+    check_place(out)
     clear_place(out)
     with stage_progress(lines=False) as report:
         found = run_demo(out, report)

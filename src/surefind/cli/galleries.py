@@ -27,8 +27,6 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
-from rich.text import Text
 from typer import Argument, Option
 
 import surefind as sf
@@ -47,7 +45,7 @@ from surefind.cli.console import (
     write_table,
 )
 from surefind.cli.measure import embed_in_blocks
-from surefind.cli.runs import check_fits, open_run, readable
+from surefind.cli.runs import open_run, read_for
 from surefind.errors import CommandInterruptedError, InputError
 
 if TYPE_CHECKING:
@@ -271,7 +269,7 @@ def list_items(gallery: "sf.Gallery", place: str, chosen: "list[Id]", out: Path 
     records = item_records(found)
     if out is not None:
         write_table(out, records, lambda: arrow_table(records, COLUMNS, ("kappa", "novelty")))
-    show_table(item_table(found[:SHOWN]))
+    show_table(COLUMNS, map(item_cells, found[:SHOWN]))
     if len(found) > SHOWN:
         say(f"The first {SHOWN} of {len(found):,} items; --out FILE or --json gives all of them.")
     say(f"{place} holds {len(gallery):,} items of {len(gallery.labels()):,} labels.")
@@ -374,16 +372,12 @@ def item_records(found: "Sequence[Item]") -> list[dict[str, Any]]:
     ]
 
 
-def item_table(found: "Sequence[Item]") -> Table:
-    """Return items as a table for people."""
-    table = Table("id", "label", "group", "κ", "novelty", "payload")
-    for item in found:
-        sure = "∞" if item.kappa == float("inf") else f"{item.kappa:.3g}"
-        novelty = None if item.novelty is None else f"{item.novelty:.2g}"
-        payload = None if item.payload is None else json_text(item.payload).rstrip()
-        cells = (item.id, item.label, item.group, sure, novelty, payload)
-        table.add_row(*(Text("–" if cell is None else str(cell)) for cell in cells))
-    return table
+def item_cells(item: "Item") -> tuple[Any, ...]:
+    """Return what the table says of an item."""
+    sure = "∞" if item.kappa == float("inf") else f"{item.kappa:.3g}"
+    novelty = None if item.novelty is None else f"{item.novelty:.2g}"
+    payload = None if item.payload is None else json_text(item.payload).rstrip()
+    return item.id, item.label, item.group, sure, novelty, payload
 
 
 def write_rows(
@@ -489,7 +483,7 @@ def read_items(
     Raises:
         InputError: If there is nothing, or nothing that embeds it.
     """
-    from surefind.data.sources import holds_vectors, read_source, split_part
+    from surefind.data.sources import LABELS, holds_vectors, read_source, split_part
 
     split_part(source)
     if run is None and Path(source).is_file() and holds_vectors(Path(source)):
@@ -498,24 +492,15 @@ def read_items(
         raise InputError(f"{source} holds images; give --run RUN, which embeds them.", field="run")
     else:
         learner = open_run(run).learner()
-        dataset = read_source(source, mode=learner.input_spec_.mode)
-        good = readable(dataset, on_bad)
+        good = read_for(learner, source, on_bad)
         found = _of_dataset(good, source)
-        if len(good):
-            check_fits(learner, good)
-            lazily = EmbeddedLater(learner, good)
-            embeddings = lazily if later else embed_in_blocks(learner, good, BATCH)
-            kept = None
-            if found.files is not None and len(good) < len(dataset):
-                kept = [path in set(found.files) for path in dataset.inputs.paths]
-            found = replace(found, embeddings=embeddings, kept=kept)
-    if not len(found):
-        raise InputError(f"{source} holds nothing that can be read.", field="source")
-    if labels is None:
-        return found
-    from surefind.data.sources import LABELS
-
-    return replace(found, labels=found.column(labels, LABELS))
+        lazily = EmbeddedLater(learner, good)
+        embeddings = lazily if later else embed_in_blocks(learner, good, BATCH)
+        kept = None
+        if found.files is not None and on_bad == "skip":
+            kept = [path in set(found.files) for path in read_source(source).inputs.paths]
+        found = replace(found, embeddings=embeddings, kept=kept)
+    return found if labels is None else replace(found, labels=found.column(labels, LABELS))
 
 
 def _of_dataset(dataset: "sf.Dataset", source: str) -> Items:
@@ -535,17 +520,14 @@ def _of_vectors(path: Path) -> Items:
 
     found = read_vector_file(path)
     vectors: Any = found.vectors.astype(np.float32)
-    if vectors.ndim != 2:
+    if vectors.ndim != 2 or not len(vectors):
         raise InputError(
             f"{path} holds an array of shape {vectors.shape}, which are no vectors (n, d). Images need "
             "--run RUN, which embeds them.",
             field="run",
         )
-    ids: list[Any] = [f"{path.stem}/{i}" for i in range(len(vectors))]
-    if found.ids is not None:
-        ids = _texts("ids", found.ids)
-    if None in ids:
-        raise InputError(f"{path}: row {ids.index(None)} has no id.", field="ids")
+    given = [None] * len(vectors) if found.ids is None else _texts("ids", found.ids)
+    ids = [f"{path.stem}/{row}" if id_ is None else id_ for row, id_ in enumerate(given)]
     if found.kappa is not None or found.novelty is not None:
         kappa = np.full(len(vectors), np.inf) if found.kappa is None else found.kappa
         vectors = sf.Embeddings(vectors, kappa.astype(np.float32), found.novelty)

@@ -22,7 +22,6 @@ from typer import Option
 import surefind as sf
 from surefind.cli import options
 from surefind.cli.console import (
-    check_place,
     console,
     say,
     spelled,
@@ -43,7 +42,7 @@ from surefind.cli.runs import (
     read_for,
     readable,
 )
-from surefind.errors import CommandInterruptedError, InputError, NumericalError
+from surefind.errors import CommandInterruptedError, InputError
 
 if TYPE_CHECKING:
     from surefind.whitening import MetricName
@@ -56,8 +55,6 @@ VECTORS = {"epochs", "embedding_dim"}
 """What ``--set`` takes beside the method's own: of the learner, of a frozen backbone, of vectors."""
 HELD_OUT = 300
 """Known examples from which p-values reach down to 1 %."""
-COPIES = 6
-"""How often a model's size is written: weights, optimiser, result, and each once more beside its place."""
 
 
 def train(
@@ -200,6 +197,12 @@ def fit(
     from surefind.posterior.fit import check_posterior_options
 
     of_vectors = not Path(model).is_dir()
+    of_a_run = {"labels": labels is not None, "metric": metric != "identity"}
+    misplaced = {"on": on is not None} if of_vectors else of_a_run
+    for name, asked in misplaced.items():
+        if asked:
+            why = "vectors are fitted on themselves" if of_vectors else "a run has its own training"
+            raise InputError(f"{why}; leave --{name} out.", field=name)
     own = {field.name for field in fields(LaplacePosthoc)}
     names = own | {"margin", "seed"} | (VECTORS if of_vectors else set())
     extra = options.read_assigned(assigned, names)
@@ -212,17 +215,10 @@ def fit(
     how: dict[str, Any] = {"method": method, "epochs": epochs, "seed": seed}
     known: sf.Dataset | None = None
     if of_vectors:
-        if on is not None:
-            raise InputError("vectors are fitted on themselves; leave --on out.", field="on")
         dataset, trained_on, on_bad = with_relation(_vectors(model, labels)), model, "refuse"
         dataset, network = _prepared(dataset, extra.get("embedding_dim"), metric, seed)
         learner = sf.MetricLearner(network, margin=extra.get("margin", MARGIN), **how)
     else:
-        if labels is not None or metric != "identity":
-            raise InputError(
-                "--labels and --metric are for vectors; a run has its own training.",
-                field="metric" if labels is None else "labels",
-            )
         run = open_run(Path(model))
         trained = run.learner()
         trained_on = on or run.own_source("name it with --on")
@@ -405,9 +401,6 @@ def fit_and_save(
         NumericalError: If the training diverged.
     """
     learner.check(dataset)
-    weights = sum(p.numel() * p.element_size() for p in learner.encoder.parameters())
-    if speaks:
-        check_place(out, COPIES * weights)
     run = create_run(out, settings) if speaks else None
     before = None if run is None else run.fingerprint
     try:
@@ -419,9 +412,6 @@ def fit_and_save(
         raise CommandInterruptedError(
             f"there is a checkpoint in {out}. Resume with: {this_command('--resume')}"
         ) from stop
-    except NumericalError as error:
-        again = f"{error.message} Start again in another folder than {out}."
-        raise NumericalError(again, field=error.field, hint=error.hint) from error
     learner.save(out)
     if run is not None:
         if run.fingerprint != before:
@@ -459,14 +449,10 @@ def novelty_sentence(learner: "sf.MetricLearner") -> str:
             "Novelty: none, there are too few examples; out-of-distribution inputs are not noticed."
         )
     n, least = len(guard.model.known), guard.model.least
-    if guard.model.held_out:
-        return f"Novelty: p-values rest on {n:,} held-out examples; the smallest is {least:.2g}."
-    frozen = not guard.stages
-    doubt = "" if frozen else " New inputs may be flagged more often than p says; --held-out helps."
-    return (
-        f"Novelty: p-values rest on {n:,} training examples, cross-fitted; the smallest is {least:.2g}."
-        f"{doubt}"
-    )
+    which = "held-out examples" if guard.model.held_out else "training examples, cross-fitted"
+    sure = guard.model.held_out or not guard.stages
+    doubt = "" if sure else "; new ones may be flagged more often, --held-out helps"
+    return f"Novelty: p-values rest on {n:,} {which}; the smallest is {least:.2g}{doubt}."
 
 
 def next_command(out: Path, settings: dict[str, Any]) -> str:

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
 from typer import Option
 
 import surefind as sf
@@ -55,8 +54,6 @@ BLOCK = 1024
 """Inputs between two steps of the bar."""
 COMPARED = 256
 """Inputs that ONNX and PyTorch are compared on, at most."""
-SPACE = 10_000_000
-"""Bytes for numbers and figures of an evaluation."""
 
 
 def embed(
@@ -84,7 +81,6 @@ def embed(
     if source is None:
         raise InputError("name what to embed: a folder, a list or vectors.", field="source")
     dataset = read_for(learner, source, on_bad)
-    check_place(out.parent, 2 * len(dataset) * (4 * learner.encoder.embedding_dim + 64))
     found = embed_in_blocks(learner, dataset, batch_size)
     write_embeddings(out, found, dataset)
     count, dim = found.mean.shape
@@ -199,7 +195,7 @@ def evaluate(
     from surefind.learning.seeds import seeded
 
     folder = open_run(run)
-    check_place(run, SPACE, field="run")
+    check_place(run, field="run")
     learner = folder.learner()
     source = source or own_test(folder)
     read = partial(read_for, learner, on_bad=on_bad)
@@ -225,7 +221,7 @@ def evaluate(
         "examples": {"test": len(test), "ood": 0 if unfamiliar is None else len(unfamiliar)},
     }
     keep_evaluation(folder, found, settings)
-    show_table(evaluation_table(found))
+    show_table(("metric", "value", "95 % interval", "meaning"), evaluation_rows(found))
     for sentence in best_detectors(found.values, found.intervals):
         say(sentence)
     if "ausc" not in found.values:
@@ -287,11 +283,11 @@ def draw_uncertainty(run: RunFolder, uncertainty: Any) -> None:
         run.draw("uncertainty.svg", "kappa_chart", *kappa_histogram(finite), "Distribution of κ")
 
 
-def evaluation_table(found: "Evaluation") -> Table:
-    """Return the metrics of an evaluation as a table."""
-    table = Table("metric", "value", "95 % interval", "meaning")
-    for name, meaning in MEANINGS.items():
-        if name in found.values:
-            between = [f"{v:.3f}" for v in found.intervals.get(name, ())]
-            table.add_row(name, f"{found.values[name]:.3f}", " … ".join(between), meaning)
-    return table
+def evaluation_rows(found: "Evaluation") -> list[tuple[str, ...]]:
+    """Return the metrics of an evaluation, each with its interval and its meaning."""
+    between = {name: " … ".join(f"{v:.3f}" for v in ends) for name, ends in found.intervals.items()}
+    return [
+        (name, f"{found.values[name]:.3f}", between.get(name, ""), meaning)
+        for name, meaning in MEANINGS.items()
+        if name in found.values
+    ]

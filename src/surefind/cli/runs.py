@@ -15,7 +15,6 @@ A folder that `MetricLearner.save` wrote, with a model and nothing else, is a ru
 
 import hashlib
 import json
-import shlex
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -86,12 +85,9 @@ class RunFolder:
 
     @property
     def again(self) -> str:
-        """The command that resumes it, wherever its folder is by now; empty if that is not known."""
-        words = shlex.split(self.config.get("command", ""))
-        if "--out" in words:
-            words[words.index("--out") + 1] = str(self.path)
-        words = [f"--out={self.path}" if w.startswith("--out=") else w for w in words]
-        return shlex.join([*words, *(["--resume"] if words and "--resume" not in words else [])])
+        """The command that resumes it; empty if that is not known."""
+        made = self.config.get("command", "")
+        return made if not made or made.endswith(" --resume") else f"{made} --resume"
 
     def own_source(self, otherwise: str) -> str:
         """Return what it was trained on; refuse if that is not there, and say what else to do."""
@@ -147,7 +143,7 @@ def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> Non
     Raises:
         InputError: If it cannot be written, there is a run already, or one with other settings.
     """
-    check_place(folder, 0)
+    check_place(folder)
     if not (folder / CONFIG).exists():
         return
     if not resume:

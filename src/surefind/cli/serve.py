@@ -119,7 +119,7 @@ def serve(
     place, run = gallery_and_run(target)
     named: dict[str, Any] = {"host": host, "port": port, "tokens": tokens}
     named |= {"review_share": review_share, "read_only": read_only}
-    named |= dict(assignment(text) for text in assigned or ())
+    named |= {name: value for name, _, value in (s.partition("=") for s in assigned or ())}
     beside = Path(f"{'surefind' if '://' in place else place}.service")
     settings, sources = configure(beside, named, config)
     check_listening(settings)
@@ -165,14 +165,6 @@ def make_named_token(target: str, file: Path, name: str, *, write: bool) -> dict
     put(f"{made}\n")
     to_stderr(f"Next: {spelled('serve', target, tokens=file)}")
     return {"name": name, "file": file, "write": write, "token": made}
-
-
-def assignment(text: str) -> tuple[str, str]:
-    """Read NAME=VALUE."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InputError(f"--set needs NAME=VALUE; got {text!r}.", field="set")
-    return name, value
 
 
 def show(settings: "Settings", sources: dict[str, str]) -> list[tuple[str, str, str]]:

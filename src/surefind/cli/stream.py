@@ -53,8 +53,6 @@ def answer_stream(
     Returns:
         How many lines were read, and how many of them could not be answered.
     """
-    if learner is not None and learner.input_spec_.kind != "vector":
-        raise InputError("a stream holds vectors, and this run embeds images.", field="run")
     count = bad = 0
     for lines in line_batches(source):
         read = {n: _read(text) for n, text in enumerate(lines, count + 1) if text.strip()}
@@ -127,8 +125,7 @@ def _together(
         embedded = learner.embed(rows.astype(np.float32)).numpy()
     else:
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        if not lengths.all():
-            raise InputError("vector is zero and has no direction.", field="vector")
+        lengths[lengths == 0] = 1  # it has no direction, and the gallery refuses it
         kappa = np.array([np.inf if q.kappa is None else q.kappa for q in queries])
         novelty = np.array([q.novelty for q in queries], dtype=float)
         known = None if np.isnan(novelty).any() else novelty
