@@ -526,8 +526,11 @@ def _of_vectors(path: Path) -> Items:
             "--run RUN, which embeds them.",
             field="run",
         )
-    given = [None] * len(vectors) if found.ids is None else _texts("ids", found.ids)
-    ids = [f"{path.stem}/{row}" if id_ is None else id_ for row, id_ in enumerate(given)]
+    ids: list[Any] = [f"{path.stem}/{row}" for row in range(len(vectors))]
+    if found.ids is not None:
+        ids = _texts("ids", found.ids)
+    if None in ids:
+        raise InputError(f"{path}: row {ids.index(None)} has no id.", field="ids")
     if found.kappa is not None or found.novelty is not None:
         kappa = np.full(len(vectors), np.inf) if found.kappa is None else found.kappa
         vectors = sf.Embeddings(vectors, kappa.astype(np.float32), found.novelty)

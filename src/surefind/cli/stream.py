@@ -105,11 +105,12 @@ def _each(
     """Search with all; if one of them cannot be used, with each half, down to that one."""
     if not queries:
         return []
-    try:
-        return _together(gallery, learner, k, [query for _, query in queries])
-    except InputError as error:
-        if len(queries) == 1:
-            return [{"error": str(error)}]
+    if len({len(query.vector) for _, query in queries}) == 1:
+        try:
+            return _together(gallery, learner, k, [query for _, query in queries])
+        except InputError as error:
+            if len(queries) == 1:
+                return [{"error": str(error)}]
     half = len(queries) // 2
     parts = queries[:half], queries[half:]
     return [answer for part in parts for answer in _each(gallery, learner, k, part)]
@@ -118,14 +119,13 @@ def _each(
 def _together(
     gallery: "sf.Gallery", learner: "sf.MetricLearner | None", k: int, queries: list[Query]
 ) -> list[dict[str, Any]]:
-    if len({len(q.vector) for q in queries}) > 1:
-        raise InputError("vectors must have the dimension of the gallery.", field="vector")
     rows = np.array([q.vector for q in queries])
     if learner is not None:
         embedded = learner.embed(rows.astype(np.float32)).numpy()
     else:
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        lengths[lengths == 0] = 1  # it has no direction, and the gallery refuses it
+        if not lengths.all():
+            raise InputError("vector is zero and has no direction.", field="vector")
         kappa = np.array([np.inf if q.kappa is None else q.kappa for q in queries])
         novelty = np.array([q.novelty for q in queries], dtype=float)
         known = None if np.isnan(novelty).any() else novelty
