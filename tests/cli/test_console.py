@@ -167,5 +167,5 @@ def test_a_log_of_something_silent_says_that_it_goes_on(screen, monkeypatch):
 
 def test_json_holds_paths_and_no_infinity():
     value = {"a": Path("x") / "y", "b": [math.inf, math.nan, 1.5], 3: np.float32(2), "d": ("ü",)}
-    text = '{"a": "x/y", "b": [null, null, 1.5], "3": 2.0, "d": ["ü"]}\n'
+    text = '{"a":"x/y","b":[null,null,1.5],"3":2.0,"d":["ü"]}\n'
     assert progress.json_text(value) == text

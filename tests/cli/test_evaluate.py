@@ -58,14 +58,6 @@ def test_queries_can_be_looked_up_elsewhere(surefind, run):
     assert stored["values"] == pytest.approx(expected.values)
 
 
-def test_a_model_saved_from_python_needs_data_to_be_named(surefind, refused, tmp_path, trained):
-    sf.load(trained).save(tmp_path / "bare")
-    assert refused("evaluate", "bare").field == "source"
-    code, out, err = surefind("evaluate", "bare", "digits")
-    assert code == 0, err
-    assert "surefind fit bare --out bare-posthoc --on TRAINING-DATA" in out
-
-
 def test_a_second_evaluation_replaces_the_first(surefind, run):
     assert surefind("evaluate", "plain", "--samples", 0)[0] == 0
     assert surefind("evaluate", "plain", "digits:train", "--samples", 0)[0] == 0
