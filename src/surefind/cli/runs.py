@@ -15,6 +15,7 @@ A folder that `MetricLearner.save` wrote, with a model and nothing else, is a ru
 
 import hashlib
 import json
+import shlex
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -85,9 +86,11 @@ class RunFolder:
 
     @property
     def again(self) -> str:
-        """The command that resumes it; empty if that is not known."""
-        made = self.config.get("command", "")
-        return made if not made or made.endswith(" --resume") else f"{made} --resume"
+        """The command that resumes it, wherever its folder is by now; empty if that is not known."""
+        words = shlex.split(self.config.get("command", ""))
+        if "--out" in words:
+            words[words.index("--out") + 1] = str(self.path)
+        return shlex.join([*words, *(["--resume"] if words and "--resume" not in words else [])])
 
     def own_source(self, otherwise: str) -> str:
         """Return what it was trained on; refuse if that is not there, and say what else to do."""
