@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import surefind as sf
 from surefind.cli.galleries import own_ids, read_items
 from surefind.gallery.gallery import Gallery
-from surefind.service.review_store import FILE, Reviews
+from surefind.service.review_store import FILE, Reviews, read_reviews
 
 
 def faces(n, seed, people=20):
@@ -58,7 +57,7 @@ def test_it_says_what_was_reached_and_what_each_signal_adds(surefind, gallery):
         truth = [*map(str, y), *[None] * 100]
     with Gallery.open(gallery) as opened:
         again = opened.calibrate(both, truth, max_wrong=0.2, confidence=0.9)
-    assert again.to_json() == found.to_json()
+    assert (again.threshold, again.summary) == (found.threshold, found.summary)
 
 
 def test_unknown_queries_may_be_among_the_others(surefind, gallery):
@@ -110,8 +109,8 @@ def test_reviews_join_the_queries(surefind, gallery):
     with Gallery.open(gallery) as opened:
         found = opened.calibration
         assert (found.queries, found.max_wrong, found.confidence) == (550, 0.2, 0.9)
-        again = opened.calibrate(reviews=sf.read_reviews("g.service"))
-    assert again.to_json() == found.to_json()
+        again = opened.calibrate(reviews=read_reviews("g.service"))
+    assert (again.threshold, again.summary) == (found.threshold, found.summary)
     options = ("--with-reviews", "g.service", "--max-wrong", 0.3)
     code, out, err = surefind("calibrate", gallery, *options)
     assert code == 0, err

@@ -45,7 +45,7 @@ def test_both_doors_give_the_same_answers_and_keep_the_promise(does, files):
     gallery_by_command(does)
     does("search", "gallery", "asked.npy", "--run", "head", "--out", "answers.csv")
     with open("answers.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["place"] == "1"]
+        rows = list(csv.DictReader(file))
     head, gallery = gallery_in_python()
     answers = gallery.search(head.embed(vectors(digits().asked)))
     assert [row["decision"] for row in rows] == answers.decision.tolist()
@@ -61,20 +61,3 @@ def test_what_the_gallery_never_saw_is_not_matched():
     answers = gallery.search(head.embed(noise))
     assert (answers.decision != "match").all()
     assert all(answers.reasons)
-
-
-def test_the_wrong_question_is_refused_at_both_doors(does, refuses, files):
-    gallery_by_command(does)
-    np.save("narrow.npy", vectors(digits().asked)[:, :63])
-    assert "63" in refuses("search", "gallery", "narrow.npy", "--run", "head")
-    # Without the run the vectors have neither the gallery's space nor its κ.
-    np.save("unit.npy", np.eye(64, dtype=np.float32))
-    assert "--run" in refuses("search", "gallery", "unit.npy")
-    assert "length 1" in refuses(
-        "index", "enrol.npy", "--labels", "enrol-labels.npy", "--out", "new"
-    )
-    head, gallery = gallery_in_python()
-    with pytest.raises(ValueError, match="63 features"):  # in scikit-learn's words
-        head.embed(vectors(digits().asked)[:, :63])
-    with pytest.raises(sf.InputError):
-        gallery.search(np.eye(64))
