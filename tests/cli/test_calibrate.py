@@ -172,7 +172,7 @@ def test_images_of_the_same_name_in_another_folder_are_others(surefind, sure, pe
     assert surefind("index", "pets", "--run", sure, "--out", "g")[0] == 0
     with Gallery.open("g", mode="r") as gallery:
         for folder, same in (("pets", 8), ("more", 0)):
-            items = read_items(folder, sure, None)
+            items = read_items(folder, sure)
             assert set(items.ids) == set(gallery)
             assert len(own_ids(gallery, items)) == same
 
