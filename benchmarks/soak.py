@@ -13,16 +13,18 @@ Run ``python benchmarks/soak.py``; results are kept in results/soak.json, while 
     --life 45           seconds between two ends of the service, on average
 
 The service is a process of its own, as `surefind serve` starts it. What is sent and what counts as a fault
-is in ``tests/service/soaking.py`` and ``tests/service/fuzzing.py``.
+is in ``benchmarks/soaking.py`` and ``tests/service/fuzzing.py``.
 """
 
 import argparse
+import itertools
 import json
 import os
 import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -105,7 +107,7 @@ def mixed_load(place: Path, chosen: argparse.Namespace, keep: Any) -> dict[str, 
 
 def made_up(place: Path, requests: int) -> dict[str, Any]:
     """Send poison, walk along links, and send made-up requests to every operation for the rest."""
-    from fuzzing import follow_links, fuzz, send_poison
+    from fuzzing import follow_links, fuzz
 
     make_world(place)
     options = ("--model", str(place / "run"), "--review-share", str(SHARE))
@@ -125,6 +127,50 @@ def made_up(place: Path, requests: int) -> dict[str, Any]:
         "succeeded_along_links": dict(sorted(followed.items())),
         "resident_mb": round(peak, 1),
     }
+
+
+def send_poison(address: str, cases: int) -> Counter[int]:
+    """Send items that break services, and bodies that are no request, to every operation with a body."""
+    import poison
+    from fuzzing import check
+
+    statuses: Counter[int] = Counter()
+    schema = httpx.get(f"{address}/v1/openapi.json").json()
+    places = [
+        (method, path.replace("{id}", "poison"))
+        for path, methods in schema["paths"].items()
+        for method, about in methods.items()
+        if "requestBody" in about
+    ]
+    dim = httpx.get(f"{address}/v1/gallery").json()["dim"]
+    vector = [1.0] + [0.0] * (dim - 1)
+    items = [
+        {"id": "poison", "label": "poison"} | one
+        for one in (
+            *poison.REFUSED.values(),
+            *({"id": id_} for id_ in poison.IDS.values()),
+            *({"payload": payload} for payload in poison.PAYLOADS.values()),
+        )
+    ]
+    bodies = [json.dumps({"items": [{"vector": vector} | one]}).encode() for one in items]
+    bodies += [json.dumps(one).encode() for one in items] + poison.BODIES
+    search = {"vectors": [vector], "k": 100}
+    kinds = ("application/json", "multipart/form-data; boundary=x")
+    with httpx.Client(base_url=address, timeout=60) as client:
+        for body, kind, (method, path) in itertools.product(bodies, kinds, places):
+            if sum(statuses.values()) >= cases:
+                break
+            answers = [
+                client.request(method, path, content=body, headers={"content-type": kind}),
+            ]
+            if answers[0].status_code < 300:  # whoever comes near it must be answered
+                answers += [client.post("/v1/search/vector", json=search)]
+                answers += [client.get("/v1/items", params={"limit": 1000, "vectors": True})]
+                client.delete("/v1/items/poison")
+            for answer in answers:
+                statuses[answer.status_code] += 1
+                check((method, path, body[:200]), answer)
+    return statuses
 
 
 def waits(place: Path, items: int) -> dict[str, Any]:

@@ -80,6 +80,8 @@ def test_browsing_and_searching_with_an_item(page):
     page.click("#item-list li:first-child button")
     page.wait_for_selector("#answer .answer")
     assert "the query itself" in text(page, "#evidence")
+    found = page.request.get(page.url.split("#")[0] + "v1/calibration").json()
+    assert found["watch"]["queries"] == 0
 
 
 def test_a_wrong_label_is_found_and_mended(page):

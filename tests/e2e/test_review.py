@@ -7,7 +7,7 @@ import pytest
 from e2e.asking import drop, go, says, text, unsure
 from playwright import sync_api as api
 from service.live import live
-from service.test_verdicts import asked
+from service.test_reviews import asked
 
 from surefind.gallery.gallery import Gallery
 from surefind.service.review_store import FILE, Reviews
@@ -171,17 +171,6 @@ def test_what_is_skipped_comes_last(waiting):
     says(page, "#review-status", "is it 1?")
     page.keyboard.press("a")
     says(page, "#review-status", "is it 0?")
-
-
-def test_the_same_image_waits_once(page, world):
-    data, _ = unsure(world)
-    for _ in range(3):
-        page.evaluate("document.querySelector('#answer').replaceChildren()")
-        drop(page, data)
-        page.wait_for_selector(".answer.review")
-    go(page, "review")
-    says(page, "#review-status", "Query 1 of 1")
-    assert "asked 3 times" in text(page, "#case .asked")
 
 
 def test_a_query_is_enlarged_beside_a_card_for_each_label(page, world):

@@ -33,13 +33,6 @@ def test_the_shares_are_those_of_live_queries(page, world):
     assert shares == pytest.approx(seen, abs=8)
 
 
-def test_match_review_and_no_match_are_bands(page):
-    go(page, "risk")
-    page.wait_for_selector(".chart.bands .here", state="attached")
-    assert page.locator(".chart.bands path.area").count() == 3
-    assert re.search(r"[\d.]+ %, [\d.]+ % and [\d.]+ %", text(page, "figure:has(.bands) .quiet"))
-
-
 def test_drift_is_shown_before_it_is_an_alarm(page, world):
     drop(page, known(world)[0])
     page.wait_for_selector(".answer")
@@ -65,12 +58,6 @@ def test_a_random_check_is_reviewed_and_calibrates(serve, open_page, world):
     page.click("#recalibrate")
     says(page, "#recalibrated", "Calibrated again with 1 reviewed random checks.")
     says(page, "#risk-body", "1 of the queries are a random share")
-
-
-def test_without_a_share_the_page_says_how_to_get_one(page):
-    page.click("nav a[href='#risk']")
-    says(page, "#sample", "--review-share")
-    assert page.is_disabled("#recalibrate")
 
 
 def test_the_gallery_is_calibrated_and_copied_from_the_page(page):
@@ -162,11 +149,3 @@ def test_queries_that_differ_raise_a_banner_on_every_view(serve, open_page, worl
 def ask_all(page, address, world, images):
     for body in bodies(world, images):
         assert page.request.post(f"{address}/v1/search/vector", data=body).ok
-
-
-def test_searching_with_an_item_is_not_watched(page):
-    page.click("nav a[href='#items']")
-    page.click("#item-list li:first-child button")
-    page.wait_for_selector("#answer .answer")
-    found = page.request.get(page.url.split("#")[0] + "v1/calibration").json()
-    assert found["watch"]["queries"] == 0

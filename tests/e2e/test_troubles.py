@@ -8,17 +8,6 @@ from e2e.asking import drop, go, known, says, text
 pytestmark = pytest.mark.e2e
 
 
-def test_a_failing_server_is_reported_and_asked_again(page, world):
-    data, _ = known(world)
-    page.route("**/v1/search/image*", lambda route: route.fulfill(status=500, body="oops"))
-    drop(page, data)
-    assert "answered with an error (500)" in text(page, "#trouble")
-    page.unroute("**/v1/search/image*")
-    page.click("#again")
-    page.wait_for_selector(".answer.match")
-    assert page.is_hidden("#trouble")
-
-
 def test_a_server_that_is_gone_is_reported(page, world):
     data, _ = known(world)
     page.route("**/v1/**", lambda route: route.abort())

@@ -3,8 +3,6 @@
 Each function counts the answers by status, and raises an AssertionError for one that is a defect (`check`).
 """
 
-import itertools
-import json
 import zlib
 from collections import Counter
 from contextlib import suppress
@@ -113,49 +111,6 @@ def make_usable(body, dim):
         out = BytesIO()
         Image.new("L", (8, 8), zlib.crc32(repr(body["file"]).encode()) % 256).save(out, "PNG")
         body["file"] = out.getvalue()
-
-
-def send_poison(address: str, cases: int) -> Counter:
-    """Send items that break services, and bodies that are no request, to every operation with a body."""
-    import poison
-
-    statuses: Counter = Counter()
-    schema = httpx.get(f"{address}/v1/openapi.json").json()
-    places = [
-        (method, path.replace("{id}", "poison"))
-        for path, methods in schema["paths"].items()
-        for method, about in methods.items()
-        if "requestBody" in about
-    ]
-    dim = httpx.get(f"{address}/v1/gallery").json()["dim"]
-    vector = [1.0] + [0.0] * (dim - 1)
-    items = [
-        {"id": "poison", "label": "poison"} | one
-        for one in (
-            *poison.REFUSED.values(),
-            *({"id": id_} for id_ in poison.IDS.values()),
-            *({"payload": payload} for payload in poison.PAYLOADS.values()),
-        )
-    ]
-    bodies = [json.dumps({"items": [{"vector": vector} | one]}).encode() for one in items]
-    bodies += [json.dumps(one).encode() for one in items] + poison.BODIES
-    search = {"vectors": [vector], "k": 100}
-    kinds = ("application/json", "multipart/form-data; boundary=x")
-    with httpx.Client(base_url=address, timeout=60) as client:
-        for body, kind, (method, path) in itertools.product(bodies, kinds, places):
-            if sum(statuses.values()) >= cases:
-                break
-            answers = [
-                client.request(method, path, content=body, headers={"content-type": kind}),
-            ]
-            if answers[0].status_code < 300:  # whoever comes near it must be answered
-                answers += [client.post("/v1/search/vector", json=search)]
-                answers += [client.get("/v1/items", params={"limit": 1000, "vectors": True})]
-                client.delete("/v1/items/poison")
-            for answer in answers:
-                statuses[answer.status_code] += 1
-                check((method, path, body[:200]), answer)
-    return statuses
 
 
 def _send_cases(operation, address, count, turn, statuses):

@@ -108,27 +108,6 @@ def test_a_full_queue_sends_away_and_an_error_reaches_who_asked():
     assert isinstance(bad, ValueError)
 
 
-def test_a_batch_that_failed_is_done_again_and_so_is_the_next_one():
-    async def main():
-        calls = []
-
-        def run(items):
-            calls.append(items)
-            if len(calls) == 1:
-                raise ValueError("broken")
-            return items
-
-        batcher = Batcher(run, most=8, wait=0.01)
-        first = await asyncio.gather(batcher.ask(1), batcher.ask(2), return_exceptions=True)
-        second = await batcher.ask(3)
-        await batcher.close()
-        return first, second
-
-    first, second = asyncio.run(main())
-    assert first == [1, 2]
-    assert second == 3
-
-
 def test_whoever_went_away_is_not_served():
     async def main():
         served = []

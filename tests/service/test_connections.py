@@ -116,10 +116,11 @@ def test_where_everybody_is_busy_a_newcomer_is_sent_away(folder):
         assert healthy(address)
 
 
-@pytest.mark.parametrize("data", [b"", b"GET /heal", HEAD, HEAD + b"X: y\r\n"])
-def test_a_header_that_does_not_come_is_not_waited_for(folder, quick, data):
-    with live(folder, None) as address, connect(address, data) as raw:
-        assert is_closed(raw)
+def test_a_header_that_does_not_come_is_not_waited_for(folder, quick):
+    with live(folder, None) as address:
+        for data in (b"", b"GET /heal", HEAD):
+            with connect(address, data) as raw:
+                assert is_closed(raw)
         assert healthy(address)
 
 
@@ -138,6 +139,7 @@ def test_a_body_that_was_refused_is_not_waited_for(folder, quick):
             trickle(raw, b"x")
 
 
+@pytest.mark.nightly
 def test_who_does_not_read_the_answer_is_cut_off(tmp_path, monkeypatch):
     monkeypatch.setattr(guard, "PATIENCE", 1)
     monkeypatch.setattr(guard, "TURN", 0.05)
@@ -171,25 +173,19 @@ def test_a_request_that_takes_minutes_is_not_cut_off(folder, monkeypatch):
         assert httpx.post(f"{address}/v1/snapshot", timeout=60).status_code == 201
 
 
-@pytest.mark.parametrize(
-    "header",
-    [b"X: " + b"y" * 10**6, b"X: y\r\n" * 10**5, b"X" * 10**6 + b": y"],
-    ids=["value", "many", "name"],
-)
-def test_a_long_header_is_refused(folder, header):
+def test_a_long_header_is_refused(folder):
     with live(folder, None) as address:
-        with connect(address, HEAD) as raw:
-            try:
+        for header in (b"X: " + b"y" * 10**6, b"X: y\r\n" * 10**5, b"X" * 10**6 + b": y"):
+            with (
+                connect(address, HEAD) as raw,
+                suppress(ConnectionError),
+            ):  # or closed before its end
                 raw.sendall(header + b"\r\n\r\n")
                 assert status(raw) == 431
-            except ConnectionError:  # closed before all was sent
-                pass
-        with connect(address, HEAD) as raw:
-            raw.sendall(b"X: " + b"y" * 40_000 + b"\r\n\r\n")
-            assert status(raw) == 431
-        with connect(address, HEAD) as raw:
-            raw.sendall(b"X: " + b"y" * 20_000 + b"\r\n\r\n")
-            assert status(raw) == 200
+        for length, expected in ((40_000, 431), (20_000, 200)):
+            with connect(address, HEAD) as raw:
+                raw.sendall(b"X: " + b"y" * length + b"\r\n\r\n")
+                assert status(raw) == expected
 
 
 def test_a_long_address_and_a_long_trailer_are_refused(folder):
@@ -223,29 +219,26 @@ def test_a_connection_is_used_again(folder):
                 seen += raw.recv(65536)
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/v1/items"),
-        ("POST", "/v1/items/image"),
-        ("PUT", "/v1/items/a"),
-        ("PUT", "/v1/items/a/image"),
-        ("DELETE", "/v1/items/a"),
-        ("POST", "/v1/search/vector"),
-        ("POST", "/v1/search/image"),
-        ("POST", "/v1/reviews"),
-        ("POST", "/v1/calibration"),
-    ],
+WRITES = (
+    ("POST", "/v1/items"),
+    ("POST", "/v1/items/image"),
+    ("PUT", "/v1/items/a"),
+    ("DELETE", "/v1/items/a"),
+    ("POST", "/v1/reviews"),
+    ("DELETE", "/v1/reviews/a/decision"),
+    ("POST", "/v1/calibration"),
+    ("POST", "/v1/snapshot"),
 )
-@pytest.mark.parametrize(("token", "expected"), [(None, 401), ("wrong", 401), ("reader", 403)])
-def test_nothing_of_a_body_is_read_before_the_token(tmp_path, method, path, token, expected):
+SEARCHES = ("POST", "/v1/search/vector"), ("POST", "/v1/search/image")
+
+
+@pytest.mark.parametrize(
+    ("token", "expected", "places"),
+    [(None, 401, WRITES + SEARCHES), ("wrong", 401, WRITES + SEARCHES), ("reader", 403, WRITES)],
+)
+def test_nothing_of_a_body_is_read_before_the_token(tmp_path, token, expected, places):
     settings = Settings(folder=tmp_path, read_token="reader", write_token="writer")
     app = create_app(Gallery(), settings=settings)
-    if expected == 403 and "search" in path:
-        return  # readers may search
-    headers = {"content-type": "multipart/form-data; boundary=x"} if "image" in path else {}
-    if token is not None:
-        headers["authorization"] = f"Bearer {token}"
     sent = []
 
     async def receive():
@@ -254,39 +247,31 @@ def test_nothing_of_a_body_is_read_before_the_token(tmp_path, method, path, toke
     async def send(message):
         sent.append(message)
 
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
-        "client": ("127.0.0.1", 1),
-    }
-    asyncio.run(app(scope, receive, send))
-    assert sent[0]["status"] == expected
+    for method, path in places:
+        headers = [(b"content-type", b"multipart/form-data; boundary=x")] if "image" in path else []
+        if token is not None:
+            headers.append((b"authorization", f"Bearer {token}".encode()))
+        scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode()}
+        scope |= {"query_string": b"", "headers": headers, "client": ("127.0.0.1", 1)}
+        asyncio.run(app(scope, receive, send))
+        assert sent[0]["status"] == expected, path
+        sent.clear()
 
 
 @pytest.mark.parametrize(
-    ("trusted", "expected"),
-    [((), [200, 429, 429]), (("testclient",), None), (("10.0.0.0/8",), None)],
+    ("trusted", "expected"), [((), [200, 429, 429]), (("10.0.0.0/8",), [200, 200, 429])]
 )
 def test_who_is_behind_a_proxy_counts_only_if_it_is_trusted(tmp_path, trusted, expected):
-    if trusted == ("testclient",):
-        with pytest.raises(ValueError, match="trusted_proxies"):
-            Settings(folder=tmp_path, trusted_proxies=trusted)
-        return
     settings = Settings(folder=tmp_path, rate=0.001, trusted_proxies=trusted)
     app = create_app(Gallery(), settings=settings)
 
     async def ask(peer):
         transport = httpx.ASGITransport(app, client=(peer, 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            clients = ("1.1.1.1", "1.1.1.2", "1.1.1.2")
-            found = [
-                await client.get("/v1/gallery", headers={"X-Forwarded-For": c}) for c in clients
+            return [
+                (await client.get("/v1/gallery", headers={"X-Forwarded-For": own})).status_code
+                for own in ("1.1.1.1", "1.1.1.2", "1.1.1.2")
             ]
-            return [answer.status_code for answer in found]
 
-    assert asyncio.run(ask("10.1.2.3")) == (expected or [200, 200, 429])
+    assert asyncio.run(ask("10.1.2.3")) == expected
     assert asyncio.run(ask("9.9.9.9")) == [200, 429, 429]

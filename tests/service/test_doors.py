@@ -1,17 +1,15 @@
 """Tokens, limits, origins: who is let in, how often, how much and how long."""
 
 import asyncio
-import socket
 import time
 
 import httpx
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from service.live import live
-from service.world import copy, png
+from service.world import png
 
-from surefind.errors import InputError, NumericalError, StorageError
+from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
 from surefind.service.app import create_app
 from surefind.service.guard import MOST_CLIENTS, Buckets
@@ -21,7 +19,6 @@ from surefind.service.settings import (
     WRITE,
     Settings,
     check_listening,
-    is_loopback,
     permission,
 )
 
@@ -92,18 +89,13 @@ def test_a_reader_leaves_nothing_in_the_queue(serve, world, ask):
     assert client.get("/v1/reviews").json()["total"] == 0
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.9.9.9"])
-def test_on_this_machine_no_token_is_needed(tmp_path, host):
-    assert is_loopback(host)
-    check_listening(Settings(folder=tmp_path, host=host))
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", "192.168.0.1"])
-def test_beyond_this_machine_a_token_is_needed(tmp_path, host):
-    assert not is_loopback(host)
-    check_listening(Settings(folder=tmp_path, host=host, write_token="x"))
-    with pytest.raises(InputError):
+def test_beyond_this_machine_a_token_is_needed(tmp_path):
+    for host in ("127.0.0.1", "localhost", "::1", "[::1]", "127.9.9.9"):
         check_listening(Settings(folder=tmp_path, host=host))
+    for host in ("0.0.0.0", "::", "example.org", "192.168.0.1"):
+        check_listening(Settings(folder=tmp_path, host=host, write_token="x"))
+        with pytest.raises(InputError):
+            check_listening(Settings(folder=tmp_path, host=host))
 
 
 def test_a_page_of_another_host_is_refused(small):
@@ -139,16 +131,6 @@ def test_a_hundred_megabytes_without_a_length_are_cut_off_early(small):
 
     assert asyncio.run(call()).status_code == 413
     assert read < 2**21
-
-
-def test_a_hundred_megabytes_are_refused_before_they_are_sent(world, tmp_path):
-    with live(copy(world, tmp_path), None) as address:
-        host, port = address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=20) as raw:
-            head = f"POST /v1/search/image HTTP/1.1\r\nHost: {host}\r\nContent-Length: {10**8}"
-            raw.sendall(f"{head}\r\n\r\n".encode())
-            answer = b"".join(iter(lambda: raw.recv(4096), b""))
-    assert answer.startswith(b"HTTP/1.1 413")
 
 
 def test_a_body_that_comes_too_slowly_is_refused(small):
@@ -214,20 +196,6 @@ def test_a_defect_is_answered_without_details(small, monkeypatch, caplog):
     (line,) = [r.fields for r in caplog.records if "defect" in getattr(r, "fields", {})]
     assert line["defect"].startswith("KeyError at fail:")
     assert answer.headers["x-request-id"] in answer.json()["error"]
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [(StorageError("the disk is full"), 503), (NumericalError("too large"), 500)],
-)
-def test_errors_of_the_library_have_their_status(small, monkeypatch, error, status):
-    client = small()
-
-    def fail(*_args, **_options):
-        raise error
-
-    monkeypatch.setattr(client.app.state.service.gallery, "add", fail)
-    assert client.post("/v1/items", json=ITEM).status_code == status
 
 
 def test_shutdown_finishes_what_was_begun(tmp_path):

@@ -47,16 +47,6 @@ def test_vectors_without_kappa_are_refused_where_the_calibration_had_it(serve, p
     assert {answer["decision"] for answer in answers} >= {"match"}
 
 
-def test_they_do_not_fail_others_in_the_same_batch(people):
-    from surefind.service.batching import Query, search_together
-
-    gallery, vectors = calibrated(people, plain=False), people[2][0].mean.tolist()
-    good, bad = Query(vectors[:1], [70.0], 1), Query(vectors[:1], [None], 1)
-    one, refused, other = search_together(gallery, lambda *_: False, [good, bad, good])
-    assert isinstance(refused, ValueError)
-    assert one.answers == other.answers
-
-
 def test_where_nothing_has_kappa_vectors_need_none(serve, people):
     client = serve(gallery=calibrated(people, plain=True), learner=None)
     answers = ask(client, people[2][0]).json()["answers"]

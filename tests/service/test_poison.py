@@ -1,6 +1,7 @@
 """What cannot be read back is refused at the door, and what is let in harms nobody."""
 
 import asyncio
+import itertools
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -39,27 +40,23 @@ def search(client, count=1):
     return client.post("/v1/search/vector", json={"vectors": [NEAR] * count, "k": 10})
 
 
-@pytest.mark.parametrize("name", poison.REFUSED)
-def test_what_cannot_be_read_back_is_refused(client, name):
-    answer = add(client, **poison.REFUSED[name])
-    assert answer.status_code == 422, answer.text
-    assert answer.json()["error"]
+def test_what_cannot_be_read_back_is_refused_and_no_item_is_changed_into_it(client):
+    for name, item in poison.REFUSED.items():
+        answer = add(client, **item)
+        assert answer.status_code == 422, (name, answer.text)
+        assert answer.json()["error"]
+        body = json.dumps(item).encode()
+        assert client.put("/v1/items/a", content=body).status_code == 422, name
     assert len(client.app.state.service.gallery) == 3
-    assert client.put("/v1/items/a", content=answer.request.content).status_code == 422
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, item in poison.REFUSED.items() if not item.keys() & {"id"}]
-)
-def test_nor_can_an_item_be_changed_into_it(client, name):
-    body = json.dumps(poison.REFUSED[name]).encode()
-    assert client.put("/v1/items/a", content=body).status_code == 422
     assert client.get("/v1/items/a").json()["label"] == "x"
 
 
-@pytest.mark.parametrize("name", poison.IDS)
-def test_an_item_of_any_id_can_be_used_in_every_address(client, name):
-    id_ = poison.IDS[name]
+def test_an_item_of_any_id_can_be_used_in_every_address(client):
+    for id_ in poison.IDS.values():
+        use_everywhere(client, id_)
+
+
+def use_everywhere(client, id_):
     kind = {"kind": "number" if isinstance(id_, int) else "text"}
     assert add(client, id=id_, payload={"n": 1}).json() == {"ids": [id_]}
     address = f"/v1/items/{quote(str(id_), safe='')}"
@@ -90,9 +87,13 @@ def test_an_id_that_looks_like_a_picture_is_not_one(client):
     assert "x" in client.app.state.service.gallery
 
 
-@pytest.mark.parametrize("name", poison.PAYLOADS)
-def test_a_payload_harms_nobody(client, name):
-    payload = poison.PAYLOADS[name]
+def test_no_payload_harms_anybody(client):
+    for payload in poison.PAYLOADS.values():
+        harm(client, payload)
+        client.delete("/v1/items/p").raise_for_status()
+
+
+def harm(client, payload):
     assert add(client, id="p", payload=payload).status_code == 201
     assert client.get("/v1/items/p").json()["payload"] == payload
     assert client.get("/v1/items").status_code == 200
@@ -116,9 +117,9 @@ def test_a_gallery_that_was_filled_elsewhere_can_be_served(serve):
         assert client.delete(f"/v1/items/{id_}").status_code == 200
 
 
-@pytest.mark.parametrize("highest", [poison.LARGEST, poison.LARGEST - 1, 2**52])
-def test_automatic_ids_go_on_whatever_numbers_were_given(client, highest):
-    assert add(client, id=highest).status_code == 201
+def test_automatic_ids_go_on_whatever_numbers_were_given(client):
+    for highest in (poison.LARGEST, poison.LARGEST - 1, 2**52):
+        assert add(client, id=highest).status_code == 201
     assert [add(client).json()["ids"] for _ in range(3)] == [[0], [1], [2]]
     assert add(client, id=50).status_code == 201
     assert add(client).json()["ids"] == [51]
@@ -129,7 +130,13 @@ def test_an_upload_is_refused_by_the_same_rules(serve):
     client = serve(gallery=Gallery(), learner=Encoder())
     out = BytesIO()
     Image.new("L", (4, 4)).save(out, "PNG")
-    for form in ({"id": "."}, {"id": '".."'}, {"id": "x" * 257}, {"payload": '{"x": "\\ud800"}'}):
+    for form in (
+        {"id": "."},
+        {"id": '".."'},
+        {"id": "x" * 257},
+        {"payload": '{"x": "\\ud800"}'},
+        {"payload": "[1]"},
+    ):
         answer = client.post("/v1/items/image", files={"file": out.getvalue()}, data=form)
         assert answer.status_code == 422
     deep = json.dumps({"x": poison.nested(150)})
@@ -138,21 +145,22 @@ def test_an_upload_is_refused_by_the_same_rules(serve):
     assert len(client.app.state.service.gallery) == 0
 
 
-@pytest.mark.parametrize("body", poison.BODIES, ids=range(len(poison.BODIES)))
-def test_no_body_is_a_server_error(client, body):
-    for method, address in (
-        ("POST", "/v1/items"),
-        ("PUT", "/v1/items/a"),
-        ("POST", "/v1/items/image"),
-        ("POST", "/v1/search/vector"),
-        ("POST", "/v1/search/image"),
-        ("POST", "/v1/reviews"),
-        ("POST", "/v1/calibration"),
-    ):
-        for kind in ("application/json", "multipart/form-data; boundary=x"):
-            headers = {"content-type": kind}
-            answer = client.request(method, address, content=body, headers=headers)
-            assert answer.status_code < 500, (address, answer.text)
+PLACES = (
+    ("POST", "/v1/items"),
+    ("PUT", "/v1/items/a"),
+    ("POST", "/v1/items/image"),
+    ("POST", "/v1/search/vector"),
+    ("POST", "/v1/search/image"),
+    ("POST", "/v1/reviews"),
+    ("POST", "/v1/calibration"),
+)
+
+
+def test_no_body_is_a_server_error(client):
+    for body, (method, address) in itertools.product(poison.BODIES, PLACES):
+        kind = "multipart/form-data; boundary=x" if "image" in address else "application/json"
+        answer = client.request(method, address, content=body, headers={"content-type": kind})
+        assert answer.status_code < 500, (address, body[:100], answer.text)
     assert client.get("/v1/items").status_code == 200
     assert search(client).status_code == 200
 

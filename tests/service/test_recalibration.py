@@ -38,6 +38,7 @@ def test_a_target_out_of_reach_is_answered(client, other):
 def test_what_is_promised_is_said_clearly(client):
     for body in (
         {},
+        {"with_reviews": False},
         {"with_reviews": True, "from_items": True},
         {"with_reviews": True, "unknown_share": 0.5},
         {"from_items": True, "max_wrong": 0},
@@ -47,6 +48,7 @@ def test_what_is_promised_is_said_clearly(client):
     assert client.get("/v1/calibration").json()["max_wrong"] == 0.1
 
 
+@pytest.mark.nightly
 def test_it_is_made_with_the_neighbours_that_searches_find(monkeypatch):
     """A graph that misses the two nearest items is calibrated as it is, not as it should be."""
     x = np.random.default_rng(0).normal(size=(8, 16))[np.arange(1000) % 8]

@@ -6,18 +6,20 @@ from service.world import copy
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-CASES, WALKED = 200, 150
+CASES, WALKED = 100, 300
 
 
-def test_no_request_of_the_description_is_a_server_error(world, tmp_path):
+@pytest.mark.parametrize("cases", [CASES, pytest.param(2000, marks=pytest.mark.nightly)])
+def test_no_request_of_the_description_is_a_server_error(world, tmp_path, cases):
     from service.fuzzing import fuzz
 
     with live(copy(world, tmp_path), world.learner) as address:
-        statuses = fuzz(address, CASES)
-    assert sum(statuses.values()) >= CASES
+        statuses = fuzz(address, cases)
+    assert sum(statuses.values()) >= cases
     assert statuses[200] > 0
 
 
+@pytest.mark.nightly
 def test_no_walk_along_links_is_a_server_error(world, tmp_path):
     from service.fuzzing import follow_links
 

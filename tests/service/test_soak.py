@@ -1,17 +1,22 @@
 """A minute of what `benchmarks/soak.py` does for an hour, and whether its ledger would see a loss."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from service import poison
-from service.soaking import LABELS, WAITING, Item, Ledger, Soak, vector
 
 from surefind.embeddings import Embeddings
 from surefind.gallery.gallery import Gallery
 
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from soaking import LABELS, WAITING, Item, Ledger, Soak, vector
+
 OLD, NEW = Item("old", 1), Item("new", 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_was_acknowledged_outlives_kills_a_full_disk_and_floods(tmp_path):
     own = [f"own-{i}" for i in range(40)]
     with Gallery(path=tmp_path / "gallery", normalize=True) as gallery:

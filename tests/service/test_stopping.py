@@ -64,7 +64,7 @@ def test_who_waits_when_the_service_is_stopped_is_told_so(world, tmp_path, monke
         assert "slow" in after
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_stops_soon_also_under_load_and_with_idle_connections(world, tmp_path):
     """Clients that search without a pause, one that sends half a body, and ones that keep silent."""
     arguments = [sys.executable, "-c", LAUNCH, str(copy(world, tmp_path)), "--port", "0"]

