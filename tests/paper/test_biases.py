@@ -1,7 +1,6 @@
 """A posterior over biases: derivatives against autograd's own Jacobian, curvature against that of any
 parameters, variance against exact Jacobians, samples against both; and the method on digits."""
 
-import threading
 from dataclasses import replace
 
 import pytest
@@ -83,28 +82,6 @@ def test_the_network_is_left_as_it_was(encoder, normal):
     pullback(encoder, normal(3, 2, 6, 6))(normal(3, 3))
     assert all(p.grad is None for p in encoder.parameters())
     assert not any(m._forward_hooks for m in encoder.modules())
-
-
-def test_another_thread_does_not_notice(encoder, normal):
-    """Hooks are on the shared layers for a moment; only the own forward pass is watched."""
-    x, seen, owner = normal(3, 2, 6, 6), [], threading.get_ident()
-    layer = next(iter(bias_layers(encoder.backbone).values()))
-
-    def elsewhere(*_):
-        def run():
-            with torch.no_grad():
-                seen.append(encoder.outputs(x[:2]).requires_grad)
-
-        if not seen and threading.get_ident() == owner:
-            other = threading.Thread(target=run)
-            other.start()
-            other.join()
-
-    handle = layer.register_forward_pre_hook(elsewhere)
-    pull = pullback(encoder, x)
-    handle.remove()
-    assert seen == [False]
-    assert len(pull.outputs) == 3
 
 
 def test_curvature_is_that_of_any_parameters(encoder, normal, generator):

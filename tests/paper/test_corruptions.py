@@ -5,7 +5,6 @@ import pytest
 import torch
 from scipy.ndimage import gaussian_filter
 
-import surefind as sf
 from surefind.paper.corruptions import blur, corruption_curves, noise, occlude
 
 
@@ -66,52 +65,13 @@ def test_the_same_generator_draws_the_same(images):
 
 def test_curves_are_medians_and_quartiles_as_json(images, generator):
     x = images(101, 1, 8, 8)
-    curves = corruption_curves(
-        lambda batch: batch.mean(dim=(1, 2, 3)).numpy(), x, generator, [0, 0.5, 1]
-    )
+    curves = corruption_curves(lambda batch: batch.mean(dim=(1, 2, 3)).numpy(), x, generator)
     assert list(curves) == ["blur", "noise", "occlusion"]
     assert json.loads(json.dumps(curves)) == curves
     means = np.sort(x.mean(dim=(1, 2, 3)).numpy())
     for curve in curves.values():
-        assert curve["strength"] == [0.0, 0.5, 1.0]
+        assert curve["strength"] == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
         assert curve["median"][0] == pytest.approx(means[50])
         assert curve["low"][0] == pytest.approx(means[25])
         assert curve["high"][0] == pytest.approx(means[75])
-    assert curves["occlusion"]["median"][2] == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("strengths", [[], [0.5, 1], [0, 1, 0.5], [0, 0]])
-def test_strengths_rise_from_zero(images, generator, strengths):
-    with pytest.raises(sf.InputError, match="strengths"):
-        corruption_curves(lambda b: np.ones(len(b)), images(2, 1, 4, 4), generator, strengths)
-
-
-@pytest.mark.parametrize("wrong", [np.array([1.0, np.nan]), np.ones(3), np.ones((2, 1))])
-def test_uncertainty_is_one_finite_number_an_image(images, generator, wrong):
-    with pytest.raises(sf.InputError, match=r"uncertainty .*blur"):
-        corruption_curves(lambda _: wrong, images(2, 1, 4, 4), generator)
-
-
-@pytest.mark.parametrize("strength", [-0.1, 1.1, float("nan")])
-def test_strength_lies_between_0_and_1(images, generator, strength):
-    x = images(2, 1, 4, 4)
-    for corrupt in (
-        lambda: blur(x, strength),
-        lambda: noise(x, strength, generator),
-        lambda: occlude(x, strength, generator),
-    ):
-        with pytest.raises(sf.InputError, match="strength"):
-            corrupt()
-
-
-def test_images_are_checked(images):
-    with pytest.raises(sf.InputError, match="images"):
-        blur(images(4, 4), 0.5)
-    with pytest.raises(sf.InputError, match="images"):
-        blur(images(0, 1, 4, 4), 0.5)
-    with pytest.raises(sf.InputError, match="images must lie in"):
-        blur(images(1, 1, 4, 4) * 3 - 1, 0.5)
-    with pytest.raises(sf.InputError, match="images"):
-        blur(torch.zeros(1, 1, 4, 4, dtype=torch.uint8), 0.5)
-    with pytest.raises(sf.InputError, match="images"):
-        blur(torch.full((1, 1, 4, 4), float("nan")), 0.5)
+    assert curves["occlusion"]["median"][-1] == pytest.approx(0.5)

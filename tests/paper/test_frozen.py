@@ -37,12 +37,12 @@ def birds(folders, backbone):
 
 
 def test_a_frozen_problem_is_another_one_with_a_protocol_of_its_own(birds, tmp_path):
-    frozen, last = frozen_problem(birds), frozen_problem(birds, trained_stages=1, epochs=7)
+    frozen, last = frozen_problem(birds), frozen_problem(birds, trained_stages=1)
     assert (frozen.name, last.name) == ("birds-frozen-tiny-resnet", "birds-last1-tiny-resnet")
     settings = frozen.protocol.settings()
     assert settings["frozen"]
     assert settings["head"] == "identity"
-    assert (last.protocol.epochs, last.protocol.online_epochs) == (7, 7)
+    assert (last.protocol.epochs, last.protocol.online_epochs) == (3, 3)
     assert last.protocol.settings()["trained_stages"] == 1
     with pytest.raises(sf.InputError) as refusal:
         frozen_problem(replace(birds, protocol=replace(birds.protocol, backbone=None)))

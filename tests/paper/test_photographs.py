@@ -1,10 +1,8 @@
-import numpy as np
 import pytest
-import scipy.io
 
 import surefind as sf
 from surefind.paper import photographs
-from surefind.paper.catalogue import CARS_FILE, CUB_FILE, check, load
+from surefind.paper.catalogue import load
 from surefind.paper.photographs import (
     CITY_STEP,
     load_cars,
@@ -41,71 +39,6 @@ def test_cub_trains_on_the_first_half_of_the_classes(cub):
     assert splits.test.read().shape == (4, 3, 16, 20)
 
 
-def structures(**fields):
-    """A MATLAB array of structures, a field per column."""
-    n = len(next(iter(fields.values())))
-    array = np.zeros((1, n), dtype=[(k, object) for k in fields])
-    for name, values in fields.items():
-        for i, value in enumerate(values):
-            array[0, i][name] = value
-    return array
-
-
-def cell(texts):
-    array = np.zeros((1, len(texts)), dtype=object)
-    array[0, :] = texts
-    return array
-
-
-MODELS = ["Acura", "BMW", "Chevrolet", "Dodge"]
-
-
-@pytest.fixture
-def one_list(tmp_path, save_image):
-    names = [f"car_ims/{i:06}.jpg" for i in range(8)]
-    for name in names:
-        save_image(name)
-    content = {
-        "annotations": structures(
-            relative_im_path=names,
-            **{"class": [float(i // 2 + 1) for i in range(8)]},
-            test=[float(i % 2) for i in range(8)],
-        ),
-        "class_names": cell(MODELS),
-    }
-    scipy.io.savemat(tmp_path / "cars_annos.mat", content)
-    return tmp_path
-
-
-@pytest.fixture(params=[".", "devkit"])
-def devkit(tmp_path, save_image, request):
-    (tmp_path / "devkit").mkdir()
-    for part, lists in (
-        ("train", "devkit/cars_train_annos.mat"),
-        ("test", f"{request.param}/cars_test_annos_withlabels.mat"),
-    ):
-        names = [f"{i:05}.jpg" for i in range(4)]
-        for name in names:
-            save_image(f"cars_{part}/{name}")
-        content = structures(fname=names, **{"class": np.array([1, 2, 3, 4], np.uint8)})
-        scipy.io.savemat(tmp_path / lists, {"annotations": content})
-    scipy.io.savemat(tmp_path / "devkit" / "cars_meta.mat", {"class_names": cell(MODELS)})
-    return tmp_path
-
-
-def test_cars_in_one_list(one_list):
-    splits = load_cars(one_list)
-    assert splits.train.labels.tolist() == [0, 0, 1, 1]
-    assert splits.test.labels.tolist() == [2, 2, 3, 3]
-    assert splits.test.classes == tuple(MODELS)
-
-
-def test_cars_in_two_lists(devkit):
-    splits = load_cars(devkit)
-    assert sorted(splits.train.labels.tolist()) == [0, 0, 1, 1]
-    assert splits.test.read().shape == (4, 3, 16, 20)
-
-
 @pytest.fixture
 def bird_folders(tmp_path, save_image):
     """Four birds, one image each of training and test, in a folder per part and class."""
@@ -139,39 +72,6 @@ def test_cars_in_folders_are_ordered_by_the_numbers_of_their_files(tmp_path, sav
     save_image("test/Zonda/front.jpg")
     with pytest.raises(ValueError, match="front"):
         load_cars(tmp_path)
-
-
-def write_features(file, classes, **changes):
-    y = np.repeat(np.asarray(classes, np.int16), 3)
-    arrays = {
-        "x": np.arange(len(y) * 4, dtype=np.float16).reshape(-1, 4),
-        "y": y,
-        "split": np.array(["train"] * len(y)),
-        "path": np.array([f"{c}/{i}.jpg" for i, c in enumerate(y)]),
-    }
-    file.parent.mkdir(exist_ok=True)
-    np.savez(file, **{k: v for k, v in (arrays | changes).items() if v is not None})
-
-
-@pytest.mark.parametrize("inside", ["", "embeddings", "cub200-features"])
-def test_birds_are_divided_by_class_wherever_the_file_is(tmp_path, inside):
-    write_features(tmp_path / inside / CUB_FILE, range(1, 7))
-    splits = load("cub200-features", tmp_path)
-    assert sorted(set(splits.train.labels.tolist())) == [1, 2, 3]
-    assert sorted(set(splits.test.labels.tolist())) == [4, 5, 6]
-    assert splits.train.read(slice(0, 2)).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert splits.test.names[0] == "4/9.jpg"
-    assert (
-        "part 'train' has 9 examples where 5864 are published."
-        in check("cub200-features", tmp_path).problems
-    )
-
-
-def test_cars_are_the_test_part_alone(tmp_path):
-    write_features(tmp_path / CARS_FILE, [99, 100])
-    splits = load("cars196-features", tmp_path)
-    assert list(splits) == ["test"]
-    assert len(splits.test) == 6
 
 
 PEOPLE = {"Ann_A": 3, "Bob_B": 1, "Cyd_C": 2, "Dan_D": 2}

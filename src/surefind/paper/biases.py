@@ -53,7 +53,6 @@ as a module, such as the projections of `torch.nn.MultiheadAttention`, has zero 
 Axes: ``n`` examples, ``z`` outputs, ``p`` biases of a layer, ``q`` probes, ``s`` samples.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -211,20 +210,17 @@ def bias_curvature(
 def _watched(
     layers: Mapping[str, nn.Module], n: int, edges: list[tuple[str, bool, GradientEdge]]
 ) -> Iterator[None]:
-    """Note where each layer's output enters the graph, in this thread alone."""
-    owner = threading.get_ident()
+    """Note where each layer's output enters the graph."""
 
-    def watching(name: str) -> Callable[..., Tensor | None]:
-        def watch(layer: nn.Module, args: Any, output: Tensor) -> Tensor | None:
-            if threading.get_ident() != owner:
-                return None
+    def watching(name: str) -> Callable[..., Tensor]:
+        def watch(layer: nn.Module, args: Any, output: Tensor) -> Tensor:
             if len(output) != n:
                 raise InputError(
                     f"layer {name} gives {len(output)} rows for {n} inputs, so an input has no "
                     "derivative of its own in the layer's bias."
                 )
             if not output.requires_grad:
-                output = _Attached.apply(output, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
+                output = output.requires_grad_().clone()
             # Before an in-place activation can follow: the edge stays that of the layer's own output.
             edges.append((name, isinstance(layer, CHANNELS_FIRST), get_gradient_edge(output)))
             return output
@@ -237,19 +233,6 @@ def _watched(
     finally:
         for hook in hooks:
             hook.remove()
-
-
-class _Attached(torch.autograd.Function):
-    """A tensor that becomes part of the graph without being copied."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, anchor: Tensor) -> Tensor:
-        ctx.mark_dirty(value)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return None, None
 
 
 def _over_positions(gradient: Tensor, width: int, channels_first: bool) -> Float[Tensor, "n p"]:

@@ -55,8 +55,6 @@ class Entry:
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 ENTRIES: Mapping[str, Entry] = {name: Entry(**fields) for name, fields in _TABLE.items()}
 """Every set by the name that `load` takes."""
-CUB_FILE, CARS_FILE = (ENTRIES[f"{name}-features"].markers[0] for name in ("cub200", "cars196"))
-"""Frozen features of the two sets, see `surefind.paper.photographs`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,16 +99,11 @@ class CheckReport:
         return tuple(kind for kind, found in kinds.items() if found)
 
 
-def set_names() -> tuple[str, ...]:
-    """List the sets that can be asked for."""
-    return tuple(ENTRIES)
-
-
 def load(name: str, folder: str | Path | None = None) -> "Splits":
     """Load a set by its name.
 
     Args:
-        name: One of `set_names`.
+        name: One of `ENTRIES`.
         folder: The set's folder, or the folder that holds it under its name. None looks only where
             a package manager may have put it.
 
@@ -124,7 +117,7 @@ def check(name: str, folder: str | Path | None = None, *, decode: bool = True) -
     """Compare a set with what its publisher announces.
 
     Args:
-        name: One of `set_names`.
+        name: One of `ENTRIES`.
         folder: As for `load`.
         decode: Whether every image file is decoded once.
 

@@ -27,6 +27,7 @@ from surefind.paper.results import CorruptionCurve, KappaHistogram, Result
 from surefind.paper.vocabulary import (
     DISTANCE_BASELINES,
     METHODS,
+    VOCABULARY,
     dataset_title,
     method_title,
     metric_of,
@@ -35,28 +36,6 @@ from surefind.paper.vocabulary import (
 METHOD_COLOURS = ("stone", "blue", "orange", "green", "purple", "ochre", "slate")
 CUSTOM_COLOURS = ("brown", "violet", "red", "olive")
 MARKERS = "osD^vPX<>*ph"
-CAPTIONS = {
-    "roc": (
-        "auroc",
-        "Inputs more uncertain than a threshold are rejected: the fraction of OOD inputs detected against "
-        "the fraction of in-distribution inputs rejected. The dotted line is chance.",
-    ),
-    "precision-recall": (
-        "auprc",
-        "Fraction of OOD inputs among the rejected, against the fraction of OOD inputs detected.",
-    ),
-    "calibration": (
-        "ece",
-        "Accuracy of the queries of each confidence. On the dotted line the model is calibrated; below it "
-        "is overconfident, above underconfident.",
-    ),
-    "sparsification": (
-        "ausc",
-        "Accuracy of the remaining queries as the most uncertain ones are dropped; it should rise early "
-        "and steeply.",
-    ),
-}
-"""The metric that sums up each kind of curve, and how to read it."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +57,7 @@ def curve_charts(results: Mapping[str, Result]) -> list[Figure]:
     """Draw each kind of curve of all methods that have it, from one result of each method."""
     looks, charts = line_styles(list(results)), []
     for name, kind in CURVES.items():
-        summary, caption = CAPTIONS[name]
+        summary, caption = VOCABULARY["curves"][name].values()
         metric, lines = metric_of(summary), []
         for method, result in results.items():
             if curve := result.curves.get(name):

@@ -93,7 +93,6 @@ def frozen_problem(
     *,
     trained_stages: int = 0,
     cache: str | Path | None = None,
-    epochs: int | None = None,
 ) -> Problem:
     """Freeze the backbone of a problem; nothing is computed yet.
 
@@ -101,7 +100,6 @@ def frozen_problem(
         problem: With a backbone.
         trained_stages: How many of its last stages learn.
         cache: Folder where features are kept; None for the folder of checkpoints.
-        epochs: Passes over the features; None for those of the table above.
 
     Returns:
         The problem under another name, with its protocol changed.
@@ -120,8 +118,6 @@ def frozen_problem(
     changed = dict(LAST_STAGE if trained_stages else HEAD)
     if problem.train.labels is None:
         changed |= PLACES
-    if epochs is not None:
-        changed |= {"epochs": epochs, "online_epochs": epochs}
     wanted = problem.preprocessing
     if wanted is not None:
         wanted = replace(wanted, random_area=None, flip=False)

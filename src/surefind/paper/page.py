@@ -22,7 +22,7 @@ from surefind.paper.figures import (
 )
 from surefind.paper.published import Published, compare_published
 from surefind.paper.results import Result, Results, ResultSet
-from surefind.paper.vocabulary import DEFINITIONS, dataset_title, method_title, metric_of
+from surefind.paper.vocabulary import METRICS, dataset_title, method_title
 
 MARKS = "**Bold**: best. _Italic_: second best. ↑ higher is better, ↓ lower is better."
 
@@ -50,9 +50,7 @@ def write_report(
     text = fill_template(
         Path(__file__).with_name("page.html.j2"),
         css=page_css(),
-        kappa=tables.KAPPA,
-        distributions=tables.DISTRIBUTIONS,
-        glossary=[(metric_of(name), text) for name, text in DEFINITIONS.items() if name in present],
+        glossary=[(m, m.definition) for m in METRICS if m.definition and m.name in present],
         sets=[_section(s, artifacts, published, remarks) for s in results.sets],
     )
     html.parent.mkdir(parents=True, exist_ok=True)
@@ -77,24 +75,14 @@ def _section(
         for m, found in methods.items()
         if folder and (kept := _kept_strips(folder / results.name, found))
     ]
-    titled: list[tuple[str, tables.Table | None, list[str]]] = [
-        (
-            "Methods",
-            tables.methods_table(results),
-            list(filter(None, [tables.detectors_note(results)])),
-        ),
-        ("Out-of-distribution sets", tables.ood_table(results), [tables.OOD_SETS]),
-        ("Ablation: stage × distance × approximation", tables.ablation_table(results), []),
-    ]
     return {
         "id": results.name,
         "title": title,
         "about": tables.data_note(results),
         "warning": tables.version_warning(results),
         "tables": [
-            (title, t, [*tables.table_notes(t), *more])
-            for title, t, more in titled
-            if t is not None
+            (heading or "Methods", table, [*tables.table_notes(table), *filter(None, notes)])
+            for heading, table, *notes in _tables(results)
         ],
         "comparisons": compare_published(results, published, remarks),
         "charts": curve_charts(firsts),
@@ -107,6 +95,16 @@ def _section(
         ],
         "settings": _settings(results),
     }
+
+
+def _tables(results: ResultSet) -> list[tuple[str, tables.Table, str, str]]:
+    """Return the tables that there are, each with its heading and what is said before and after it."""
+    found = (
+        ("", tables.methods_table(results), "", tables.detectors_note(results)),
+        ("Out-of-distribution sets", tables.ood_table(results), tables.OOD_SETS, ""),
+        ("Ablation: stage × distance × approximation", tables.ablation_table(results), "", ""),
+    )
+    return [(heading, t, before, after) for heading, t, before, after in found if t is not None]
 
 
 def _kept_strips(folder: Path, results: Iterable[Result]) -> dict[str, np.ndarray]:
@@ -151,13 +149,9 @@ def _markdown_section(
     parts = [f"## {dataset_title(results.name)}", tables.data_note(results)]
     if warning := tables.version_warning(results):
         parts.append(f"**Mixed versions.** {warning}")
-    for heading, table, before, after in (
-        ("", tables.methods_table(results), "", tables.detectors_note(results)),
-        ("### Out-of-distribution sets", tables.ood_table(results), tables.OOD_SETS, ""),
-        ("### Ablation: stage × distance × approximation", tables.ablation_table(results), "", ""),
-    ):
-        if table is not None:
-            parts += [heading, before, _table(table), " ".join(tables.table_notes(table)), after]
+    for heading, table, before, after in _tables(results):
+        parts += [heading and f"### {heading}", before, _table(table)]
+        parts += [" ".join(tables.table_notes(table)), after]
     for part in compare_published(results, published, remarks):
         parts += [f"### {part.title}", f"Ours / {part.source}.", _table(part.table), part.caveat]
         parts.append("\n".join(f"- {line}" for line in part.gaps))

@@ -13,15 +13,8 @@ or, as github.com/cyizhuo/CUB-200-2011-dataset has it, a folder per part of the 
 
 The number in the folder's name is the class.
 
-Cars196 (Stanford Cars), in either of its published forms. The test annotations of the devkit itself have no
-classes: the file ``…_withlabels.mat`` has.
-
-    cars_annos.mat, car_ims/                                       all images in one list
-    devkit/cars_train_annos.mat, cars_train/,
-    devkit/cars_test_annos_withlabels.mat (or beside), cars_test/  training and test apart
-    devkit/cars_meta.mat                                           class names
-
-or, as github.com/cyizhuo/Stanford_Cars_dataset has it, a folder per part of the published split and class:
+Cars196 (Stanford Cars), as github.com/cyizhuo/Stanford_Cars_dataset has it: a folder per part of the
+published split and class.
 
     train/AM General Hummer SUV 2000/000001.jpg, test/AM General Hummer SUV 2000/000046.jpg
 
@@ -30,16 +23,6 @@ is recovered from the files: they keep the numbers of ``car_ims``, which run thr
 order of the list. So classes are ordered by their least number. (All classes have consecutive numbers but
 119, GMC Savana Van 2012, which has 70 of its 136 behind class 122; its least still comes before class
 120's.) The first 98 classes then have the 8,054 images that are published for the zero-shot protocol.
-
-Frozen features of both: what a fixed network makes of each image, a row each in ``cub200_effnetlite0.npz``
-and ``cars196_test_effnetlite0.npz``. The split is the zero-shot one of image retrieval, by class, not the
-file's: CUB trains on the first half of the classes and tests on the second; of Cars196 there is the second
-half only.
-
-    x       features, floating point (n, d)
-    y       the class, from 1, as the publisher numbers it
-    split   the publisher's part
-    path    the image below the publisher's folder
 
 Labeled Faces in the Wild: a folder per person, and the publisher's lists of people. Training and test
 people differ in each of these lists, so the split is open-set. ``labels.csv`` may hold fewer people than
@@ -62,16 +45,11 @@ than the one before it by name. Distances within a city stay.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from surefind.data.dataset import Dataset, Splits
 from surefind.data.images import ImageFiles, check_exist
-from surefind.data.sources import image_paths, images_by_class, read_arrays, read_table
+from surefind.data.sources import image_paths, images_by_class, read_table
 from surefind.errors import InputError
-from surefind.paper.catalogue import CARS_FILE, CUB_FILE
-from surefind.paper.small_images import read_mat
 
 
 def load_cub(folder: str | Path) -> Splits:
@@ -86,7 +64,7 @@ def load_cub(folder: str | Path) -> Splits:
     folder = Path(folder)
     if (folder / "CUB_200_2011").is_dir():
         folder /= "CUB_200_2011"
-    if not (folder / "images.txt").is_file() and _holds_parts(folder):
+    if not (folder / "images.txt").is_file():
         return _from_folders(folder, _by_own_number, "CUB-200-2011")
     paths, labels, classes = (
         _read_list(folder / f"{name}.txt") for name in ("images", "image_class_labels", "classes")
@@ -111,10 +89,6 @@ def _read_list(path: Path) -> dict[str, str]:
 
 ClassOrder = Callable[[dict[str, list[Path]], Path], list[str]]
 """Puts the names of class folders, with their images, into the publisher's order."""
-
-
-def _holds_parts(folder: Path) -> bool:
-    return any((folder / part).is_dir() for part in ("train", "test"))
 
 
 def _from_folders(folder: Path, order: ClassOrder, name: str) -> Splits:
@@ -146,63 +120,16 @@ def _by_least_file(images: dict[str, list[Path]], folder: Path) -> list[str]:
     return sorted(images, key=lambda name: min(int(p.stem) for p in images[name]))
 
 
-CARS_TEST_LISTS = ("cars_test_annos_withlabels.mat", "devkit/cars_test_annos_withlabels.mat")
-
-
 def load_cars(folder: str | Path) -> Splits:
     """Load Cars196: the first half of the classes to train on, the second to test.
 
     Args:
-        folder: Where ``cars_annos.mat``, ``devkit``, or ``train`` and ``test`` are.
+        folder: Where ``train`` and ``test`` are.
 
     Returns:
         The parts ``"train"`` and ``"test"``.
     """
-    folder = Path(folder)
-    one_list = (folder / "cars_annos.mat").is_file()
-    if not one_list and not (folder / "devkit").is_dir() and _holds_parts(folder):
-        return _from_folders(folder, _by_least_file, "Cars196")
-    names, labels, classes = _one_list(folder) if one_list else _two_lists(folder)
-    files = [str(folder / n) for n in names]
-    check_exist(files, "the annotations")
-    return zero_shot(
-        Dataset(ImageFiles(files), labels - 1, names=names, classes=classes, name="Cars196")
-    )
-
-
-def _one_list(folder: Path) -> tuple[list[str], np.ndarray, list[str]]:
-    path = folder / "cars_annos.mat"
-    notes = read_mat(path, "annotations").reshape(-1)
-    classes = _texts(read_mat(path, "class_names").reshape(-1))
-    return _texts(notes["relative_im_path"]), _integers(notes["class"]), classes
-
-
-def _two_lists(folder: Path) -> tuple[list[str], np.ndarray, list[str]]:
-    test = next(
-        (folder / t for t in CARS_TEST_LISTS if (folder / t).is_file()), folder / CARS_TEST_LISTS[0]
-    )
-    names: list[str] = []
-    labels = []
-    lists = {"cars_train": folder / "devkit" / "cars_train_annos.mat", "cars_test": test}
-    for images, path in lists.items():
-        notes = read_mat(path, "annotations").reshape(-1)
-        names += [f"{images}/{n}" for n in _texts(notes["fname"])]
-        labels.append(_integers(notes["class"]))
-    classes = _texts(read_mat(folder / "devkit" / "cars_meta.mat", "class_names").reshape(-1))
-    return names, np.concatenate(labels), classes
-
-
-def _texts(cells: Any) -> list[str]:
-    # MATLAB wraps each text in an array of its own.
-    return [str(np.asarray(c).reshape(-1)[0]) for c in cells]
-
-
-def _integers(cells: Any) -> np.ndarray:
-    return np.array([int(np.asarray(c).reshape(-1)[0]) for c in cells], dtype=np.int64)
-
-
-FEATURE_FOLDER = "embeddings"
-"""A folder of features that may lie in the folder of the data sets."""
+    return _from_folders(Path(folder), _by_least_file, "Cars196")
 
 
 def zero_shot(dataset: Dataset) -> Splits:
@@ -210,23 +137,6 @@ def zero_shot(dataset: Dataset) -> Splits:
     classes = dataset.labels.unique()
     train = dataset.labels < classes[max(round(len(classes) / 2), 1)]
     return Splits({"train": dataset[train], "test": dataset[~train]})
-
-
-def load_cub_features(folder: str | Path) -> Splits:
-    """Load the parts "train" and "test" of the features of CUB-200-2011."""
-    return zero_shot(_features(folder, CUB_FILE, "CUB-200-2011 features"))
-
-
-def load_cars_features(folder: str | Path) -> Splits:
-    """Load the part "test" of the features of Cars196."""
-    return Splits({"test": _features(folder, CARS_FILE, "Cars196 features")})
-
-
-def _features(folder: str | Path, file: str, name: str) -> Dataset:
-    """Read a file of features, with labels as the file numbers them."""
-    inner = Path(folder) / FEATURE_FOLDER / file
-    stored = read_arrays(inner if inner.is_file() else Path(folder) / file)
-    return Dataset(stored["x"], stored["y"].astype("int64"), names=stored["path"], name=name)
 
 
 IMAGE_FOLDERS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-funneled", "images")

@@ -14,7 +14,6 @@
 | berlin-kudamm | as msls | none | the same |
 | berlin-a100 | as msls | none | the same |
 | omniglot | FashionMNIST's, 64 outputs | fashion-mnist test | other alphabets |
-| cub200-features | frozen features, a linear layer that starts as the identity | cars196-features | yes |
 | digits | a small one, 4 outputs | patches of photographs | no |
 
 More out-of-distribution sets (`surefind.paper.ood_sets`): FashionMNIST is also asked about
@@ -48,14 +47,13 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool
-from torch import Tensor, nn
+from torch import Tensor
 
 from surefind.checks import check_choice, check_positive
 from surefind.data.dataset import Dataset, validation_split
@@ -66,7 +64,7 @@ from surefind.evaluation.evaluate import check_parts
 from surefind.learning.frozen import Freezing, HeadStart
 from surefind.learning.seeds import seeded
 from surefind.models.backbones import load_backbone, with_linear_head
-from surefind.models.encoder import Encoder, empty_head
+from surefind.models.encoder import Encoder
 from surefind.models.networks import cifar10_net, fashion_mnist_net, small_net
 from surefind.pairs.losses import MARGIN, Contrastive, ContrastiveLoss
 from surefind.pairs.relations import Relation
@@ -74,8 +72,8 @@ from surefind.paper.catalogue import load
 from surefind.paper.ood_sets import OodSet, load_ood_sets, shrunk_ink
 from surefind.paper.vocabulary import NOISE, OodKind
 
-Build = Callable[[Dataset, torch.Generator], Encoder]
-"""Makes the encoder, from the training data, which give its shape, and the source of its weights."""
+Build = Callable[[torch.Generator], Encoder]
+"""Makes the encoder from a source of weights."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,6 @@ class Protocol:
         examples_per_class: K, for batches of K examples of each class or place; None for batches at random.
         augment: Whether training images are mirrored at random, and, for a backbone, cut.
         ece_samples: Joint samples for calibration and agreement.
-        side: To which images are resized; None leaves them to the backbone, or as they are.
         backbone: What to call the backbone; None without one.
         channels: Mean and standard deviation of each channel, to normalise by; None leaves [0, 1], or
             what the backbone wants.
@@ -171,7 +168,6 @@ class Protocol:
     examples_per_class: int | None = None
     augment: bool = False
     ece_samples: int = 100
-    side: int | None = None
     backbone: str | None = None
     channels: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     prepare: Callable[[Dataset], Dataset] | None = None
@@ -202,22 +198,6 @@ class Protocol:
         return {**json.loads(json.dumps(recorded)), "loss": repr(self.objective)}
 
 
-def identity_net(features: int) -> Encoder:
-    """Build a linear layer on frozen features that starts as the identity.
-
-    Args:
-        features: How many there are.
-
-    Returns:
-        The encoder, in training mode; nothing in it is random.
-    """
-    head = empty_head(features, features, bias=True)
-    with torch.no_grad():
-        nn.init.eye_(head.weight)
-        head.bias.zero_()
-    return Encoder(nn.Identity(), head)
-
-
 def _far(*names: str) -> tuple[OodSet, ...]:
     """Return the test parts of sets of another kind."""
     return tuple(OodSet(name, "all" if name == NOISE else "test") for name in names)
@@ -225,13 +205,13 @@ def _far(*names: str) -> tuple[OodSet, ...]:
 
 PROTOCOLS = {
     "fashion-mnist": Protocol(
-        lambda _, g: fashion_mnist_net(3, generator=g),
+        lambda g: fashion_mnist_net(3, generator=g),
         _far("mnist", "omniglot", "cifar10", "lfw", NOISE),
         *(MARGIN, 6, 6, 64, 64, 1e-3),
         decay=0.68,
     ),
     "cifar10": Protocol(
-        lambda _, g: cifar10_net(16, generator=g),
+        lambda g: cifar10_net(16, generator=g),
         (
             *_far("svhn", "mnist", "fashion-mnist", "omniglot", "lfw", NOISE),
             OodSet("cifar100", "test", "near"),
@@ -241,7 +221,7 @@ PROTOCOLS = {
         channels=((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
     ),
     "digits": Protocol(
-        lambda _, g: small_net(1, 8, 4, generator=g),
+        lambda g: small_net(1, 8, 4, generator=g),
         (OodSet("digits", "ood"), *_far(NOISE)),
         *(MARGIN, 10, 10, 64, 64, 1e-3),
     ),
@@ -262,16 +242,11 @@ PROTOCOLS = {
         examples_per_class=2,
     ),
     "omniglot": Protocol(
-        lambda _, g: fashion_mnist_net(64, generator=g),
+        lambda g: fashion_mnist_net(64, generator=g),
         *(_far("fashion-mnist"), MARGIN, 10, 10, 256, 256, 1e-3),
         validation="class",
         examples_per_class=4,
         prepare=shrunk_ink,
-    ),
-    "cub200-features": Protocol(
-        lambda train, _: identity_net(train.inputs.shape[1]),
-        *(_far("cars196-features"), 1.0, 20, 20, 64, 64, 1e-5),
-        validation="class",
     ),
 }
 """Every protocol by the name of its data set, as in `BENCHMARKS`."""
@@ -326,7 +301,7 @@ class Problem:
 
     name: str
     protocol: Protocol
-    build: Callable[[torch.Generator], Encoder]
+    build: Build
     train: Dataset
     test: Dataset
     gallery: Dataset | None = None
@@ -446,10 +421,10 @@ def load_problem(
     splits = load(name, data)
     prepare = protocol.prepare or (lambda part: part)
     train, validation = training_parts(prepare(splits.train), protocol.validation)
-    make: Callable[[torch.Generator], Encoder]
+    make: Build
     preprocessing: Preprocessing | None = None
     if build is not None:
-        make = partial(build, train)
+        make = build
         if protocol.channels is not None:
             mean, std = protocol.channels
             preprocessing = Preprocessing(mean=mean, std=std, flip=protocol.augment)
@@ -472,9 +447,7 @@ def load_problem(
     )
 
 
-def on_backbone(
-    folder: str | Path, *, augment: bool
-) -> tuple[Callable[[torch.Generator], Encoder], Preprocessing]:
+def on_backbone(folder: str | Path, *, augment: bool) -> tuple[Build, Preprocessing]:
     """Read a pretrained network, to put linear layers of its width on it.
 
     Args:

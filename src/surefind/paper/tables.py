@@ -53,15 +53,6 @@ SEEDS_TO_TEST = 3
 LEVEL = 0.05
 DIGITS = 3
 """Means that read alike rank alike."""
-KAPPA = (
-    "κ (kappa) is the certainty of an embedding: the concentration of its distribution on the sphere. "
-    "High: the input belongs where it was embedded. Low: it could be almost anywhere. The uncertainty of "
-    "an input is 1/κ."
-)
-DISTRIBUTIONS = (
-    "In-distribution (ID) inputs are new examples of the kind the model was trained on. "
-    "Out-of-distribution (OOD) inputs come from another data set: a good uncertainty is high for them."
-)
 INTERVAL = (
     "the small range is the 95 % bootstrap interval over queries, which does not cover the variation "
     "between training runs."

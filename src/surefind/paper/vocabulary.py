@@ -19,10 +19,13 @@ approximation. Nothing here imports PyTorch, so that shell completion can read i
 """
 
 import re
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from surefind.learning import METHOD_TITLES
+from surefind.paper.catalogue import ENTRIES
 
 Kind = Literal["method", "baseline", "ablation"]
 OodKind = Literal["near", "far"]
@@ -37,12 +40,14 @@ class Metric:
         title: Its column heading.
         group: The task it measures; columns of one group share a heading.
         better: "higher", "lower", or "" if unknown.
+        definition: A sentence for the glossary; empty where another metric's covers it.
     """
 
     name: str
     title: str
     group: str
     better: Literal["higher", "lower", ""]
+    definition: str = ""
 
     @property
     def arrow(self) -> str:
@@ -50,111 +55,22 @@ class Metric:
         return {"higher": "↑", "lower": "↓", "": ""}[self.better]
 
 
-RETRIEVAL, _OOD, _ERRORS = "Retrieval", "OOD detection", "Error detection"
-
-METRICS = (
-    *(Metric(f"recall@{k}", f"recall@{k}", RETRIEVAL, "higher") for k in (1, 5, 10)),
-    *(Metric(f"recall@{k}_50m", f"recall@{k}, 50 m", RETRIEVAL, "higher") for k in (1, 5, 10)),
-    Metric("map@5", "mAP@5", RETRIEVAL, "higher"),
-    Metric("map@10", "mAP@10", RETRIEVAL, "higher"),
-    Metric("auroc", "AUROC", _OOD, "higher"),
-    Metric("nearest_distance_auroc", "AUROC by distance", _OOD, "higher"),
-    Metric("novelty_auroc", "AUROC by novelty", _OOD, "higher"),
-    *(Metric(f"false_alarms_{a}", f"flagged at {a} %", _OOD, "lower") for a in (1, 5)),
-    Metric("auprc", "AUPRC", _OOD, "higher"),
-    Metric("fpr95", "FPR@95", _OOD, "lower"),
-    Metric("ausc", "AUSC", _ERRORS, "higher"),
-    Metric("aurc", "AURC", _ERRORS, "lower"),
-    Metric("r_auroc", "R-AUROC", _ERRORS, "higher"),
-    Metric("nearest_distance_r_auroc", "R-AUROC by distance", _ERRORS, "higher"),
-    Metric("novelty_r_auroc", "R-AUROC by novelty", _ERRORS, "higher"),
-    Metric("agreement_ausc", "AUSC*", _ERRORS, "higher"),
-    Metric("agreement_r_auroc", "R-AUROC*", _ERRORS, "higher"),
-    Metric("ece", "ECE", "Calibration", "lower"),
-)
-"""In the order of the columns. mAP@1 equals recall@1 and has no column."""
-DEFINITIONS = {
-    "recall@1": "Fraction of queries with a relevant item (same class) among the k nearest; recall@1 is "
-    "the accuracy of the nearest neighbour.",
-    "map@5": "Mean average precision: like recall, but relevant items count more the earlier they are "
-    "ranked.",
-    "auroc": "Probability that an out-of-distribution input is more uncertain than an in-distribution one; "
-    "0.5 is chance.",
-    "nearest_distance_auroc": "With the distance to the nearest training embedding in place of 1/κ; for "
-    "R-AUROC, to the nearest item that is searched.",
-    "novelty_auroc": "With the novelty of the input in place of 1/κ: a p-value, small for an input unlike "
-    "the training data.",
-    "false_alarms_1": "Fraction of known test inputs with a p-value of novelty of at most 1 % or 5 %; the "
-    "promise is at most that fraction.",
-    "auprc": "Area under the precision-recall curve of the same task; chance is the fraction of OOD "
-    "inputs.",
-    "fpr95": "Fraction of in-distribution inputs rejected when 95 % of the OOD inputs are detected.",
-    "ausc": "Area under the sparsification curve: mean accuracy as the most uncertain 0 % to 99 % of the "
-    "queries are dropped.",
-    "aurc": "Area under the risk-coverage curve: mean error rate as coverage grows from the most certain "
-    "query to all.",
-    "r_auroc": "Probability that a wrong retrieval is more uncertain than a correct one.",
-    "agreement_ausc": "* with disagreement in place of 1/κ: the fraction of sampled embeddings whose "
-    "nearest neighbour is not of the majority class.",
-    "ece": "Expected calibration error: mean absolute difference between confidence and accuracy.",
-}
-"""A sentence for the glossary; a metric without one is covered by another's."""
+RETRIEVAL = "Retrieval"
+VOCABULARY = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+METRICS = tuple(Metric(**fields) for fields in VOCABULARY["metrics"])
+"""In the order of the columns."""
 
 METHODS = dict(METHOD_TITLES)
-DISTANCE_BASELINES = {
-    "nearest-distance": "Nearest distance",
-    "margin": "Top-1/top-2 margin",
-    "knn-density": "k-NN density",
-    "knn-vote": "k-NN vote",
-    "mahalanobis": "Mahalanobis",
-    "norm": "Norm of z",
-    "novelty": "Novelty",
-}
+DISTANCE_BASELINES: dict[str, str] = VOCABULARY["distance_baselines"]
 ABLATION = tuple(
     f"laplace-{stage}-{distance}-{approximation}"
     for stage in ("posthoc", "online")
     for distance in ("euclidean", "arccos")
     for approximation in ("fixed", "positive", "full")
 )
-DATASETS = {
-    "fashion-mnist": "FashionMNIST",
-    "mnist": "MNIST",
-    "cifar10": "CIFAR10",
-    "cifar100": "CIFAR100",
-    "svhn": "SVHN",
-    "cub200": "CUB200",
-    "cars196": "Cars196",
-    "lfw": "LFW",
-    "msls": "MSLS",
-    "gardens-point": "Gardens Point",
-    "gardens-point-left": "Gardens Point, left",
-    "st-lucia": "St Lucia",
-    "berlin-halensee": "Berlin Halensee",
-    "berlin-kudamm": "Berlin Kudamm",
-    "berlin-a100": "Berlin A100",
-    "nordland": "Nordland",
-    "sped": "SPED",
-    "omniglot": "Omniglot",
-    "cub200-features": "CUB200, frozen features",
-    "cars196-features": "Cars196, frozen features",
-    "digits": "Digits",
-}
-BENCHMARKS = (
-    "fashion-mnist",
-    "cifar10",
-    "digits",
-    "cub200",
-    "lfw",
-    "msls",
-    "omniglot",
-    "cub200-features",
-    "gardens-point",
-    "gardens-point-left",
-    "st-lucia",
-    "berlin-halensee",
-    "berlin-kudamm",
-    "berlin-a100",
-)
+DATASETS = {name: entry.short for name, entry in ENTRIES.items()}
+OTHERS = {"mnist", "cifar100", "svhn", "cars196", "nordland", "sped"}
+BENCHMARKS = tuple(name for name in DATASETS if name not in OTHERS)
 """The data sets that have a protocol."""
 RECIPES = {
     "paper": "the paper's recipe",
