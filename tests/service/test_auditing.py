@@ -23,7 +23,6 @@ def suspects(client):
 
 def test_wrong_labels_are_found_and_mended(client, planted):
     found = client.get("/v1/audit").json()
-    assert found["judged"] == min(found["items"], 1000)
     assert any("were judged" in sentence for sentence in found["sentences"])
     named = [f for f in found["findings"] if f["id"] in planted and f["kind"] == "mislabelled"]
     assert {f["id"] for f in named} == planted

@@ -314,7 +314,7 @@ def _block(engine: Engine, queries: np.ndarray, count: int) -> list[np.ndarray]:
     gaps = exact_gaps(queries, records.vectors.reshape(*shape, -1))
     ids, own = objects(records.ids, shape), records.kappa.reshape(shape)
     # An engine may propose a few more, of which only these are certain to be the nearest.
-    order = _order(gaps, ids)[:, :count]
+    order = ordered(gaps, ids)[:, :count]
     places = order + np.arange(0, gaps.size, shape[1])[:, None]
     columns = (ids, objects(records.labels, shape), gaps, own, objects(records.payload, shape))
     return [column.take(places) for column in columns]
@@ -336,11 +336,11 @@ def exact_gaps(
     return gaps
 
 
-def _order(losses: Float[np.ndarray, "q c"], ids: np.ndarray) -> np.ndarray:
+def ordered(losses: Float[np.ndarray, "q c"], ids: np.ndarray) -> np.ndarray:
     """Return the columns of each row by rising loss, and of equal ones by id."""
     order = losses.argsort(axis=1, kind="stable")
-    ordered = take_rows(losses, order)
-    equal = ordered[:, 1:] == ordered[:, :-1]
+    rising = take_rows(losses, order)
+    equal = rising[:, 1:] == rising[:, :-1]
     if equal.any():
         for q in np.flatnonzero(equal.any(axis=1)):
             # Integers come before strings, which cannot be compared with each other.

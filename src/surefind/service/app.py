@@ -16,7 +16,6 @@ folder like any other. To go back to one, stop the service and put it in the pla
 old ones is the operator's.
 """
 
-import dataclasses
 import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,7 +32,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from surefind.decisions.identification import Identification
 from surefind.gallery.findings import Audit
 from surefind.gallery.gallery import Gallery
-from surefind.gallery.store import FILE, stored_items
+from surefind.gallery.store import stored_items
 from surefind.service import items, problems, reviews, search, wire
 from surefind.service.guard import Limits
 from surefind.service.images import Learner
@@ -160,7 +159,6 @@ async def gallery(state: State, found: Allowed) -> wire.GalleryView:
         images=state.embeds,
         calibrated=state.gallery.calibration is not None,
         may_write=found.scope == WRITE,
-        version=version("surefind"),
     )
 
 
@@ -172,9 +170,7 @@ async def calibration(state: State) -> wire.CalibrationView:
     if made is None:
         return wire.CalibrationView(calibrated=False, reviews=sample)
     now = await state.work(functools.partial(_today, state.gallery))
-    added = made.contributions
-    apart = {"calibrated", "risk_curve", "identification", "contributions", "max_false_alarms"}
-    apart |= {"reviews"}
+    apart = {"calibrated", "risk_curve", "identification", "max_false_alarms", "reviews"}
     names = wire.CalibrationView.model_fields.keys() - apart - now.keys()
     return wire.CalibrationView(
         calibrated=True,
@@ -182,7 +178,6 @@ async def calibration(state: State) -> wire.CalibrationView:
         max_false_alarms=None if made.gate is None else made.gate.max_false_alarms,
         risk_curve=wire.Curve.model_validate(made.risk_curve, from_attributes=True),
         identification=_identification(made.identification),
-        contributions=None if added is None else list(map(dataclasses.asdict, added.signals)),
         **now,
         **{name: getattr(made, name) for name in names},
     )
@@ -276,10 +271,7 @@ async def audit(
             )
             for row in rows
         ]
-        sentences = list(found.sentences)
-        return wire.AuditView(
-            items=found.items, judged=found.judged, sentences=sentences, findings=findings
-        )
+        return wire.AuditView(sentences=list(found.sentences), findings=findings)
 
     return await state.keep(look)
 
@@ -298,7 +290,7 @@ async def make_snapshot(state: State) -> wire.SnapshotView:
     """Copy the gallery as it is now; searches and changes go on."""
 
     def copy() -> wire.SnapshotView:
-        folder, when = state.settings.folder / SNAPSHOTS, datetime.now(UTC)
+        folder = state.settings.folder / SNAPSHOTS
         sentence = None
         if state.gallery.info["place"] == "memory":
             sentence = "a gallery in memory has no place of its own, and cannot be copied."
@@ -306,14 +298,9 @@ async def make_snapshot(state: State) -> wire.SnapshotView:
             sentence = f"there are {MOST_SNAPSHOTS} snapshots already; delete old ones first."
         if sentence is not None:
             raise RefusedError(409, sentence)
-        place = folder / when.strftime(SNAPSHOT)
+        place = folder / datetime.now(UTC).strftime(SNAPSHOT)
         with conflicting():
             state.gallery.save(place)
-        return wire.SnapshotView(
-            name=place.name,
-            when=when,
-            items=stored_items(place),
-            bytes=(place / FILE).stat().st_size,
-        )
+        return wire.SnapshotView(name=place.name, items=stored_items(place))
 
     return await state.keep(copy)

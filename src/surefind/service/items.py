@@ -27,7 +27,7 @@ from fastapi import APIRouter, Depends, Form, Query, Response
 from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
 from surefind.errors import InputError
 from surefind.gallery.answers import Item
-from surefind.gallery.engine import Id
+from surefind.gallery.engine import Id, objects, ordered
 from surefind.gallery.gallery import Gallery
 from surefind.service import wire
 from surefind.service.images import picture_response
@@ -110,8 +110,10 @@ async def list_items(
 
 def _surest(gallery: Gallery) -> list[Id]:
     """Return all ids, the highest κ first, and of equal ones by id, integers before strings."""
-    kappa = {item.id: item.kappa for item in gallery.items()}
-    return sorted(kappa, key=lambda id_: (-kappa[id_], isinstance(id_, str), id_))
+    found = [(item.id, item.kappa) for item in gallery.items()]
+    ids, kappa = objects([id_ for id_, _ in found], (len(found),)), np.array([k for _, k in found])
+    (order,) = ordered(-kappa[None], ids[None])
+    return list(ids[order])
 
 
 def _cursor(gallery: Gallery, order: Order, id_: Id) -> str:

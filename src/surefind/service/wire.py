@@ -344,8 +344,6 @@ class Finding(BaseModel):
 class AuditView(BaseModel):
     """What an audit found, the most suspect of each kind first."""
 
-    items: int = Field(description="Labelled items.")
-    judged: int = Field(description="Those of them that were drawn to be judged.")
     sentences: list[str]
     findings: list[Finding]
 
@@ -379,7 +377,6 @@ class CalibrationView(BaseModel):
     max_wrong: float | None = None
     confidence: float | None = None
     threshold: float | None = None
-    floor: float | None = None
     queries: int | None = None
     unknown: int | None = None
     max_false_alarms: float | None = Field(
@@ -404,7 +401,6 @@ class CalibrationView(BaseModel):
     )
     watch: WatchView | None = None
     reviews: SampleView | None = None
-    contributions: list[dict[str, Any]] | None = None
 
 
 class GalleryView(BaseModel):
@@ -416,7 +412,6 @@ class GalleryView(BaseModel):
     images: bool = Field(description="Whether images can be searched with.")
     calibrated: bool
     may_write: bool
-    version: str
 
 
 class ReviewView(Answered):
@@ -521,9 +516,7 @@ class SnapshotView(BaseModel):
     """A copy of the gallery, beside it."""
 
     name: str = Field(description="Of its folder in the service's folder of snapshots.")
-    when: datetime
     items: int
-    bytes: int
 
 
 class Verdicts(Message):
