@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.data.dataset import Dataset, Splits, validation_split
+from surefind.data.dataset import Dataset
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import IMAGENET, Preprocessing
 
@@ -55,6 +55,11 @@ def test_an_index_takes_the_same_rows_of_everything(full, images, index, as_tens
     assert part.name == data.name
 
 
+def test_iteration_gives_batches_of_one(full):
+    assert [len(d) for d in full] == [1] * 6
+    assert [d.names[0] for d in full] == list(full.names)
+
+
 @pytest.mark.parametrize(
     ("labels", "expected", "classes"),
     [
@@ -71,6 +76,12 @@ def test_labels_become_int64(labels, expected, classes):
     assert data.labels.dtype == torch.int64
     assert data.labels.tolist() == expected
     assert data.classes == classes
+
+
+def test_named_labels_follow_given_classes():
+    data = Dataset(torch.zeros(2, 2), ["b", "a"], classes=["c", "b", "a"])
+    assert data.labels.tolist() == [1, 2]
+    assert data[:0].labels.dtype == torch.int64
 
 
 def test_uint8_images_are_read_in_0_to_1(full, images):
@@ -99,6 +110,22 @@ def test_reading_does_not_touch_the_stored_values():
     assert (stored == 1).all()
 
 
+def test_a_read_only_memory_map_is_read_without_a_copy_of_the_whole(tmp_path, rng):
+    np.save(tmp_path / "x.npy", rng.random((5, 3)).astype(np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    data = Dataset(mapped)
+    assert data.inputs is mapped
+    assert torch.equal(data.read([1, 3]), torch.from_numpy(mapped[[1, 3]].copy()))
+
+
+def test_evaluation_frames_tensors_as_a_batch(full):
+    p = Preprocessing(resize=6, crop=4, mean=(0.5,) * 3, std=(0.2,) * 3)
+    together = full.read(preprocessing=p)
+    assert together.shape == (6, 3, 4, 4)
+    alone = torch.cat([full.read(i, preprocessing=p) for i in range(6)])
+    assert torch.equal(together, alone)
+
+
 @pytest.mark.parametrize("area", [(0.2, 0.9), None])
 def test_augmentation_depends_on_seed_epoch_and_row_only(full, area):
     p = Preprocessing(resize=6, crop=4, random_area=area, flip=True)
@@ -109,6 +136,12 @@ def test_augmentation_depends_on_seed_epoch_and_row_only(full, area):
         full.read(preprocessing=p, augment_seed=key) for key in ((3, 1), (3, 2), (4, 1), 3)
     ]
     assert not any(torch.equal(everything[0], other) for other in everything[1:])
+
+
+def test_a_repeated_example_is_augmented_anew(full):
+    p = Preprocessing(crop=4, random_area=(0.2, 0.9))
+    x = full.read([1, 1], preprocessing=p, augment_seed=0)
+    assert not torch.equal(x[0], x[1])
 
 
 def test_files_read_as_the_same_images_in_memory(save_image):
@@ -191,6 +224,13 @@ def test_parts_that_do_not_fit_are_refused(inputs, options, message):
         Dataset(inputs, **options)
 
 
+def test_a_bad_row_is_found_beyond_the_first_block():
+    values = np.zeros((5000, 2), np.float32)
+    values[4500, 1] = np.nan
+    with pytest.raises(sf.InputError, match="first in row 4500"):
+        Dataset(values)
+
+
 def test_requests_that_do_not_fit_are_refused(full):
     with pytest.raises(sf.InputError, match="augment_seed needs preprocessing"):
         full.read(augment_seed=1)
@@ -198,82 +238,3 @@ def test_requests_that_do_not_fit_are_refused(full):
         full.read(preprocessing=Preprocessing(), augment_seed=-1)
     with pytest.raises(sf.InputError, match="preprocessing is for images"):
         Dataset(torch.zeros(2, 3)).read(preprocessing=IMAGENET)
-
-
-def labelled(labels, **options):
-    x = torch.arange(float(len(labels)))[:, None]
-    return Dataset(x, torch.tensor(labels), name="toy", **options)
-
-
-def rows(dataset):
-    return dataset.inputs[:, 0].long().tolist()
-
-
-def assert_partition(splits, n):
-    assert sorted(r for p in splits for r in rows(splits[p])) == list(range(n))
-
-
-def test_what_is_printed_is_a_line_however_large_the_set():
-    data = labelled([0, 1] * 4000, names=map(str, range(8000)))
-    assert repr(data) == "Dataset('toy', n=8,000, classes=2)"
-    placed = Dataset(data.inputs[:3], positions=torch.zeros(3, 2))
-    assert repr(Splits({"train": data, "query": placed})) == (
-        "Splits(train=Dataset('toy', n=8,000, classes=2), "
-        "query=Dataset('data', n=3, with positions))"
-    )
-
-
-def test_validation_takes_a_share_of_each_class(generator):
-    data = labelled([0] * 40 + [1] * 20 + [2] * 2)
-    splits = validation_split(data, generator, share=0.1)
-    assert splits["validation"].labels.bincount().tolist() == [4, 2, 1]
-    assert_partition(splits, 62)
-    most = validation_split(data, generator, share=0.99)
-    assert most.train.labels.bincount().tolist() == [1, 1, 1]
-
-
-def test_validation_by_class_takes_whole_classes(generator):
-    splits = validation_split(
-        labelled([i % 10 for i in range(40)]), generator, share=0.2, by="class"
-    )
-    train, validation = (set(splits[p].labels.tolist()) for p in ("train", "validation"))
-    assert (len(train), len(validation)) == (8, 2)
-    assert not train & validation
-
-
-def test_the_same_generator_gives_the_same_parts():
-    data = labelled([i % 5 for i in range(50)])
-    one, two, other = (validation_split(data, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
-    assert all(rows(one[p]) == rows(two[p]) for p in one)
-    assert any(rows(one[p]) != rows(other[p]) for p in one)
-
-
-def test_cut_by_place_keeps_squares_whole_and_both_sides_together():
-    east = torch.arange(0, 50_000, 25.0, dtype=torch.float64)
-    both = torch.stack([east.repeat(2), torch.zeros(2 * len(east))], dim=1)
-    data = Dataset(torch.zeros(len(both), 3), positions=both)
-    parts = validation_split(data, torch.Generator().manual_seed(0), by="place")
-    squares = [set((parts[p].positions[:, 0] // 2500).long().tolist()) for p in parts]
-    assert not squares[0] & squares[1]
-    assert len(squares[1]) == 2
-    assert len(parts["validation"]) == 2 * 2 * 100
-
-
-UNLABELLED = Dataset(torch.zeros(2, 2), name="toy")
-ONE_PLACE = Dataset(torch.zeros(4, 3), positions=torch.rand(4, 2))
-REFUSED = [
-    (labelled([0, 0]), {"by": "class"}, sf.DegenerateError, None),
-    (labelled([0, 1]), {}, sf.DegenerateError, "by"),
-    (UNLABELLED, {}, sf.InputError, None),
-    (labelled([0, 0]), {"share": 1.0}, sf.InputError, "share"),
-    (labelled([0, 0]), {"by": "image"}, sf.InputError, "by"),
-    (ONE_PLACE, {"by": "place"}, sf.DegenerateError, None),
-    (labelled([0, 0, 1, 1]), {"by": "place"}, sf.InputError, "by"),
-]
-
-
-@pytest.mark.parametrize(("data", "options", "error", "field"), REFUSED)
-def test_what_cannot_be_split_is_refused(generator, data, options, error, field):
-    with pytest.raises(error) as refused:
-        validation_split(data, generator, **options)
-    assert refused.value.field == field

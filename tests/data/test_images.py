@@ -1,17 +1,15 @@
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageDraw
 
 import surefind as sf
-from surefind.data.batches import read_batches
-from surefind.data.dataset import Dataset
 from surefind.data.images import (
     Frame,
     ImageFiles,
+    check_exist,
     decode_image,
     equal_files,
-    row_numbers,
+    full_frame,
     verify_images,
 )
 
@@ -81,6 +79,17 @@ def test_every_kind_of_pixel_becomes_8_bit_rgb(save_image, mode, colour, suffix,
     np.testing.assert_allclose(pixels, np.broadcast_to(expected, pixels.shape), atol=2)
 
 
+def test_floating_point_pixels_are_refused(save_image):
+    with pytest.raises(sf.InputError, match=r"a\.tif holds floating-point pixels"):
+        decode_image(save_image("a.tif", mode="F", colour=0.5))
+
+
+def test_an_animation_gives_its_first_frame(tmp_path):
+    frames = [Image.new("RGB", (8, 8), c) for c in ("red", "lime", "blue")]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert decode_image(tmp_path / "a.gif")[0, 0].tolist() == [255, 0, 0]
+
+
 def test_a_jpeg_shrinks_while_it_decodes_but_never_below_the_output(save_image):
     """Decoded at half size or not, the framed result has the size asked for and looks the same."""
     big = Image.linear_gradient("L").resize((400, 300)).convert("RGB")
@@ -91,6 +100,15 @@ def test_a_jpeg_shrinks_while_it_decodes_but_never_below_the_output(save_image):
     plain = big.resize((64, 36), Image.Resampling.BILINEAR, box=(40, 60, 360, 240))
     assert drafted.shape == (36, 64, 3)
     assert np.abs(drafted - np.asarray(plain).astype(int)).max() <= 4
+
+
+def test_files_are_indexed_like_rows(save_image):
+    files = ImageFiles([save_image(f"{i}.png", size=(4 + i, 4)) for i in range(3)], "L")
+    assert len(files) == 3
+    assert files[[2, 0]].paths == (files.paths[2], files.paths[0])
+    assert files[-1].mode == "L"
+    assert [f.paths[0] for f in files] == list(files.paths)
+    assert files.decode(2).shape == (4, 6)
 
 
 def half_a_file(path):
@@ -141,6 +159,19 @@ def mixed(tmp_path, save_image):
     return ImageFiles([*paths, tmp_path / "gone.jpg"])
 
 
+def test_bad_files_are_refused_by_name(mixed):
+    with pytest.raises(sf.InputError, match="3 of 5 image files cannot be used") as error:
+        verify_images(mixed)
+    assert all(name in str(error.value) for name in ("1.jpg", "3.jpg", "gone.jpg"))
+    assert "0.jpg" not in str(error.value)
+
+
+def test_a_long_list_of_bad_files_is_counted(tmp_path):
+    files = ImageFiles([tmp_path / f"{i}.png" for i in range(8)])
+    with pytest.raises(sf.InputError, match=r"8 of 8 [^…]*… and 3 more"):
+        verify_images(files)
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_bad_files_are_skipped_and_reported(mixed, workers):
     report = verify_images(mixed, on_bad="skip", workers=workers)
@@ -148,6 +179,36 @@ def test_bad_files_are_skipped_and_reported(mixed, workers):
     assert report.kept.paths == (mixed.paths[0], mixed.paths[2])
     assert [path for path, _ in report.bad] == [mixed.paths[i] for i in (1, 3, 4)]
     assert "does not exist" in report.bad[2][1]
+
+
+def test_good_files_are_all_kept(save_image):
+    files = ImageFiles([save_image("a.png"), save_image("b.jpg")])
+    assert verify_images(files).kept.paths == files.paths
+
+
+def test_settings_are_checked(tmp_path):
+    with pytest.raises(sf.InputError, match="paths must be a sequence of paths; got the one path"):
+        ImageFiles("a.jpg")
+    with pytest.raises(sf.InputError, match="mode must be one of 'RGB', 'L'; got 'CMYK'"):
+        ImageFiles([], "CMYK")
+    with pytest.raises(sf.InputError, match="max_pixels must be a whole number of at least 1"):
+        ImageFiles([], max_pixels=0)
+    with pytest.raises(sf.InputError, match="on_bad must be one of 'refuse', 'skip'"):
+        verify_images(ImageFiles([]), on_bad="ignore")
+    with pytest.raises(sf.InputError, match="workers must be a whole number of at least 1"):
+        verify_images(ImageFiles([]), workers=0)
+
+
+def test_missing_files_are_named(tmp_path, save_image):
+    there = save_image("a.png")
+    check_exist([there], "list.csv")
+    gone = [tmp_path / f"{i}.png" for i in range(7)]
+    with pytest.raises(sf.InputError, match=r"7 of 8 files that list\.csv lists .*0\.png.* 2 more"):
+        check_exist([there, *gone], "list.csv")
+
+
+def test_the_whole_frame_leaves_an_image_alone():
+    assert full_frame(5, 7) == Frame((0.0, 0.0, 1.0, 1.0), (5, 7))
 
 
 def test_equal_files_are_found_by_content_and_by_name(tmp_path):
@@ -158,62 +219,3 @@ def test_equal_files_are_found_by_content_and_by_name(tmp_path):
     assert equal_files(paths) == [[0, 2, 5], [1, 4]]
     assert equal_files([paths[3], paths[3]]) == [[0, 1]]
     assert equal_files([]) == []
-
-
-@pytest.mark.parametrize(
-    ("index", "rows"),
-    [
-        (slice(None), [0, 1, 2, 3, 4]),
-        (slice(-2, None), [3, 4]),
-        (slice(4, None, -2), [4, 2, 0]),
-        (2, [2]),
-        (-1, [4]),
-        (np.int64(3), [3]),
-        ([0, -5, 4, 4], [0, 0, 4, 4]),
-        (range(1, 3), [1, 2]),
-        ([], []),
-        (torch.tensor([3, 1]), [3, 1]),
-        (torch.tensor([], dtype=torch.int64), []),
-        (np.array([True, False, False, True, False]), [0, 3]),
-        (torch.zeros(5, dtype=torch.bool), []),
-        (np.array([2, 0], dtype=np.uint8), [2, 0]),
-    ],
-)
-def test_an_index_is_resolved(index, rows):
-    found = row_numbers(index, 5)
-    assert found.dtype == np.int64
-    assert found.tolist() == rows
-
-
-@pytest.mark.parametrize(
-    ("index", "message"),
-    [
-        (5, r"rows must lie in -5 … 4, as there are 5; got 5 … 5"),
-        ([0, -6], r"got -6 … 0"),
-        ([0.5], "rows must be integers, a boolean mask or a slice; got float64"),
-        ("a", "rows must be integers"),
-        ([[1]], r"of shape \(1, 1\)"),
-        ([True], "a boolean mask needs one entry per row, 5; got 1"),
-    ],
-)
-def test_what_is_no_index_is_refused(index, message):
-    with pytest.raises(sf.InputError, match=message):
-        row_numbers(index, 5)
-
-
-REFUSED = [
-    (lambda: ImageFiles("a.jpg"), None),
-    (lambda: ImageFiles([], "CMYK"), "mode"),
-    (lambda: ImageFiles([], max_pixels=0), "max_pixels"),
-    (lambda: verify_images(ImageFiles([]), on_bad="ignore"), "on_bad"),
-    (lambda: verify_images(ImageFiles([]), workers=0), "workers"),
-    (lambda: read_batches(Dataset(ImageFiles([])), [], workers=-1), "workers"),
-    (lambda: read_batches(Dataset(ImageFiles([])), [], ahead=-2), "ahead"),
-]
-
-
-@pytest.mark.parametrize(("call", "field"), REFUSED)
-def test_settings_are_checked(call, field):
-    with pytest.raises(sf.InputError) as refused:
-        call()
-    assert refused.value.field == field

@@ -41,6 +41,17 @@ def test_part_folders_share_their_classes(tmp_path, save_image):
     assert splits.test.read().shape == (2, 1, 16, 20)
 
 
+def test_one_class_is_a_data_set_too(tmp_path, save_image):
+    save_image("only/1.png")
+    assert load_folder(tmp_path)["all"].classes == ("only",)
+
+
+def test_a_class_that_is_called_test_beside_others_is_a_class(tmp_path, save_image):
+    save_image("test/1.png")
+    save_image("exam/1.png")
+    assert load_folder(tmp_path)["all"].classes == ("exam", "test")
+
+
 @pytest.fixture
 def folder(tmp_path, save_image):
     for name in ("a", "b", "c", "d"):
@@ -100,6 +111,22 @@ def test_a_byte_order_mark_and_blank_lines_are_no_matter(folder):
     path = folder / "list.csv"
     path.write_bytes(b"\xef\xbb\xbfpath, label\r\npictures/a.png, cat\r\n\r\n")
     assert load_manifest(path)["all"].classes == ("cat",)
+
+
+def test_a_null_is_an_empty_cell(tmp_path):
+    pq.write_table(pa.table({"path": ["a", None]}), tmp_path / "x.parquet")
+    table = read_table(tmp_path / "x.parquet")
+    assert table["path"] == ["a", ""]
+    assert len(table) == 2
+
+
+def test_both_kinds_of_file_are_read(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(3))
+    np.savez_compressed(tmp_path / "b.npz", x=np.arange(2), y=np.array(["a", "b"]))
+    assert read_arrays(tmp_path / "a.npy")["array"].tolist() == [0, 1, 2]
+    stored = read_arrays(tmp_path / "b.npz")
+    assert stored["x"].tolist() == [0, 1]
+    assert stored["y"].tolist() == ["a", "b"]
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])

@@ -13,7 +13,7 @@ from torch import nn
 import surefind as sf
 from surefind.data.inputs import FeatureViews
 from surefind.learning.feature_cache import FeaturePass
-from surefind.learning.frozen import SHRINKAGE, cut_backbone
+from surefind.learning.frozen import SHRINKAGE, FrozenBackbone, cut_backbone, principal_head
 from surefind.learning.methods import METHODS
 from surefind.learning.novelty_pass import Novelty
 from surefind.learning.seeds import seeded
@@ -153,6 +153,30 @@ def test_a_network_without_stages_is_watched_by_its_output(generator, tmp_path):
     )
 
 
+def test_only_what_is_above_learns(digits):
+    encoder = tower()
+    fitted = learner(encoder, freezing=sf.Freezing(trained_stages=1)).fit(digits[0]).fitted
+    whole = fitted.whole_encoder()
+    last = "model.encoder.stages.1"
+    for name, value in encoder.backbone.state_dict().items():
+        learnt = not torch.equal(value, whole.backbone.state_dict()[name])
+        if name.endswith(("weight", "running_mean")) and "gem" not in name:
+            assert learnt == name.startswith(last), name
+    images = digits[1].read()
+    torch.testing.assert_close(whole(images), fitted.embed(images).mean, atol=2e-3, rtol=0)
+
+
+def test_a_posterior_of_the_whole_encoder_is_that_of_the_features(digits):
+    train, test = digits
+    first = learner(small_learners.encoder(), freezing=True).fit(train)
+    encoder = first.fitted.whole_encoder()
+    options = {"method": "laplace-posthoc", "epochs": 0}
+    ways = [learner(encoder, freezing=frozen, **options).fit(train) for frozen in (True, False)]
+    mean, kappa = zip(*((e.mean, e.kappa) for e in (w.embed(test) for w in ways)), strict=True)
+    torch.testing.assert_close(*mean, atol=1e-5, rtol=0)
+    torch.testing.assert_close(*kappa, rtol=1e-3, atol=0)
+
+
 def test_features_of_another_network_are_refused(digits):
     train, test = digits
     one, other = (learner(small_learners.encoder(seed=s)).fit(train) for s in (0, 1))
@@ -201,6 +225,14 @@ def test_a_freezing_is_checked(name, value):
         sf.Freezing(**{name: value})
 
 
+def test_views_need_images(digits):
+    flip = sf.Preprocessing(flip=True)
+    one = learner(small_learners.encoder(), freezing=sf.Freezing(views=2), preprocessing=flip)
+    with pytest.raises(sf.InputError) as refusal:
+        one.fit(one.features(digits[0]))
+    assert refusal.value.field == "views"
+
+
 def test_training_sees_augmented_views_and_evaluation_the_plain_one(digits):
     train, test = digits
     flip = sf.Preprocessing(flip=True)
@@ -247,6 +279,15 @@ def test_heads_start_as_principal_components(start, outputs, generator):
         shrunk = np.sqrt((1 - SHRINKAGE) * variance + SHRINKAGE * shared)
         oracle = pca.transform(features) / shrunk
         np.testing.assert_allclose(np.abs(ours[:, ::-1]), np.abs(oracle), rtol=1e-3, atol=1e-3)
+
+
+def test_whitening_without_shrinkage_is_scikit_learns(monkeypatch, normal):
+    monkeypatch.setattr("surefind.learning.frozen.SHRINKAGE", 0.0)
+    features = normal(300, 6) @ normal(6, 6)
+    weights, bias = principal_head(features, 4, whiten=True)
+    ours = (features @ weights.T + bias).numpy()
+    oracle = PCA(4, whiten=True).fit_transform(features.numpy()) * np.sqrt(300 / 299)
+    np.testing.assert_allclose(np.abs(ours[:, ::-1]), np.abs(oracle), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("known", ["labels", "positions"])
@@ -323,6 +364,27 @@ def test_what_whitening_cannot_be_learnt_from_is_refused_before_features_are_com
             whitened_within(4).fit(sf.Dataset(normal(10, 4).float(), labels))
 
 
+def test_a_head_without_a_bias_is_whitened_and_not_centred(normal):
+    data = sf.Dataset(normal(12, 4).float() + 1, torch.arange(12) // 3)
+    heads = [whitened_within(4, bias=b).fit(data).fitted.upper.encoder.head for b in (True, False)]
+    torch.testing.assert_close(heads[0].weight, heads[1].weight)
+    assert heads[1].bias is None
+
+
 def whitened_within(d, **options):
     encoder = sf.Encoder(nn.Sequential(nn.Identity()), nn.Linear(d, d, **options))
     return learner(encoder, freezing=sf.Freezing(head="whitened-within"), epochs=0, novelty=None)
+
+
+def test_the_head_starts_from_the_features_of_the_last_stage_too(digits):
+    freezing = sf.Freezing(trained_stages=1, head="whitened")
+    one = learner(tower(), freezing=freezing, epochs=0).fit(digits[0])
+    outputs = one.fitted.upper.encoder.outputs(one.features(digits[0]).read())
+    torch.testing.assert_close(outputs.mean(0), torch.zeros(3), atol=1e-2, rtol=0)
+
+
+def test_the_part_below_is_still_and_that_above_may_learn():
+    made = FrozenBackbone.of(small_learners.encoder(), sf.Freezing(trained_stages=1))
+    assert not any(p.requires_grad for p in made.cut.below.parameters())
+    assert not made.cut.below.training
+    assert all(p.requires_grad for p in made.cut.above.parameters())

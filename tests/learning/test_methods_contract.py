@@ -64,6 +64,13 @@ def test_embedding_does_not_depend_on_company_or_repetition(fitted):
     assert torch.equal(together.kappa, again.kappa)
 
 
+def test_arrays_in_arrays_out(fitted):
+    images = small_learners.digits()[1].inputs[:4]
+    e = fitted.embed(images)
+    assert isinstance(e.mean, np.ndarray)
+    assert isinstance(e.kappa, np.ndarray)
+
+
 @pytest.mark.parametrize("joint", [True, False])
 def test_samples_are_unit_vectors_from_the_generator_alone(fitted, joint):
     test = small_learners.digits()[1][:10]

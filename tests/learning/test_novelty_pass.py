@@ -1,5 +1,6 @@
 """Novelty of every method: what the pass fits, keeps and resumes, and what embeddings then say."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import oracles
@@ -14,6 +15,12 @@ from surefind.learning.methods import METHODS
 from surefind.learning.novelty_pass import Novelty, watched
 from surefind.models.vectors import UnitRows
 from surefind.novelty.model import upper_rates
+
+QUICK = {
+    "mc-dropout": METHODS["mc-dropout"](n_samples=10),
+    "deep-ensemble": METHODS["deep-ensemble"](members=2),
+}
+"""Smaller versions of what would take long; everything else as it is by default."""
 
 
 def noise(n, *shape):
@@ -38,8 +45,7 @@ def name(request):
 @pytest.fixture(scope="module")
 def fitted(name):
     train, test = small_learners.digits()
-    method = small_learners.QUICK.get(name, name)
-    return small_learners.learner(method).fit(train, held_out=test[:180])
+    return small_learners.learner(QUICK.get(name, name)).fit(train, held_out=test[:180])
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +147,13 @@ def test_nothing_is_fitted_to_few_examples_or_if_not_asked(tmp_path):
     assert small_learners.learner(epochs=0).fit(train[:20]).embed(train).novelty is not None
 
 
+def test_arrays_in_arrays_out():
+    train = small_learners.digits()[0]
+    learner = small_learners.learner(epochs=0).fit(train)
+    found = learner.embed(train.inputs[:5])
+    torch.testing.assert_close(torch.from_numpy(found.novelty), learner.embed(train[:5]).novelty)
+
+
 def test_the_caller_may_name_the_stages():
     train = small_learners.digits()[0]
     learner = small_learners.learner(epochs=0, novelty=Novelty(stages=("0",))).fit(train)
@@ -158,6 +171,27 @@ def test_options_are_refused_before_anything_is_trained(field, value):
     with pytest.raises(sf.InputError) as refused:
         Novelty(**{field: value})
     assert refused.value.field == field
+
+
+def test_at_most_the_sample_is_looked_at():
+    train, test = small_learners.digits()
+    seen = []
+    learner = small_learners.learner(epochs=0, novelty=Novelty(sample=50))
+    learner.fit(train, held_out=test, report=lambda stage, p: seen.append((stage, p.step, p.steps)))
+    assert seen[-1] == ("novelty", 100, 100)
+    assert len(learner.novelty_.model.known) == 50
+    assert len(learner.novelty_.model.embeddings) == 50
+
+
+def test_the_confidence_is_the_callers():
+    train = small_learners.digits()[0]
+    fits = [
+        small_learners.learner(epochs=0, novelty=Novelty(confidence=c)).fit(train)
+        for c in (0.5, 0.99)
+    ]
+    low, high = (p_of(learner, train) for learner in fits)
+    assert (low <= high).all()
+    assert [learner.novelty_.model.confidence for learner in fits] == [0.5, 0.99]
 
 
 def test_several_threads_embed_with_one_model():
@@ -225,6 +259,17 @@ def test_what_is_no_digit_is_novel(ten, kind):
     assert (p_of(learner, STRANGE[kind](images)) <= 0.01).float().mean() > 0.95
 
 
+def test_a_silent_channel_that_speaks_once_does_not_hide_the_rest():
+    """This network has a channel that all training digits leave at zero, and a held-out digit does not."""
+    train, test = small_learners.digits(10)
+    learner = small_learners.learner(epochs=3).fit(train, held_out=test[:450])
+    images = test[450:].read()
+    silent = torch.cat([x.amax(0) for x in watched(learner.fitted, ("4",), train.read())[1]]) == 0
+    assert silent.any()
+    for kind in ("black", "white", "grey", "inverted"):
+        assert (p_of(learner, STRANGE[kind](images)) <= 0.01).float().mean() > 0.95
+
+
 def test_new_digits_are_flagged_no_more_often_than_promised(ten):
     learner, images = ten
     p = p_of(learner, images)
@@ -275,28 +320,57 @@ def test_a_pass_that_was_cut_off_resumes(kept_at_once, tmp_path, cut_at):
     assert small_learners.tensors_equal(learner.novelty_.model.tensors(), undisturbed)
 
 
-TRAIN, TEST = (data[:60] for data in small_learners.digits())
-CHANGED = {
-    "weights": ({"epochs": 1}, TRAIN, TEST),
-    "method": ({"method": small_learners.QUICK["mc-dropout"]}, TRAIN, TEST),
-    "preprocessing": ({"preprocessing": sf.Preprocessing(mean=(0.5,), std=(0.5,))}, TRAIN, TEST),
-    "stages": ({"novelty": Novelty(stages=("0",))}, TRAIN, TEST),
-    "held out": ({}, TRAIN, TRAIN),
-    "examples": ({}, sf.Dataset(255 - TRAIN.inputs, TRAIN.labels), TEST),
-    "order": ({}, TRAIN[torch.arange(60).flip(0)], TEST),
-    "sample": ({"novelty": Novelty(sample=50)}, TRAIN, TEST),
-}
+def changed(train, test):
+    """Other passes than that of `kept_of`, each in one thing."""
+    labels = train.labels
+    return {
+        "weights": (small_learners.learner(epochs=1), train, test),
+        "method": (small_learners.learner(QUICK["mc-dropout"], epochs=0), train, test),
+        "preprocessing": (
+            small_learners.learner(
+                epochs=0, preprocessing=sf.Preprocessing(mean=(0.5,), std=(0.5,))
+            ),
+            train,
+            test,
+        ),
+        "stages": (small_learners.learner(epochs=0, novelty=Novelty(stages=("0",))), train, test),
+        "held out": (small_learners.learner(epochs=0), train, train[:60]),
+        "examples": (
+            small_learners.learner(epochs=0),
+            sf.Dataset(255 - train.inputs, labels),
+            test,
+        ),
+        "order": (small_learners.learner(epochs=0), train[torch.arange(len(train)).flip(0)], test),
+        "sample": (small_learners.learner(epochs=0, novelty=Novelty(sample=50)), train, test),
+    }
 
 
-@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.parametrize(
+    "change",
+    ["weights", "method", "preprocessing", "stages", "held out", "examples", "order", "sample"],
+)
 def test_what_another_pass_kept_is_not_mixed_in(kept_at_once, tmp_path, change):
-    small_learners.learner(epochs=0).fit(TRAIN).fit_novelty(TRAIN, held_out=TEST, folder=tmp_path)
-    options, dataset, held_out = CHANGED[change]
-    learner = small_learners.learner(**{"epochs": 0} | options).fit(dataset)
+    train, test = (data[:60] for data in small_learners.digits())
+    small_learners.learner(epochs=0).fit(train).fit_novelty(train, held_out=test, folder=tmp_path)
+    learner, dataset, held_out = changed(train, test)[change]
+    learner.fit(dataset)
     pass_of(learner, None, dataset, held_out)
     expected = learner.novelty_.model.tensors()
     pass_of(learner, tmp_path, dataset, held_out)
     assert small_learners.tensors_equal(learner.novelty_.model.tensors(), expected)
+
+
+def test_a_whole_run_in_a_folder_is_found_again(kept_at_once, tmp_path):
+    train, test = small_learners.digits()
+    fits = [
+        small_learners.learner(epochs=1).fit(train, held_out=test, folder=tmp_path)
+        for _ in range(2)
+    ]
+    tensors = [learner.novelty_.model.tensors() for learner in fits]
+    assert small_learners.tensors_equal(*tensors)
+    shutil.rmtree(tmp_path)
+    fresh = small_learners.learner(epochs=1).fit(train, held_out=test).novelty_.model.tensors()
+    assert small_learners.tensors_equal(tensors[0], fresh)
 
 
 def test_a_damaged_file_is_refused_by_its_name(kept_at_once, tmp_path):

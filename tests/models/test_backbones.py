@@ -7,15 +7,8 @@ import torch
 import transformers
 
 import surefind as sf
-from surefind.data.inputs import Preprocessing
 from surefind.learning.methods.dropout import joint_samples, with_dropout
-from surefind.models.backbones import (
-    FAMILIES,
-    image_format,
-    load_backbone,
-    tower_of,
-    with_linear_head,
-)
+from surefind.models.backbones import FAMILIES, load_backbone, tower_of, with_linear_head
 from surefind.models.saving import load_state, load_tensors, save_tensors
 
 VIT = {
@@ -105,6 +98,11 @@ def test_features_of_every_family(folders, images, kind, pooling):
     }
 
 
+@pytest.mark.parametrize("kind", TINY)
+def test_auto_is_the_first_pooling(folders, kind):
+    assert load_backbone(folders / kind).pooling == next(iter(TINY[kind][2]))
+
+
 def test_poolings_equal_their_definitions(folders, images):
     with torch.no_grad():
         for kind, (name, _, _) in TINY.items():
@@ -170,6 +168,35 @@ def test_a_classifier_gives_its_body(tmp_path, images):
     torch.testing.assert_close(load_backbone(tmp_path, pooling="mean")(images), expected)
 
 
+def test_half_precision_weights_are_read_as_float32(tmp_path):
+    network("ResNetModel", RESNET).half().save_pretrained(tmp_path)
+    assert {p.dtype for p in load_backbone(tmp_path).parameters()} == {torch.float32}
+
+
+def test_awkward_image_sizes(folders, generator):
+    for kind in ("resnet", "convnext", "dinov2"):
+        tower = load_backbone(folders / kind)
+        features = tower(torch.rand(1, 3, 40, 57, generator=generator))
+        assert features.shape == (1, tower.width)
+
+
+def test_images_that_do_not_fit_are_refused(folders):
+    tower = load_backbone(folders / "clip_vision_model")
+    with pytest.raises(sf.InputError, match="takes images of 32 × 32 pixels; got 32 × 24"):
+        tower(torch.zeros(1, 3, 32, 24))
+    with pytest.raises(sf.InputError, match=r"images must be \(n, 3, height, width\); got \(1, 1,"):
+        tower(torch.zeros(1, 1, 32, 32))
+
+
+def test_a_head_on_a_tower(folders, images, generator):
+    tower = load_backbone(folders / "dinov2")
+    encoder = with_linear_head(tower, generator=generator)
+    assert encoder.features(images).shape == (3, 17)
+    assert encoder(images).shape == (3, 16)
+    assert not encoder.training
+    assert with_linear_head(tower, 5, generator=generator).embedding_dim == 5
+
+
 def test_dropout_goes_between_a_tower_and_its_head(folders, images, generator):
     encoder = with_linear_head(load_backbone(folders / "dinov2"), generator=generator)
     noisy = with_dropout(encoder)
@@ -177,6 +204,81 @@ def test_dropout_goes_between_a_tower_and_its_head(folders, images, generator):
     torch.testing.assert_close(noisy(images), encoder(images))
     samples = joint_samples(noisy, images, [1, 2])
     assert not torch.allclose(samples[0], samples[1])
+
+
+def test_the_logging_of_the_library_is_given_back(folders):
+    log = transformers.utils.logging
+    for verbosity, bars in ((log.INFO, True), (log.ERROR, False)):
+        log.set_verbosity(verbosity)
+        (log.enable_progress_bar if bars else log.disable_progress_bar)()
+        load_backbone(folders / "resnet")
+        assert (log.get_verbosity(), log.is_progress_bar_enabled()) == (verbosity, bars)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "cannot be read"),
+        ({"config.json": "{}"}, "cannot be read"),
+        ({"config.json": "{}", "pytorch_model.bin": ""}, "pickles .* are refused"),
+        ({"config.json": "{", "model.safetensors": ""}, "cannot be read"),
+        ({"config.json": '{"model_type": "nil"}', "model.safetensors": ""}, "cannot be read"),
+        (
+            {"config.json": '{"model_type": "gpt2"}', "model.safetensors": ""},
+            "no tower for model_type 'gpt2'; there are resnet, convnext",
+        ),
+    ],
+)
+def test_folders_that_hold_no_backbone_are_refused(tmp_path, files, message):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(sf.InputError, match=message):
+        load_backbone(tmp_path)
+
+
+@pytest.fixture
+def copied(tmp_path):
+    network("ResNetModel", RESNET).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_damaged_weights_are_refused(copied):
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    with pytest.raises(sf.InputError, match=r"cannot be read .* Copy the folder again"):
+        load_backbone(copied)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"depths": [2, 1, 1, 1]}, "lack .* of the network's parameters, such as encoder"),
+        ({"hidden_sizes": [8, 8, 16, 32]}, "cannot be read"),
+    ],
+)
+def test_weights_of_another_network_are_refused(copied, change, message):
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(sf.InputError, match=message):
+        load_backbone(copied)
+
+
+@pytest.mark.parametrize("text", ["{", '{"size": "large"}', "[]"])
+def test_damaged_preprocessing_is_refused(copied, text):
+    (copied / "preprocessor_config.json").write_text(text)
+    with pytest.raises(sf.InputError, match=r"preprocessor_config.json in .* cannot be read"):
+        load_backbone(copied)
+
+
+def test_poolings_of_other_families_are_refused(folders):
+    with pytest.raises(sf.InputError, match="pooling of resnet must be one of 'gem', 'mean'; got"):
+        load_backbone(folders / "resnet", pooling="cls")
+
+
+def test_a_missing_folder_is_no_name(tmp_path):
+    for source in (tmp_path / "none", str(tmp_path / "none"), "./none", "a/b/c"):
+        with pytest.raises(sf.InputError, match="is no folder"):
+            load_backbone(source)
 
 
 @pytest.fixture
@@ -232,97 +334,3 @@ def test_without_the_library_it_says_what_to_install(monkeypatch, folders):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(sf.InputError, match=r"pip install transformers"):
         load_backbone(folders / "resnet")
-
-
-WEIGHTS, CONFIG, SIZES = "model.safetensors", "config.json", "preprocessor_config.json"
-NO_BACKBONE = [
-    ({CONFIG: None, WEIGHTS: None}, "cannot be read"),
-    ({WEIGHTS: None}, "cannot be read"),
-    ({WEIGHTS: None, "pytorch_model.bin": b""}, "pickles .* are refused"),
-    ({CONFIG: b"{"}, "cannot be read"),
-    ({CONFIG: b'{"model_type": "gpt2"}'}, "no tower for model_type 'gpt2'; there are resnet, conv"),
-    ({CONFIG: {"depths": [2, 1, 1, 1]}}, "lack .* of the network's parameters, such as encoder"),
-    ({CONFIG: {"hidden_sizes": [8, 8, 16, 32]}}, "cannot be read"),
-    ({WEIGHTS: b"torn"}, "cannot be read .* Copy the folder again"),
-    ({SIZES: b"{"}, "preprocessor_config.json in .* cannot be read"),
-    ({SIZES: b'{"size": "large"}'}, "preprocessor_config.json in .* cannot be read"),
-    ({SIZES: b"[]"}, "preprocessor_config.json in .* cannot be read"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), NO_BACKBONE)
-def test_folders_that_hold_no_backbone_are_refused(tmp_path, changes, message):
-    network("ResNetModel", RESNET).save_pretrained(tmp_path)
-    for name, content in changes.items():
-        if content is None:
-            (tmp_path / name).unlink()
-        elif isinstance(content, dict):
-            config = json.loads((tmp_path / name).read_text()) | content
-            (tmp_path / name).write_text(json.dumps(config))
-        else:
-            (tmp_path / name).write_bytes(content)
-    with pytest.raises(sf.InputError, match=message):
-        load_backbone(tmp_path)
-
-
-def test_what_a_tower_does_not_take_is_refused(folders, tmp_path):
-    tower = load_backbone(folders / "clip_vision_model")
-    for shape in ((1, 3, 32, 24), (1, 1, 32, 32)):
-        with pytest.raises(sf.InputError, match="got"):
-            tower(torch.zeros(shape))
-    with pytest.raises(sf.InputError) as refused:
-        load_backbone(folders / "resnet", pooling="cls")
-    assert "pooling" in refused.value.message
-    for source in (tmp_path / "none", str(tmp_path / "none"), "./none", "a/b/c"):
-        with pytest.raises(sf.InputError, match="is no folder"):
-            load_backbone(source)
-
-
-MOMENTS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.1]}
-
-
-@pytest.mark.parametrize(
-    ("config", "resize", "crop"),
-    [
-        ({"size": 224, "crop_pct": 0.875}, 256, 224),
-        ({"size": {"shortest_edge": 224}, "crop_pct": 0.875}, 256, 224),
-        ({"size": {"shortest_edge": 384}, "crop_pct": 0.875}, 384, 384),
-        ({"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}}, 256, 224),
-        ({"size": 224, "crop_size": 224, "do_center_crop": True}, 224, 224),
-        ({"size": 256, "crop_size": 224, "do_center_crop": False}, 256, 256),
-        ({"size": {"height": 224, "width": 224}}, 224, 224),
-    ],
-)
-def test_each_way_to_write_sizes(config, resize, crop):
-    found = image_format(config | MOMENTS)
-    assert (found["resize"], found["crop"]) == (resize, crop)
-    assert (found["mean"], found["std"]) == ([0.5, 0.4, 0.3], [0.2, 0.2, 0.1])
-    assert image_format({"image_processor": config | MOMENTS}) == found
-    assert Preprocessing.from_dict(found).to_dict().items() >= found.items()
-
-
-@pytest.mark.parametrize(("number", "name"), [(2, "bilinear"), (3, "bicubic"), (None, "bicubic")])
-def test_interpolation(number, name):
-    config = {"size": 8, "resample": number} | MOMENTS
-    assert image_format(config)["interpolation"] == name
-
-
-def test_no_normalisation_is_mean_zero_and_deviation_one():
-    found = image_format({"size": 8, "do_normalize": False} | MOMENTS)
-    assert (found["mean"], found["std"]) == ([0, 0, 0], [1, 1, 1])
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {},
-        {"size": 224},
-        {"size": 224, "image_mean": [0.5] * 3},
-        MOMENTS,
-        MOMENTS | {"size": {"height": 224, "width": 192}},
-        MOMENTS | {"size": {"longest_edge": 224}},
-        MOMENTS | {"size": 224, "crop_size": {"height": 1, "width": 2}},
-    ],
-)
-def test_what_is_not_written_down_is_not_guessed(config):
-    assert image_format(config) is None

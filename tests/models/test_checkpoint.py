@@ -10,6 +10,7 @@ from torch import nn
 
 import surefind as sf
 from surefind import files
+from surefind.models.networks import small_net
 from surefind.models.saving import load_state, load_tensors, save_tensors
 
 
@@ -45,6 +46,28 @@ def test_everything_comes_back_bit_for_bit(path, metadata):
     assert read == metadata
     assert tensors.keys() == TENSORS.keys()
     assert all(bits(tensors[k]) == bits(TENSORS[k]) for k in TENSORS)
+
+
+def test_no_tensors_is_no_error(path):
+    save_tensors(path, {}, {"a": 1})
+    assert load_tensors(path) == ({}, {"a": 1})
+
+
+def test_a_network_comes_back_bit_identical(path, generator):
+    net = small_net(1, 8, 4, generator=generator)
+    save_tensors(path, net.state_dict(), {})
+    other = small_net(1, 8, 4, generator=generator)
+    x = torch.rand(3, 1, 8, 8, generator=generator)
+    assert not torch.equal(net(x), other(x))
+    load_state(other, load_tensors(path)[0])
+    assert torch.equal(net(x), other(x))
+    assert other.backbone[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_tied_weights_are_saved_twice(path):
+    weight = torch.ones(2, 2, requires_grad=True)
+    save_tensors(path, {"a": weight, "b": weight}, {})
+    assert load_tensors(path)[0].keys() == {"a", "b"}
 
 
 def test_loaded_tensors_are_no_windows_into_the_file(path):
@@ -91,6 +114,23 @@ def test_what_cannot_be_written_leaves_nothing(path, tensors, metadata):
         save_tensors(path.parent / "new" / "a", {}, {})
 
 
+@pytest.mark.parametrize("moment", ["models.saving.save_file", "files.flush", "files.os.replace"])
+def test_an_error_on_the_way_leaves_the_old_file(path, monkeypatch, moment):
+    save_tensors(path, {"a": torch.ones(2)}, {"step": 1})
+
+    def fail(*_, **__):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"surefind.{moment}", fail)
+        with pytest.raises(OSError, match="disk full"):
+            save_tensors(path, {"a": torch.zeros(2)}, {"step": 2})
+    tensors, metadata = load_tensors(path)
+    assert metadata == {"step": 1}
+    assert (tensors["a"] == 1).all()
+    assert list(path.parent.iterdir()) == [path]
+
+
 KILLED = """
 import os, signal, sys, torch
 from surefind.models.saving import save_tensors
@@ -134,3 +174,8 @@ def test_states_that_do_not_fit_change_nothing():
     with pytest.raises(sf.InputError, match=r"bias is \(2,\) float64"):
         load_state(net, {"weight": torch.zeros(2, 2), "bias": torch.zeros(2).double()})
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_many_differences_are_cut_short():
+    with pytest.raises(sf.InputError, match=r"8 differences: .*; …. Build"):
+        load_state(nn.Sequential(*(nn.Linear(1, 1) for _ in range(4))), {})

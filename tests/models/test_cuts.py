@@ -42,6 +42,12 @@ def test_both_parts_together_are_the_network(kind, above, generator):
     assert {id(p) for p in weights} == {id(p) for p in net.parameters()}
 
 
+def test_a_norm_and_a_pooling_belong_to_the_layer_before_them():
+    cut = cut_backbone(sequential(), 1)
+    assert [n for n, _ in cut.below.named_children()] == ["0", "1", "2"]
+    assert [n for n, _ in cut.above.named_children()] == ["3", "4", "5"]
+
+
 def test_too_many_stages_and_networks_without_any_are_refused():
     vit = {"model_type": "dinov2", "hidden_size": 8, "num_hidden_layers": 2, "image_size": 28}
     vit |= {"num_attention_heads": 2, "patch_size": 14}

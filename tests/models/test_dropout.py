@@ -68,6 +68,12 @@ def test_norm_layers_stay_with_their_layer_and_nested_blocks_are_entered():
     assert [type(m).__name__ for m in new.backbone[2]] == ["ReLU", "Dropout", "Linear"]
 
 
+def test_an_opaque_backbone_is_one_block():
+    new = with_dropout(Encoder(Opaque().eval(), nn.Linear(6, 2)))
+    assert kinds(new) == ["Opaque", "Dropout"]
+    assert not new.backbone.training
+
+
 def test_the_copy_keeps_names_values_and_modes_and_shares_nothing(generator, x):
     plain = small_net(1, 8, 4, generator=generator)
     plain.backbone[0].eval()
@@ -102,10 +108,49 @@ def test_joint_masks_are_shared_and_others_are_not(generator, shape, joint):
         assert bool((y == y[:1]).all()) == joint
 
 
+def test_rate_zero_is_the_identity(generator):
+    values = torch.rand(3, 4, generator=generator)
+    with dropping(generator):
+        assert torch.equal(Dropout(0.0)(values), values)
+
+
+def test_gradients_pass_through_what_was_kept(generator):
+    values = torch.ones(4, 5, requires_grad=True)
+    with dropping(generator):
+        y = Dropout(0.5)(values)
+    y.sum().backward()
+    assert torch.equal(values.grad, y.detach())
+
+
+def test_training_masks_differ_by_example_and_call_and_follow_the_seed(encoder, x):
+    encoder.train()
+    alike = x[:1].expand_as(x)
+    with dropping(seeded(1)):
+        first, second = encoder(alike), encoder(alike)
+    with dropping(seeded(1)):
+        again = encoder(alike)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    assert not torch.equal(first[0], first[1])
+
+
 def test_outside_it_evaluation_is_deterministic_and_training_refuses(encoder, x):
     assert torch.equal(encoder(x), encoder(x))
     with pytest.raises(sf.InputError, match="dropout in training mode needs a generator"):
         encoder.train()(x)
+
+
+def test_the_context_ends_with_an_error(encoder, x, generator):
+    with pytest.raises(RuntimeError), dropping(generator):
+        raise RuntimeError
+    assert torch.equal(encoder(x), encoder(x))
+
+
+def test_the_global_generator_is_not_consumed(encoder, x, generator):
+    before = torch.get_rng_state()
+    marginal_samples(encoder, x, 2, generator)
+    joint_samples(encoder, x, mask_seeds(2, generator))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_joint_samples_are_whole_sampled_networks(encoder, x):
@@ -116,6 +161,22 @@ def test_joint_samples_are_whole_sampled_networks(encoder, x):
     for seed, sample in zip(seeds, samples, strict=True):
         with dropping(seeded(seed), joint=True):
             torch.testing.assert_close(sample, encoder(x).detach())
+
+
+def test_joint_samples_do_not_depend_on_batches(encoder, x):
+    seeds = mask_seeds(3, seeded(1))
+    parts = [joint_samples(encoder, part, seeds) for part in (x[:1], x[1:5], x[5:])]
+    torch.testing.assert_close(torch.cat(parts, dim=1), joint_samples(encoder, x, seeds))
+
+
+def test_equal_inputs_agree_jointly_and_differ_marginally(encoder, x):
+    alike = x[:1].expand_as(x)
+    joint = joint_samples(encoder, alike, mask_seeds(3, seeded(1)))
+    torch.testing.assert_close(joint, joint[:, :1].expand_as(joint))
+    assert not torch.allclose(joint[0], joint[1])
+    marginal = marginal_samples(encoder, alike, 3, seeded(1))
+    assert marginal.shape == (3, 6, 4)
+    assert not torch.allclose(marginal[:, 0], marginal[:, 1])
 
 
 def test_joint_and_marginal_samples_have_the_same_distribution(encoder, x):
@@ -131,6 +192,20 @@ def test_what_comes_before_the_first_dropout_runs_once(generator):
     new.backbone[0].register_forward_hook(lambda *_: calls.append(1))
     joint_samples(new, torch.rand(3, 4, generator=generator), [1, 2, 3, 4])
     assert len(calls) == 1
+
+
+def test_dropout_inside_an_opaque_backbone_is_sampled_too(generator):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dropout = Dropout(0.5)
+
+        def forward(self, x):
+            return self.dropout(x)
+
+    encoder = Encoder(Own(), nn.Linear(20, 3)).eval()
+    samples = joint_samples(encoder, torch.rand(2, 20, generator=generator), [1, 2])
+    assert not torch.allclose(samples[0], samples[1])
 
 
 REFUSED = {

@@ -33,6 +33,21 @@ def test_features_times_head_weights_are_the_outputs(encoder, x):
     torch.testing.assert_close(encoder.outputs_of(h), encoder.outputs(x))
 
 
+@pytest.mark.parametrize("n", [0, 1])
+def test_no_example_and_one_example(encoder, normal, n):
+    x = normal(n, 3, 4)
+    assert encoder(x).shape == (n, 3)
+    assert len(encoder.features(x)) == n
+
+
+def test_head_weights_are_a_copy(encoder):
+    before = encoder.head.weight.clone()
+    weights = encoder.head_weights()
+    assert not weights.requires_grad
+    weights.zero_()
+    assert torch.equal(encoder.head.weight, before)
+
+
 def test_with_head_shares_the_backbone_and_changes_nothing(encoder, x, normal):
     before = {k: v.clone() for k, v in encoder.state_dict().items()}
     weights = normal(2, encoder.head_weights().shape[1])
@@ -46,6 +61,12 @@ def test_with_head_shares_the_backbone_and_changes_nothing(encoder, x, normal):
     assert other.head_weights().any()
     assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
     assert encoder.embedding_dim == 3
+
+
+def test_with_head_leaves_the_global_generator_alone(encoder):
+    before = torch.get_rng_state()
+    encoder.with_head(encoder.head_weights())
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_unnormalized_keeps_names_parameters_and_mode(encoder, x):
@@ -77,29 +98,31 @@ def test_zero_outputs_stay_zero_without_nan():
     assert torch.isfinite(z.grad).all()
 
 
+def test_a_head_that_is_not_linear_is_refused():
+    with pytest.raises(sf.InputError, match=r"head must be a torch.nn.Linear; got Sequential"):
+        Encoder(nn.Identity(), nn.Sequential(nn.Linear(2, 2)))
+
+
 class Pair(nn.Module):
     def forward(self, x):
         return x, x
 
 
-BACKBONES = {
-    "maps": (nn.Identity(), "End it with pooling"),
-    "width": (nn.Flatten(), "Give the head that many inputs"),
-    "two": (Pair(), "Wrap it"),
-}
-
-
-@pytest.mark.parametrize("name", BACKBONES)
-def test_backbones_that_do_not_fit_the_head_are_refused(name):
-    backbone, way_out = BACKBONES[name]
+@pytest.mark.parametrize(
+    ("backbone", "message"),
+    [
+        (nn.Identity(), r"features \(2, 5\).*got \(2, 3, 4\)\. End it with pooling"),
+        (nn.Flatten(), r"features \(2, 5\).*got \(2, 12\)\. Give the head that many inputs"),
+        (Pair(), r"features \(2, 5\).*got tuple\. Wrap it"),
+    ],
+)
+def test_backbones_that_do_not_fit_the_head_are_refused(backbone, message):
     encoder = Encoder(backbone, nn.Linear(5, 3))
     for use in (encoder, encoder.features, encoder.outputs, encoder.unnormalized):
-        with pytest.raises(sf.InputError, match=way_out):
+        with pytest.raises(sf.InputError, match=message):
             use(torch.zeros(2, 3, 4))
 
 
-def test_heads_that_are_none_are_refused(encoder, normal):
-    with pytest.raises(sf.InputError, match="Linear"):
-        Encoder(nn.Identity(), nn.Sequential(nn.Linear(2, 2)))
-    with pytest.raises(sf.InputError, match="columns"):
+def test_heads_of_another_width_are_refused(encoder, normal):
+    with pytest.raises(sf.InputError, match=r"weights must have \d columns.*got shape \(3, 4\)"):
         encoder.with_head(normal(3, 4))

@@ -4,6 +4,7 @@ import torch
 
 import surefind as sf
 from surefind.models import vectors as module
+from surefind.models.saving import build, describe
 from surefind.models.vectors import UnitRows, Vectors, vector_encoder, warn_of_unit_features
 
 
@@ -25,6 +26,22 @@ def test_length_does_not_matter_even_where_squares_leave_the_range(size):
     torch.testing.assert_close(scaled, Vectors(X).features(slice(None)))
 
 
+def test_half_precision_is_read_as_single():
+    X = rows(4, 3, np.float16)
+    assert Vectors(X).dtype == torch.float32
+    assert Vectors(X).features(np.array([2, 0])).dtype == torch.float32
+
+
+def test_blocks_cover_all_rows_in_order(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_ELEMENTS", 7)
+    vectors = Vectors(rows(11, 3))
+    whole = vectors.features(slice(None))
+    assert len(vectors.slices) == 6
+    torch.testing.assert_close(torch.cat(list(vectors.batches())), whole)
+    weights = torch.from_numpy(rows(2, 4))
+    torch.testing.assert_close(vectors.outputs(weights), whole @ weights.T)
+
+
 def test_zero_rows_are_found_and_stay_zero(monkeypatch):
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", 6)
     X = rows(9, 3)
@@ -32,6 +49,14 @@ def test_zero_rows_are_found_and_stay_zero(monkeypatch):
     vectors = Vectors(X)
     assert vectors.zero_rows().tolist() == [1, 7]
     assert vectors.features(slice(1, 2)).tolist() == [[0, 0, 0, 1]]
+
+
+def test_a_mapped_file_is_read_and_not_written(tmp_path):
+    X = rows(6, 3)
+    np.save(tmp_path / "x.npy", X)
+    mapped = Vectors(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    torch.testing.assert_close(mapped.features(slice(None)), Vectors(X).features(slice(None)))
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), X)
 
 
 def test_the_backbone_prepares_vectors_as_they_are_read():
@@ -59,6 +84,12 @@ def test_fewer_outputs_are_the_leading_principal_directions():
 def test_more_outputs_than_columns_are_refused():
     with pytest.raises(sf.InputError, match="embedding_dim"):
         vector_encoder(Vectors(rows(40, 5)), 6)
+
+
+def test_a_file_can_describe_the_encoder():
+    again = build(describe(vector_encoder(Vectors(rows(9, 4, np.float32)), 3)))
+    assert isinstance(again.backbone, UnitRows)
+    assert again.head_weights().shape == (3, 5)
 
 
 class Normalised(torch.nn.Module):

@@ -138,6 +138,11 @@ def test_known_scores_are_counted_with_ties(normal):
     assert bare.least == pytest.approx(float(upper_rates(35, 0.95)[0]))
 
 
+def test_more_known_examples_reach_smaller_p():
+    assert float(upper_rates(299, 0.95)[0]) > 0.01 > float(upper_rates(300, 0.95)[0])
+    assert float(upper_rates(2995, 0.95)[0]) > 0.001 > float(upper_rates(2996, 0.95)[0])
+
+
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 @pytest.mark.parametrize("alpha", [0.01, 0.05])
 def test_the_promise_holds_for_these_very_examples(n, alpha):
@@ -251,6 +256,16 @@ def test_what_is_no_number_is_as_novel_as_can_be(normal):
     assert torch.equal(p[:7], torch.full((7,), model.least))
     assert (p > 0).all()
     assert p[7] > model.least
+
+
+def test_order_and_company_hardly_matter(normal):
+    _, model = fitted(normal, held_out=world(normal, 100))
+    queries, embeddings = world(normal, 40)
+    together = model.score(queries, embeddings)
+    alone = torch.cat([
+        model.score([q[i : i + 1] for q in queries], embeddings[i : i + 1]) for i in range(40)
+    ])
+    torch.testing.assert_close(together, alone, atol=1e-4, rtol=1e-4)
 
 
 def test_tensors_put_it_together_again(normal):

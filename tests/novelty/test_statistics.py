@@ -12,6 +12,7 @@ import surefind as sf
 from surefind.models.backbones import tower_of
 from surefind.models.networks import cifar10_net, fashion_mnist_net
 from surefind.models.vectors import UnitRows
+from surefind.novelty import statistics as module
 from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
 
 VIT = {
@@ -33,6 +34,56 @@ def quiet():
 
 def tower(kind, **config):
     return tower_of({"config": {"model_type": kind, **config}, "pooling": "auto"})
+
+
+class Block(nn.Module):
+    """A residual block as torchvision has it: one ReLU, run more than once."""
+
+    def __init__(self, inputs, outputs, stride, narrow):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs // narrow, 3, stride, 1)
+        self.bn1 = nn.BatchNorm2d(outputs // narrow)
+        self.conv2 = nn.Conv2d(outputs // narrow, outputs, 3, 1, 1)
+        self.relu = nn.ReLU(inplace=True)
+        same = stride == 1 and inputs == outputs
+        self.downsample = None if same else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride))
+
+    def forward(self, x):
+        out = self.conv2(self.relu(self.bn1(self.conv1(x))))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet(nn.Module):
+    def __init__(self, widths=(8, 16, 24, 32), narrow=1):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, 2, 1)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(2)
+        before = 8
+        for i, width in enumerate(widths, 1):
+            blocks = (
+                Block(before, width, 1 if i == 1 else 2, narrow),
+                Block(width, width, 1, narrow),
+            )
+            setattr(self, f"layer{i}", nn.Sequential(*blocks))
+            before = width
+
+    def forward(self, x):
+        x = self.maxpool(self.relu(self.conv1(x)))
+        return self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
+
+
+class Attention(nn.Module):
+    """A transformer's layer with its GELU as a module: shapes change inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        x = x + self.attention(x, x, x)[0]
+        return x + self.mlp(x)
 
 
 class Functional(nn.Module):
@@ -81,6 +132,17 @@ CASES = {
     "one shape": (convolutions(*[4] * 9), (1, 8, 8), ["3", "5", "7", "11", "15", "17"]),
     "mlp": (multilayer(6, 8, 7, 5), (6,), ["1", "3", "5"]),
     "even mlp": (multilayer(6, 8, 8, 8), (6,), ["1", "3", "5"]),
+    "user resnet": (ResNet(), (3, 64, 64), ["relu", *(f"layer{i}.1" for i in (1, 2, 3, 4))]),
+    "user bottlenecks": (
+        ResNet(narrow=4),
+        (3, 64, 64),
+        ["relu", *(f"layer{i}.1" for i in (1, 2, 3, 4))],
+    ),
+    "user transformer": (
+        nn.Sequential(nn.Linear(5, 8), *(Attention() for _ in range(7))),
+        (9, 5),
+        ["1", "2", "4", "5", "6", "7"],
+    ),
     "functional": (Functional(), (1, 8, 8), ["conv1", "conv2"]),
     "one activation": (OneActivation(), (1, 8, 8), ["conv1", "conv2"]),
     "identity": (nn.Identity(), (6,), []),
@@ -101,6 +163,12 @@ def test_stages_of_a_resnet_are_its_residual_stages(layer_type):
     chosen = choose_stages(network, torch.rand(2, 3, 64, 64))
     stages = [f"model.encoder.stages.{i}" for i in range(4)]
     assert list(chosen) == ["model.embedder.embedder", *stages]
+
+
+@pytest.mark.parametrize("kind", ["convnext", "convnextv2"])
+def test_stages_of_a_convnext_are_its_own(kind):
+    chosen = choose_stages(tower(kind, **CONVNEXT), torch.rand(2, 3, 64, 64))
+    assert list(chosen) == [f"model.encoder.stages.{i}" for i in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +217,25 @@ def test_statistics_of_large_outputs_are_of_some_channels_on_a_grid(normal):
     torch.testing.assert_close(stage_statistics(vectors, whole=True), vectors)
 
 
+def test_watching_gives_what_hooks_by_hand_give(normal):
+    network = ResNet().eval()
+    stages = ["relu", "layer2.1", "layer4"]
+    images = normal(3, 3, 12, 12).float()
+    by_hand, hooks = {}, []
+    for name in stages:
+        keep = lambda _m, _x, y, name=name: by_hand.__setitem__(name, y.clone())
+        hooks.append(network.get_submodule(name).register_forward_hook(keep))
+    with torch.no_grad():
+        network(images)
+    for hook in hooks:
+        hook.remove()
+    with torch.no_grad(), StageWatch(network, stages).watching() as watch:
+        network(images)
+    for found, name in zip(watch.take(3), stages, strict=True):
+        expected = oracles.stage_statistics_oracle(by_hand[name])
+        torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-3)
+
+
 def test_a_relu_that_works_in_place_is_seen_after_it(normal):
     conv = nn.Conv2d(1, 3, 3)
     network = nn.Sequential(conv, nn.ReLU(inplace=True), nn.Flatten())
@@ -176,12 +263,12 @@ def state_of(network):
 
 
 def test_the_network_is_left_as_it_was():
-    network = convolutions(4, 8).eval()
+    network = ResNet().eval()
     before = state_of(network)
-    stages = choose_stages(network, torch.rand(2, 1, 8, 8))
+    stages = choose_stages(network, torch.rand(2, 3, 32, 32))
     with StageWatch(network, stages).watching():
         assert hooks_of(network) == len(stages)
-        network(torch.rand(2, 1, 8, 8))
+        network(torch.rand(2, 3, 32, 32))
     assert hooks_of(network) == 0
     assert small_learners.tensors_equal(before, state_of(network))
     assert not any(p.grad is not None for p in network.parameters())
@@ -229,6 +316,15 @@ def test_stages_that_no_input_passes_are_refused(stage):
     assert refused.value.field == "stages"
 
 
+def test_outputs_that_are_no_maps_are_refused(normal):
+    network = nn.Sequential(nn.Conv3d(1, 2, 1), nn.Flatten())
+    with StageWatch(network, ["0"]).watching() as watch:
+        network(normal(2, 1, 3, 3, 3).float())
+    with pytest.raises(sf.InputError) as refused:
+        watch.take(2)
+    assert refused.value.field == "stages"
+
+
 def test_a_pass_in_another_thread_is_not_looked_at():
     network = convolutions(4)
     mine, others = torch.zeros(2, 1, 8, 8), torch.ones(5, 1, 8, 8)
@@ -239,3 +335,11 @@ def test_a_pass_in_another_thread_is_not_looked_at():
         thread.start()
         thread.join()
         assert torch.equal(watch.take(2)[0], expected)
+
+
+@pytest.mark.parametrize(
+    "output", [torch.rand(2), [torch.arange(2), torch.rand(2)], {"a": torch.rand(2)}]
+)
+def test_the_first_numbers_of_an_answer_are_taken(output):
+    assert module.first_tensor(output) is not None
+    assert module.first_tensor([torch.arange(2), None]) is None

@@ -1,14 +1,10 @@
-import threading
-
 import numpy as np
 import pytest
 import torch
 
 import surefind as sf
-from surefind.data.batches import class_batches, grid_cells, random_batches, read_batches
-from surefind.data.dataset import Dataset
-from surefind.data.images import ImageFiles
-from surefind.data.inputs import Preprocessing
+from surefind.data.batches import class_batches, grid_cells, random_batches
+from surefind.data.dataset import rows_by_class
 
 
 @pytest.mark.parametrize(("n", "size"), [(2, 2), (3, 2), (10, 3), (9, 3), (11, 5), (7, 100)])
@@ -17,6 +13,10 @@ def test_random_batches_take_every_row_once(generator, n, size):
     assert sorted(torch.cat(batches).tolist()) == list(range(n))
     assert all(2 <= len(b) <= size + 1 for b in batches)
     assert all(len(b) == size for b in batches[:-1])
+
+
+def test_a_last_batch_of_one_joins_the_one_before(generator):
+    assert [len(b) for b in random_batches(7, 3, generator)] == [3, 4]
 
 
 def test_the_order_comes_from_the_generator_alone():
@@ -83,6 +83,16 @@ def test_a_class_that_is_left_alone_ends_the_epoch(generator):
     assert labels[batches[0]].unique().tolist() == [0, 1]
 
 
+def test_classes_of_one_image_are_left_out(generator):
+    batches = class_batches(torch.tensor([0, 0, 0, 1, 1, 1, 2]), 3, 3, generator)
+    assert not (torch.cat(batches) == 6).any()
+
+
+def test_rows_are_listed_by_class():
+    rows = rows_by_class(torch.tensor([5, 2, 5, 9, 2]))
+    assert [r.tolist() for r in rows] == [[1, 4], [0, 2], [3]]
+
+
 def test_examples_of_a_place_are_near_and_near_ones_meet_in_some_grid(generator):
     positions = 6e6 + 200 * torch.rand(60, 2, dtype=torch.float64, generator=generator)
     distance = torch.cdist(positions, positions, compute_mode="donot_use_mm_for_euclid_dist")
@@ -93,55 +103,3 @@ def test_examples_of_a_place_are_near_and_near_ones_meet_in_some_grid(generator)
         assert float(distance[same].max()) <= 25
         together |= same
     assert bool(together[distance < 15].all())
-
-
-AUGMENT = Preprocessing(
-    resize=12, crop=10, random_area=(0.2, 1.0), flip=True, mean=(0.5,) * 3, std=(0.5,) * 3
-)
-
-
-@pytest.fixture
-def files(save_image):
-    return Dataset(ImageFiles([save_image(f"{i}.jpg", size=(30 + i, 20)) for i in range(17)]))
-
-
-def readers():
-    return [t for t in threading.enumerate() if t.name.startswith("surefind-read")]
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2, 5])
-@pytest.mark.parametrize("ahead", [0, 3])
-def test_order_and_bits_do_not_depend_on_the_workers(files, generator, workers, ahead):
-    batches = random_batches(17, 4, generator)
-    loaded = list(
-        read_batches(
-            files,
-            batches,
-            preprocessing=AUGMENT,
-            augment_seed=(7, 3),
-            workers=workers,
-            ahead=ahead,
-        )
-    )
-    assert [rows.tolist() for rows, _ in loaded] == [rows.tolist() for rows in batches]
-    for rows, inputs in loaded:
-        expected = files.read(rows, preprocessing=AUGMENT, augment_seed=(7, 3))
-        assert torch.equal(inputs, expected)
-    assert not readers()
-
-
-def test_a_broken_file_stops_the_workers_and_is_named(files):
-    with open(files.inputs.paths[5], "wb") as file:
-        file.write(b"broken")
-    stream = read_batches(files, torch.arange(17).split(2), preprocessing=AUGMENT)
-    with pytest.raises(sf.InputError, match=r"5\.jpg cannot be decoded"):
-        list(stream)
-    assert not readers()
-
-
-def test_leaving_early_stops_the_workers(files):
-    stream = read_batches(files, torch.arange(17).split(2), preprocessing=AUGMENT)
-    next(stream)
-    assert readers()
-    stream.close()
-    assert not readers()
