@@ -106,15 +106,15 @@ def bench(
     from surefind.paper.running import run_problem, select_methods
 
     check_choice("source", source, BENCHMARKS)
-    check_place(out, 0)
-    check_place(work, 0, field="work")
+    check_place(out)
+    check_place(work, field="work")
     if not freeze_backbone and (trained_stages or cache):
         raise InputError(
             "--trained-stages and --cache are for frozen backbones; add --freeze-backbone.",
             field="freeze_backbone",
         )
     if cache is not None:
-        check_place(cache, 0, field="cache")
+        check_place(cache, field="cache")
     chosen = select_methods(methods.split(","), with_ablation=ablation)
     protocol = None if recipe is None else recipe_protocol(recipe, source)
     problem = load_problem(source, data, backbone=backbone, protocol=protocol)
