@@ -1,5 +1,5 @@
 # make demo: see what it is for. make check: format, lint, types and the quick tests, for the working day.
-# make test: everything a change must pass, in five minutes.
+# make test: everything a change must pass.
 # make nightly: what takes longer: soaks, kills, fuzzing and several processes at length, databases, the package.
 # make e2e: the service's page in a real Chromium. make docs: the site, in build/site.
 # make package: wheel and sdist, used in an environment of their own.
