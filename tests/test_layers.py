@@ -17,6 +17,7 @@ STAGES = [
         "whitening",
         "novelty",
     ),
+    "labels",
     *("learning", "estimators", "decisions", "gallery", "evaluation"),
     *("demo", "service", "cli", "paper"),
     *("__main__", "__init__"),
