@@ -4,6 +4,8 @@ from .curvature.head import head_curvature as head_curvature
 from .curvature.network import network_curvature as network_curvature
 from .data.dataset import Dataset as Dataset
 from .data.inputs import Preprocessing as Preprocessing
+from .decisions.answers import Answers as Answers
+from .decisions.calibration import calibrate as calibrate
 from .decisions.decider import Decider as Decider
 from .embeddings import Embeddings as Embeddings
 from .errors import DegenerateError as DegenerateError
@@ -16,7 +18,6 @@ from .estimators.learner import MetricLearner as MetricLearner
 from .estimators.learner import load as load
 from .estimators.onnx_export import export_onnx as export_onnx
 from .evaluation.evaluate import evaluate as evaluate
-from .gallery.answers import Answers as Answers
 from .gallery.findings import Audit as Audit
 from .gallery.gallery import Gallery as Gallery
 from .labels.posterior import LabelPosterior as LabelPosterior

@@ -1,222 +1,231 @@
-"""Match, review or no match, with a stated risk.
+"""When the answer of a posterior may be called a match, with a stated risk.
 
-Calibration queries are split at random (`fit_split`). One part fits the probability that the
-answered label is right and plans a sequence of thresholds; the other, which nothing was fitted to, tests
-them (`risk`). Because the parts are independent, the guarantee holds for any number of queries:
+Calibration queries are split once, at random (`Split`): a third fits the probability that an answer is
+right (`surefind.decisions.probability`) and plans a sequence of thresholds; nothing is fitted to the other
+two thirds, which test them (`surefind.decisions.risk`). So for any number of queries
 
     P(wrong | match) <= max_wrong   with probability at least ``confidence`` over the calibration queries,
 
-and with ``max_fpir`` also P(match | unknown) <= max_fpir, both at once (`risk`). What each threshold does
-to unknown and to enrolled queries: `identification`.
+and with ``max_fpir`` also P(match | unknown) <= max_fpir, both at once. With ``unknown_share`` the first is
+about queries of which that share is unknown: queries are weighted, none is thrown away. What each threshold
+does to unknown and to enrolled queries: `surefind.decisions.identification`.
 
-The floor, below which there is no match, is the highest value with at most ``max_missed`` of right
-answers below it (with the same confidence, from the testing part), and never above ½ or the threshold:
-whatever is rejected is more likely wrong than right. How a query is then answered: `decision`.
+**Floor.** Below it an answer is no match: the highest value with at most 5 % of right answers below it (at
+the same confidence, from the testing part), and never above ½ or the threshold.
 
-**Gate.** Queries with a novelty p-value pass the gate first (`decision`), here and in every search. The
-probability is fitted to those that pass; coverage, FPIR and FNIR count all of them, those that are
-stopped as no match. ``max_missed`` is about right answers that pass.
+**Gate.** Queries with a novelty p-value pass the gate of `surefind.decisions.decision` first. The
+probability is fitted to those that pass; coverage, FPIR and FNIR count all, the others as no match.
 
-**Not reached.** If no threshold passes, ``threshold`` is None, nothing is a match, and ``more_queries``
-estimates how many more are needed for a chance of 90 %; None if more of the same would not help.
+**Unknown queries.** A posterior of queries whose own label was left out (``left_out``) stands for unknown
+ones: how many of them would be a match is counted at the threshold; and if max_fpir is to be kept and no
+query is unknown, they test it, all but a third that plans.
 
-**Split.** A third of the queries, drawn at random, fits the probability and plans the thresholds (`risk`);
-nothing is fitted to the other two thirds, so what they say of a threshold is independent of how it was
-planned. Each query of the fitting part also has a probability by a fit that did not see it, from `FOLDS`
-folds. Folds that take turns (cross-fitting) would test every query, but the model of one fold depends on
-queries that another one tests, so their pooled counts are not binomial; we know no exact bound for them.
-Of queries that a gate stopped, a third is set aside too: nothing is fitted to them, and the others count
-among those that are tested, with a probability below every threshold.
+**Groups.** A group whose own queries pass the test gets its own threshold, with the same guarantee for that
+group. One whose wrong-match rate at the common threshold is significantly above max_wrong (exact lower
+bound at ``confidence``) is *refused*: nothing in it is a match. All others use the common threshold, whose
+guarantee holds on average over all queries. Groups are distinguished by their text; None is no group.
 
-**Groups.** A group whose own queries pass the fixed-sequence test gets its own threshold, with the same
-guarantee for that group. A group whose wrong-match rate at the common threshold is significantly above
-max_wrong (exact lower bound at ``confidence``) is *refused*: nothing in it is a match. All others use the
-common threshold, whose guarantee holds on average over all queries and not for each group. Each guarantee
-holds by itself with probability ``confidence``, not all of them together.
+**Not reached.** If no threshold passes, nothing is a match, and ``more_queries`` estimates how many more
+are needed for a chance of 90 %; None if more of the same would not help.
 
-Groups are distinguished by their text, str(group). None is no group.
-
-**Without unknown queries** (all enrolled) everything works, but the guarantee covers enrolled queries
-only; a note says so.
-
-Axes: ``q`` queries, ``p`` those that pass the gate.
+Axes: ``q`` queries.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
-from surefind.checks import as_correct, check_int
+from surefind.checks import as_correct, as_scores, check_int, label_values
+from surefind.decisions.answers import Answers
 from surefind.decisions.decision import (
     HIGHEST,
-    Decisions,
+    UNLIKE,
+    UNTESTED,
+    UNUSUAL,
     Gate,
     GateCounts,
-    ReasonLimits,
-    decide,
-    measure_limits,
+    Limits,
+    p_text,
     read_novelty,
 )
 from surefind.decisions.identification import Identification
-from surefind.decisions.probability import (
-    FOLDS,
-    KAPPA_RANGE,
-    Contributions,
-    MatchProbability,
-    Signals,
-    choose_strength,
-    fit_probability,
-    measure_contributions,
-)
+from surefind.decisions.probability import MatchProbability, fit_probability
 from surefind.decisions.risk import (
     LIKELY,
     RiskCurve,
     Strangers,
+    Weighted,
     least_accepted,
     lower_bound,
     more_queries,
     plan_thresholds,
+    plan_weighted,
     safe_floor,
+    upper_bound,
     walk_thresholds,
+    walk_weighted,
 )
 from surefind.errors import DegenerateError, InputError
+from surefind.files import Array
+from surefind.labels.posterior import LabelPosterior
 
 FIT_FRACTION = 1 / 3
-"""A small fit ranks nearly as well as a large one, while each tested query tightens the bound: with a half
-instead of a third, the accepted fraction was smaller in every simulated world. Less than a third is better
-where answers are wrong often, and worse where the few wrong ones must be learned from: in a simulated world
-with 1 % promised of 1,300 queries, a third, a quarter and a fifth refused 17, 22 and 31 % of 200 runs."""
+"""A small fit ranks nearly as well as a large one, while each tested query tightens the bound."""
+
+MAX_MISSED = 0.05
+HIGHEST_FLOOR = 0.5
+LEAST_QUERIES = 20
+UNKNOWN = frozenset({None, -1})
+"""Truths of a query that nothing enrolled is right for."""
+
+KAPPA_RANGE = 1e-6, 1e12
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is guaranteed, and how the queries are split; a renewal repeats it.
+
+    Attributes:
+        max_wrong: Highest fraction of wrong answers among matches.
+        max_fpir: Highest share of unknown queries that may be a match, or None.
+        confidence: With what probability both are kept.
+        max_false_alarms: α of the gate.
+        unknown_share: The share of unknown queries to expect; None: that of the calibration queries.
+        seed: Splits the queries.
+
+    Raises:
+        InputError: If a value is impossible.
+    """
+
+    max_wrong: float = 0.01
+    max_fpir: float | None = None
+    confidence: float = 0.95
+    max_false_alarms: float = 0.01
+    unknown_share: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_wrong", "max_fpir", "confidence"):
+            if getattr(self, name) is not None:
+                check_between(name, getattr(self, name))
+        check_between("max_false_alarms", self.max_false_alarms, HIGHEST)
+        share = self.unknown_share
+        if share is not None and not (isinstance(share, Real) and 0 <= share < 1):
+            raise InputError(
+                f"unknown_share must lie from 0 to below 1; got {share!r}.", field="unknown_share"
+            )
+        check_int("seed", self.seed, least=0)
+
+    def changed(self, **parts: float | int | None) -> "Target":
+        """Return it with other parts; None leaves one as it is."""
+        return replace(self, **{name: x for name, x in parts.items() if x is not None})  # type: ignore[arg-type]
+
+    @property
+    def risk(self) -> dict[str, float]:
+        """What a threshold is tested for."""
+        return {"max_wrong": float(self.max_wrong), "confidence": float(self.confidence)}
+
+    @property
+    def least_queries(self) -> int:
+        """How many calibration queries could pass if all were a match and none was wrong."""
+        return max(LEAST_QUERIES, int(least_accepted(**self.risk) / (1 - FIT_FRACTION)) + 1)
+
+
+def check_between(name: str, value: Any, high: float = 1.0) -> None:
+    """Require a number above 0 and below a highest one."""
+    if not isinstance(value, Real) or not 0 < float(value) < high:
+        raise InputError(
+            f"{name} must lie between 0 and {high:g}, both excluded; got {value!r}.", field=name
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A fitted probability and its values on both parts.
+    """Rows of calibration queries that fit, and rows that test; both in random order.
 
     Attributes:
-        model: Fitted to the fitting part.
-        strength: Of its penalties, see `choose_strength`.
-        fit: Rows of the fitting part.
-        held: Rows of the testing part.
-        through: Which queries passed the gate (q).
-        chance: Probability of each query (q), -∞ if a gate stopped it.
-        unseen: The same by fits that did not see the query (q); of the fitting part only.
-        right: Which answers are right (q).
-        enrolled: Which queries have a label that is in the gallery (q).
+        fit: A third of those that pass the gate, then a third of those that do not.
+        test: The others.
     """
 
-    model: MatchProbability
-    strength: float
-    fit: np.ndarray
-    held: np.ndarray
-    through: np.ndarray
+    fit: Array
+    test: Array
+
+    @classmethod
+    def draw(cls, through: Bool[np.ndarray, " q"], seed: int) -> "Split":
+        """Draw both parts: of queries that passed the gate, and of the others."""
+        rng = np.random.default_rng(seed)
+        parts = [
+            np.array_split(rows, [int(FIT_FRACTION * len(rows))])
+            for rows in (rng.permutation(np.flatnonzero(kind)) for kind in (through, ~through))
+        ]
+        return cls(*(np.concatenate(both) for both in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Calibration queries with their probabilities.
+
+    Attributes:
+        split: Their parts.
+        chance: Probability of each (q), -∞ if a gate stopped it.
+        unseen: The same by fits that did not see the query (q); of the fitting part only.
+        right: Which answers are right (q).
+        enrolled: Which queries have a label that is enrolled (q).
+        left_out: Probabilities of queries whose label was left out that plan, and of those that test.
+    """
+
+    split: Split
     chance: np.ndarray
     unseen: np.ndarray
     right: np.ndarray
     enrolled: np.ndarray
+    left_out: tuple[np.ndarray, np.ndarray] | None = None
 
-    def curve(
-        self,
-        members: Bool[np.ndarray, " q"],
-        *,
-        max_wrong: float,
-        confidence: float,
-        max_fpir: float | None = None,
-    ) -> RiskCurve:
-        """Plan thresholds on the fitting part and test them on the other, of the members only."""
-        own, test = self.fit[members[self.fit]], self.held[members[self.held]]
-        target: dict[str, Any] = {"max_wrong": max_wrong, "confidence": confidence}
-        if max_fpir is not None:
-            fitted, tested = (rows[~self.enrolled[rows]] for rows in (own, test))
-            target["strangers"] = Strangers(self.unseen[fitted], self.chance[tested], max_fpir)
-        some = own[self.through[own]]
-        trials = int(self.through[test].sum())
-        plan = plan_thresholds(
-            self.chance[some], self.unseen[some], self.right[some], trials=trials, **target
-        )
-        return walk_thresholds(plan, self.chance[test], self.right[test], **target)
+    def curve(self, members: Bool[np.ndarray, " q"], target: Target) -> RiskCurve | None:
+        """Plan thresholds on the fitting part and test them on the other, of the members only.
 
+        Args:
+            members: Which queries.
+            target: What to guarantee.
 
-def fit_split(
-    signals: Signals,
-    right: Bool[np.ndarray, " q"],
-    enrolled: Bool[np.ndarray, " q"],
-    through: Bool[np.ndarray, " q"],
-    *,
-    rng: np.random.Generator,
-) -> Split:
-    """Draw the parts and fit the probability to those of the fitting part that passed the gate."""
-    (some, tested), (aside, stopped) = draw_parts(through, rng)
-    fit, held = np.concatenate([some, aside]), np.concatenate([tested, stopped])
-    unseen = np.full(len(signals), -np.inf)
-    strength, unseen[some] = choose_strength(
-        signals[some], right[some], np.arange(len(some)) % FOLDS
-    )
-    model = fit_probability(signals[some], right[some], strength=strength)
-    chance = np.where(through, model(signals), -np.inf)
-    return Split(model, strength, fit, held, through, chance, unseen, right, enrolled)
-
-
-def check_share(unknown_share: float) -> None:
-    """Require a share of unknown queries from 0 to below 1."""
-    if not 0 <= unknown_share < 1:
-        raise InputError(
-            f"unknown_share must lie from 0 to below 1; got {unknown_share!r}.",
-            field="unknown_share",
-        )
-
-
-def draw_share(
-    unknown: Bool[np.ndarray, " q"], share: float, rng: np.random.Generator
-) -> Int[np.ndarray, " r"]:
-    """Draw as many queries as can be had of which a given share is unknown.
-
-    Dropping queries at random, with probabilities that depend on whether they are unknown and on nothing
-    else, leaves independent draws from the mixture that is expected: what is then promised is promised for
-    that mixture, exactly, if the unknown queries to come are like these.
-
-    Args:
-        unknown: Which queries are.
-        share: The share to expect, from 0 to below 1.
-        rng: Draws them.
-
-    Returns:
-        Their rows, rising.
-
-    Raises:
-        DegenerateError: If there are no queries of one kind that is expected.
-    """
-    check_share(share)
-    strange, known = np.flatnonzero(unknown), np.flatnonzero(~unknown)
-    if (share and not len(strange)) or not len(known):
-        raise DegenerateError(
-            f"a share of {share:.0%} unknown queries cannot be drawn from {len(strange)} unknown and "
-            f"{len(known)} enrolled ones.",
-            field="unknown_share",
-            hint="Give queries of both kinds.",
-        )
-    total = min(len(known) / (1 - share), len(strange) / share if share else np.inf)
-    drawn = (
-        rng.permutation(rows)[: round(part * total)]
-        for rows, part in ((strange, share), (known, 1 - share))
-    )
-    return np.sort(np.concatenate([*drawn]))
-
-
-def draw_parts(
-    through: Bool[np.ndarray, " q"], rng: np.random.Generator
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Draw rows to fit and rows to test with: of queries that passed the gate, and of the others."""
-    passed, stopped = (
-        np.array_split(rows, [int(FIT_FRACTION * len(rows))])
-        for rows in (rng.permutation(np.flatnonzero(kind)) for kind in (through, ~through))
-    )
-    return passed, stopped
+        Returns:
+            What was found; None if no query plans or tests, or a kind of queries is missing.
+        """
+        fit, test = (rows[members[rows]] for rows in (self.split.fit, self.split.test))
+        through = fit[self.chance[fit] > -np.inf]
+        if not len(through) or not len(test):
+            return None
+        options: dict[str, Any] = dict(target.risk)
+        if target.max_fpir is not None:
+            seen, tested = (rows[~self.enrolled[rows]] for rows in (fit, test))
+            kinds = self.left_out or (self.unseen[seen], self.chance[tested])
+            options["strangers"] = Strangers(kinds[0], kinds[1], float(target.max_fpir))
+        chance, right = self.chance[test], self.right[test]
+        if target.unknown_share is None:
+            plan = plan_thresholds(
+                self.chance[through],
+                self.unseen[through],
+                self.right[through],
+                trials=int((chance > -np.inf).sum()),
+                **options,
+            )
+            return walk_thresholds(plan, chance, right, **options)
+        share, unknown = float(target.unknown_share), ~self.enrolled
+        trials = int((~unknown[test]).sum()), int(unknown[test].sum())
+        if not trials[0] or (share and not trials[1]):
+            return None
+        parts = [
+            Weighted(self.chance[rows], self.right[rows], unknown[rows], trials, share)
+            for rows in (fit, test)
+        ]
+        planned = plan_weighted(parts[0], self.unseen[fit], **options)
+        return walk_weighted(planned, parts[1], **options)
 
 
 @dataclass(frozen=True)
@@ -239,82 +248,33 @@ class GroupThreshold:
     accepted: int
     wrong: int
 
-
-def group_thresholds(
-    names: np.ndarray,
-    split: Split,
-    common: float | None,
-    *,
-    max_wrong: float,
-    confidence: float,
-    max_fpir: float | None = None,
-) -> list[GroupThreshold]:
-    """Return the threshold of every group, sorted by name; ``names`` are those of `group_names`."""
-    target = {"max_wrong": max_wrong, "confidence": confidence}
-    thresholds = []
-    for name in sorted({name for name in names if name is not None}):
-        members = names == name
-        test = split.held[(members & split.through)[split.held]]
-        enough = (
-            len(test) >= least_accepted(**target) and (members & split.through)[split.fit].any()
-        )
-        own = split.curve(members, max_fpir=max_fpir, **target) if enough else None
-        thresholds.append(
-            _group_threshold(name, own, common, split.chance[test], split.right[test], **target)
-        )
-    return thresholds
-
-
-def _group_threshold(
-    name: str,
-    own: RiskCurve | None,
-    common: float | None,
-    chance: Float[np.ndarray, " n"],
-    right: Bool[np.ndarray, " n"],
-    *,
-    max_wrong: float,
-    confidence: float,
-) -> GroupThreshold:
-    """Choose between a group's own threshold, the common one and none; ``own`` None: too few queries."""
-    if own is not None and own.chosen is not None:
-        i = own.chosen
-        return GroupThreshold(
-            name, "own", own.thresholds[i], len(right), own.accepted[i], own.wrong[i]
-        )
-    taken = chance >= as_number(common)
-    accepted, wrong = int(taken.sum()), int((taken & ~right).sum())
-    refused = float(lower_bound(wrong, accepted, confidence)) > max_wrong
-    status, threshold = ("refused", None) if refused else ("common", common)
-    return GroupThreshold(name, status, threshold, len(right), accepted, wrong)
+    @classmethod
+    def find(
+        cls,
+        name: str,
+        members: Bool[np.ndarray, " q"],
+        found: Measured,
+        common: float,
+        target: Target,
+    ) -> "GroupThreshold":
+        """Choose between a group's own threshold, the common one (infinity for none) and none."""
+        test = found.split.test
+        test = test[members[test] & (found.chance[test] > -np.inf)]
+        own = found.curve(members, target) if len(test) >= least_accepted(**target.risk) else None
+        if own is not None and own.chosen is not None:
+            i = own.chosen
+            return cls(name, "own", own.thresholds[i], len(test), own.accepted[i], own.wrong[i])
+        taken = found.chance[test] >= common
+        accepted, wrong = int(taken.sum()), int((taken & ~found.right[test]).sum())
+        refused = float(lower_bound(wrong, accepted, target.confidence)) > target.max_wrong
+        threshold = None if refused or common == np.inf else common
+        return cls(name, "refused" if refused else "common", threshold, len(test), accepted, wrong)
 
 
 def group_names(groups: Sequence[Any] | None, length: int) -> np.ndarray:
     """Return the group of each query as text, None staying None; ``groups`` None: no query has one."""
-    if groups is None:
-        return np.full(length, None, dtype=object)
-    if len(groups) != length:
-        raise InputError(
-            f"groups has {len(groups)} entries for {length} queries; give one each, or None.",
-            field="groups",
-        )
-    return np.array([None if g is None else str(g) for g in groups] + [None], dtype=object)[:-1]
-
-
-def as_number(threshold: float | None) -> float:
-    """Return a threshold as a number: infinity where nothing is a match."""
-    return float("inf") if threshold is None else threshold
-
-
-LEAST_QUERIES = 20
-HIGHEST_FLOOR = 0.5
-QUANTILES = 101
-"""Quantiles of log κ that are kept: 0 %, 1 %, … 100 %."""
-
-
-UNLIKE_TRAINING = (
-    "More enrolled queries were stopped than max_false_alarms allows, so these queries are unlike what "
-    "novelty was fitted on: fit novelty on other data like them."
-)
+    read = [None] * length if groups is None else label_values("groups", groups, count=length)
+    return np.array([None if g is None else str(g) for g in read] + [None], dtype=object)[:-1]
 
 
 @dataclass(frozen=True)
@@ -322,56 +282,47 @@ class Calibration:
     """A probability, thresholds with a stated risk, and what they rest on.
 
     Attributes:
-        model: The probability that an answered label is right.
+        target: What is guaranteed.
+        model: The probability that an answer is right.
+        limits: Of the reasons.
         risk_curve: Coverage, wrong rate and bound over the planned thresholds.
         identification: What they do to unknown and to enrolled queries.
         floor: Below it there is no match.
-        no_match: Fraction of the testing part that is no match, at each threshold of the risk curve; what
-            is neither this nor covered needs review.
         groups: Groups of queries, if they were given.
-        max_wrong: Highest wrong-match rate allowed.
-        max_fpir: Highest share of unknown queries that may be a match; None if nothing was promised.
-        confidence: With what probability.
-        max_missed: Highest fraction of right answers below the floor, of those that pass the gate.
         gate: Which queries may be a match at all; None if the calibration queries had no novelty.
         gate_counts: What it did to them; None without a gate.
         queries: Calibration queries.
-        unknown: Those whose label is not in the gallery.
+        unknown: Those whose label is not enrolled.
         right: Those answered right.
-        fitted: Queries that the probability was fitted to; the others that passed the gate tested it.
+        left_out_queries: Queries whose label was left out that nothing was fitted to.
+        left_out_matched: Those of them that would be a match.
         more_queries: If not reached: how many more are needed, None if more would not help. 0 if reached.
-        contributions: What each signal adds; None if not measured or all answers have one outcome.
-        limits: Limits of the reasons.
-        log_kappa_quantiles: Quantiles 0 %, 1 %, … 100 % of the calibration queries.
         notes: What to keep in mind.
+        split: Which queries fitted and which tested.
         made: When it was made or last renewed.
         renewals: How often it was renewed since.
-        stale: Whether the items of a gallery have changed since.
+        stale: Whether the items have changed since.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
+    target: Target
     model: MatchProbability
+    limits: Limits
     risk_curve: RiskCurve
     identification: Identification
     floor: float
-    no_match: tuple[float, ...]
     groups: tuple[GroupThreshold, ...]
-    max_wrong: float
-    max_fpir: float | None
-    confidence: float
-    max_missed: float
     gate: Gate | None
     gate_counts: GateCounts | None
     queries: int
     unknown: int
     right: int
-    fitted: int
+    left_out_queries: int
+    left_out_matched: int
     more_queries: int | None
-    contributions: Contributions | None
-    limits: ReasonLimits
-    log_kappa_quantiles: tuple[float, ...]
     notes: tuple[str, ...]
+    split: Split = field(compare=False)
     made: datetime | None = field(default=None, compare=False)
     renewals: int = field(default=0, compare=False)
     stale: bool = field(default=False, compare=False)
@@ -383,358 +334,462 @@ class Calibration:
 
     @property
     def reached(self) -> bool:
-        """Whether the wrong-match rate could be promised."""
+        """Whether the wrong-match rate could be guaranteed."""
         return self.threshold is not None
 
-    @property
-    def knows_kappa(self) -> bool:
-        """Whether every calibration query had a κ, so that others must have one to be decided about."""
-        return self.log_kappa_quantiles[-1] < math.log(KAPPA_RANGE[1]) - 1e-9
+    def probability(self, posterior: LabelPosterior, *, kappa: Any = None) -> np.ndarray:
+        """Return the probability that each answer is right (q)."""
+        right, enrolled = self._factors(posterior, _log_kappa(kappa, len(posterior)))
+        return np.asarray(right * enrolled)
 
-    @property
-    def summary(self) -> str:
-        """The result, what the gate did, what each signal contributes, and the notes, in sentences."""
-        contributed = () if self.contributions is None else (self.contributions.sentence,)
-        return " ".join((self._result(), self._guard(), *contributed, *self.notes))
-
-    def probability(self, signals: Signals) -> Float[np.ndarray, " q"]:
-        """Return the probability that each answer is right."""
-        return self.model(signals)
+    def tested_probability(
+        self, posterior: LabelPosterior, *, novelty: Any = None, kappa: Any = None
+    ) -> np.ndarray:
+        """Return the probability of its own queries that tested it (q), NaN for all others."""
+        chance, tested = self.probability(posterior, kappa=kappa), np.zeros(len(posterior), bool)
+        tested[self.split.test] = True
+        if self.gate is not None:
+            tested &= self.gate.outcome(read_novelty(novelty, len(posterior))) == "pass"
+        return np.where(tested, chance, np.nan)
 
     def decide(
         self,
-        signals: Signals,
-        groups: Sequence[Any] | None = None,
+        posterior: LabelPosterior,
         *,
         novelty: Any = None,
-        rivals: Callable[[np.ndarray], list[str]] | None = None,
-    ) -> Decisions:
+        kappa: Any = None,
+        groups: Sequence[Any] | None = None,
+        untested: Collection[Any] = (),
+    ) -> Answers:
         """Answer match, review or no match, with reasons.
 
         Args:
-            signals: Signals of the queries.
+            posterior: Of the queries, from the evidence that was calibrated.
+            novelty: p-value of each query; without a gate it has no effect, with one it must be there.
+            kappa: Concentration of each query, if the calibration's queries had one.
             groups: The group of each query; None, and a group that was not calibrated, use the common
                 threshold.
-            novelty: p-value of each query; without a gate it has no effect, with one it must be there.
-            rivals: Says which labels compete for queries, in words, given their rows; for the reasons.
+            untested: Labels that no calibration query could test: review at most.
 
         Returns:
-            One decision a query.
+            The answers.
         """
-        threshold = np.full(len(signals), as_number(self.threshold))
+        length, log_kappa = len(posterior), _log_kappa(kappa, len(posterior))
+        factors = self._factors(posterior, log_kappa)
+        chance = np.asarray(factors[0] * factors[1])
+        threshold = np.full(length, as_number(self.threshold))
         if groups is not None:
-            names = group_names(groups, len(signals))
+            names = group_names(groups, length)
             for group in self.groups:
                 threshold[names == group.name] = as_number(group.threshold)
-        return decide(
-            self.model,
-            self.limits,
-            signals,
-            threshold=threshold,
-            floor=self.floor,
-            gate=self.gate,
-            novelty=None if self.gate is None else read_novelty(novelty, len(signals)),
-            rivals=rivals,
+        low = chance < np.minimum(self.floor, threshold)
+        decision = np.where(chance >= threshold, "match", np.where(low, "no_match", "review"))
+        reasons = np.empty(length, dtype=object)
+        reasons.fill(())
+        rows = np.flatnonzero(decision != "match")
+        if len(rows):
+            some = None if log_kappa is None else log_kappa[rows]
+            reasons[rows] = _objects(
+                self.limits.reasons(
+                    posterior[rows],
+                    (factors[0][rows], factors[1][rows]),
+                    some,
+                    reachable=np.isfinite(threshold[rows]),
+                )
+            )
+        if untested:
+            new = np.array([label in untested for label in posterior.label])
+            for row in np.flatnonzero(new & (decision != "no_match")):
+                decision[row], reasons[row] = "review", (UNTESTED, *reasons[row])
+        values = None if self.gate is None and novelty is None else read_novelty(novelty, length)
+        if self.gate is not None and values is not None:
+            found = self.gate.outcome(values)
+            for row in np.flatnonzero(found != "pass"):
+                p = p_text(float(values[row]))
+                if found[row] == "unlike":
+                    decision[row], reasons[row] = "no_match", (f"{UNLIKE} ({p})",)
+                else:
+                    decision[row] = "review" if decision[row] == "match" else decision[row]
+                    reasons[row] = (f"{UNUSUAL} ({p})", *reasons[row])
+        return Answers.of(
+            posterior,
+            probability=chance,
+            decision=decision,
+            reasons=reasons,
+            novelty=values,
+            kappa=None if kappa is None else as_scores("kappa", kappa),
+            stale=self.stale,
         )
 
-    def _result(self) -> str:
-        strangers = (
-            "" if self.max_fpir is None else f" and {self.max_fpir:.2%} of the unknown matched"
+    def _factors(
+        self, posterior: LabelPosterior, log_kappa: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self.model.known is not None and posterior.none is None:
+            raise InputError(
+                "the calibration's queries had a probability of none of the labels, and these have none.",
+                field="posterior",
+                hint="Give none=, or calibrate again without it.",
+            )
+        if self.model.uses_kappa and log_kappa is None:
+            raise InputError(
+                "the calibration uses the queries' concentration kappa, and these have none.",
+                field="kappa",
+                hint="Give a finite kappa for each query, or calibrate again without it.",
+            )
+        return self.model.factors(posterior, log_kappa)
+
+    @property
+    def summary(self) -> str:
+        """What is guaranteed and what it costs, in six lines, and a line for each note."""
+        target, curve, found, i = (
+            self.target,
+            self.risk_curve,
+            self.identification,
+            self.risk_curve.chosen,
         )
-        target = (
-            f"{self.max_wrong:.2%} wrong matches{strangers} with {self.confidence:.0%} confidence"
+        promised = f"at most {_percent(target.max_wrong)} of matches are wrong"
+        if target.max_fpir is not None:
+            promised += f" and {_percent(target.max_fpir)} of unknown queries are a match"
+        share = (
+            "" if target.unknown_share is None else f" at {_percent(target.unknown_share)} unknown"
         )
-        curve, i = self.risk_curve, self.risk_curve.chosen
+        tested, (wrongly, missed) = len(self.split.test), (0, found.enrolled)
+        answered = f"0 of {tested:,} test queries: {self._missing()}"
         if i is not None:
-            return (
-                f"Target reached: {target}. From a probability of {curve.thresholds[i]:.4f} up "
-                f"an answer is a match: {curve.accepted[i]:,} held-out queries "
-                f"({curve.coverage[i]:.1%}), {curve.wrong[i]:,} of them wrong; the true rate is at "
-                f"most {curve.upper_bound[i]:.2%}.{self._of_kinds(i)}"
+            wrongly, missed = found.false_positives[i], found.missed[i]
+            answered = (
+                f"{curve.accepted[i]:,} of {tested:,} test queries ({_percent(curve.coverage[i])}{share}), "
+                f"{curve.wrong[i]:,} wrong (upper bound {_percent(curve.upper_bound[i])})"
             )
-        failed = f"Target not reached: {target}. Nothing is answered as a match"
-        if self.max_fpir is not None and self._strangers_needed > self.identification.unknown:
-            return (
-                f"{failed}: that promise needs {self._strangers_needed:,} unknown queries to test it, even "
-                f"if none is a match, and {self.identification.unknown:,} tested it."
+        unknown = [
+            f"{k:,} of {n:,} {what} (FPIR, upper bound {_percent(upper_bound(k, n, target.confidence))})"
+            for k, n, what in (
+                (wrongly, found.unknown, "unknown queries"),
+                (self.left_out_matched, self.left_out_queries, "with their label left out"),
             )
+            if n
+        ]
+        lines = {
+            "match threshold": "none" if i is None else f"probability >= {curve.thresholds[i]:.3f}",
+            "answered as a match": answered,
+            "unknown but matched": "; ".join(unknown)
+            or "not tested: give queries with the truth None",
+            "known but missed": (
+                f"{missed:,} of {found.enrolled:,} (FNIR {_percent(missed / max(found.enrolled, 1))})"
+            ),
+            "OOD rejection": self._gated(),
+        }
+        return "\n".join([
+            f"{'Not reached' if i is None else 'Guarantee'}: {promised} "
+            f"({_percent(target.confidence)} confidence)",
+            *(f"  {name:<20}  {text}" for name, text in lines.items()),
+            *(f"Note: {note}" for note in self.notes),
+        ])
+
+    def _missing(self) -> str:
+        """Say what a target that was not reached lacks."""
+        if self.target.max_fpir is not None:
+            tested = self.identification.unknown or self.left_out_queries
+            needed = least_accepted(self.target.max_fpir, self.target.confidence)
+            if needed > tested:
+                return (
+                    f"max_fpir needs {needed:,} unknown queries that test it, there were {tested:,}"
+                )
         if self.more_queries is not None:
-            return (
-                f"{failed}. At the observed error rates, about {self.queries + self.more_queries:,} "
-                f"calibration queries in all, {self.more_queries:,} more than these, would reach it with "
-                f"a chance of {LIKELY:.0%}. Another split of the same queries is no remedy: who tries "
-                "until one passes has no guarantee."
-            )
+            return f"about {self.more_queries:,} more queries would reach it (chance {_percent(LIKELY)})"
+        curve = self.risk_curve
         lowest = min((curve.wrong_rate[i] for i in curve.informative), default=1.0)
+        return f"more queries will not help, at least {_percent(lowest)} of the answers are wrong"
+
+    def _gated(self) -> str:
+        counts = self.gate_counts
+        if counts is None:
+            return "off: pass novelty= to reject inputs unlike the training data"
         return (
-            f"{failed}, and more queries like these will not help: at every threshold at least "
-            f"{lowest:.2%} of the answers were wrong. Allow a higher max_wrong, or improve the "
-            "embeddings or the gallery."
-        )
-
-    @property
-    def _strangers_needed(self) -> int:
-        return 0 if self.max_fpir is None else least_accepted(self.max_fpir, self.confidence)
-
-    def _of_kinds(self, i: int) -> str:
-        """Say what a threshold does to unknown and to enrolled queries."""
-        found, said = self.identification, ""
-        if found.unknown:
-            said += (
-                f" Of {found.unknown:,} unknown ones {found.false_positives[i]:,} are a match (FPIR "
-                f"at most {found.fpir_bounds[1][i]:.2%})."
-            )
-        if found.enrolled:
-            said += (
-                f" Of {found.enrolled:,} enrolled ones {found.missed[i]:,} are not answered right (FNIR "
-                f"{found.fnir[i]:.1%})."
-            )
-        return said
-
-    def _guard(self) -> str:
-        """Say what the gate did, or that there is none."""
-        gate, counts = self.gate, self.gate_counts
-        if gate is None or counts is None:
-            return (
-                "The queries came without novelty, so inputs that are far from all that was trained on are "
-                "not guarded against."
-            )
-        return (
-            f"The gate stopped {counts.unlike:,} of {self.queries:,} queries as unlike anything seen "
-            f"(p <= {gate.max_false_alarms:g}), {counts.enrolled_unlike:,} of the {counts.enrolled:,} "
-            f"enrolled among them, and let {counts.unusual:,} unusual ones (p <= {gate.unusual_below:g}), "
-            f"{counts.enrolled_unusual:,} of them enrolled, be a review at most."
+            f"{counts.unlike:,} of {self.queries:,} queries, {counts.enrolled_unlike:,} of them enrolled; "
+            f"to review {counts.unusual:,}, {counts.enrolled_unusual:,} enrolled"
         )
 
 
-@dataclass(frozen=True)
-class Target:
-    """What is guaranteed, and how the queries are split; a renewal repeats it.
-
-    Attributes:
-        max_wrong: Highest fraction of wrong answers among matches.
-        max_fpir: Highest share of unknown queries that may be a match, or None.
-        confidence: With what probability both are kept.
-        max_false_alarms: α of the gate.
-        seed: Splits the queries.
-
-    Raises:
-        InputError: If a value is impossible.
-    """
-
-    max_wrong: float = 0.01
-    max_fpir: float | None = None
-    confidence: float = 0.95
-    max_false_alarms: float = 0.01
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("max_wrong", "max_fpir", "confidence"):
-            if getattr(self, name) is not None:
-                check_between(name, getattr(self, name))
-        check_between("max_false_alarms", self.max_false_alarms, HIGHEST)
-        check_int("seed", self.seed, least=0)
-
-    def changed(self, **parts: float | int | None) -> "Target":
-        """Return it with other parts; None leaves one as it is."""
-        return replace(self, **{name: x for name, x in parts.items() if x is not None})  # type: ignore[arg-type]
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """What splits the queries, the same each time."""
-        return np.random.default_rng(self.seed)
+def as_number(threshold: float | None) -> float:
+    """Return a threshold as a number: infinity where nothing is a match."""
+    return float("inf") if threshold is None else threshold
 
 
-def check_between(name: str, value: Any, high: float = 1.0) -> None:
-    """Require a number above 0 and below a highest one."""
-    if not isinstance(value, Real) or not 0 < float(value) < high:
-        raise InputError(
-            f"{name} must lie between 0 and {high:g}, both excluded; got {value!r}.", field=name
-        )
+def _percent(share: Any) -> str:
+    return f"{round(100 * float(share), 1 if 0.01 <= share <= 0.99 else 2):g} %"
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _log_kappa(kappa: Any, length: int) -> Float[np.ndarray, " q"] | None:
+    """Return log κ of each query; None if one has no κ, which is infinite then."""
+    if kappa is None:
+        return None
+    values = as_scores("kappa", kappa, length=length)
+    if not (values >= 0).all():
+        raise InputError(f"kappa must not be below 0; got {values.min():g}.", field="kappa")
+    return np.log(np.clip(values, *KAPPA_RANGE)) if np.isfinite(values).all() else None
 
 
 def calibrate(
-    signals: Signals,
-    right: Any,
+    posterior: LabelPosterior,
+    truth: Any,
     *,
-    enrolled: Any,
-    novelty: Any = None,
     max_wrong: float = 0.01,
     max_fpir: float | None = None,
     confidence: float = 0.95,
     max_false_alarms: float = 0.01,
-    max_missed: float = 0.05,
+    novelty: Any = None,
+    kappa: Any = None,
     groups: Sequence[Any] | None = None,
-    contributions: bool = True,
-    rng: np.random.Generator,
+    enrolled: Any = None,
+    unknown_share: float | None = None,
+    left_out: LabelPosterior | None = None,
+    left_out_novelty: Any = None,
+    left_out_kappa: Any = None,
+    notes: Sequence[str] = (),
+    seed: int = 0,
 ) -> Calibration:
-    """Learn when an answer may be called a match.
+    """Choose the match threshold so that at most ``max_wrong`` of the matches are wrong.
 
     Args:
-        signals: Signals of calibration queries that were held out from training and from the gallery.
-        right: Whether the answered label is the query's (q).
-        enrolled: Whether the query's label is in the gallery at all (q).
-        novelty: p-value of each query (q); None for no gate.
+        posterior: Evidence about labelled queries that were held out from all that made it.
+        truth: The label of each query (q); None or -1 for one that nothing enrolled is right for.
         max_wrong: Highest fraction of wrong answers among matches, between 0 and 1.
-        max_fpir: Highest share of unknown queries that may be a match, between 0 and 1; None to promise
+        max_fpir: Highest share of unknown queries that may be a match, between 0 and 1; None to guarantee
             nothing about it.
         confidence: With what probability this is kept, between 0 and 1.
         max_false_alarms: α of the gate, between 0 and 0.1.
-        max_missed: Highest fraction of right answers, of those that pass the gate, that become no_match,
-            between 0 and 1.
+        novelty: p-value of each query (q); None for no gate.
+        kappa: Concentration of each query (q), infinite where it is not known.
         groups: The group of each query, for thresholds of their own; None for no group.
-        contributions: Whether to measure what each signal adds, which takes most of the time.
-        rng: Splits the queries.
+        enrolled: Whether each label is enrolled (q); by default, whether the posterior names it.
+        unknown_share: The share of unknown queries to expect, where it is another one than among these.
+        left_out: Evidence about other queries, whose own label was left out.
+        left_out_novelty: Their p-values, if these queries have a novelty.
+        left_out_kappa: Their concentrations, if these queries have one.
+        notes: What to keep in mind about the queries, a sentence each.
+        seed: Splits the queries.
 
     Returns:
         The calibration; ask ``reached`` whether the target was reached.
 
     Raises:
-        InputError: If lengths differ, a fraction is not between 0 and 1, or an answer is right for a
-            query that is not enrolled.
-        DegenerateError: If there are fewer than 20 queries, or fewer than 20 pass the gate.
+        InputError: If lengths differ, a fraction is not between 0 and 1, an answer is right for a query
+            that is not enrolled, or truth and labels are of different kinds.
+        DegenerateError: If there are too few queries, or none of a kind that the target is about.
+
+    Examples:
+        >>> import surefind as sf
+        >>> posterior = sf.LabelPosterior(["cat", "dog"], [[0.95, 0.05], [0.1, 0.9]] * 100)
+        >>> calibration = sf.calibrate(posterior, ["cat", "dog"] * 100, max_wrong=0.05)
+        >>> calibration.decide(posterior).decision[:2].tolist()
+        ['match', 'match']
     """
-    good, known = _checked(signals, right, enrolled)
-    Target(max_wrong, max_fpir, confidence, max_false_alarms)
-    check_between("max_missed", max_missed)
-    if len(signals) < LEAST_QUERIES:
-        raise DegenerateError(
-            f"{len(signals)} calibration queries are too few: give at least {LEAST_QUERIES}, and for this "
-            f"target at least {least_queries(max_wrong, confidence)}."
-        )
-    if max_fpir is not None and known.all():
-        raise DegenerateError(
-            "max_fpir is about queries whose label is not in the gallery, and there are none.",
-            field="max_fpir",
-            hint="Give some with the label None, or leave max_fpir out.",
-        )
-    names = group_names(groups, len(signals))
-    gate = Gate(float(max_false_alarms))
-    counts, outcome = None, np.full(len(signals), "pass")
-    if novelty is not None:
-        outcome = gate.outcome(read_novelty(novelty, len(signals)))
-        counts = GateCounts.of(outcome, known)
-        _check_passing(int((outcome == "pass").sum()), len(signals), gate)
-    through = outcome == "pass"
-    target = {"max_wrong": float(max_wrong), "confidence": float(confidence)}
-    split = fit_split(signals, good, known, through, rng=rng)
-    model, held = split.model, split.held
-    promised = target | {"max_fpir": None if max_fpir is None else float(max_fpir)}
-    curve = split.curve(np.ones(len(signals), dtype=bool), **promised)  # type: ignore[arg-type]
-    by_group = group_thresholds(names, split, curve.threshold, **promised)  # type: ignore[arg-type]
-    tested, answered = signals[through], good[through]
-    reliable = split.chance[held][(good & through)[held]]
-    floor = min(safe_floor(reliable, max_missed=max_missed, confidence=confidence), HIGHEST_FLOOR)
-    # The gate's "unusual" are a review or no match by their probability, which the curve does not count.
-    chance = np.where(outcome == "unlike", -np.inf, model(signals))[held]
-    one_outcome = bool(answered.all() or not answered.any())
+    target = Target(max_wrong, max_fpir, confidence, max_false_alarms, unknown_share, seed)
+    length, log_kappa = len(posterior), _log_kappa(kappa, len(posterior))
+    good, known = _checked(posterior, truth, enrolled)
+    gate = None if novelty is None else Gate(float(max_false_alarms))
+    through = _through(gate, novelty, length)
+    _check_enough(through, target)
+    split = Split.draw(through, seed)
+    _check_kinds(known, split, target, left_out)
+    some = split.fit[through[split.fit]]
+    left_kappa = None if left_out is None else _log_kappa(left_out_kappa, len(left_out))
+    if left_out is not None and left_kappa is None:
+        log_kappa = None  # otherwise these could not be compared
+    unseen = np.full(length, -np.inf)
+    model, unseen[some] = fit_probability(
+        posterior[some],
+        good[some],
+        known[some],
+        weight=_weights(known, target.unknown_share)[some],
+        log_kappa=None if log_kappa is None else log_kappa[some],
+    )
+    strange = np.empty(0)
+    if left_out is not None:
+        passed = _through(gate, left_out_novelty, len(left_out))
+        strange = _chance(model, left_out, left_kappa, passed)
+    aside = None
+    if len(strange) and max_fpir is not None and known.all():
+        parts = Split.draw(np.ones(len(strange), dtype=bool), seed)
+        aside, strange = (strange[parts.fit], strange[parts.test]), strange[parts.test]
+    chance = _chance(model, posterior, log_kappa, through)
+    measured = Measured(split, chance, unseen, good, known, aside)
+    curve = measured.curve(np.ones(length, dtype=bool), target)
+    assert curve is not None
+    common, test = as_number(curve.threshold), split.test
+    names = group_names(groups, length)
+    by_group = tuple(
+        GroupThreshold.find(name, names == name, measured, common, target)
+        for name in sorted({name for name in names if name is not None})
+    )
+    reliable = chance[test][(good & through)[test]]
+    floor = safe_floor(reliable, max_missed=MAX_MISSED, confidence=confidence)
+    counts = (
+        None if gate is None else GateCounts.of(gate.outcome(read_novelty(novelty, length)), known)
+    )
     return Calibration(
+        target=target,
         model=model,
+        limits=Limits.measure(
+            posterior[through], None if log_kappa is None else log_kappa[through], good[through]
+        ),
         risk_curve=curve,
         identification=Identification.count(
-            curve.thresholds, split.chance[held], good[held], known[held], float(confidence)
+            curve.thresholds, chance[test], good[test], known[test], float(confidence)
         ),
-        floor=floor,
-        no_match=tuple(float((chance < min(floor, t)).mean()) for t in curve.thresholds),
-        groups=tuple(by_group),
-        max_missed=float(max_missed),
-        gate=None if counts is None else gate,
+        floor=min(floor, HIGHEST_FLOOR),
+        groups=by_group,
+        gate=gate,
         gate_counts=counts,
-        queries=len(signals),
+        queries=length,
         unknown=int((~known).sum()),
         right=int(good.sum()),
-        fitted=int(through[split.fit].sum()),
-        more_queries=more_queries(
-            curve, len(signals), fitted_share=len(split.fit) / len(signals), **target
-        ),
-        contributions=(
-            measure_contributions(tested, answered, strength=split.strength, rng=rng)
-            if contributions and not one_outcome
-            else None
-        ),
-        limits=measure_limits(tested, model.parts(tested), answered, model.used),
-        log_kappa_quantiles=tuple(
-            map(float, np.quantile(signals.log_kappa, np.linspace(0, 1, QUANTILES)))
-        ),
-        notes=(
-            *_notes(answered, known, by_group),
-            *((UNLIKE_TRAINING,) if counts is not None and counts.suspicious(gate) else ()),
-        ),
+        left_out_queries=len(strange),
+        left_out_matched=int((strange >= common).sum()),
+        more_queries=_more(curve, known, split, target),
+        notes=(*notes, *_notes(good[through], known, by_group, gate, counts)),
+        split=split,
         made=datetime.now(UTC),
-        **promised,  # type: ignore[arg-type]
     )
 
 
-def held_out_probability(
-    calibration: Calibration, signals: Signals, *, novelty: Any = None, rng: np.random.Generator
-) -> Float[np.ndarray, " q"]:
-    """Return the probability of the calibration's own queries, of those that it was not fitted to.
-
-    Args:
-        calibration: Made of these queries.
-        signals: Theirs, as they were given to `calibrate`.
-        novelty: As it was given to `calibrate`.
-        rng: In the state in which `calibrate` got its own, so that it draws the same split.
-
-    Returns:
-        Probabilities (q); NaN for queries that fitted them, and for those that did not pass the gate.
-    """
-    through = np.ones(len(signals), dtype=bool)
-    if calibration.gate is not None:
-        through = calibration.gate.outcome(read_novelty(novelty, len(signals))) == "pass"
-    (_, tested), _ = draw_parts(through, rng)
-    found = np.full(len(signals), np.nan)
-    found[tested] = calibration.probability(signals)[tested]
-    return found
-
-
 def _checked(
-    signals: Signals, right: Any, enrolled: Any
+    posterior: LabelPosterior, truth: Any, enrolled: Any
 ) -> tuple[Bool[np.ndarray, " q"], Bool[np.ndarray, " q"]]:
-    good = as_correct("right", right, length=len(signals))
-    known = as_correct("enrolled", enrolled, length=len(signals))
+    """Return which answers are right, and which queries are enrolled."""
+    length = len(posterior)
+    named = [None if x in UNKNOWN else x for x in label_values("truth", truth, count=length)]
+    labels = {*posterior.labels.ravel().tolist()} - {None}
+    there = {*named} - {None}
+    if there and labels and not {*map(type, there)} & {*map(type, labels)}:
+        raise InputError(
+            f"truth has labels such as {next(iter(there))!r} and the posterior such as "
+            f"{next(iter(labels))!r}: texts and whole numbers are never equal.",
+            field="truth",
+        )
+    known = np.array([name in labels for name in named])
+    if enrolled is not None:
+        known = as_correct("enrolled", enrolled, length=length)
+    good = np.array([a == b and a is not None for a, b in zip(posterior.label, named, strict=True)])
     if (good & ~known).any():
         raise InputError(
-            f"query {int((good & ~known).argmax())} is answered right but not enrolled: its label "
-            "cannot be found in a gallery that does not hold it. Check the labels."
+            f"query {int((good & ~known).argmax())} is answered right but not enrolled: its label cannot "
+            "be found where it is not. Check the labels.",
+            field="enrolled",
         )
     return good, known
 
 
-def least_queries(max_wrong: float, confidence: float) -> int:
-    """Return how many calibration queries could pass if all were a match and none was wrong."""
-    tested = least_accepted(max_wrong, confidence) / (1 - FIT_FRACTION)
-    return max(LEAST_QUERIES, int(tested) + 1)
+def _through(gate: Gate | None, novelty: Any, length: int) -> Bool[np.ndarray, " q"]:
+    """Return which queries pass the gate, all without one."""
+    if gate is None:
+        return np.ones(length, dtype=bool)
+    return np.asarray(gate.outcome(read_novelty(novelty, length)) == "pass")
 
 
-def _check_passing(passing: int, queries: int, gate: Gate) -> None:
+def _check_enough(through: Bool[np.ndarray, " q"], target: Target) -> None:
+    length, passing = len(through), int(through.sum())
+    if length < LEAST_QUERIES:
+        raise DegenerateError(
+            f"{length} calibration queries are too few: give at least {LEAST_QUERIES}, and for this target "
+            f"at least {target.least_queries}.",
+            field="truth",
+        )
     if passing < LEAST_QUERIES:
         raise DegenerateError(
-            f"only {passing} of {queries} calibration queries pass the gate (p > {gate.unusual_below:g}), "
-            f"and at least {LEAST_QUERIES} must: the others are unlike what novelty was fitted on.",
+            f"only {passing} of {length} calibration queries pass the gate, and at least {LEAST_QUERIES} "
+            "must: the others are unlike what novelty was fitted on.",
             field="novelty",
             hint="Fit novelty on other data like these queries, or give queries like those to come.",
         )
 
 
+def _check_kinds(
+    known: Bool[np.ndarray, " q"], split: Split, target: Target, left_out: LabelPosterior | None
+) -> None:
+    """Require queries of each kind that the target is about."""
+    if target.max_fpir is not None and known.all() and left_out is None:
+        raise DegenerateError(
+            "max_fpir is about queries whose label is not enrolled, and there are none.",
+            field="max_fpir",
+            hint="Give some with the label None, or leave max_fpir out.",
+        )
+    tested, share = known[split.test], target.unknown_share
+    missing = [name for name, kind in (("unknown", ~tested), ("known", tested)) if not kind.any()]
+    if share is not None and missing and not (share == 0 and missing == ["unknown"]):
+        raise DegenerateError(
+            f"unknown_share = {share:g} needs known and unknown queries, and none that tests it is "
+            f"{missing[0]}.",
+            field="unknown_share",
+            hint=f"Give more {missing[0]} queries, or leave unknown_share out.",
+        )
+
+
+def _weights(known: Bool[np.ndarray, " q"], share: float | None) -> Float[np.ndarray, " q"]:
+    """Return what each query counts where a share of unknown ones is expected."""
+    if share is None:
+        return np.ones(len(known))
+    expected = np.where(known, 1 - share, share)
+    return np.asarray(expected / np.where(known, known.mean(), 1 - known.mean()))
+
+
+def _chance(
+    model: MatchProbability,
+    posterior: LabelPosterior,
+    log_kappa: Float[np.ndarray, " q"] | None,
+    through: Bool[np.ndarray, " q"],
+) -> Float[np.ndarray, " q"]:
+    """Return the probability of each answer, -∞ of those that a gate stopped."""
+    right, enrolled = model.factors(posterior, log_kappa)
+    return np.where(through, right * enrolled, -np.inf)
+
+
+def _more(
+    curve: RiskCurve, known: Bool[np.ndarray, " q"], split: Split, target: Target
+) -> int | None:
+    """Estimate how many more queries are needed; with weights as if the heaviest were all."""
+    length, tested = len(known), len(split.test)
+    heaviest = 1.0
+    if target.unknown_share is not None:
+        accepted = tested * np.array(curve.coverage)
+        wrong = np.rint(accepted * curve.wrong_rate).astype(int)
+        heaviest = float(_weights(known, target.unknown_share).max())
+        counts = np.rint(accepted).astype(int)
+        curve = replace(curve, accepted=tuple(counts.tolist()), wrong=tuple(wrong.tolist()))
+    more = more_queries(curve, length, fitted_share=1 - tested / length, **target.risk)
+    return more and int(np.ceil(heaviest * (length + more))) - length
+
+
 def _notes(
-    right: Bool[np.ndarray, " p"], enrolled: Bool[np.ndarray, " q"], groups: list[GroupThreshold]
+    right: Bool[np.ndarray, " p"],
+    enrolled: Bool[np.ndarray, " q"],
+    groups: tuple[GroupThreshold, ...],
+    gate: Gate | None,
+    counts: GateCounts | None,
 ) -> tuple[str, ...]:
     """Return what the calibration queries did not show, those that pass and all, a sentence each."""
-    notes = []
-    if enrolled.all():
-        notes.append(
-            "No unknown queries were calibrated on, so the guarantee does not cover queries whose "
-            "label is not in the gallery."
-        )
-    if not enrolled.any():
-        notes.append("All calibration queries were unknown: no answer could be right.")
-    if right.all():
-        notes.append("All answers were right, so nothing was learned about how wrong ones look.")
-    notes += [
-        f"Group {group.name}: {group.wrong} of {group.accepted} matches would be wrong at the "
-        "common threshold, so nothing in it is a match."
-        for group in groups
-        if group.status == "refused"
-    ]
-    return tuple(notes)
+    refused = [group for group in groups if group.status == "refused"]
+    said = {
+        "No query was unknown, so the guarantee does not cover queries whose label is not enrolled.": (
+            enrolled.all()
+        ),
+        "All calibration queries were unknown: no answer could be right.": not enrolled.any(),
+        "All answers were right, so nothing was learned about how wrong ones look.": right.all(),
+        "More enrolled queries were stopped than max_false_alarms allows, so these queries are unlike "
+        "what novelty was fitted on: fit novelty on other data like them.": (
+            gate is not None and counts is not None and counts.suspicious(gate)
+        ),
+    }
+    return (
+        *(note for note, holds in said.items() if holds),
+        *(
+            f"Group {group.name}: {group.wrong} of {group.accepted} matches would be wrong at the common "
+            "threshold, so nothing in it is a match."
+            for group in refused
+        ),
+    )

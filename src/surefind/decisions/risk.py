@@ -60,6 +60,23 @@ breaks either promise is chosen only if t*, now the first that breaks one of the
 also that of the promise it breaks: the error is not divided (an intersection-union test, Berger 1982). The
 chance to pass both is predicted as the product of the two.
 
+**Another share of unknown queries.** To promise R' = P(wrong | match) for queries of which a share π is
+unknown, of the m queries that test, known and unknown ones are weighted as strata (importance weighting, as
+in Horvitz and Thompson 1952): w = π m / m_unknown and (1 - π) m / m_known. With a_i = 1 for a match and
+Z_i = a_i (wrong_i - max_wrong), and a bet λ that is fixed beforehand, 0 <= λ <= 1/((1 - max_wrong) max w),
+
+    K = Π_i (1 - λ w_i Z_i)
+
+is the capital of who bets that R' <= max_wrong. If R' > max_wrong then Σ_i w_i E Z_i >= 0, and since the
+logarithm is concave, log E K = Σ_i log(1 - λ w_i E Z_i) <= 0, whatever the sizes of the strata. So
+P(K >= 1/(1 - confidence)) <= 1 - confidence (Markov), and a threshold passes if K is as large; no query is
+thrown away. The bet of each threshold is the one with the highest log K that the fitting part expects,
+where half of the errors expected are those counted and half are those that the probability admits. The
+upper bound of R' is the highest rate in place of max_wrong that would not pass. Without an error and with
+equal weights the least number of accepted queries is n_0 again.
+
+**Nothing below ½ is a match**, whatever the target allows.
+
 **Floor.** `safe_floor` bounds a quantile by an order statistic (a one-sided tolerance limit, Wilks 1941).
 
 **More queries.** For a target that was not reached, `more_queries` finds the number with which the chance
@@ -75,12 +92,13 @@ Ties: queries of equal probability are accepted together; equal thresholds are o
     Geifman, El-Yaniv: Selective Classification for Deep Neural Networks. NeurIPS 2017.
     Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial.
         Biometrika 26, 1934.
+    Horvitz, Thompson: A Generalization of Sampling Without Replacement. JASA 47, 1952.
     Wiens: A Fixed Sequence Bonferroni Procedure for Testing Multiple Endpoints. Pharm. Stat. 2, 2003.
     Wilks: Determination of Sample Sizes for Setting Tolerance Limits. Ann. Math. Stat. 12, 1941.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +119,12 @@ DEVIATIONS = np.linspace(-4, 4, 33)
 AS_GOOD = 1.1
 """Starts are as good as the best if their chance to fail is at most so many times its chance."""
 
+LEAST_MATCH = 0.5
+"""Lowest threshold that is planned."""
+
+BETS = np.linspace(0.02, 0.98, 49)
+"""Bets that are compared, as fractions of the highest."""
+
 LIKELY = 0.9
 """Chance to pass with as many queries as are asked for."""
 
@@ -115,7 +139,8 @@ class RiskCurve:
         wrong: Wrong answers among them.
         coverage: Fraction of the queries accepted; those that a gate stopped are among the queries.
         wrong_rate: Fraction of wrong answers among the accepted; 0 where there is none.
-        upper_bound: Clopper-Pearson bound of the true rate, each by itself.
+        upper_bound: Of the true rate, each by itself. Where a share of unknown queries is expected, this,
+            coverage and wrong rate are for that share.
         first: Index of the first threshold tested.
         chosen: Index of the last that passed before a failure; None if the first failed.
     """
@@ -164,10 +189,12 @@ class ThresholdPlan:
     Attributes:
         thresholds: Falling.
         first: Index of the first one to test.
+        bets: λ of each, where queries are weighted.
     """
 
     thresholds: tuple[float, ...]
     first: int
+    bets: tuple[float, ...] = ()
 
 
 def upper_bound(wrong: Any, trials: Any, confidence: float) -> np.ndarray:
@@ -224,12 +251,9 @@ def plan_thresholds(
     """
     from scipy.special import betaincinv
 
-    n = len(probability)
-    counts = np.unique(np.ceil(np.arange(1, GRID + 1) * n / GRID).astype(int))
-    thresholds = np.unique(np.sort(probability)[::-1][counts - 1])[::-1]
-    taken, _ = _counts(thresholds, probability, right)
-    # The fits that did not see a query have scales of their own: the same fraction is compared.
-    comparable = np.sort(unseen)[::-1][taken - 1]
+    n, (thresholds, taken, comparable) = len(probability), _grid(probability, unseen)
+    if not taken[-1]:
+        return ThresholdPlan((LEAST_MATCH,), 0)
     accepted, wrong = _counts(comparable, unseen, right)
     quantiles = (np.arange(RATES) + 0.5) / RATES
     counted = betaincinv((wrong + 0.5)[:, None], (accepted - wrong + 0.5)[:, None], quantiles)
@@ -243,9 +267,26 @@ def plan_thresholds(
         chance = chance * _chance_with(strangers, comparable, quantiles, confidence)
     # With too few queries none can pass; the loosest then says most about the data. Nor can any if the
     # target is at the end of the numbers, where there is no chance to compute.
+    return ThresholdPlan(tuple(map(float, thresholds)), _start(chance))
+
+
+def _grid(
+    probability: Float[np.ndarray, " n"], unseen: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " t"], Int[np.ndarray, " t"], Float[np.ndarray, " t"]]:
+    """Return thresholds, how many queries reach each, and what as many reach by fits without the query."""
+    n = len(probability)
+    counts = np.unique(np.ceil(np.arange(1, GRID + 1) * n / GRID).astype(int))
+    levels = np.maximum(np.sort(probability)[::-1][counts - 1], LEAST_MATCH)
+    thresholds = np.unique(levels)[::-1]
+    taken = (probability[None] >= thresholds[:, None]).sum(axis=1)
+    # The fits that did not see a query have scales of their own: the same fraction is compared.
+    return thresholds, taken, np.sort(unseen)[::-1][np.maximum(taken, 1) - 1]
+
+
+def _start(chance: Float[np.ndarray, " t"]) -> int:
+    """Return the loosest of the thresholds whose chance to fail is about the least."""
     failure = 1 - np.minimum(np.nan_to_num(chance), 1)
-    first = int(np.flatnonzero(failure <= AS_GOOD * failure.min())[-1])
-    return ThresholdPlan(tuple(map(float, thresholds)), first)
+    return int(np.flatnonzero(failure <= AS_GOOD * failure.min())[-1])
 
 
 def _chance_with(
@@ -322,9 +363,24 @@ def walk_thresholds(
     strangers: Strangers | None = None,
 ) -> RiskCurve:
     """Test the planned thresholds in order on the testing part, which nothing was fitted to."""
-    thresholds = np.array(plan.thresholds)
-    accepted, wrong = _counts(thresholds, probability, right)
+    accepted, wrong = _counts(np.array(plan.thresholds), probability, right)
     bound = upper_bound(wrong, accepted, confidence)
+    shares = accepted / len(right), wrong / np.maximum(accepted, 1), bound
+    return _curve(plan, accepted, wrong, shares, max_wrong, strangers, confidence)
+
+
+def _curve(
+    plan: ThresholdPlan,
+    accepted: Int[np.ndarray, " t"],
+    wrong: Int[np.ndarray, " t"],
+    shares: tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"], Float[np.ndarray, " t"]],
+    max_wrong: float,
+    strangers: Strangers | None,
+    confidence: float,
+) -> RiskCurve:
+    """Go from the start to the first failure; ``shares`` are coverage, wrong rate and its bound."""
+    coverage, rate, bound = shares
+    thresholds = np.array(plan.thresholds)
     passed = bound[plan.first :] <= max_wrong
     if strangers is not None:
         matched = (strangers.tested[None] >= thresholds[plan.first :, None]).sum(axis=1)
@@ -335,8 +391,8 @@ def walk_thresholds(
         thresholds=plan.thresholds,
         accepted=tuple(map(int, accepted)),
         wrong=tuple(map(int, wrong)),
-        coverage=tuple(map(float, accepted / len(right))),
-        wrong_rate=tuple(map(float, wrong / np.maximum(accepted, 1))),
+        coverage=tuple(map(float, coverage)),
+        wrong_rate=tuple(map(float, rate)),
         upper_bound=tuple(map(float, bound)),
         first=plan.first,
         chosen=plan.first + run - 1 if run else None,
@@ -352,6 +408,130 @@ def _counts(
     order = np.argsort(-probability, kind="stable")
     accepted = np.searchsorted(-probability[order], -thresholds, side="right")
     return accepted, np.append(0, (~right[order]).cumsum())[accepted]
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """Queries of two kinds, weighted to a share of unknown ones.
+
+    Attributes:
+        probability: Of their answers; below every threshold if a gate stopped them.
+        right: Which are right.
+        unknown: Which queries are unknown.
+        trials: How many of each kind test, the known first.
+        share: π.
+    """
+
+    probability: np.ndarray
+    right: np.ndarray
+    unknown: np.ndarray
+    trials: tuple[int, int]
+    share: float
+
+    @property
+    def weights(self) -> Float[np.ndarray, " 2"]:
+        """Weight w of the known and of the unknown; 0 where that kind has no share."""
+        shares = np.array([1 - self.share, self.share])
+        return shares * sum(self.trials) / np.maximum(self.trials, 1)
+
+    def outcomes(
+        self, thresholds: Float[np.ndarray, " t"]
+    ) -> tuple[Float[np.ndarray, "t 2"], Float[np.ndarray, "t 2"]]:
+        """Count the right and the wrong answers of each kind that reach each threshold, among trials."""
+        right, wrong = np.empty((2, len(thresholds), 2))
+        for kind, rows in enumerate((~self.unknown, self.unknown)):
+            n, w = _counts(thresholds, self.probability[rows], self.right[rows])
+            scale = self.trials[kind] / max(int(rows.sum()), 1)
+            right[:, kind], wrong[:, kind] = scale * (n - w), scale * w
+        return right, wrong
+
+
+def plan_weighted(
+    fitted: Weighted,
+    unseen: Float[np.ndarray, " n"],
+    *,
+    max_wrong: float,
+    confidence: float,
+    strangers: Strangers | None = None,
+) -> ThresholdPlan:
+    """Fix thresholds, bets and the start for weighted queries, from the fitting part alone.
+
+    Args:
+        fitted: Queries of the fitting part; their trials are those of the testing part.
+        unseen: Their probabilities by fits that did not see them.
+        max_wrong: Highest wrong-match rate allowed.
+        confidence: With what probability.
+        strangers: Unknown queries, if few of them may be a match.
+
+    Returns:
+        The sequence to test.
+    """
+    from scipy.special import ndtr
+
+    thresholds, taken, comparable = _grid(fitted.probability, unseen)
+    if not taken[-1]:
+        return ThresholdPlan((LEAST_MATCH,), 0, (0.0,))
+    weights, most = fitted.weights, fitted.weights.max()
+    bets = BETS / ((1 - max_wrong) * most)
+    win = np.log1p(np.outer(weights, bets) * max_wrong)
+    lose = np.log1p(-np.outer(weights, bets) * (1 - max_wrong))
+    cut = replace(fitted, probability=unseen)
+    right, wrong = cut.outcomes(comparable)
+    scale = np.array(fitted.trials) / np.maximum([(~fitted.unknown).sum(), fitted.unknown.sum()], 1)
+    admitted = (scale * weights / most)[fitted.unknown.astype(int)] * (1 - np.clip(unseen, 0, 1))
+    order = np.argsort(-unseen, kind="stable")
+    accepted = np.searchsorted(-unseen[order], -comparable, side="right")
+    doubt = np.append(0, admitted[order].cumsum())[accepted][:, None]
+    worst = np.log1p(-BETS)
+    mean = right @ win + (wrong @ lose + doubt * worst) / 2
+    square = right @ win**2 + (wrong @ lose**2 + doubt * worst**2) / 2
+    best = mean.argmax(axis=1)[:, None]
+    mean, square = (np.take_along_axis(x, best, axis=1)[:, 0] for x in (mean, square))
+    spread = np.sqrt(square * (1 + scale.max())) + 1e-300
+    chance = ndtr((mean + np.log1p(-confidence)) / spread)
+    if strangers is not None:
+        quantiles = (np.arange(RATES) + 0.5) / RATES
+        chance = chance * _chance_with(strangers, comparable, quantiles, confidence)
+    return ThresholdPlan(
+        tuple(map(float, thresholds)), _start(chance), tuple(bets[best[:, 0]].tolist())
+    )
+
+
+def log_capital(
+    right: Float[np.ndarray, "t 2"],
+    wrong: Float[np.ndarray, "t 2"],
+    weights: Float[np.ndarray, " 2"],
+    bets: Float[np.ndarray, " t"],
+    max_wrong: Float[np.ndarray, " t"],
+) -> Float[np.ndarray, " t"]:
+    """Return log K of matches by kind and weight; a bet above the highest of its rate is that one."""
+    rate = max_wrong[:, None]
+    staked = np.minimum(bets[:, None], 1 / ((1 - rate) * weights.max() + 1e-300)) * weights
+    lost = np.log(np.maximum(1 - staked * (1 - rate), 1e-300))
+    return np.asarray((right * np.log1p(staked * rate) + wrong * lost).sum(axis=1))
+
+
+def walk_weighted(
+    plan: ThresholdPlan,
+    tested: Weighted,
+    *,
+    max_wrong: float,
+    confidence: float,
+    strangers: Strangers | None = None,
+) -> RiskCurve:
+    """Test the planned thresholds in order on weighted queries, which nothing was fitted to."""
+    bets, weights = np.array(plan.bets), tested.weights
+    right, wrong = tested.outcomes(np.array(plan.thresholds))
+    low, high = np.zeros(len(bets)), np.ones(len(bets))
+    for _ in range(50):
+        middle = (low + high) / 2
+        passes = log_capital(right, wrong, weights, bets, middle) >= -np.log1p(-confidence)
+        low, high = np.where(passes, low, middle), np.where(passes, middle, high)
+    accepted = (right + wrong) @ weights
+    rate = (wrong @ weights) / np.maximum(accepted, 1e-300)
+    counts = [np.rint(x.sum(axis=1)).astype(int) for x in (right + wrong, wrong)]
+    shares = accepted / len(tested.right), rate, high
+    return _curve(plan, counts[0], counts[1], shares, max_wrong, strangers, confidence)
 
 
 def safe_floor(
