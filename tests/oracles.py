@@ -386,3 +386,25 @@ def betting_capital(paid, weights):
 def likeliest_start(payments):
     """Where the product of all later payments is largest."""
     return max(range(len(payments)), key=lambda start: (math.prod(payments[start:]), start))
+
+
+def neighbour_posterior(
+    scores, labels, counts, *, temperature, sharpness, prior, none_level, none_slope
+):
+    """P(label | not none) of the labels of one query's neighbours, the nearest first, and P(none)."""
+    size = [1 if label is None or counts is None else counts[label] for label in labels]
+    neighbours = [*zip(scores, labels, size, strict=True)]
+    if counts is None or sum(counts.values()) > len(labels):
+        neighbours.append((scores[-1], None, size[-1]))  # stands for those that were not returned
+    groups = {}
+    for place, (score, label, n) in enumerate(neighbours):
+        # An item without a label is a label of its own.
+        groups.setdefault(("alone", place) if label is None else label, []).append((score, n))
+    density, weight = {}, {}
+    for label, votes in groups.items():
+        n = votes[0][1]
+        density[label] = math.log(math.fsum(math.exp(m / temperature) for m, _ in votes) / n)
+        weight[label] = n**prior * math.exp(sharpness * density[label])
+    named = {x: weight[x] / math.fsum(weight.values()) for x in groups if not isinstance(x, tuple)}
+    best = max((density[x] for x in named), default=-math.inf)
+    return named, 1 / (1 + math.exp(none_slope * (best - none_level)))

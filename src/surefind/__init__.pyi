@@ -21,6 +21,7 @@ from .evaluation.evaluate import evaluate as evaluate
 from .gallery.findings import Audit as Audit
 from .gallery.gallery import Gallery as Gallery
 from .labels.posterior import LabelPosterior as LabelPosterior
+from .labels.votes import NeighbourModel as NeighbourModel
 from .learning import methods as methods
 from .learning.frozen import Freezing as Freezing
 from .models.encoder import Encoder as Encoder
