@@ -214,27 +214,6 @@ def von_mises_match(mean_a, kappa_a, mean_b, kappa_b):
     return float((density(mean_a, kappa_a) * density(mean_b, kappa_b)).sum().mul(step).log())
 
 
-def label_posterior_oracle(
-    scores, labels, *, temperature, sharpness, none_level, none_slope, prior=0.0
-):
-    """P(label) for every label and P(none), for one query, from the scores of all items of a gallery."""
-    items = {}
-    for number, (score, label) in enumerate(zip(scores, labels, strict=True)):
-        # An item without a label is a label of its own.
-        items.setdefault(("no label", number) if label is None else label, []).append(score)
-    density = {
-        label: math.log(math.fsum(math.exp(m / temperature) for m in own) / len(own))
-        for label, own in items.items()
-    }
-    named = [s for label, s in density.items() if not isinstance(label, tuple)]
-    none = 1 / (1 + math.exp(none_slope * (max(named) - none_level))) if named else 1.0
-    weight = {
-        label: len(items[label]) ** prior * math.exp(sharpness * s) for label, s in density.items()
-    }
-    total = math.fsum(weight.values())
-    return {label: (1 - none) * w / total for label, w in weight.items()}, none
-
-
 def logistic_regression(x, labels, precision):
     """Multinomial logistic regression without an intercept, by scikit-learn: one row of weights a label."""
     from sklearn.linear_model import LogisticRegression
@@ -408,3 +387,16 @@ def neighbour_posterior(
     named = {x: weight[x] / math.fsum(weight.values()) for x in groups if not isinstance(x, tuple)}
     best = max((density[x] for x in named), default=-math.inf)
     return named, 1 / (1 + math.exp(none_slope * (best - none_level)))
+
+
+def neighbour_loss(rows, labels, truth, temperature, sharpness, *, usual):
+    """What T and c are chosen by: nats of the true label, one error more, and distance from the usual."""
+    n, seen, unseen = len(truth), 0.0, 0.0
+    votes = {"temperature": temperature, "sharpness": sharpness, "prior": 0.0}
+    for scores, names, true in zip(rows, labels, truth, strict=True):
+        shares, _ = neighbour_posterior(scores, names, None, **votes, none_level=0, none_slope=0)
+        seen += min(-math.log(max(shares.get(true, 0.0), 1e-300)), 7.0)
+        rivals = [p for label, p in shares.items() if label != true]
+        unseen -= math.log(max(*rivals, 1 - math.fsum(shares.values()), 1e-300))
+    away = math.log(temperature / usual[0]) ** 2 + math.log(sharpness / usual[1]) ** 2
+    return seen / n + unseen / n / (n + 1) + 1e-4 * away
