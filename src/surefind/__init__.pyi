@@ -20,6 +20,7 @@ from .estimators.onnx_export import export_onnx as export_onnx
 from .evaluation.evaluate import evaluate as evaluate
 from .gallery.findings import Audit as Audit
 from .gallery.gallery import Gallery as Gallery
+from .labels.model import LabelModel as LabelModel
 from .labels.posterior import LabelPosterior as LabelPosterior
 from .labels.votes import NeighbourModel as NeighbourModel
 from .learning import methods as methods

@@ -100,7 +100,7 @@ class LabelPosterior:
         """The most probable labels (q, at most 5), the first one the answer; None where it has fewer."""
         order = self._order
         names = self.labels[order] if self.labels.ndim == 1 else self._listed(self.labels)
-        return np.where(self.label_probability > 0, names, None)
+        return np.asarray(np.where(self.label_probability > 0, names, None))  # type: ignore[arg-type]
 
     @cached_property
     def label_probability(self) -> Float[np.ndarray, "q c"]:
@@ -123,11 +123,12 @@ class LabelPosterior:
         np.put_along_axis(rest, self._order[:, :1], 0.0, axis=1)
         missing = 1 - self.probability.sum(axis=1) - (0 if self.none is None else self.none)
         others = rest.sum(axis=1) + np.where(missing > ROUNDING, missing, 0.0)
-        return np.log(np.maximum(own, TINY)) - np.log(np.maximum(others, TINY))
+        return np.asarray(np.log(np.maximum(own, TINY)) - np.log(np.maximum(others, TINY)))
 
     @cached_property
     def known(self) -> Float[np.ndarray, " q"]:
         """Log-odds that any label is right against none (q); infinite where none was not asked."""
         if self.none is None:
             return np.full(len(self), np.inf)
-        return np.log(np.maximum(1 - self.none, TINY)) - np.log(np.maximum(self.none, TINY))
+        known, none = (np.maximum(x, TINY) for x in (1 - self.none, self.none))
+        return np.asarray(np.log(known) - np.log(none))
