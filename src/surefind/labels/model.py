@@ -232,6 +232,36 @@ class LabelModel:
         """
         return self._changed(vectors, labels, -1)
 
+    def recounted(self, vectors: Any, labels: Any) -> "LabelModel":
+        """Return a model of these coordinates, settings and corrections, with the centres of other vectors.
+
+        Args:
+            vectors: All that are enrolled now (n, d).
+            labels: Theirs.
+
+        Returns:
+            The model, which knows nothing of vectors left out.
+        """
+        now = self._now
+        rows, names, codes = _labelled(vectors, labels)
+        given, spread = self._read(now, vectors)[rows], now.space.spread
+        centres = Centres.of(
+            np.concatenate([now.space(block) for block in blocks(given)]),
+            codes,
+            len(names),
+            spread,
+            each=now.settings.centres,
+            rng=np.random.default_rng(self.seed),
+        )
+        correction = now.correction
+        if correction is not None:
+            row = {name: at for at, name in enumerate(now.names.tolist())}
+            known = [row.get(name, -1) for name in names.tolist()]
+            correction = np.concatenate([correction, np.zeros((1, len(spread)))])[known]
+        model = LabelModel(seed=self.seed)
+        model._learned = Learned(names, now.space, centres, now.settings, correction, now.far)
+        return model
+
     def left_out(self) -> LeftOut:
         """Return what the model says of the vectors it was fitted to, each left out.
 
@@ -269,7 +299,7 @@ class LabelModel:
         blank = np.zeros((len(fresh), before.totals.shape[1]))
         counts = np.concatenate([before.counts, np.zeros(len(fresh))])
         totals = np.concatenate([before.totals, blank])
-        place = _nearest(owner, counts, totals, own, coordinates)
+        place = _nearest(owner, counts, totals, own, coordinates, sign)
         np.add.at(counts, place, sign)
         np.add.at(totals, place, sign * coordinates)
         if (counts < 0).any():
@@ -356,7 +386,8 @@ def _labelled(
 
 def _units(vectors: Float[np.ndarray, "n d"], groups: list[Any] | None) -> Int[np.ndarray, " n"]:
     """Number what is left out together: equal vectors, and those of one group."""
-    copies = np.unique([hash(row.tobytes()) for row in vectors], return_inverse=True)[1]
+    seen: dict[bytes, int] = {}
+    copies = np.array([seen.setdefault(row.tobytes(), len(seen)) for row in vectors])
     if groups is None or not any(group is not None for group in groups):
         return copies
     from scipy.sparse import coo_array  # type: ignore[import-untyped]
@@ -378,13 +409,16 @@ def _nearest(
     totals: Float[np.ndarray, "c r"],
     codes: Int[np.ndarray, " n"],
     coordinates: Float[np.ndarray, "n r"],
+    sign: int,
 ) -> Int[np.ndarray, " n"]:
-    """Return the centre of its own label that is nearest to each vector."""
+    """Return the centre of its own label that is nearest to each vector and has some left."""
+    left = counts.copy()
     first = np.searchsorted(owner, codes)
     several = np.searchsorted(owner, codes, side="right") - first
     for row in np.flatnonzero(several > 1):
         own = slice(first[row], first[row] + several[row])
         means = totals[own] / np.maximum(counts[own], 1)[:, None]
         away = np.square(means - coordinates[row]).sum(axis=1)
-        first[row] += int(np.where(counts[own] > 0, away, np.inf).argmin())
+        first[row] += int(np.where(left[own] > 0, away, np.inf).argmin())
+        left[first[row]] += sign
     return first
