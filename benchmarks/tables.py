@@ -622,8 +622,8 @@ def decider_lines() -> list[str]:
     return [
         "## Decisions on any database's neighbours",
         "",
-        "Made by `python benchmarks/decider.py`: decisions that `surefind.Decider` takes in a second of "
-        f"CPU time, one thread, {table['queries']:,} queries a call, reasons included (goal: 50,000), by "
+        "Made by `python benchmarks/decider.py`: decisions by `NeighbourModel` and `calibrate` in a second "
+        f"of CPU time, one thread, {table['queries']:,} queries a call, reasons included, by "
         "how labels come. How well questions are answered: [Questions](tutorials/questions.md).",
         "",
         "| | " + " | ".join(kinds) + " |",

@@ -8,11 +8,10 @@ import surefind as sf
 
 def main() -> None:
     pixels, digits = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(digits))
-    unit = pixels[order] / np.linalg.norm(pixels[order], axis=1, keepdims=True)
-    digits = digits[order]
-    items = np.flatnonzero(digits < 8)[:600]  # 8 and 9 are not enrolled
-    queries = np.setdiff1d(np.arange(len(digits)), items)
+    unit = pixels / np.linalg.norm(pixels, axis=1, keepdims=True)
+    rng = np.random.default_rng(0)
+    items = rng.permutation(np.flatnonzero(digits < 8))[:600]  # 8 and 9 are not enrolled
+    queries = rng.permutation(np.setdiff1d(np.arange(len(digits)), items))
 
     cosines = unit[queries] @ unit[items].T
     near = np.argsort(-cosines, axis=1)[:, :20]
@@ -20,12 +19,15 @@ def main() -> None:
     labels = digits[items][near]
     truth = np.where(digits[queries] < 8, digits[queries], -1)
 
-    decider = sf.Decider("cosine", max_wrong=0.05)
-    print(decider.fit(similarities[:800], labels[:800], truth[:800]).calibration.summary)
-    found = decider.decide(similarities[800:], labels[800:])
+    first, second, later = slice(0, 300), slice(300, 800), slice(800, None)
+    evidence = sf.NeighbourModel("cosine").fit(similarities[first], labels[first], truth[first])
+    posterior = evidence.posterior(similarities[second], labels[second])
+    calibration = sf.calibrate(posterior, truth[second], max_wrong=0.05)
+    print(calibration.summary)
+    found = calibration.decide(evidence.posterior(similarities[later], labels[later]))
     for decision in ("match", "review", "no_match"):
         chosen = found.decision == decision
-        right = (found.label[chosen] == truth[800:][chosen]).sum()
+        right = (found.label[chosen] == truth[later][chosen]).sum()
         print(f"{decision}: {chosen.sum()} queries, the label is right for {right}")
 
 

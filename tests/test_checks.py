@@ -87,17 +87,17 @@ def test_a_missing_label_is_none_in_a_gallery_and_refused_in_a_fit():
         by_dataset(labels)
 
 
-def test_a_decider_reads_labels_by_the_same_rule():
+def test_neighbours_labels_are_read_by_the_same_rule():
     rng = np.random.default_rng(0)
     cosines = np.sort(rng.uniform(0.2, 1, (200, 5)))[:, ::-1]
     labels = rng.integers(0, 2, (200, 5))
     truth = [None if i % 10 == 0 else labels[i, 0] for i in range(200)]
     floats = np.array([np.nan if x is None else x for x in truth], dtype=float)
-    decisions = [
-        sf.Decider("cosine", max_wrong=0.5).fit(cosines, given, right).decide(cosines, given).label
+    answers = [
+        sf.NeighbourModel().fit(cosines, given, right).posterior(cosines, given).label.tolist()
         for given, right in ((labels, truth), (labels.astype(float), floats), (labels == 1, truth))
     ]
-    assert list(decisions[0]) == list(decisions[1]) == list(decisions[2])
+    assert answers[0] == answers[1] == answers[2]
 
 
 def test_pandas_labels_are_read():

@@ -40,8 +40,8 @@ def run(*command, folder=None):
 
 
 @pytest.mark.parametrize("page", WITH_SNIPPETS, ids=name)
-def test_snippets_run(page, tmp_path, monkeypatch):
-    """One after the other; README as a reader would, in a process of its own."""
+def test_snippets_run(page, tmp_path, monkeypatch, capsys):
+    """One after the other, and print what is shown; README as a reader would, in a process of its own."""
     snippets = tmp_path / "snippets.py"
     snippets.write_text("\n".join(SNIPPET.findall(page.read_text())))
     if page.name == "README.md":
@@ -51,6 +51,16 @@ def test_snippets_run(page, tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         runpy.run_path(str(snippets))
+    printed = words(capsys.readouterr().out)
+    for shown in re.findall(
+        r"^```\n\n```text\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
+    ):
+        assert words(shown) in printed
+
+
+def words(text):
+    """Return a text without its numbers, which another processor rounds otherwise."""
+    return re.sub(r"\d+(\.\d+)?", "#", " ".join(text.split()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -7,7 +7,6 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import surefind as sf
-from surefind.decisions import Verdicts
 
 K = 20
 ENROLLED = 8
@@ -27,16 +26,17 @@ def parts() -> tuple[np.ndarray, list[str], np.ndarray, list[str | None]]:
     return vectors[item], [str(digit) for digit in digits[item]], vectors[asked], truth
 
 
-def decided(metric: str, search: Search) -> Verdicts:
-    """Let a database answer; learn from three quarters of the queries, and decide about the others."""
+def decided(metric: str, search: Search) -> sf.Answers:
+    """Let a database answer; learn from a quarter of the queries, calibrate on half, decide the rest."""
     vectors, labels, queries, truth = parts()
     distances, names = search(vectors, labels, queries, K)
-    checked = len(queries) * 3 // 4
-    decider = sf.Decider(metric, max_wrong=0.05)
-    decider.fit(distances[:checked], names[:checked], truth[:checked])
-    print(decider.calibration.summary)
-    found = decider.decide(distances[checked:], names[checked:])
-    right = [label == real for label, real in zip(found.label, truth[checked:], strict=True)]
+    a, b = len(queries) // 4, len(queries) * 3 // 4
+    evidence = sf.NeighbourModel(metric).fit(distances[:a], names[:a], truth[:a])
+    posterior = evidence.posterior(distances[a:b], names[a:b])
+    calibration = sf.calibrate(posterior, truth[a:b], max_wrong=0.05)
+    print(calibration.summary)
+    found = calibration.decide(evidence.posterior(distances[b:], names[b:]))
+    right = [label == real for label, real in zip(found.label, truth[b:], strict=True)]
     match = found.decision == "match"
     wrong = int((match & ~np.array(right)).sum())
     print(f"Of {len(match)} others {match.sum()} are a match, {wrong} of them wrong.")

@@ -17,7 +17,7 @@ def draw(rng, count):
 
 
 def main():
-    """Fill, calibrate, search, store and open a gallery; fit a decider; measure."""
+    """Fill, calibrate, search, store and open a gallery; decide on neighbours; measure."""
     rng = np.random.default_rng(0)
     x, y = draw(rng, 600)
     x, y = x[y < 6], y[y < 6]
@@ -37,8 +37,10 @@ def main():
 
     near = np.argsort(-queries @ x.T, axis=1)[:, :20]
     cosines, labels = np.take_along_axis(queries @ x.T, near, axis=1), y[near]
-    decider = sf.Decider("cosine", max_wrong=0.1).fit(cosines[:600], labels[:600], truth[:600])
-    assert "match" in set(decider.decide(cosines[600:], labels[600:]).decision)
+    evidence = sf.NeighbourModel("cosine").fit(cosines[:200], labels[:200], truth[:200])
+    posterior = evidence.posterior(cosines[200:], labels[200:])
+    calibration = sf.calibrate(posterior[:400], truth[200:600], max_wrong=0.1)
+    assert "match" in set(calibration.decide(posterior[400:]).decision)
 
     known = truth >= 0
     assert sf.metrics.recall_at_k(near[known], truth[known], y, 1) > 0.9
