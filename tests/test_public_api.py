@@ -16,7 +16,7 @@ objectives
 contrastive_loss pair_targets mine_pairs head_curvature dataset_curvature network_curvature
 spherical_moments vmf_concentration vmf_log_normalizer vmf_match_score HeadPosterior
 Classes Positions PairList
-Gallery Decider Answers Audit evaluate metrics Client
+Gallery Decider LabelModel NeighbourModel LabelPosterior calibrate Answers Audit evaluate metrics Client
 SurefindError InputError DegenerateError StorageError NumericalError
 """
 METRICS = {"recall_at_k", "map_at_k", "auroc", "auprc", "ausc", "ece"}
