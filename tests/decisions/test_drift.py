@@ -10,8 +10,17 @@ import pytest
 from oracles import betting_capital, conformal_p_values, likeliest_start
 from scipy.stats import binom, kstest
 
-from surefind.decisions import Alarm, Watch, WatchReport
-from surefind.decisions.drift import CHUNK, DIRECTION, WORDS, odds, p_values, unspent
+from surefind.decisions.drift import (
+    CHUNK,
+    DIRECTION,
+    WORDS,
+    Alarm,
+    Watch,
+    WatchReport,
+    odds,
+    p_values,
+    unspent,
+)
 from surefind.errors import InputError, SurefindError
 from surefind.files import from_stored, to_stored
 

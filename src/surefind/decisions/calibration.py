@@ -41,35 +41,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from surefind.checks import as_correct, as_scores, check_int, label_values
+from surefind.decisions import risk
 from surefind.decisions.answers import Answers
-from surefind.decisions.decision import (
-    HIGHEST,
-    UNLIKE,
-    UNTESTED,
-    UNUSUAL,
-    Gate,
-    GateCounts,
-    Limits,
-    p_text,
-    read_novelty,
-)
+from surefind.decisions.decision import HIGHEST, UNTESTED, Gate, GateCounts, Limits, read_novelty
 from surefind.decisions.identification import Identification
 from surefind.decisions.probability import MatchProbability, fit_probability
-from surefind.decisions.risk import (
-    LIKELY,
-    RiskCurve,
-    Strangers,
-    Weighted,
-    least_accepted,
-    lower_bound,
-    more_queries,
-    plan_thresholds,
-    plan_weighted,
-    safe_floor,
-    upper_bound,
-    walk_thresholds,
-    walk_weighted,
-)
 from surefind.errors import DegenerateError, InputError
 from surefind.files import Array
 from surefind.labels.posterior import LabelPosterior
@@ -133,7 +109,7 @@ class Target:
     @property
     def least_queries(self) -> int:
         """How many calibration queries could pass if all were a match and none was wrong."""
-        return max(LEAST_QUERIES, int(least_accepted(**self.risk) / (1 - FIT_FRACTION)) + 1)
+        return max(LEAST_QUERIES, int(risk.least_accepted(**self.risk) / (1 - FIT_FRACTION)) + 1)
 
 
 def check_between(name: str, value: Any, high: float = 1.0) -> None:
@@ -187,7 +163,7 @@ class Measured:
     enrolled: np.ndarray
     left_out: tuple[np.ndarray, np.ndarray] | None = None
 
-    def curve(self, members: Bool[np.ndarray, " q"], target: Target) -> RiskCurve | None:
+    def curve(self, members: Bool[np.ndarray, " q"], target: Target) -> risk.RiskCurve | None:
         """Plan thresholds on the fitting part and test them on the other, of the members only.
 
         Args:
@@ -198,34 +174,31 @@ class Measured:
             What was found; None if no query plans or tests, or a kind of queries is missing.
         """
         fit, test = (rows[members[rows]] for rows in (self.split.fit, self.split.test))
-        through = fit[self.chance[fit] > -np.inf]
-        if not len(through) or not len(test):
+        some, unknown = fit[self.chance[fit] > -np.inf], ~self.enrolled
+        trials = int((~unknown[test]).sum()), int(unknown[test].sum())
+        share = target.unknown_share
+        missing = share is not None and not all(trials[: 1 + (share > 0)])
+        if not len(some) or not len(test) or missing:
             return None
         options: dict[str, Any] = dict(target.risk)
         if target.max_fpir is not None:
-            seen, tested = (rows[~self.enrolled[rows]] for rows in (fit, test))
-            kinds = self.left_out or (self.unseen[seen], self.chance[tested])
-            options["strangers"] = Strangers(kinds[0], kinds[1], float(target.max_fpir))
-        chance, right = self.chance[test], self.right[test]
-        if target.unknown_share is None:
-            plan = plan_thresholds(
-                self.chance[through],
-                self.unseen[through],
-                self.right[through],
-                trials=int((chance > -np.inf).sum()),
-                **options,
+            planning, testing = self.left_out or (
+                self.unseen[fit][unknown[fit]],
+                self.chance[test][unknown[test]],
             )
-            return walk_thresholds(plan, chance, right, **options)
-        share, unknown = float(target.unknown_share), ~self.enrolled
-        trials = int((~unknown[test]).sum()), int(unknown[test].sum())
-        if not trials[0] or (share and not trials[1]):
-            return None
-        parts = [
-            Weighted(self.chance[rows], self.right[rows], unknown[rows], trials, share)
-            for rows in (fit, test)
-        ]
-        planned = plan_weighted(parts[0], self.unseen[fit], **options)
-        return walk_weighted(planned, parts[1], **options)
+            options["strangers"] = risk.Strangers(planning, testing, float(target.max_fpir))
+        chance, right = self.chance[test], self.right[test]
+        plan = risk.plan_thresholds(
+            self.chance[some],
+            self.unseen[some],
+            self.right[some],
+            trials=int((chance > -np.inf).sum()),
+            weight=_weights(self.enrolled, share)[some],
+            **options,
+        )
+        if share is None:
+            return risk.walk_thresholds(plan, chance, right, **options)
+        return risk.walk_weighted(plan, chance, right, unknown[test], share=float(share), **options)
 
 
 @dataclass(frozen=True)
@@ -260,13 +233,14 @@ class GroupThreshold:
         """Choose between a group's own threshold, the common one (infinity for none) and none."""
         test = found.split.test
         test = test[members[test] & (found.chance[test] > -np.inf)]
-        own = found.curve(members, target) if len(test) >= least_accepted(**target.risk) else None
+        enough = len(test) >= risk.least_accepted(**target.risk)
+        own = found.curve(members, target) if enough else None
         if own is not None and own.chosen is not None:
             i = own.chosen
             return cls(name, "own", own.thresholds[i], len(test), own.accepted[i], own.wrong[i])
         taken = found.chance[test] >= common
         accepted, wrong = int(taken.sum()), int((taken & ~found.right[test]).sum())
-        refused = float(lower_bound(wrong, accepted, target.confidence)) > target.max_wrong
+        refused = float(risk.lower_bound(wrong, accepted, target.confidence)) > target.max_wrong
         threshold = None if refused or common == np.inf else common
         return cls(name, "refused" if refused else "common", threshold, len(test), accepted, wrong)
 
@@ -298,7 +272,7 @@ class Calibration:
         left_out_matched: Those of them that would be a match.
         more_queries: If not reached: how many more are needed, None if more would not help. 0 if reached.
         notes: What to keep in mind.
-        split: Which queries fitted and which tested.
+        tested_probability: Of each query, NaN if the probability was fitted to it or a gate stopped it (q).
         made: When it was made or last renewed.
         renewals: How often it was renewed since.
         stale: Whether the items have changed since.
@@ -309,7 +283,7 @@ class Calibration:
     target: Target
     model: MatchProbability
     limits: Limits
-    risk_curve: RiskCurve
+    risk_curve: risk.RiskCurve
     identification: Identification
     floor: float
     groups: tuple[GroupThreshold, ...]
@@ -322,7 +296,7 @@ class Calibration:
     left_out_matched: int
     more_queries: int | None
     notes: tuple[str, ...]
-    split: Split = field(compare=False)
+    tested_probability: Array = field(compare=False)
     made: datetime | None = field(default=None, compare=False)
     renewals: int = field(default=0, compare=False)
     stale: bool = field(default=False, compare=False)
@@ -336,21 +310,6 @@ class Calibration:
     def reached(self) -> bool:
         """Whether the wrong-match rate could be guaranteed."""
         return self.threshold is not None
-
-    def probability(self, posterior: LabelPosterior, *, kappa: Any = None) -> np.ndarray:
-        """Return the probability that each answer is right (q)."""
-        right, enrolled = self._factors(posterior, _log_kappa(kappa, len(posterior)))
-        return np.asarray(right * enrolled)
-
-    def tested_probability(
-        self, posterior: LabelPosterior, *, novelty: Any = None, kappa: Any = None
-    ) -> np.ndarray:
-        """Return the probability of its own queries that tested it (q), NaN for all others."""
-        chance, tested = self.probability(posterior, kappa=kappa), np.zeros(len(posterior), bool)
-        tested[self.split.test] = True
-        if self.gate is not None:
-            tested &= self.gate.outcome(read_novelty(novelty, len(posterior))) == "pass"
-        return np.where(tested, chance, np.nan)
 
     def decide(
         self,
@@ -386,31 +345,15 @@ class Calibration:
         decision = np.where(chance >= threshold, "match", np.where(low, "no_match", "review"))
         reasons = np.empty(length, dtype=object)
         reasons.fill(())
-        rows = np.flatnonzero(decision != "match")
-        if len(rows):
-            some = None if log_kappa is None else log_kappa[rows]
-            reasons[rows] = _objects(
-                self.limits.reasons(
-                    posterior[rows],
-                    (factors[0][rows], factors[1][rows]),
-                    some,
-                    reachable=np.isfinite(threshold[rows]),
-                )
-            )
-        if untested:
-            new = np.array([label in untested for label in posterior.label])
-            for row in np.flatnonzero(new & (decision != "no_match")):
+        known = self.limits.reasons(posterior, factors, log_kappa, np.isfinite(threshold))
+        for row in np.flatnonzero(decision != "match").tolist():
+            reasons[row] = known(row)
+        for row, label in enumerate(posterior.label) if untested else ():
+            if label in untested and decision[row] != "no_match":
                 decision[row], reasons[row] = "review", (UNTESTED, *reasons[row])
         values = None if self.gate is None and novelty is None else read_novelty(novelty, length)
         if self.gate is not None and values is not None:
-            found = self.gate.outcome(values)
-            for row in np.flatnonzero(found != "pass"):
-                p = p_text(float(values[row]))
-                if found[row] == "unlike":
-                    decision[row], reasons[row] = "no_match", (f"{UNLIKE} ({p})",)
-                else:
-                    decision[row] = "review" if decision[row] == "match" else decision[row]
-                    reasons[row] = (f"{UNUSUAL} ({p})", *reasons[row])
+            self.gate.hold_back(values, decision, reasons)
         return Answers.of(
             posterior,
             probability=chance,
@@ -441,42 +384,38 @@ class Calibration:
     @property
     def summary(self) -> str:
         """What is guaranteed and what it costs, in six lines, and a line for each note."""
-        target, curve, found, i = (
-            self.target,
-            self.risk_curve,
-            self.identification,
-            self.risk_curve.chosen,
-        )
+        target, curve, found = self.target, self.risk_curve, self.identification
+        i, tested = curve.chosen, found.unknown + found.enrolled
         promised = f"at most {_percent(target.max_wrong)} of matches are wrong"
         if target.max_fpir is not None:
             promised += f" and {_percent(target.max_fpir)} of unknown queries are a match"
-        share = (
-            "" if target.unknown_share is None else f" at {_percent(target.unknown_share)} unknown"
-        )
-        tested, (wrongly, missed) = len(self.split.test), (0, found.enrolled)
+        share = target.unknown_share
+        expected = "" if share is None else f" at {_percent(share)} unknown"
+        wrongly, missed, at_least = 0, found.enrolled, "none"
         answered = f"0 of {tested:,} test queries: {self._missing()}"
         if i is not None:
             wrongly, missed = found.false_positives[i], found.missed[i]
+            at_least = f"probability >= {curve.thresholds[i]:.3f}"
             answered = (
-                f"{curve.accepted[i]:,} of {tested:,} test queries ({_percent(curve.coverage[i])}{share}), "
-                f"{curve.wrong[i]:,} wrong (upper bound {_percent(curve.upper_bound[i])})"
+                f"{curve.accepted[i]:,} of {tested:,} test queries ({_percent(curve.coverage[i])}"
+                f"{expected}), {curve.wrong[i]:,} wrong (upper bound {_percent(curve.upper_bound[i])})"
             )
+        counts = (
+            (wrongly, found.unknown, "unknown queries"),
+            (self.left_out_matched, self.left_out_queries, "with their label left out"),
+        )
         unknown = [
-            f"{k:,} of {n:,} {what} (FPIR, upper bound {_percent(upper_bound(k, n, target.confidence))})"
-            for k, n, what in (
-                (wrongly, found.unknown, "unknown queries"),
-                (self.left_out_matched, self.left_out_queries, "with their label left out"),
-            )
+            f"{k:,} of {n:,} {what} (FPIR, upper bound "
+            f"{_percent(risk.upper_bound(k, n, target.confidence))})"
+            for k, n, what in counts
             if n
-        ]
+        ] or ["not tested: give queries with the truth None"]
+        fnir = missed / max(found.enrolled, 1)
         lines = {
-            "match threshold": "none" if i is None else f"probability >= {curve.thresholds[i]:.3f}",
+            "match threshold": at_least,
             "answered as a match": answered,
-            "unknown but matched": "; ".join(unknown)
-            or "not tested: give queries with the truth None",
-            "known but missed": (
-                f"{missed:,} of {found.enrolled:,} (FNIR {_percent(missed / max(found.enrolled, 1))})"
-            ),
+            "unknown but matched": "; ".join(unknown),
+            "known but missed": f"{missed:,} of {found.enrolled:,} (FNIR {_percent(fnir)})",
             "OOD rejection": self._gated(),
         }
         return "\n".join([
@@ -490,13 +429,15 @@ class Calibration:
         """Say what a target that was not reached lacks."""
         if self.target.max_fpir is not None:
             tested = self.identification.unknown or self.left_out_queries
-            needed = least_accepted(self.target.max_fpir, self.target.confidence)
+            needed = risk.least_accepted(self.target.max_fpir, self.target.confidence)
             if needed > tested:
                 return (
-                    f"max_fpir needs {needed:,} unknown queries that test it, there were {tested:,}"
+                    f"max_fpir needs {needed:,} unknown queries to test it, there were {tested:,}"
                 )
         if self.more_queries is not None:
-            return f"about {self.more_queries:,} more queries would reach it (chance {_percent(LIKELY)})"
+            return (
+                f"about {self.more_queries:,} more would reach it (chance {_percent(risk.LIKELY)})"
+            )
         curve = self.risk_curve
         lowest = min((curve.wrong_rate[i] for i in curve.informative), default=1.0)
         return f"more queries will not help, at least {_percent(lowest)} of the answers are wrong"
@@ -518,10 +459,6 @@ def as_number(threshold: float | None) -> float:
 
 def _percent(share: Any) -> str:
     return f"{round(100 * float(share), 1 if 0.01 <= share <= 0.99 else 2):g} %"
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    return np.fromiter(values, dtype=object, count=len(values))
 
 
 def _log_kappa(kappa: Any, length: int) -> Float[np.ndarray, " q"] | None:
@@ -593,51 +530,54 @@ def calibrate(
     length, log_kappa = len(posterior), _log_kappa(kappa, len(posterior))
     good, known = _checked(posterior, truth, enrolled)
     gate = None if novelty is None else Gate(float(max_false_alarms))
-    through = _through(gate, novelty, length)
-    _check_enough(through, target)
+    through, counts = np.ones(length, dtype=bool), None
+    if gate is not None:
+        outcome = gate.outcome(read_novelty(novelty, length))
+        through, counts = outcome == "pass", GateCounts.of(outcome, known)
     split = Split.draw(through, seed)
-    _check_kinds(known, split, target, left_out)
-    some = split.fit[through[split.fit]]
+    _check(through, known, split, target, left_out)
     left_kappa = None if left_out is None else _log_kappa(left_out_kappa, len(left_out))
     if left_out is not None and left_kappa is None:
         log_kappa = None  # otherwise these could not be compared
-    unseen = np.full(length, -np.inf)
-    model, unseen[some] = fit_probability(
-        posterior[some],
-        good[some],
-        known[some],
-        weight=_weights(known, target.unknown_share)[some],
-        log_kappa=None if log_kappa is None else log_kappa[some],
+    fit, test = split.fit[through[split.fit]], split.test
+    chance, unseen = np.full((2, length), -np.inf)
+    model, unseen[fit] = fit_probability(
+        posterior[fit],
+        good[fit],
+        known[fit],
+        weight=_weights(known, unknown_share)[fit],
+        log_kappa=None if log_kappa is None else log_kappa[fit],
     )
-    strange = np.empty(0)
+    chance[through] = model(posterior, log_kappa)[through]
+    strange, aside = np.empty(0), None
     if left_out is not None:
-        passed = _through(gate, left_out_novelty, len(left_out))
-        strange = _chance(model, left_out, left_kappa, passed)
-    aside = None
-    if len(strange) and max_fpir is not None and known.all():
-        parts = Split.draw(np.ones(len(strange), dtype=bool), seed)
-        aside, strange = (strange[parts.fit], strange[parts.test]), strange[parts.test]
-    chance = _chance(model, posterior, log_kappa, through)
+        strange = model(left_out, left_kappa)
+        if gate is not None:
+            passed = gate.outcome(read_novelty(left_out_novelty, len(left_out))) == "pass"
+            strange[~passed] = -np.inf
+        if max_fpir is not None and known.all():
+            parts = Split.draw(np.ones(len(strange), dtype=bool), seed)
+            aside = strange[parts.fit], strange[parts.test]
+            strange = aside[1]
     measured = Measured(split, chance, unseen, good, known, aside)
     curve = measured.curve(np.ones(length, dtype=bool), target)
     assert curve is not None
-    common, test = as_number(curve.threshold), split.test
-    names = group_names(groups, length)
+    common, names = as_number(curve.threshold), group_names(groups, length)
     by_group = tuple(
         GroupThreshold.find(name, names == name, measured, common, target)
-        for name in sorted({name for name in names if name is not None})
+        for name in sorted({*names} - {None})
     )
-    reliable = chance[test][(good & through)[test]]
-    floor = safe_floor(reliable, max_missed=MAX_MISSED, confidence=confidence)
-    counts = (
-        None if gate is None else GateCounts.of(gate.outcome(read_novelty(novelty, length)), known)
+    floor = risk.safe_floor(
+        chance[test][(good & through)[test]], max_missed=MAX_MISSED, confidence=confidence
     )
+    usual_kappa = None if log_kappa is None else log_kappa[through]
+    share = 1 - len(test) / length
+    tested = np.full(length, np.nan)
+    tested[test] = np.where(through, chance, np.nan)[test]
     return Calibration(
         target=target,
         model=model,
-        limits=Limits.measure(
-            posterior[through], None if log_kappa is None else log_kappa[through], good[through]
-        ),
+        limits=Limits.measure(posterior[through], usual_kappa, good[through]),
         risk_curve=curve,
         identification=Identification.count(
             curve.thresholds, chance[test], good[test], known[test], float(confidence)
@@ -651,9 +591,9 @@ def calibrate(
         right=int(good.sum()),
         left_out_queries=len(strange),
         left_out_matched=int((strange >= common).sum()),
-        more_queries=_more(curve, known, split, target),
+        more_queries=risk.more_queries(curve, length, fitted_share=share, **target.risk),
         notes=(*notes, *_notes(good[through], known, by_group, gate, counts)),
-        split=split,
+        tested_probability=tested,
         made=datetime.now(UTC),
     )
 
@@ -685,49 +625,48 @@ def _checked(
     return good, known
 
 
-def _through(gate: Gate | None, novelty: Any, length: int) -> Bool[np.ndarray, " q"]:
-    """Return which queries pass the gate, all without one."""
-    if gate is None:
-        return np.ones(length, dtype=bool)
-    return np.asarray(gate.outcome(read_novelty(novelty, length)) == "pass")
-
-
-def _check_enough(through: Bool[np.ndarray, " q"], target: Target) -> None:
-    length, passing = len(through), int(through.sum())
-    if length < LEAST_QUERIES:
-        raise DegenerateError(
+def _check(
+    through: Bool[np.ndarray, " q"],
+    known: Bool[np.ndarray, " q"],
+    split: Split,
+    target: Target,
+    left_out: LabelPosterior | None,
+) -> None:
+    """Require enough queries, and some of each kind that the target is about."""
+    length, passing, share = len(through), int(through.sum()), target.unknown_share
+    missing = {"unknown": share != 0, "known": True}
+    for kind, rows in (("unknown", ~known), ("known", known)):
+        missing[kind] &= share is not None and not rows[split.test].any()
+    lacks = " and ".join(kind for kind, lacking in missing.items() if lacking)
+    refusals = (
+        (
+            length < LEAST_QUERIES,
+            "truth",
             f"{length} calibration queries are too few: give at least {LEAST_QUERIES}, and for this target "
             f"at least {target.least_queries}.",
-            field="truth",
-        )
-    if passing < LEAST_QUERIES:
-        raise DegenerateError(
+        ),
+        (
+            passing < LEAST_QUERIES,
+            "novelty",
             f"only {passing} of {length} calibration queries pass the gate, and at least {LEAST_QUERIES} "
-            "must: the others are unlike what novelty was fitted on.",
-            field="novelty",
-            hint="Fit novelty on other data like these queries, or give queries like those to come.",
-        )
-
-
-def _check_kinds(
-    known: Bool[np.ndarray, " q"], split: Split, target: Target, left_out: LabelPosterior | None
-) -> None:
-    """Require queries of each kind that the target is about."""
-    if target.max_fpir is not None and known.all() and left_out is None:
-        raise DegenerateError(
-            "max_fpir is about queries whose label is not enrolled, and there are none.",
-            field="max_fpir",
-            hint="Give some with the label None, or leave max_fpir out.",
-        )
-    tested, share = known[split.test], target.unknown_share
-    missing = [name for name, kind in (("unknown", ~tested), ("known", tested)) if not kind.any()]
-    if share is not None and missing and not (share == 0 and missing == ["unknown"]):
-        raise DegenerateError(
-            f"unknown_share = {share:g} needs known and unknown queries, and none that tests it is "
-            f"{missing[0]}.",
-            field="unknown_share",
-            hint=f"Give more {missing[0]} queries, or leave unknown_share out.",
-        )
+            "must: give queries like those to come, or fit novelty on other data like them.",
+        ),
+        (
+            target.max_fpir is not None and known.all() and left_out is None,
+            "max_fpir",
+            "max_fpir is about queries whose label is not enrolled, and there are none: give some with the "
+            "label None, or leave max_fpir out.",
+        ),
+        (
+            bool(lacks),
+            "unknown_share",
+            f"unknown_share = {share} needs known and unknown queries, and no {lacks} query tests it: give "
+            f"more {lacks} ones, or leave unknown_share out.",
+        ),
+    )
+    for refused, field_, message in refusals:
+        if refused:
+            raise DegenerateError(message, field=field_)
 
 
 def _weights(known: Bool[np.ndarray, " q"], share: float | None) -> Float[np.ndarray, " q"]:
@@ -736,33 +675,6 @@ def _weights(known: Bool[np.ndarray, " q"], share: float | None) -> Float[np.nda
         return np.ones(len(known))
     expected = np.where(known, 1 - share, share)
     return np.asarray(expected / np.where(known, known.mean(), 1 - known.mean()))
-
-
-def _chance(
-    model: MatchProbability,
-    posterior: LabelPosterior,
-    log_kappa: Float[np.ndarray, " q"] | None,
-    through: Bool[np.ndarray, " q"],
-) -> Float[np.ndarray, " q"]:
-    """Return the probability of each answer, -∞ of those that a gate stopped."""
-    right, enrolled = model.factors(posterior, log_kappa)
-    return np.where(through, right * enrolled, -np.inf)
-
-
-def _more(
-    curve: RiskCurve, known: Bool[np.ndarray, " q"], split: Split, target: Target
-) -> int | None:
-    """Estimate how many more queries are needed; with weights as if the heaviest were all."""
-    length, tested = len(known), len(split.test)
-    heaviest = 1.0
-    if target.unknown_share is not None:
-        accepted = tested * np.array(curve.coverage)
-        wrong = np.rint(accepted * curve.wrong_rate).astype(int)
-        heaviest = float(_weights(known, target.unknown_share).max())
-        counts = np.rint(accepted).astype(int)
-        curve = replace(curve, accepted=tuple(counts.tolist()), wrong=tuple(wrong.tolist()))
-    more = more_queries(curve, length, fitted_share=1 - tested / length, **target.risk)
-    return more and int(np.ceil(heaviest * (length + more))) - length
 
 
 def _notes(

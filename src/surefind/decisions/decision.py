@@ -37,6 +37,7 @@ often (exact binomial test at 1 %), `GateCounts.suspicious` says so.
 Axes: ``q`` queries.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +93,19 @@ class Gate:
         """Return "unlike", "unusual" or "pass" for each query (q)."""
         unlike, unusual = novelty <= self.max_false_alarms, novelty <= self.unusual_below
         return np.where(unlike, "unlike", np.where(unusual, "unusual", "pass"))
+
+    def hold_back(
+        self, novelty: Float[np.ndarray, " q"], decision: np.ndarray, reasons: np.ndarray
+    ) -> None:
+        """Take back decisions that the gate does not allow, in place."""
+        found = self.outcome(novelty)
+        for row in np.flatnonzero(found != "pass").tolist():
+            p = p_text(float(novelty[row]))
+            if found[row] == "unlike":
+                decision[row], reasons[row] = "no_match", (f"{UNLIKE} ({p})",)
+            else:
+                decision[row] = "review" if decision[row] == "match" else decision[row]
+                reasons[row] = (f"{UNUSUAL} ({p})", *reasons[row])
 
 
 @dataclass(frozen=True)
@@ -189,9 +203,8 @@ class Limits:
         posterior: LabelPosterior,
         factors: tuple[Float[np.ndarray, " q"], Float[np.ndarray, " q"]],
         log_kappa: Float[np.ndarray, " q"] | None,
-        *,
         reachable: Bool[np.ndarray, " q"],
-    ) -> list[tuple[str, ...]]:
+    ) -> Callable[[int], tuple[str, ...]]:
         """Say of queries whose probability makes no match why it does not, at least one reason each.
 
         Args:
@@ -201,23 +214,25 @@ class Limits:
             reachable: Whether there is a threshold to miss.
 
         Returns:
-            The reasons.
+            The reasons of a query, given its row.
         """
         right, enrolled = factors
         competing = posterior.among <= COMPETING
         compete = competing & (posterior.among < self.among)
+        absent = posterior.known < self.known
         unclear = np.zeros(len(right), dtype=bool)
         if log_kappa is not None and self.log_kappa is not None:
             unclear = log_kappa < self.log_kappa
-        absent = (posterior.known < self.known) & ~compete & ~unclear
-        missed = ~reachable & ~compete & ~unclear & ~absent
-        blamed = competing & (right < enrolled) & ~unclear & ~absent & ~missed
-        found = []
-        for row, flags in enumerate(zip(unclear, compete | blamed, missed, strict=True)):
-            named = zip((UNCLEAR, COMPETE, TARGET_NOT_REACHED), flags, strict=True)
-            reasons = tuple(name for name, holds in named if holds) or (NOT_ENROLLED,)
-            found.append(tuple(_rivals(posterior, row) if r == COMPETE else r for r in reasons))
-        return found
+        plain = ~(compete | absent | unclear)
+        missed, torn = plain & ~reachable, competing & (right < enrolled)
+        compete = np.where(compete & absent, torn, compete | (plain & reachable & torn))
+        named = (UNCLEAR, unclear), (COMPETE, compete), (TARGET_NOT_REACHED, missed)
+
+        def reasons(row: int) -> tuple[str, ...]:
+            found = [name for name, holds in named if holds[row]] or [NOT_ENROLLED]
+            return tuple(_rivals(posterior, row) if name == COMPETE else name for name in found)
+
+        return reasons
 
 
 def _rivals(posterior: LabelPosterior, row: int) -> str:

@@ -84,6 +84,13 @@ class MatchProbability:
         """Whether a query must have a κ."""
         return self.among.kappa > 0 or (self.known is not None and self.known.kappa > 0)
 
+    def __call__(
+        self, posterior: LabelPosterior, log_kappa: Float[np.ndarray, " q"] | None = None
+    ) -> Float[np.ndarray, " q"]:
+        """Return the probability that each answer is right."""
+        right, enrolled = self.factors(posterior, log_kappa)
+        return np.asarray(right * enrolled)
+
     def factors(
         self, posterior: LabelPosterior, log_kappa: Float[np.ndarray, " q"] | None
     ) -> tuple[Float[np.ndarray, " q"], Float[np.ndarray, " q"]]:

@@ -61,19 +61,17 @@ also that of the promise it breaks: the error is not divided (an intersection-un
 chance to pass both is predicted as the product of the two.
 
 **Another share of unknown queries.** To promise R' = P(wrong | match) for queries of which a share π is
-unknown, of the m queries that test, known and unknown ones are weighted as strata (importance weighting, as
-in Horvitz and Thompson 1952): w = π m / m_unknown and (1 - π) m / m_known. With a_i = 1 for a match and
-Z_i = a_i (wrong_i - max_wrong), and a bet λ that is fixed beforehand, 0 <= λ <= 1/((1 - max_wrong) max w),
+unknown, no query is thrown away: known and unknown ones are two strata. Of n known queries that test, A
+are accepted, a share α, and W of these are wrong, a share ρ; of m unknown ones B, a share β, and all of
+them are wrong:
 
-    K = Π_i (1 - λ w_i Z_i)
+    R' = ((1-π) α ρ + π β) / ((1-π) α + π β)
 
-is the capital of who bets that R' <= max_wrong. If R' > max_wrong then Σ_i w_i E Z_i >= 0, and since the
-logarithm is concave, log E K = Σ_i log(1 - λ w_i E Z_i) <= 0, whatever the sizes of the strata. So
-P(K >= 1/(1 - confidence)) <= 1 - confidence (Markov), and a threshold passes if K is as large; no query is
-thrown away. The bet of each threshold is the one with the highest log K that the fitting part expects,
-where half of the errors expected are those counted and half are those that the probability admits. The
-upper bound of R' is the highest rate in place of max_wrong that would not pass. Without an error and with
-equal weights the least number of accepted queries is n_0 again.
+R' falls with α, so a lower bound of α takes its place, at a fiftieth of the error allowed. Given A, W and B
+are independent binomials. The p-value of R' > r is the highest P(V <= what was found) of the weighted
+errors V = (1-π)/n W + π/m B for all ρ and β of R' = r: no other is higher, as it falls with either. It is
+found on a grid; the chance is smooth, and between two points at most 1 % higher. A threshold passes if
+R' > max_wrong is refused, and the upper bound of R' is the lowest r that is.
 
 **Nothing below ½ is a match**, whatever the target allows.
 
@@ -92,7 +90,6 @@ Ties: queries of equal probability are accepted together; equal thresholds are o
     Geifman, El-Yaniv: Selective Classification for Deep Neural Networks. NeurIPS 2017.
     Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial.
         Biometrika 26, 1934.
-    Horvitz, Thompson: A Generalization of Sampling Without Replacement. JASA 47, 1952.
     Wiens: A Fixed Sequence Bonferroni Procedure for Testing Multiple Endpoints. Pharm. Stat. 2, 2003.
     Wilks: Determination of Sample Sizes for Setting Tolerance Limits. Ann. Math. Stat. 12, 1941.
 """
@@ -122,8 +119,8 @@ AS_GOOD = 1.1
 LEAST_MATCH = 0.5
 """Lowest threshold that is planned."""
 
-BETS = np.linspace(0.02, 0.98, 49)
-"""Bets that are compared, as fractions of the highest."""
+GRIDS = 2, 17
+"""How often, and by how many points, the worst division of the errors is looked for."""
 
 LIKELY = 0.9
 """Chance to pass with as many queries as are asked for."""
@@ -140,7 +137,8 @@ class RiskCurve:
         coverage: Fraction of the queries accepted; those that a gate stopped are among the queries.
         wrong_rate: Fraction of wrong answers among the accepted; 0 where there is none.
         upper_bound: Of the true rate, each by itself. Where a share of unknown queries is expected, this,
-            coverage and wrong rate are for that share.
+            coverage and wrong rate are for that share; beside the chosen threshold it is then max_wrong for
+            one that passed, and 1 for one that did not or was not tested.
         first: Index of the first threshold tested.
         chosen: Index of the last that passed before a failure; None if the first failed.
     """
@@ -189,12 +187,10 @@ class ThresholdPlan:
     Attributes:
         thresholds: Falling.
         first: Index of the first one to test.
-        bets: λ of each, where queries are weighted.
     """
 
     thresholds: tuple[float, ...]
     first: int
-    bets: tuple[float, ...] = ()
 
 
 def upper_bound(wrong: Any, trials: Any, confidence: float) -> np.ndarray:
@@ -234,6 +230,7 @@ def plan_thresholds(
     max_wrong: float,
     confidence: float,
     strangers: Strangers | None = None,
+    weight: Float[np.ndarray, " n"] | None = None,
 ) -> ThresholdPlan:
     """Fix thresholds and the place to start, from the fitting part alone.
 
@@ -245,23 +242,39 @@ def plan_thresholds(
         max_wrong: Highest wrong-match rate allowed.
         confidence: With what probability.
         strangers: Unknown queries, if few of them may be a match; how many are tested counts, not how.
+        weight: Of the queries, where another share of unknown ones is expected than there is: as if there
+            were fewer queries, each as heavy as those answered wrong.
 
     Returns:
         The sequence to test.
     """
     from scipy.special import betaincinv
 
-    n, (thresholds, taken, comparable) = len(probability), _grid(probability, unseen)
+    thresholds, taken, comparable = _grid(probability, unseen)
     if not taken[-1]:
         return ThresholdPlan((LEAST_MATCH,), 0)
-    accepted, wrong = _counts(comparable, unseen, right)
+    w = np.ones(len(probability)) if weight is None else weight / weight.mean()
+    errors = w * ~right
+    heavy = float(w @ errors / errors.sum()) if errors.any() else float(w.max())
+    order = np.argsort(-unseen, kind="stable")
+    last = np.searchsorted(-unseen[order], -comparable, side="right") - 1
+    accepted, wrong, doubt = (
+        x[order].cumsum()[last] / heavy for x in (w, errors, w * (1 - unseen))
+    )
+    n = len(probability) / heavy
     quantiles = (np.arange(RATES) + 0.5) / RATES
     counted = betaincinv((wrong + 0.5)[:, None], (accepted - wrong + 0.5)[:, None], quantiles)
-    doubt = np.cumsum(1 - np.sort(unseen)[::-1])[accepted - 1] / accepted
-    shape = np.maximum(doubt, 1e-9)[:, None]  # a saturated probability must not divide by 0
+    shape = np.maximum(doubt / accepted, 1e-9)[
+        :, None
+    ]  # a saturated probability must not divide by 0
     rates = shape * np.minimum.accumulate((counted / shape)[::-1])[::-1]
     chance = chance_to_pass(
-        taken / (n + 1), rates, seen=n, trials=trials, max_wrong=max_wrong, confidence=confidence
+        accepted / (n + 1),
+        rates,
+        seen=int(n),
+        trials=int(trials / heavy),
+        max_wrong=max_wrong,
+        confidence=confidence,
     )
     if strangers is not None:
         chance = chance * _chance_with(strangers, comparable, quantiles, confidence)
@@ -410,128 +423,93 @@ def _counts(
     return accepted, np.append(0, (~right[order]).cumsum())[accepted]
 
 
-@dataclass(frozen=True, eq=False)
-class Weighted:
-    """Queries of two kinds, weighted to a share of unknown ones.
-
-    Attributes:
-        probability: Of their answers; below every threshold if a gate stopped them.
-        right: Which are right.
-        unknown: Which queries are unknown.
-        trials: How many of each kind test, the known first.
-        share: π.
-    """
-
-    probability: np.ndarray
-    right: np.ndarray
-    unknown: np.ndarray
-    trials: tuple[int, int]
-    share: float
-
-    @property
-    def weights(self) -> Float[np.ndarray, " 2"]:
-        """Weight w of the known and of the unknown; 0 where that kind has no share."""
-        shares = np.array([1 - self.share, self.share])
-        return shares * sum(self.trials) / np.maximum(self.trials, 1)
-
-    def outcomes(
-        self, thresholds: Float[np.ndarray, " t"]
-    ) -> tuple[Float[np.ndarray, "t 2"], Float[np.ndarray, "t 2"]]:
-        """Count the right and the wrong answers of each kind that reach each threshold, among trials."""
-        right, wrong = np.empty((2, len(thresholds), 2))
-        for kind, rows in enumerate((~self.unknown, self.unknown)):
-            n, w = _counts(thresholds, self.probability[rows], self.right[rows])
-            scale = self.trials[kind] / max(int(rows.sum()), 1)
-            right[:, kind], wrong[:, kind] = scale * (n - w), scale * w
-        return right, wrong
-
-
-def plan_weighted(
-    fitted: Weighted,
-    unseen: Float[np.ndarray, " n"],
+def mixture_p_value(
+    rate: float,
+    accepted: tuple[int, int],
+    wrong: int,
+    trials: tuple[int, int],
     *,
-    max_wrong: float,
-    confidence: float,
-    strangers: Strangers | None = None,
-) -> ThresholdPlan:
-    """Fix thresholds, bets and the start for weighted queries, from the fitting part alone.
+    share: float,
+    spent: float,
+) -> float:
+    """Return the p-value of R' being above a rate, where a share of unknown queries is expected.
 
     Args:
-        fitted: Queries of the fitting part; their trials are those of the testing part.
-        unseen: Their probabilities by fits that did not see them.
-        max_wrong: Highest wrong-match rate allowed.
-        confidence: With what probability.
-        strangers: Unknown queries, if few of them may be a match.
+        rate: r, above 0 and below 1.
+        accepted: Accepted queries, known and unknown.
+        wrong: Wrong answers among the known ones.
+        trials: Queries of either kind, at least one of each that has a share.
+        share: π.
+        spent: Error that the bound of α is allowed.
 
     Returns:
-        The sequence to test.
+        The p-value, that error included.
     """
-    from scipy.special import ndtr
+    from scipy.special import bdtr, gammaln, xlog1py, xlogy
 
-    thresholds, taken, comparable = _grid(fitted.probability, unseen)
-    if not taken[-1]:
-        return ThresholdPlan((LEAST_MATCH,), 0, (0.0,))
-    weights, most = fitted.weights, fitted.weights.max()
-    bets = BETS / ((1 - max_wrong) * most)
-    win = np.log1p(np.outer(weights, bets) * max_wrong)
-    lose = np.log1p(-np.outer(weights, bets) * (1 - max_wrong))
-    cut = replace(fitted, probability=unseen)
-    right, wrong = cut.outcomes(comparable)
-    scale = np.array(fitted.trials) / np.maximum([(~fitted.unknown).sum(), fitted.unknown.sum()], 1)
-    admitted = (scale * weights / most)[fitted.unknown.astype(int)] * (1 - np.clip(unseen, 0, 1))
-    order = np.argsort(-unseen, kind="stable")
-    accepted = np.searchsorted(-unseen[order], -comparable, side="right")
-    doubt = np.append(0, admitted[order].cumsum())[accepted][:, None]
-    worst = np.log1p(-BETS)
-    mean = right @ win + (wrong @ lose + doubt * worst) / 2
-    square = right @ win**2 + (wrong @ lose**2 + doubt * worst**2) / 2
-    best = mean.argmax(axis=1)[:, None]
-    mean, square = (np.take_along_axis(x, best, axis=1)[:, 0] for x in (mean, square))
-    spread = np.sqrt(square * (1 + scale.max())) + 1e-300
-    chance = ndtr((mean + np.log1p(-confidence)) / spread)
-    if strangers is not None:
-        quantiles = (np.arange(RATES) + 0.5) / RATES
-        chance = chance * _chance_with(strangers, comparable, quantiles, confidence)
-    return ThresholdPlan(
-        tuple(map(float, thresholds)), _start(chance), tuple(bets[best[:, 0]].tolist())
-    )
-
-
-def log_capital(
-    right: Float[np.ndarray, "t 2"],
-    wrong: Float[np.ndarray, "t 2"],
-    weights: Float[np.ndarray, " 2"],
-    bets: Float[np.ndarray, " t"],
-    max_wrong: Float[np.ndarray, " t"],
-) -> Float[np.ndarray, " t"]:
-    """Return log K of matches by kind and weight; a bet above the highest of its rate is that one."""
-    rate = max_wrong[:, None]
-    staked = np.minimum(bets[:, None], 1 / ((1 - rate) * weights.max() + 1e-300)) * weights
-    lost = np.log(np.maximum(1 - staked * (1 - rate), 1e-300))
-    return np.asarray((right * np.log1p(staked * rate) + wrong * lost).sum(axis=1))
+    (n, m), (a, b) = trials, accepted
+    least = float(lower_bound(a, n, 1 - spent)) if share else 1.0
+    if not least or not a:
+        return 1.0
+    if not share:
+        return float(bdtr(wrong, a, rate))
+    known, unknown = (1 - share) / n, share / m
+    total = (known * wrong + unknown * b) * (1 + 1e-12)
+    strange = np.arange(min(m, int(total / unknown)) + 1)
+    others = np.minimum((total - unknown * strange) // known, a)
+    ways = gammaln(m + 1) - gammaln(strange + 1) - gammaln(m - strange + 1)
+    odds = (1 - share) * least / share
+    (rounds, points), low, high = GRIDS, 0.0, min(1.0, odds * rate / (1 - rate))
+    for _ in range(rounds):
+        beta = np.linspace(low, high, points)
+        rho = np.clip(rate - (1 - rate) * beta / odds, 0, 1)
+        likely = np.exp(ways + xlogy(strange, beta[:, None]) + xlog1py(m - strange, -beta[:, None]))
+        chance = (likely * bdtr(others, a, rho[:, None])).sum(axis=1)
+        worst = int(chance.argmax())
+        low, high = beta[max(worst - 1, 0)], beta[min(worst + 1, points - 1)]
+    return float(chance.max()) + spent
 
 
 def walk_weighted(
     plan: ThresholdPlan,
-    tested: Weighted,
+    probability: Float[np.ndarray, " n"],
+    right: Bool[np.ndarray, " n"],
+    unknown: Bool[np.ndarray, " n"],
     *,
+    share: float,
     max_wrong: float,
     confidence: float,
     strangers: Strangers | None = None,
 ) -> RiskCurve:
-    """Test the planned thresholds in order on weighted queries, which nothing was fitted to."""
-    bets, weights = np.array(plan.bets), tested.weights
-    right, wrong = tested.outcomes(np.array(plan.thresholds))
-    low, high = np.zeros(len(bets)), np.ones(len(bets))
-    for _ in range(50):
-        middle = (low + high) / 2
-        passes = log_capital(right, wrong, weights, bets, middle) >= -np.log1p(-confidence)
-        low, high = np.where(passes, low, middle), np.where(passes, middle, high)
-    accepted = (right + wrong) @ weights
-    rate = (wrong @ weights) / np.maximum(accepted, 1e-300)
-    counts = [np.rint(x.sum(axis=1)).astype(int) for x in (right + wrong, wrong)]
-    shares = accepted / len(tested.right), rate, high
-    return _curve(plan, counts[0], counts[1], shares, max_wrong, strangers, confidence)
+    """Test the planned thresholds for another share of unknown queries than is among these."""
+    thresholds = np.array(plan.thresholds)
+    (known, wrong), (strange, _) = (
+        _counts(thresholds, probability[rows], right[rows]) for rows in (~unknown, unknown)
+    )
+    n, m = trials = int((~unknown).sum()), int(unknown.sum())
+
+    def refused(rate: float, i: int) -> bool:
+        counts = (int(known[i]), int(strange[i])), int(wrong[i]), trials
+        p = mixture_p_value(rate, *counts, share=share, spent=(1 - confidence) / 50)
+        return p <= 1 - confidence
+
+    bound = np.ones(len(thresholds))
+    for i in range(plan.first, len(thresholds)):
+        if not refused(max_wrong, i):
+            break
+        bound[i] = max_wrong
+    weights = (1 - share) / n, share / max(m, 1)
+    coverage = weights[0] * known + weights[1] * strange
+    rate = (weights[0] * wrong + weights[1] * strange) / np.maximum(coverage, 1e-300)
+    shares = coverage, rate, bound
+    found = _curve(plan, known + strange, wrong + strange, shares, max_wrong, strangers, confidence)
+    if found.chosen is not None:
+        low, high = 0.0, max_wrong
+        while high - low > max_wrong / 1000:
+            middle = (low + high) / 2
+            low, high = (low, middle) if refused(middle, found.chosen) else (middle, high)
+        bound[found.chosen] = high
+    return replace(found, upper_bound=tuple(map(float, bound)))
 
 
 def safe_floor(
@@ -563,56 +541,37 @@ def more_queries(
 ) -> int | None:
     """Estimate how many more calibration queries are needed for a chance of 90 % to pass.
 
+    Error rates are taken to stay as they are: as the median of their posteriors (Jeffreys' prior), since
+    none is known to be 0. One that is too high, but by its exact lower bound may be so by chance, is taken
+    as half of ``max_wrong``. Thresholds that accepted a handful of queries are uninformative and left out.
+    Numbers are tried in steps of 5 %.
+
     Args:
         curve: What was measured.
-        queries: Calibration queries so far, of which its coverage is a fraction.
+        queries: Calibration queries so far.
         fitted_share: Fraction of the queries that is not tested.
         max_wrong: Highest wrong-match rate allowed.
         confidence: With what probability.
 
     Returns:
-        A number of queries, 0 if the target is reached; None if more of the same would not help.
-    """
-    if curve.chosen is not None:
-        return 0
-    target = {"max_wrong": max_wrong, "confidence": confidence}
-    needed = queries_needed(curve, fitted_share=fitted_share, **target)
-    if needed is None:
-        return None
-    # If as many as there are should have done, luck was against it: as few as could ever help are asked.
-    return max(needed - queries, least_accepted(**target))
-
-
-def queries_needed(
-    curve: RiskCurve, *, fitted_share: float, max_wrong: float, confidence: float
-) -> int | None:
-    """Estimate how many calibration queries pass with a chance of 90 %, if error rates stay as they are.
-
-    A rate is taken as the median of its posterior (Jeffreys' prior), since none is known to be 0. One that
-    is too high, but by its exact lower bound may be so by chance, is taken as half of ``max_wrong``.
-    Thresholds that accepted a handful of queries are uninformative and left out. Numbers are tried in steps
-    of 5 %.
-
-    Args:
-        curve: What was measured.
-        fitted_share: Fraction of the queries that is not tested.
-        max_wrong: Highest wrong-match rate allowed.
-        confidence: With what probability.
-
-    Returns:
-        Queries of both parts; None if at every threshold even the lower bound of the rate is too high.
+        A number of queries, 0 if the target is reached; None if at every threshold even the lower bound of
+        the rate is too high.
     """
     from scipy.special import betaincinv
 
+    if curve.chosen is not None:
+        return 0
     target = {"max_wrong": max_wrong, "confidence": confidence}
-    rows = np.array(curve.informative, dtype=int)
-    wrong, accepted = np.array(curve.wrong)[rows], np.array(curve.accepted)[rows]
+    rows = list(curve.informative)
+    share, rates = np.array(curve.coverage)[rows], np.array(curve.wrong_rate)[rows]
+    accepted = np.rint(share * queries * (1 - fitted_share))
+    wrong = np.rint(rates * accepted)
     hopeful = lower_bound(wrong, accepted, confidence) <= max_wrong
     if not hopeful.any():
         return None
     rate = betaincinv(wrong + 0.5, accepted - wrong + 0.5, 0.5)
     rate = np.where(rate < max_wrong, rate, max_wrong / 2)[hopeful, None]
-    share = np.array(curve.coverage)[rows][hopeful]
+    share = share[hopeful]
 
     def likely(size: int) -> bool:
         seen = max(int(fitted_share * size), 1)
@@ -622,4 +581,5 @@ def queries_needed(
     # From n_0 up to 200,000 times that: beyond, nobody will collect queries.
     sizes = np.ceil(least_accepted(**target) * 1.05 ** np.arange(251)).astype(int).tolist()
     i = bisect_left(sizes, True, key=likely)
-    return sizes[i] if i < len(sizes) else None
+    # If as many as there are should have done, luck was against it: as few as could ever help are asked.
+    return max(sizes[i] - queries, least_accepted(**target)) if i < len(sizes) else None
