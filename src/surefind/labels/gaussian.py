@@ -142,15 +142,21 @@ class Space:
         found = self._raw(vectors)
         if self.normalize:
             lengths = np.maximum(np.einsum("nr,nr->n", found, found), 1e-30)
-            found *= np.sqrt((self.spread + 1).sum() / lengths)[:, None]
+            found *= np.sqrt((self.spread + 1).sum() / lengths)[:, None].astype(found.dtype)
         return found
 
     def far(self, vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         """Return d²."""
         return np.asarray(np.square(self._raw(vectors)) @ (1 / (self.spread + 1)))
 
+    @cached_property
+    def _single(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.mean.astype(np.float32), self.transform.astype(np.float32)
+
     def _raw(self, vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n r"]:
-        return np.asarray((vectors - self.mean) @ self.transform.T)
+        single = vectors.dtype == np.float32  # such vectors are worth no more
+        mean, transform = self._single if single else (self.mean, self.transform)
+        return np.asarray((vectors - mean) @ transform.T)
 
 
 def principal(vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "r d"] | None:
@@ -271,15 +277,17 @@ class Centres:
         with np.errstate(divide="ignore"):
             constant = constant + np.log(self.counts / np.maximum(of_label, 1)[self.owner])
         square = 0.5 * (1 / (self.spread + 1) - precision)
-        return linear.astype(np.float32), constant, square.astype(np.float32), which
+        tables = (x.astype(np.float32) for x in (linear, constant, square))
+        return (*tables, which)
 
     def scores(self, coordinates: Float[np.ndarray, "q r"]) -> Float[np.ndarray, "q l"]:
         """Return s_l, -inf for a label without vectors."""
         linear, constant, square, which = self._table
         small = coordinates.astype(np.float32)
         curved = np.square(small) @ square.T
-        found = small @ linear.T + (curved[:, which] if len(square) > 1 else curved)
-        found = found + constant
+        found = small @ linear.T
+        found += curved[:, which] if len(square) > 1 else curved
+        found += constant
         if len(self.owner) == self.labels:
             return found
         starts = np.searchsorted(self.owner, np.arange(self.labels))

@@ -28,6 +28,7 @@ Axes: ``n`` vectors, ``r`` coordinates, ``l`` labels, ``q`` queries.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -137,9 +138,13 @@ class Learned:
         """Return the logit of each label."""
         coordinates = self.space(vectors)
         found = self.settings.sharpness * self.centres.scores(coordinates)
-        if self.correction is not None:
-            found += coordinates @ self.correction.T
+        if self._correction is not None:
+            found += coordinates @ self._correction.T
         return found
+
+    @cached_property
+    def _correction(self) -> Any:
+        return None if self.correction is None else self.correction.astype(np.float32)
 
     def posterior(
         self, vectors: Float[np.ndarray, "q d"], only: Bool[np.ndarray, " l"] | None = None
@@ -159,7 +164,7 @@ def posterior_of(
     logits: Float[np.ndarray, "q l"], names: np.ndarray, level: float
 ) -> LabelPosterior:
     """Turn logits into probabilities of labels and none; of many labels the most probable are listed."""
-    evidence = log_total(logits)
+    evidence = log_total(logits).astype(np.float64)
     with np.errstate(over="ignore"):
         none = 1 / (1 + np.exp(evidence - level))
         known = 1 / (1 + np.exp(level - evidence))
