@@ -164,6 +164,8 @@ def posterior_of(
     logits: Float[np.ndarray, "q l"], names: np.ndarray, level: float
 ) -> LabelPosterior:
     """Turn logits into probabilities of labels and none; of many labels the most probable are listed."""
+    if logits.shape[1] <= LISTED:
+        logits = logits.astype(np.float64)
     evidence = log_total(logits).astype(np.float64)
     with np.errstate(over="ignore"):
         none = 1 / (1 + np.exp(evidence - level))
