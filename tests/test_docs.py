@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import re
 import runpy
 import subprocess
@@ -33,8 +32,7 @@ def script(path):
 
 
 def run(*command, folder=None):
-    env = os.environ | {"OMP_NUM_THREADS": "1"}  # tests run side by side, one process a core
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
