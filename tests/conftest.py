@@ -1,10 +1,11 @@
 import json
+import os
+
+# Tests run side by side, one process a core; so do the processes that they start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
-
-# Tests run side by side, one process a core.
-torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -32,6 +32,9 @@ def learner(method="deterministic", **options):
     return sf.MetricLearner(encoder(), method=method, **options)
 
 
+GIVEN = sf.methods.LaplacePosthoc(scale=10.0, prior_precision=1.0)
+ONLINE = sf.methods.LaplaceOnline(tuning="trained")
+"""Without tuning, which takes longer than all the rest."""
 QUICK = {
     "mc-dropout": sf.methods.MCDropout(n_samples=20),
     "deep-ensemble": sf.methods.DeepEnsemble(members=3),

@@ -2,15 +2,13 @@
 
 import importlib.util
 import json
-import os
 import re
 import runpy
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from test_house import commands
 
 pytestmark = pytest.mark.slow
 
@@ -18,6 +16,10 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LONG = {"export.md"}
+LONG |= {"day_two.py", "own_vectors.py", "train_digits.py", "what_the_diagonal_costs.py"}
+"""What takes so long that it runs nightly."""
 WITH_SNIPPETS = [p for p in PAGES if SNIPPET.search(p.read_text())]
 
 
@@ -32,22 +34,22 @@ def script(path):
     return module
 
 
-def run(*command, folder=None):
-    env = os.environ | {"OMP_NUM_THREADS": "1"}  # tests run side by side, one process a core
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def sometimes(cases, nightly):
+    """Mark the cases of some names as nightly."""
+    return [
+        pytest.param(case, marks=pytest.mark.nightly) if case.name in nightly else case
+        for case in cases
+    ]
 
 
-@pytest.mark.parametrize("page", WITH_SNIPPETS, ids=name)
+@pytest.mark.parametrize("page", sometimes(WITH_SNIPPETS, LONG), ids=name)
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
-    """One after the other, and print what is shown; README as a reader would, in a process of its own."""
+    """One after the other, and print what is shown; tuned by fewer examples and with fewer resamples than they ask for."""
     snippets = tmp_path / "snippets.py"
     snippets.write_text("\n".join(SNIPPET.findall(page.read_text())))
-    if page.name == "README.md":
-        run(sys.executable, snippets, folder=tmp_path)
-        return
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("surefind.posterior.tuning.EXAMPLES", 100)
+    monkeypatch.setattr("surefind.evaluation.evaluate.RESAMPLES", 20)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         runpy.run_path(str(snippets))
@@ -69,12 +71,18 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=name)
+def test_examples_are_shown_whole():
+    made = script(DOCS / "make_examples.py")
+    assert sorted(made.SCRIPTS) == EXAMPLES, "add it to docs/make_examples.py"
+    shown = made.parts(page_text("examples.md"))
+    codes = {example.name: example.read_text() for example in EXAMPLES}
+    assert {name: code for name, (_, code) in shown.items()} == codes, "run docs/make_examples.py"
+
+
+@pytest.mark.parametrize("example", sometimes(EXAMPLES, LONG), ids=name)
 def test_examples_print_what_the_page_shows(example):
     made = script(DOCS / "make_examples.py")
-    assert example in made.SCRIPTS, "add it to docs/make_examples.py"
-    shown, code = made.parts(page_text("examples.md"))[example.name]
-    assert code == example.read_text(), "run python docs/make_examples.py"
+    shown, _ = made.parts(page_text("examples.md"))[example.name]
     assert made.alike(made.run(example), shown), "run python docs/make_examples.py, and look"
 
 
@@ -91,14 +99,8 @@ def test_outputs_are_alike_where_only_numbers_differ_a_little():
 def test_command_line_page_has_every_command():
     hooks = script(DOCS / "hooks.py")
     listed = [m[1].split() for m in hooks.HELP.finditer(page_text("reference/command-line.md"))]
-    assert sorted(listed) == sorted([[], *commands(hooks)])
-
-
-def commands(hooks, group=()):
-    """Return the commands that ``--help`` lists, those of a group in place of the group."""
-    _, _, listing = hooks.help_of([*group]).partition("Commands:\n")
-    for first in re.findall(r"^  (\S+)", listing, flags=re.MULTILINE):
-        yield from list(commands(hooks, (*group, first))) or [[*group, first]]
+    assert sorted(listed) == sorted([[], *map(list, commands())])
+    assert "Usage: surefind items " in hooks.help_of(["items"])
 
 
 def page_text(path):

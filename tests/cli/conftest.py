@@ -10,6 +10,13 @@ from PIL import Image
 from surefind.cli.app import refusal_text
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """Fewer examples to tune by and fewer resamples: their number is not what commands are about."""
+    monkeypatch.setattr("surefind.posterior.tuning.EXAMPLES", 100)
+    monkeypatch.setattr("surefind.evaluation.evaluate.RESAMPLES", 20)
+
+
 @pytest.fixture
 def surefind(tmp_path, monkeypatch):
     """Run a command in an empty folder."""
@@ -62,9 +69,10 @@ def run(trained, tmp_path):
 
 @pytest.fixture(scope="session")
 def sure(trained, tmp_path_factory):
-    """The same model with a posterior; not to be changed."""
+    """The same model with a posterior, about as wide as tuning makes it; not to be changed."""
     folder = tmp_path_factory.mktemp("sure") / "sure"
-    code, _, err = command("fit", trained, "--out", folder)
+    given = ("--set", "scale=1200.0", "--set", "prior_precision=2800.0")
+    code, _, err = command("fit", trained, "--out", folder, *given)
     assert code == 0, err
     return folder
 

@@ -30,7 +30,8 @@ def flowers(tmp_path):
 
 def test_a_run_is_fitted_as_the_library_does_it(trained, sure):
     encoder = sf.load(trained).fitted.encoder
-    learner = sf.MetricLearner(encoder, method=LaplacePosthoc(), epochs=0)
+    method = LaplacePosthoc(scale=1200.0, prior_precision=2800.0)
+    learner = sf.MetricLearner(encoder, method=method, epochs=0, novelty=None)
     learner.fit(load_digits().train)
     ours = sf.load(sure).fitted.posterior
     torch.testing.assert_close(ours.precision, learner.fitted.posterior.precision)
@@ -55,23 +56,27 @@ def test_vectors_keep_their_directions_and_gain_a_kappa(surefind, flowers, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("dim", "structure", "dtype"),
-    [(None, "diagonal", np.float64), (3, "kronecker", np.float32), (None, "dense", np.float32)],
+    ("dim", "structure", "dtype", "given"),
+    [
+        (None, "diagonal", np.float64, {}),
+        (3, "kronecker", np.float32, {"scale": 150.0, "prior_precision": 1000.0}),
+        (None, "dense", np.float32, {"scale": 150.0, "prior_precision": 1000.0}),
+    ],
 )
 def test_the_same_vectors_have_the_same_kappa_by_every_door(
-    surefind, flowers, tmp_path, dim, structure, dtype
+    surefind, flowers, tmp_path, dim, structure, dtype, given
 ):
     """`LaplaceHead`, a learner on the vectors' encoder, and the command line; also when saved."""
     vectors, labels = flowers[0].astype(dtype), flowers[1]
     np.savez(tmp_path / "vectors.npz", features=vectors, labels=labels)
-    options = () if dim is None else ("--set", f"embedding_dim={dim}")
-    command = ("fit", "vectors.npz", "--out", "run", "--set", f"structure={structure}", *options)
-    code, _, err = surefind(*command)
+    own = {"structure": structure} | given | ({} if dim is None else {"embedding_dim": dim})
+    options = [part for name, value in own.items() for part in ("--set", f"{name}={value}")]
+    code, _, err = surefind("fit", "vectors.npz", "--out", "run", *options)
     assert code == 0, err
-    head = sf.LaplaceHead(dim, structure=structure).fit(vectors, labels)
+    head = sf.LaplaceHead(dim, structure=structure, **given).fit(vectors, labels)
     head.save(tmp_path / "head")
     encoder = vector_encoder(Vectors(vectors), dim).float()
-    method = LaplacePosthoc(structure=structure)
+    method = LaplacePosthoc(structure=structure, **given)
     learner = sf.MetricLearner(encoder, method=method, epochs=0)
     learner.fit(sf.Dataset(vectors, labels)).save(tmp_path / "model")
     expected = head.embed(vectors)

@@ -1,10 +1,10 @@
 import json
+import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from command_line import command
 
 import surefind as sf
 from surefind.cli import galleries
@@ -105,24 +105,24 @@ def test_groups_are_kept_with_the_items(surefind, refused):
     assert refused("index", "a.npz", "--out", "h", "--groups", "short.npy").field == "groups"
 
 
-KILLED = """
-import os, signal, sys
-from surefind.cli import galleries, main
-from surefind.gallery.gallery import Gallery
+def killed_after(blocks, line):
+    """Run a command in another process, which is killed once so many blocks of four are added."""
+    child, calls, add = os.fork(), [], Gallery.add
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-galleries.BLOCK, galleries.EMBEDDED = 4, 4
-calls, add = [], Gallery.add
+    def killed(self, *arguments, **options):
+        calls.append(add(self, *arguments, **options))
+        if len(calls) == blocks:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return calls[-1]
 
-def killed(self, *arguments, **options):
-    calls.append(add(self, *arguments, **options))
-    if len(calls) == int(os.environ["AFTER"]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return calls[-1]
-
-Gallery.add = killed
-sys.argv = ["surefind", *sys.argv[1:]]
-main()
-"""
+    try:
+        galleries.BLOCK = galleries.EMBEDDED = 4
+        Gallery.add = killed
+        command(*line)
+    finally:
+        os._exit(1)
 
 
 @pytest.mark.parametrize("source", ["vectors", "images"])
@@ -133,9 +133,7 @@ def test_killed_half_way_it_continues(surefind, sure, broken, monkeypatch, sourc
     (broken / "cat" / "0.png").unlink()
     own = ("a.npz",) if source == "vectors" else ("pets", "--run", str(sure))
     line = ("index", *own, "--out", "g")
-    monkeypatch.setenv("AFTER", "2")
-    run = subprocess.run([sys.executable, "-c", KILLED, *line], capture_output=True, check=False)
-    assert run.returncode == -signal.SIGKILL
+    assert killed_after(2, line) == -signal.SIGKILL
     assert len(content()) == 8
     for name in ("BLOCK", "EMBEDDED"):
         monkeypatch.setattr(f"surefind.cli.galleries.{name}", 4)

@@ -163,7 +163,9 @@ def test_without_pyarrow_a_parquet_file_is_refused_before_anything_is_read(refus
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--json",)], ids=["table", "json"])
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--json",), marks=pytest.mark.nightly)], ids=["table", "json"]
+)
 def test_a_reader_that_leaves_does_not_keep_the_file_from_being_written(calibrated, options):
     command = ("search", calibrated, "queries.npz", "--out", "a.csv", *options)
     with Path("errors").open("w") as errors:

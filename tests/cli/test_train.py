@@ -15,7 +15,9 @@ from surefind.models.saving import load_tensors
 
 pytestmark = pytest.mark.slow
 
-TRAIN = ("train", "digits", "--out", "run")
+QUICK = ("--set", "tuning=trained")
+"""Without tuning, which takes longer than all the rest."""
+TRAIN = ("train", "digits", "--out", "run", *QUICK)
 
 
 def test_train_resume_and_refuse(surefind, refused, tmp_path):
@@ -29,7 +31,7 @@ def test_train_resume_and_refuse(surefind, refused, tmp_path):
     assert len(sf.load(tmp_path / "run").history_["encoder"]) == 2
     assert refused(*TRAIN, "--epochs", 1, "--resume").field == "epochs"
     assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["epochs"] == 2
-    assert surefind("train", "digits", "--out", "whole", "--epochs", 2)[0] == 0
+    assert surefind("train", "digits", "--out", "whole", *QUICK, "--epochs", 2)[0] == 0
     one, two = (sf.load(tmp_path / name).fitted.tensors() for name in ("run", "whole"))
     assert small_learners.tensors_equal(one, two)
 
@@ -104,14 +106,14 @@ def test_ctrl_c_keeps_the_last_step_and_shows_how_to_resume(surefind, tmp_path, 
         patch.setattr(progress, "_in_lines", pressing)
         code, _, err = surefind(*TRAIN, *options)
     assert code == 1
-    hint = "surefind train digits --out run --epochs 2 --seed 1 --resume"
+    hint = "surefind train digits --out run --set tuning=trained --epochs 2 --seed 1 --resume"
     assert err.endswith(f"Interrupted: there is a checkpoint in run. Resume with: {hint}")
     _, kept = load_tensors(tmp_path / "run" / "stages" / "encoder.safetensors")
     assert (kept["epoch"], kept["step"]) == (1, 4)
     assert "interrupted by the user" in (tmp_path / "run" / "log.txt").read_text()
     code, _, err = surefind(*hint.split()[1:])
     assert code == 0, err
-    assert surefind("train", "digits", "--out", "whole", *options)[0] == 0
+    assert surefind("train", "digits", "--out", "whole", *QUICK, *options)[0] == 0
     one, two = (sf.load(tmp_path / name).fitted.tensors() for name in ("run", "whole"))
     assert small_learners.tensors_equal(one, two)
 
@@ -126,9 +128,8 @@ def frozen(surefind, pets, backbone):
     return (*train, "--method", "deterministic")
 
 
-@pytest.mark.parametrize("stages", [0, 1])
-def test_a_frozen_backbone_is_trained_resumed_fitted_and_used(surefind, frozen, tmp_path, stages):
-    train = (*frozen, "--set", f"trained_stages={stages}", "--out", "run")
+def test_a_frozen_backbone_is_trained_resumed_fitted_and_used(surefind, frozen):
+    train = (*frozen, "--set", "trained_stages=1", "--out", "run")
     code, _, err = surefind(*train, "--epochs", 1)
     assert code == 0, err
     assert "features: 32 of 32" in err
@@ -185,6 +186,7 @@ def test_what_cannot_be_frozen_is_refused(refused, frozen, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.nightly
 def test_two_processes_train_on_one_cache(frozen, tmp_path):
     options = ("--out", "run", "--epochs", "1", "--set", "cache=cache")
     printed = two_processes("-m", "surefind", *frozen, *options, folder=tmp_path)

@@ -36,8 +36,11 @@ def some_pairs(n=7):
     return sf.PairList(torch.tensor(left), torch.tensor(right), torch.tensor(same), n)
 
 
-# Not with all defaults: calibrating the scale takes longer than all the rest, a hundred times.
-@parametrize_with_checks([LaplaceHead(scale=100)])
+# Not with all defaults: tuning takes longer than all the rest, a hundred times.
+GIVEN = {"scale": 60, "prior_precision": 1.0}
+
+
+@parametrize_with_checks([LaplaceHead(**GIVEN)])
 @pytest.mark.slow
 def test_is_an_estimator_as_scikit_learn_defines_it(estimator, check):
     check(estimator)
@@ -108,7 +111,7 @@ def test_tuning_does_not_depend_on_the_dtype_of_x(vectors):
 @pytest.mark.parametrize("structure", ["kronecker", "dense"])
 def test_weights_may_vary_together(vectors, structure, tmp_path):
     X, y = vectors
-    head = LaplaceHead(4, structure=structure).fit(X, y)
+    head = LaplaceHead(4, structure=structure, **GIVEN).fit(X, y)
     assert head.posterior_.structure == structure
     assert np.isfinite(head.uncertainty(X)).all()
     head.set_params(structure="diagonal").save(tmp_path / "head")  # what was fitted counts
@@ -119,13 +122,13 @@ def test_weights_may_vary_together(vectors, structure, tmp_path):
 def test_the_length_of_a_vector_does_not_matter(vectors):
     X, y = vectors
     longer = X * np.random.default_rng(0).uniform(0.1, 10, (60, 1))
-    one, other = LaplaceHead().fit(X, y), LaplaceHead().fit(longer, y)
+    one, other = LaplaceHead(**GIVEN).fit(X, y), LaplaceHead(**GIVEN).fit(longer, y)
     np.testing.assert_allclose(one.uncertainty(X), other.uncertainty(longer))
 
 
 def test_says_what_the_posterior_predicts(vectors):
     X, y = vectors
-    head = LaplaceHead(4).fit(X, y)
+    head = LaplaceHead(4, **GIVEN).fit(X, y)
     h = torch.from_numpy(np.c_[X / np.linalg.norm(X, axis=1, keepdims=True), np.ones(60)])
     expected = head.posterior_.predict(h).numpy()
     found = head.embed(X)
@@ -139,15 +142,16 @@ def test_says_what_the_posterior_predicts(vectors):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_arrays_give_arrays_and_tensors_tensors(vectors, dtype):
     X, y = vectors[0].astype(dtype), vectors[1]
-    arrays = LaplaceHead().fit(X, y).embed(X)
-    tensors = LaplaceHead().fit(torch.from_numpy(X), torch.from_numpy(y)).embed(torch.from_numpy(X))
+    arrays = LaplaceHead(**GIVEN).fit(X, y).embed(X)
+    rows = torch.from_numpy(X)
+    tensors = LaplaceHead(**GIVEN).fit(rows, torch.from_numpy(y)).embed(rows)
     assert isinstance(arrays.mean, np.ndarray)
     assert isinstance(tensors.mean, torch.Tensor)
     assert arrays.mean.dtype == (np.float64 if dtype == np.float64 else np.float32)
     np.testing.assert_array_equal(tensors.mean.numpy(), arrays.mean)
     np.testing.assert_array_equal(tensors.kappa.numpy(), arrays.kappa)
     half = torch.from_numpy(vectors[0]).bfloat16()
-    assert LaplaceHead(scale=9).fit(half, y).transform(half).dtype == torch.float32
+    assert LaplaceHead(**GIVEN).fit(half, y).transform(half).dtype == torch.float32
 
 
 def test_mapped_and_blockwise_input_is_the_same(vectors, tmp_path, monkeypatch):
@@ -163,24 +167,24 @@ def test_mapped_and_blockwise_input_is_the_same(vectors, tmp_path, monkeypatch):
 
 def test_a_sampled_scan_states_its_error(vectors, monkeypatch):
     X, y = vectors
-    exact = LaplaceHead(margin=2.0, prior_precision=1).fit(X, y)
-    sampled = LaplaceHead(margin=2.0, prior_precision=1, scan_columns=30).fit(X, y)
+    exact = LaplaceHead(margin=2.0, **GIVEN).fit(X, y)
+    sampled = LaplaceHead(margin=2.0, **GIVEN, scan_columns=30).fit(X, y)
     assert 0 < sampled.pair_scan_error_ < 1
-    everything = LaplaceHead(margin=2.0, prior_precision=1, scan_columns=60).fit(X, y)
+    everything = LaplaceHead(margin=2.0, **GIVEN, scan_columns=60).fit(X, y)
     assert everything.pair_scan_error_ == 0
     torch.testing.assert_close(everything.posterior_.precision, exact.posterior_.precision)
     monkeypatch.setattr("surefind.curvature.pair_scan.EXACT_ROWS", 50)
     monkeypatch.setattr("surefind.curvature.pair_scan.COLUMNS", 30)
-    by_itself = LaplaceHead(margin=2.0, prior_precision=1).fit(X, y)
+    by_itself = LaplaceHead(margin=2.0, **GIVEN).fit(X, y)
     assert torch.equal(by_itself.posterior_.precision, sampled.posterior_.precision)
-    assert LaplaceHead(scan_columns="all").fit(X, y).pair_scan_error_ == 0
+    assert LaplaceHead(scan_columns="all", **GIVEN).fit(X, y).pair_scan_error_ == 0
 
 
 def test_score_is_the_share_of_rows_that_find_their_like(vectors):
     X, y = vectors
     y = y.copy()
     y[7] = 99  # alone: it has nothing to find and does not count
-    head = LaplaceHead().fit(X, y)
+    head = LaplaceHead(**GIVEN).fit(X, y)
     u = head.transform(X)
     hits = []
     for i in range(60):
@@ -194,7 +198,7 @@ def test_score_is_the_share_of_rows_that_find_their_like(vectors):
 def test_score_of_positions():
     X = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1.0]])
     y = np.array([[0, 0], [0, 10], [0, 500], [0, 900.0]])
-    head = LaplaceHead().fit(X, y)
+    head = LaplaceHead(**GIVEN).fit(X, y)
     assert head.score(X, y) == 1.0  # rows 2 and 3 have no place in common with any
     assert head.score(X, y[[0, 2, 1, 3]]) == 0.0
 
@@ -202,7 +206,7 @@ def test_score_of_positions():
 @pytest.mark.slow
 def test_works_in_a_pipeline_and_a_grid_search(vectors):
     X, y = vectors
-    pipeline = make_pipeline(StandardScaler(), LaplaceHead(scale=100))
+    pipeline = make_pipeline(StandardScaler(), LaplaceHead(**GIVEN))
     grid = {"laplacehead__embedding_dim": [2, 4], "laplacehead__margin": [0.5, 1]}
     search = GridSearchCV(pipeline, grid, cv=GroupKFold(2)).fit(X, y, groups=y)
     assert 0 < search.best_score_ <= 1
@@ -213,7 +217,7 @@ def test_works_in_a_pipeline_and_a_grid_search(vectors):
 
 def test_saved_heads_come_back_bit_for_bit(vectors, tmp_path):
     X, y = vectors
-    head = LaplaceHead(np.int64(4), margin=np.float32(0.5), scan_columns=30).fit(X, y)
+    head = LaplaceHead(np.int64(4), margin=np.float32(0.5), scan_columns=30, **GIVEN).fit(X, y)
     head.save(tmp_path / "head.safetensors")
     again = LaplaceHead.load(tmp_path / "head.safetensors")
     for one, other in ((head.embed(X), again.embed(X)),):
@@ -228,7 +232,7 @@ def test_saved_heads_come_back_bit_for_bit(vectors, tmp_path):
 
 def test_saved_heads_remember_column_names(vectors, tmp_path):
     X = pandas.DataFrame(vectors[0], columns=list("abcdef"))
-    head = LaplaceHead().fit(X, vectors[1])
+    head = LaplaceHead(**GIVEN).fit(X, vectors[1])
     head.save(tmp_path / "head")
     again = LaplaceHead.load(tmp_path / "head")
     assert again.feature_names_in_.tolist() == list("abcdef")
@@ -239,7 +243,7 @@ def test_saved_heads_remember_column_names(vectors, tmp_path):
 
 def test_files_that_cannot_be_saved_or_hold_something_else(vectors, tmp_path):
     X, y = vectors
-    head = LaplaceHead(random_state=np.random.RandomState(0)).fit(X, y)
+    head = LaplaceHead(random_state=np.random.RandomState(0), **GIVEN).fit(X, y)
     with pytest.raises(sf.InputError, match="random_state is a generator"):
         head.save(tmp_path / "head")
     save_tensors(tmp_path / "other", {"x": torch.ones(1)}, {"kind": json.loads('"something"')})
@@ -251,8 +255,8 @@ def test_zero_rows_are_left_out_and_known_to_be_unknown(vectors):
     X, y = vectors
     hole = np.insert(X, 10, 0, axis=0)
     with pytest.warns(UserWarning, match="1 rows of X are zero, the first at 10"):
-        head = LaplaceHead(scale=9).fit(hole, np.insert(y, 10, 3))
-    expected = LaplaceHead(scale=9).fit(X, y)
+        head = LaplaceHead(**GIVEN).fit(hole, np.insert(y, 10, 3))
+    expected = LaplaceHead(**GIVEN).fit(X, y)
     assert torch.equal(head.posterior_.precision, expected.posterior_.precision)
     found = head.embed(hole)
     assert found.kappa[10] == 0
@@ -307,12 +311,12 @@ NO_PAIR = sf.PairList(*torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, dtyp
 )
 def test_bad_data_are_refused_in_a_sentence(vectors, change, error, message):
     with pytest.raises(error, match=message) as refusal:
-        LaplaceHead(scale=9).fit(*change(*vectors))
+        LaplaceHead(**GIVEN).fit(*change(*vectors))
     assert len(str(refusal.value)) < 300  # the data themselves are not printed
 
 
 def test_data_that_differ_from_the_fit_are_refused(vectors):
-    head = LaplaceHead(scale=9).fit(*vectors)
+    head = LaplaceHead(**GIVEN).fit(*vectors)
     with pytest.raises(sf.InputError, match="X holds NaN in rows 3, 7"):
         head.embed(with_entry(vectors[0], np.nan))
     with pytest.raises(ValueError, match="X has 5 features, but LaplaceHead is expecting 6"):
@@ -361,20 +365,20 @@ def test_unseen_classes_gain_by_whitening(stretched):
     seen, unseen = y < 20, y >= 20
     scores = {}
     for metric in ("identity", "whitened", "auto"):
-        head = LaplaceHead(metric=metric, scale=100).fit(X[seen], y[seen])
+        head = LaplaceHead(metric=metric, **GIVEN).fit(X[seen], y[seen])
         scores[metric] = head.score(X[unseen], y[unseen])
     assert scores["auto"] == scores["whitened"] > scores["identity"] + 0.1
 
 
 def test_auto_without_whitening_is_the_identity(vectors):
     X, y = vectors  # five classes: too few to leave some out
-    auto, plain = LaplaceHead(metric="auto", scale=9).fit(X, y), LaplaceHead(scale=9).fit(X, y)
+    auto, plain = LaplaceHead(metric="auto", **GIVEN).fit(X, y), LaplaceHead(**GIVEN).fit(X, y)
     assert (
         (auto.metric_, auto.whitening_) == (plain.metric_, plain.whitening_) == ("identity", None)
     )
     assert "too few to leave some out" in auto.metric_reason_
     assert torch.equal(auto.posterior_.precision, plain.posterior_.precision)
-    assert LaplaceHead(metric="whitened", scale=9).fit(X, y).whitening_ == RIDGE
+    assert LaplaceHead(metric="whitened", **GIVEN).fit(X, y).whitening_ == RIDGE
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "kronecker", "dense"])

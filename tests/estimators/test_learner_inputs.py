@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small_learners import digits, encoder, learner
+from small_learners import GIVEN, digits, encoder, learner
 from torch import nn
 from torch.nn.functional import normalize
 from torch.utils.data import TensorDataset
@@ -28,7 +28,7 @@ class Own(nn.Module):
 
 
 def posthoc(network, **options):
-    options = {"method": "laplace-posthoc", "epochs": 0} | options
+    options = {"method": GIVEN, "epochs": 0} | options
     return sf.MetricLearner(network, **options)
 
 
@@ -89,8 +89,8 @@ def test_a_plain_module_cannot_replace_an_encoder_that_was_saved(tmp_path):
 def test_data_of_pytorch_give_what_ours_give():
     train, test = digits()
     theirs = TensorDataset(torch.as_tensor(train.inputs), train.labels)
-    ours = learner("laplace-posthoc", epochs=0).fit(train, held_out=test)
-    other = learner("laplace-posthoc", epochs=0).fit(theirs, held_out=TensorDataset(*tensors(test)))
+    ours = learner(GIVEN, epochs=0).fit(train, held_out=test)
+    other = learner(GIVEN, epochs=0).fit(theirs, held_out=TensorDataset(*tensors(test)))
     found, wanted = other.embed(TensorDataset(*tensors(test))), ours.embed(test)
     assert torch.equal(found.mean, wanted.mean)
     assert torch.equal(found.kappa, wanted.kappa)

@@ -1,9 +1,7 @@
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -20,43 +18,45 @@ from surefind.models.saving import load_tensors
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = """
-import sys, time, torch
-sys.path.insert(0, {tests!r})
-import small_learners
-torch.set_num_threads(1)
-train = small_learners.digits()[0]
-learner = small_learners.learner({method!r}, epochs=4)
-slow = lambda stage, progress: time.sleep({pause})
-learner.fit(train, folder={folder!r}, report=slow).save({out!r})
-"""
+
+def online():
+    """Two epochs of twelve steps each; what is learnt after them has tests of its own."""
+    return small_learners.learner(small_learners.ONLINE, novelty=None)
 
 
-def script(folder, out, *, method="laplace-online", pause=0.0):
-    tests = str(Path(__file__).parents[1])
-    code = SCRIPT.format(tests=tests, folder=str(folder), out=str(out), method=method, pause=pause)
-    return [sys.executable, "-c", code]
+@pytest.fixture(scope="module")
+def undisturbed():
+    return online().fit(small_learners.digits()[0])
 
 
-def test_killed_at_any_moment_a_run_ends_bit_identical(tmp_path):
-    """kill -9 in the middle of training, twice, then once to the end."""
-    subprocess.run(script(tmp_path / "a", tmp_path / "undisturbed"), check=True)
-    for i in range(2):
-        process = subprocess.Popen(script(tmp_path / "b", tmp_path / "disturbed", pause=0.02))
-        kept = tmp_path / "b" / "encoder.safetensors"
-        for _ in range(600):
-            if kept.exists():
-                break
-            time.sleep(0.05)
-        time.sleep(0.15 + 0.2 * i)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    subprocess.run(script(tmp_path / "b", tmp_path / "disturbed"), check=True)
-    one, two = (sf.load(tmp_path / name).fitted.tensors() for name in ("undisturbed", "disturbed"))
-    assert small_learners.tensors_equal(one, two)
+def check_ends_alike(resumed, undisturbed):
+    tensors = resumed.fitted.tensors(), undisturbed.fitted.tensors()
+    assert small_learners.tensors_equal(*tensors)
+    histories = resumed.history_["encoder"], undisturbed.history_["encoder"]
+    for a, b in zip(*histories, strict=True):
+        assert a.loss == pytest.approx(b.loss)
 
 
-def test_a_run_kept_within_an_epoch_goes_on_within_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kills", [2, pytest.param(9, marks=pytest.mark.nightly)])
+def test_killed_at_any_moment_a_run_ends_bit_identical(tmp_path, undisturbed, kills):
+    """kill -9 in the middle of training, then once to the end."""
+    train = small_learners.digits()[0]
+    for i in range(kills):
+        child = os.fork()
+        if not child:
+            with suppress(BaseException):
+                online().fit(train, folder=tmp_path, report=lambda *_: time.sleep(0.02))
+            os._exit(0)
+        while not (tmp_path / "encoder.safetensors").exists():
+            assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended without a checkpoint"
+            time.sleep(0.01)
+        time.sleep(0.03 + 0.02 * i)
+        os.kill(child, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    check_ends_alike(online().fit(train, folder=tmp_path), undisturbed)
+
+
+def test_a_run_kept_within_an_epoch_goes_on_within_it(tmp_path, monkeypatch, undisturbed):
     """Keep after every step, stop in the middle of the second epoch, and go on."""
     monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
     train = small_learners.digits()[0]
@@ -69,20 +69,17 @@ def test_a_run_kept_within_an_epoch_goes_on_within_it(tmp_path, monkeypatch):
             raise StopError
 
     with pytest.raises(StopError):
-        small_learners.learner("laplace-online").fit(train, folder=tmp_path, report=stop)
+        online().fit(train, folder=tmp_path, report=stop)
     seen = []
-    resumed = small_learners.learner("laplace-online").fit(
+    resumed = online().fit(
         train, folder=tmp_path, report=lambda _, p: seen.append((p.epoch, p.step))
     )
     assert seen[0] == (1, 5)
-    whole = small_learners.learner("laplace-online").fit(train)
-    assert small_learners.tensors_equal(resumed.fitted.tensors(), whole.fitted.tensors())
-    for a, b in zip(resumed.history_["encoder"], whole.history_["encoder"], strict=True):
-        assert a.loss == pytest.approx(b.loss)
+    check_ends_alike(resumed, undisturbed)
 
 
 @pytest.mark.parametrize("at", [(0, 1), (1, 5), (0, 12)], ids=["first", "within", "last of epoch"])
-def test_an_interrupt_between_steps_keeps_the_last_one(tmp_path, at):
+def test_an_interrupt_between_steps_keeps_the_last_one(tmp_path, at, undisturbed):
     """Nothing is repeated: the run goes on with the step after, and ends as if undisturbed."""
     train = small_learners.digits()[0]
     done = []
@@ -93,16 +90,12 @@ def test_an_interrupt_between_steps_keeps_the_last_one(tmp_path, at):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        small_learners.learner("laplace-online").fit(train, folder=tmp_path, report=stop)
-    resumed = small_learners.learner("laplace-online").fit(
+        online().fit(train, folder=tmp_path, report=stop)
+    resumed = online().fit(
         train, folder=tmp_path, report=lambda _, p: done.append((p.epoch, p.step))
     )
-    steps = [(epoch, step) for epoch in range(2) for step in range(1, 13)]
-    assert done[: len(steps)] == steps  # then comes novelty, which has none
-    whole = small_learners.learner("laplace-online").fit(train)
-    assert small_learners.tensors_equal(resumed.fitted.tensors(), whole.fitted.tensors())
-    for a, b in zip(resumed.history_["encoder"], whole.history_["encoder"], strict=True):
-        assert a.loss == pytest.approx(b.loss)
+    assert done == [(epoch, step) for epoch in range(2) for step in range(1, 13)]
+    check_ends_alike(resumed, undisturbed)
 
 
 def test_an_interrupt_keeps_no_weights_that_blew_up(tmp_path):
@@ -192,7 +185,8 @@ def test_layers_that_draw_from_the_process_are_repeatable_and_leave_it_alone():
     encoder = small_learners.encoder()
     encoder.backbone.append(torch.nn.Dropout(0.5))
     train, state = small_learners.digits()[0][:100], torch.get_rng_state()
-    fits = [sf.MetricLearner(encoder, epochs=1, batch_size=32).fit(train) for _ in range(2)]
+    options = {"method": "deterministic", "epochs": 1, "batch_size": 32}
+    fits = [sf.MetricLearner(encoder, **options).fit(train) for _ in range(2)]
     assert small_learners.tensors_equal(*(f.fitted.tensors() for f in fits))
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -286,10 +280,9 @@ def test_positions_train_like_labels():
     train = small_learners.digits()[0]
     places = torch.stack([100.0 * train.labels, torch.zeros(len(train))], dim=1)
     placed = Dataset(train.inputs, positions=places)
-    given = sf.methods.LaplacePosthoc(scale=100.0, prior_precision=1.0)
-    for method in (sf.methods.LaplaceOnline(tuning="trained"), given):
-        one = small_learners.learner(method).fit(placed).fitted.tensors()
-        two = small_learners.learner(method).fit(train).fitted.tensors()
+    for method in (small_learners.ONLINE, small_learners.GIVEN):
+        one = small_learners.learner(method, novelty=None).fit(placed).fitted.tensors()
+        two = small_learners.learner(method, novelty=None).fit(train).fitted.tensors()
         for name in one:
             torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
 
@@ -301,7 +294,7 @@ def test_a_frozen_network_has_nothing_to_train_but_can_be_taken_as_it_is():
     )
     with pytest.raises(sf.InputError, match="all parameters are frozen"):
         sf.MetricLearner(encoder, epochs=1).fit(train)
-    sf.MetricLearner(encoder, method="laplace-posthoc", epochs=0).fit(train)
+    sf.MetricLearner(encoder, method=small_learners.GIVEN, epochs=0, novelty=None).fit(train)
 
 
 def test_one_process_is_everybody():

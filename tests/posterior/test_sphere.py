@@ -15,13 +15,13 @@ def gaussian(normal, z, scale, *, anisotropic):
 
 
 @pytest.mark.parametrize(
-    ("z", "scale"),
+    ("z", "scale", "anisotropic"),
     [
-        *((z, scale) for z in (2, 3) for scale in (1e-10, 1e-8, 1e-6, 1e-3, 3e-2, 1.0, 1e2)),
-        *((5, scale) for scale in (1e-8, 3e-2, 1e2)),  # their oracle takes seconds
+        *((2, scale, False) for scale in (1e-10, 1e-3, 1e2)),
+        *((3, scale, True) for scale in (1e-10, 1e-8, 1e-6, 1e-3, 3e-2, 1.0, 1e2)),
+        *((5, scale, True) for scale in (1e-8, 1e2)),  # their oracle takes long
     ],
 )
-@pytest.mark.parametrize("anisotropic", [False, True])
 def test_first_moment_and_shortfall_equal_high_precision_quadrature(normal, z, scale, anisotropic):
     mean, variance = gaussian(normal, z, scale, anisotropic=anisotropic)
     first, shortfall = oracles.spherical_first_moment(mean[0], variance[0])
@@ -33,18 +33,21 @@ def test_first_moment_and_shortfall_equal_high_precision_quadrature(normal, z, s
 
 
 @pytest.mark.parametrize(
-    ("z", "scales", "dtype"),
+    ("z", "scales", "dtype", "n"),
     [
-        (2, (1e-8, 1e-2, 1.0, 1e2), torch.float64),
-        (3, (1e-8, 1e-2, 1.0, 1e2), torch.float64),
-        (16, (1e-8, 1e-2, 1.0, 1e2), torch.float64),
-        (128, (1e-8, 1e-2, 1.0, 1e2), torch.float64),
-        (2048, (1e-8, 1e2), torch.float32),
+        (2, (1e-8, 1e-2, 1.0, 1e2), torch.float64, 1_000_000),
+        (16, (1e-8, 1e-2, 1.0, 1e2), torch.float64, 400_000),
+        (128, (1e-8, 1e2), torch.float64, 40_000),
+        (2048, (1e-8, 1e2), torch.float32, 20_000),
+        pytest.param(
+            128, (1e-8, 1e-2, 1.0, 1e2), torch.float64, 1_000_000, marks=pytest.mark.nightly
+        ),
+        pytest.param(2048, (1e-8, 1e2), torch.float32, 1_000_000, marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.slow
-def test_moments_equal_a_million_samples(normal, generator, z, scales, dtype):
-    n, size = 1_000_000, max(4_000, 500_000 // z)
+def test_moments_equal_samples(normal, generator, z, scales, dtype, n):
+    size = max(4_000, 500_000 // z)
     cases = [gaussian(normal, z, scale, anisotropic=True) for scale in scales]
     # What is sampled is what is analysed: a mean that the samples' dtype can hold.
     cases = [(mean.to(dtype).double(), variance) for mean, variance in cases]
@@ -63,27 +66,26 @@ def test_moments_equal_a_million_samples(normal, generator, z, scales, dtype):
     for (mean, variance), at, total in zip(cases, references, sums, strict=True):
         d1, dd1, d2, dd2 = (t / n for t in total)
         spread = [(dd - d**2).clamp(min=0).sqrt() for d, dd in ((d1, dd1), (d2, dd2))]
-        check_against_samples(mean, variance, at.double() + d1, at.double() ** 2 + d2, *spread)
+        check_against_samples(mean, variance, at.double() + d1, at.double() ** 2 + d2, *spread, n)
 
 
-def check_against_samples(mean, variance, first, second, first_std, second_std):
-    """Within five standard errors of a million samples, entry by entry, plus float32 rounding."""
+def check_against_samples(mean, variance, first, second, first_std, second_std, n):
+    """Within five standard errors of n samples, entry by entry, plus float32 rounding."""
     expected_first, expected_second = sf.spherical_moments(mean, variance)
-    error = 1e-7 * first.abs() + 5 * first_std / 1000
+    error = 1e-7 * first.abs() + 5 * first_std / n**0.5
     assert ((expected_first[0] - first).abs() <= error).all()
-    error = 1e-7 * second + 5 * second_std / 1000
+    error = 1e-7 * second + 5 * second_std / n**0.5
     assert ((expected_second[0] - second).abs() <= error).all()
     # R̄ as the samples see it; their mean is longer by the noise in it.
-    noise = float((first_std**2).sum()) / 1_000_000
+    noise = float((first_std**2).sum()) / n
     length = float(resultant(mean, variance).mean.norm())
     assert length == pytest.approx(max(0.0, float((first**2).sum()) - noise) ** 0.5, abs=1e-2)
 
 
-@pytest.mark.parametrize("z", [3, 16])
 @pytest.mark.slow
-def test_prediction_equals_a_million_sampled_heads(normal, generator, z):
+def test_prediction_equals_a_million_sampled_heads(normal, generator):
     """The whole way, from weights and their precision to direction and κ, within five errors."""
-    n, size, d = 1_000_000, 50_000, 4
+    n, size, z, d = 1_000_000, 50_000, 3, 4
     mean, features = normal(z, d), normal(3, d)
     # Columns from well to hardly determined, so that the three inputs differ in how sure they are.
     precision = normal(z, d).exp() * torch.tensor([1e4, 1e2, 1e1, 1.0], dtype=torch.float64)
@@ -118,7 +120,7 @@ def test_second_moments_sum_to_one_and_length_never_exceeds_it(normal, z):
     assert (second >= first**2 - 1e-15).all()
 
 
-@pytest.mark.parametrize("z", [2, 3, 16, 400, 2048])
+@pytest.mark.parametrize("z", [2, 16, 2048])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_shortfall_grows_with_the_scale_of_the_variance(normal, z, dtype):
     """Also across the border between the series and the direct evaluation."""
