@@ -331,12 +331,16 @@ def hashes(vectors: np.ndarray) -> Int[np.ndarray, " n"]:
     return np.frombuffer(digests, dtype=np.int64)
 
 
-def calibrate_items(left: LeftOut, target: Target) -> Calibration:
+def calibrate_items(
+    left: LeftOut, target: Target, *, novelty: Any = None, kappa: Any = None
+) -> Calibration:
     """Calibrate on the items of a label model, each left out and in one role.
 
     Args:
         left: What the model says of its items.
         target: What to guarantee.
+        novelty: p-values that left-out items have of their own (r), in place of the model's.
+        kappa: Their concentrations (r), if they have some.
 
     Returns:
         The calibration.
@@ -351,9 +355,11 @@ def calibrate_items(left: LeftOut, target: Target) -> Calibration:
             field="labels",
             hint="Give more items a label, or calibrate with labelled queries.",
         )
+    p_known, p_unknown = (left.novelty, left.unknown_novelty) if novelty is None else [novelty] * 2
     own: dict[str, Any] = {
         "enrolled": np.ones(len(order), dtype=bool),
-        "novelty": left.novelty[order],
+        "novelty": p_known[order],
+        "kappa": None if kappa is None else kappa[order],
     }
     posterior, truth = left.known[order], left.truth[order].tolist()
     if left.unknown is not None:
@@ -363,6 +369,7 @@ def calibrate_items(left: LeftOut, target: Target) -> Calibration:
         posterior = joined([left.unknown[unknown], left.known[known]])
         truth[:count] = [None] * count
         own["enrolled"][:count] = False
-        own["novelty"][:count] = left.unknown_novelty[unknown]
-        own |= {"left_out": left.unknown[others], "left_out_novelty": left.unknown_novelty[others]}
+        own["novelty"][:count] = p_unknown[unknown]
+        own |= {"left_out": left.unknown[others], "left_out_novelty": p_unknown[others]}
+        own["left_out_kappa"] = None if kappa is None else kappa[others]
     return calibrate(posterior, truth, notes=(FROM_ITEMS,), **own, **asdict(target))
