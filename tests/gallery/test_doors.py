@@ -37,10 +37,10 @@ def gallery():
 )
 @pytest.mark.parametrize("call", ["add", "search", "calibrate"])
 def test_vectors_that_are_no_directions(gallery, vectors, error, call):
-    arguments = {"calibrate": {"labels": [None]}}.get(call, {})
+    arguments = {"calibrate": {"truth": [None]}}.get(call, {})
     with pytest.raises(error) as refused:
         getattr(gallery, call)(vectors, **arguments)
-    assert refused.value.field == "embeddings"
+    assert refused.value.field == ("embeddings" if call == "add" else "queries")
     assert len(gallery) == 4
 
 
@@ -53,7 +53,7 @@ def test_normalize_rescales_but_takes_no_zero():
     assert refused.value.field == "embeddings"
     with pytest.raises(InputError) as refused:
         gallery.search(np.full((1, 2), np.nan))
-    assert refused.value.field == "embeddings"
+    assert refused.value.field == "queries"
 
 
 def test_tensors_arrays_and_embeddings_are_all_welcome():
@@ -82,7 +82,7 @@ def test_missing_packages_are_named(monkeypatch, tmp_path):
 
     monkeypatch.setattr(milvus_engine, "import_module", absent)
     with pytest.raises(InputError, match="pip install pymilvus milvus-lite"):
-        Gallery("milvus", tmp_path / "x.db")
+        Gallery(tmp_path / "x.db", "milvus")
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_automatic_ids_leave_out_numbers_that_are_too_high():
 @pytest.mark.parametrize(
     ("call", "field"),
     [
-        (lambda g, _: Gallery("annoy"), "engine"),
+        (lambda g, _: Gallery(engine="annoy"), "engine"),
         (lambda g, _: Gallery(index="ivf"), "index"),
-        (lambda g, _: Gallery("milvus"), None),
-        (lambda g, _: Gallery("milvus", "folder"), None),
+        (lambda g, _: Gallery(engine="milvus"), None),
+        (lambda g, _: Gallery("folder", "milvus"), None),
         (lambda g, place: Gallery(path=place), None),  # in use by something else
         (lambda g, place: Gallery(path=place / "thesis.tex"), None),
         (lambda g, place: Gallery.open(place, mode="a"), "mode"),

@@ -22,7 +22,7 @@ def path(tmp_path):
 
 
 def test_texts_longer_than_milvus_keeps_are_refused(path):
-    with Gallery("milvus", path) as gallery:
+    with Gallery(path, "milvus") as gallery:
         for arguments, name in (
             ({"ids": ["x" * 5000]}, "an id"),
             ({"labels": ["x" * 70_000]}, "a label"),
@@ -57,14 +57,14 @@ def test_a_collection_of_something_else_is_left_alone(path):
 
 
 def test_two_galleries_share_a_place(path):
-    with Gallery("milvus", path, collection="a") as a, Gallery("milvus", path, collection="b") as b:
+    with Gallery(path, "milvus", collection="a") as a, Gallery(path, "milvus", collection="b") as b:
         a.add(X, ids=range(4))
         b.add(X[:2], ids=range(2))
         assert (len(a), len(b)) == (4, 2)
 
 
 def test_a_graph_is_remembered(path):
-    with Gallery("milvus", path, index="hnsw") as gallery:
+    with Gallery(path, "milvus", index="hnsw") as gallery:
         gallery.add(X, ids=range(4))
         assert gallery.search(X, k=2).ids[:, 0].tolist() == [0, 1, 2, 3]
     with Gallery.open(path) as again:
@@ -72,7 +72,7 @@ def test_a_graph_is_remembered(path):
 
 
 def test_another_process_is_refused(path):
-    with Gallery("milvus", path) as gallery:
+    with Gallery(path, "milvus") as gallery:
         gallery.add(X, ids=range(4))
         script = (
             "import sys\n"
@@ -90,13 +90,13 @@ def test_another_process_is_refused(path):
 
 def test_a_server_that_is_not_there():
     with pytest.raises(StorageError, match="Check that it runs"):
-        Gallery("milvus", "http://127.0.0.1:1", timeout=2)
+        Gallery("http://127.0.0.1:1", "milvus", timeout=2)
 
 
 def test_a_server_that_goes_away_says_so_and_counts_again(path, monkeypatch):
     from pymilvus import MilvusException
 
-    with Gallery("milvus", path) as gallery:
+    with Gallery(path, "milvus") as gallery:
         gallery.add(X[:3], ids=range(3))
         told = gallery.info["fingerprint"]
         client = gallery._engine._milvus._client
@@ -122,7 +122,7 @@ def test_more_than_a_batch(path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2300, 4))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    with Gallery("milvus", path) as gallery:
+    with Gallery(path, "milvus") as gallery:
         gallery.add(x, ids=[f"{n}" for n in range(2300)])
         assert len(gallery) == 2300
         assert set(gallery) == {f"{n}" for n in range(2300)}
@@ -138,14 +138,14 @@ def test_an_edited_calibration_is_refused(path):
     x = np.repeat(np.eye(4), 60, axis=0) + 0.1 * rng.normal(size=(240, 4))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     labels = np.repeat(list("abcd"), 60).tolist()
-    with Gallery("milvus", path) as gallery:
+    with Gallery(path, "milvus") as gallery:
         gallery.add(x[::2], labels=labels[::2])
-        made = gallery.calibrate(x[1::2], labels[1::2], contributions=False, max_wrong=0.2)
+        made = gallery.calibrate(x[1::2], labels[1::2], max_wrong=0.2)
     with Gallery.open(path) as gallery:
         assert gallery.calibration == made
         assert not gallery.search(x[:1]).stale
         edited = copy.deepcopy(gallery._engine.metadata)
-        edited["calibration"]["value"]["rule"]["calibration"]["floor"] = 0.0
+        edited["calibration"]["value"]["calibration"]["floor"] = 0.0
         gallery._engine.set_metadata(edited)
     with pytest.warns(RuntimeWarning, match="Calibrate again"):
         gallery = Gallery.open(path)
@@ -161,7 +161,7 @@ def test_a_gallery_with_metadata_is_opened_by_another_process(path):
         "import numpy as np\n"
         "from surefind.gallery.gallery import Gallery\n"
         "if sys.argv[2] == 'make':\n"
-        "    with Gallery('milvus', sys.argv[1], model='net') as made:\n"
+        "    with Gallery(sys.argv[1], 'milvus', model='net') as made:\n"
         "        made.add(np.eye(4), labels=list('abcd'))\n"
         "        made.describe(run='runs/net')\n"
         "else:\n"

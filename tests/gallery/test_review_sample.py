@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from decisions.worlds import faces
 
 import surefind as sf
-from surefind.decisions import Signals, calibrate
-from surefind.decisions.calibration import least_queries
+from surefind.decisions.calibration import Target, calibrate
 from surefind.errors import DegenerateError, InputError
-from surefind.gallery.calibration_queries import Draw, ReviewCounts, ReviewSample, usable_rows
+from surefind.gallery.review_sample import Draw, ReviewCounts, ReviewSample, usable_rows
 
 CENTRES = np.random.default_rng(0).normal(size=(20, 8))
 
@@ -84,15 +82,15 @@ def gallery():
     return made
 
 
-TARGET = {"max_wrong": 0.2, "confidence": 0.9, "contributions": False}
+TARGET = {"max_wrong": 0.2, "confidence": 0.9}
 
 
 def test_reviews_join_the_kept_queries_and_the_target_stays(gallery):
     gallery.calibrate(*queries(300, 2), max_fpir=0.3, seed=3, **TARGET)
-    before = gallery._state.target
-    found = gallery.calibrate(reviews=sample(100), contributions=False)
+    before = gallery._kept.target
+    found = gallery.calibrate(reviews=sample(100))
     assert found.queries == 400
-    assert gallery._state.target == before
+    assert gallery._kept.target == before
     assert "100 of the queries are a random share of live ones" in found.summary
     assert "the other 300 were held out" in found.summary
     x, labels = queries(300, 2)
@@ -104,29 +102,29 @@ def test_reviews_join_the_kept_queries_and_the_target_stays(gallery):
 
 def test_reviews_given_twice_count_once(gallery, tmp_path):
     gallery.calibrate(*queries(300, 2), **TARGET)
-    gallery.calibrate(reviews=sample(50), contributions=False)
+    gallery.calibrate(reviews=sample(50))
     gallery.save(tmp_path / "g")
     gallery.close()
     with sf.Gallery.open(tmp_path / "g") as opened:
-        assert opened.calibrate(reviews=sample(80), contributions=False).queries == 380
+        assert opened.calibrate(reviews=sample(80)).queries == 380
         assert opened.info["reviews_needed"] == 1
 
 
 def test_reviews_take_the_place_of_items(gallery):
     gallery.calibrate(**TARGET)
-    least = least_queries(0.2, 0.9)
+    least = Target(0.2, confidence=0.9).least_queries
     assert gallery.info["reviews_needed"] == least
     before = gallery.calibration
     with pytest.raises(DegenerateError, match="Review 1 more"):
         gallery.calibrate(reviews=sample(least - 1))
     assert gallery.calibration == before
-    found = gallery.calibrate(reviews=sample(200), contributions=False)
-    assert (found.queries, found.max_wrong) == (200, 0.2)
-    assert "own items" not in found.summary
+    found = gallery.calibrate(reviews=sample(200))
+    assert (found.queries, found.target.max_wrong) == (200, 0.2)
+    assert "Items played" not in found.summary
 
 
 def test_a_first_calibration_may_be_made_of_reviews(gallery):
-    assert gallery.info["reviews_needed"] == least_queries(0.01, 0.95)
+    assert gallery.info["reviews_needed"] == Target().least_queries
     assert gallery.calibrate(reviews=sample(200), **TARGET).queries == 200
 
 
@@ -139,8 +137,8 @@ def test_reviews_of_another_model_or_without_novelty_are_refused(gallery):
     assert refused.value.field == "reviews"
     with pytest.raises(InputError, match="embedded by the model 'other'"):
         gallery.calibrate(reviews=sample(100, model="other"))
-    with pytest.raises(InputError, match="labels and ids"):
-        gallery.calibrate(labels=[1], reviews=sample(100))
+    with pytest.raises(InputError, match="truth and ids"):
+        gallery.calibrate(truth=[1], reviews=sample(100))
     gallery.model = "new"
     with pytest.raises(InputError, match="model None"):
         gallery.calibrate(reviews=sample(100, model="new"))
@@ -149,22 +147,15 @@ def test_reviews_of_another_model_or_without_novelty_are_refused(gallery):
 def test_novelty_stays_only_where_all_have_it(gallery):
     gallery.calibrate(*queries(300, 2), **TARGET)
     novelty = np.full(100, 0.5)
-    found = gallery.calibrate(reviews=sample(100, novelty=novelty), contributions=False)
-    assert found.gate is None
+    gallery.calibrate(reviews=sample(100, novelty=novelty))
+    assert gallery.search(queries(5, 9)[0]).decision is not None  # that of the label model counts
 
 
 def lookalikes(n, rng, share):
-    """Faces, of which a share is of strangers who resemble somebody enrolled, in poorer images."""
-    signals, right, enrolled = faces(n, rng)
-    like = (rng.random(n) < share) & right
-    columns = {name: getattr(signals, name) for name in Signals.names}
-    columns["log_kappa"] = columns["log_kappa"] - 2 * like
-    return Signals(**columns), right & ~like, enrolled & ~like
-
-
-def together(*parts):
-    columns = [np.concatenate([getattr(part[0], n) for part in parts]) for n in Signals.names]
-    return Signals(*columns), *(np.concatenate(some) for some in list(zip(*parts, strict=True))[1:])
+    """How probable answers are and which are right: some are strangers who resemble somebody enrolled."""
+    chance = 1 / (1 + np.exp(-rng.normal(3, 3, size=n)))
+    right = rng.random(n) < chance
+    return chance, right & (rng.random(n) >= share)
 
 
 @pytest.mark.parametrize(
@@ -177,17 +168,18 @@ def test_doubtful_queries_break_the_promise_and_random_checks_keep_it(runs):
     with all queries of the stream that were doubtful, added to its own; and with a tenth of the stream,
     drawn as a service does.
     """
-    everyone, right, enrolled = lookalikes(30_000, np.random.default_rng(0), 0.06)
+    everyone, right = lookalikes(30_000, np.random.default_rng(0), 0.03)
     max_wrong, naive, sampled = 0.05, [], []
 
-    def made(signals, right, enrolled, seed):
-        rng, how = np.random.default_rng(seed), {"max_wrong": max_wrong, "contributions": False}
-        return calibrate(signals, right, enrolled=enrolled, rng=rng, **how)
+    def posterior(chance):
+        return sf.LabelPosterior(["x"], chance[:, None], 1 - chance)
+
+    def made(chance, right, seed):
+        truth = np.where(right, "x", None).tolist()
+        return calibrate(posterior(chance), truth, max_wrong=max_wrong, seed=seed)
 
     def outcome(found):
-        match = found.probability(everyone) >= (
-            np.inf if found.threshold is None else found.threshold
-        )
+        match = found.decide(posterior(everyone)).decision == "match"
         return match.mean(), (~right[match]).mean() if match.any() else 0.0
 
     for seed in range(runs):
@@ -195,16 +187,20 @@ def test_doubtful_queries_break_the_promise_and_random_checks_keep_it(runs):
         before = lookalikes(1500, rng, 0)
         old = made(*before, seed)
         live = rng.integers(len(everyone), size=15_000)
-        chance, u = old.probability(everyone[live]), rng.random(len(live))
-        doubtful = live[(chance >= old.floor) & (chance < old.threshold)]
+        doubtful = live[old.decide(posterior(everyone[live])).decision == "review"]
+        u = rng.random(len(live))
         asked = live[u < 0.1]
         rows, _ = usable_rows([Draw(float(x), 0.1, "m", True) for x in u[u < 0.1]], len(doubtful))
         some = asked[rows]
-        reviewed = [(everyone[r], right[r], enrolled[r]) for r in (doubtful, some)]
-        naive.append(outcome(made(*together(before, reviewed[0]), seed)))
-        sampled.append(outcome(made(*reviewed[1], seed)))
+        both = (
+            np.concatenate([one, all_[doubtful]])
+            for one, all_ in zip(before, (everyone, right), strict=True)
+        )
+        naive.append(outcome(made(*both, seed)))
+        sampled.append(outcome(made(everyone[some], right[some], seed)))
     broken = [np.mean([wrong > max_wrong for _, wrong in some]) for some in (naive, sampled)]
     coverage = [np.mean([share for share, _ in some]) for some in (naive, sampled)]
-    assert runs < 40 or broken[0] > 0.25  # five times what is allowed, which few runs cannot tell
+    assert broken[0] > 0.25  # five times what is allowed
     assert broken[1] <= max(0.05, 1 / runs)
-    assert coverage[1] > 0.5
+    assert coverage[0] > 0.3
+    assert coverage[1] > 0.1

@@ -152,7 +152,7 @@ def test_a_database_that_is_cut_or_foreign_is_noticed(path, history):
     connection = sqlite3.connect(file)
     connection.execute("PRAGMA user_version=9")
     connection.close()
-    with pytest.raises(StorageError, match="no gallery of version 6"):
+    with pytest.raises(StorageError, match="no gallery of version 7"):
         Gallery.open(path)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from surefind.decisions import Watch
+from surefind.decisions.drift import Watch
 from surefind.embeddings import Embeddings
 from surefind.gallery import calibrating
 from surefind.gallery.gallery import Gallery
@@ -41,7 +41,7 @@ class Camera:
         who = self.rng.integers(PEOPLE, size=600)
         labels = np.where(who < PEOPLE // 2, who, -1).tolist()
         queries = self.take(who, novelty=novelty)
-        gallery.calibrate(queries, labels, max_wrong=0.2, contributions=False)
+        gallery.calibrate(queries, labels, max_wrong=0.2)
 
 
 @pytest.fixture
@@ -57,13 +57,14 @@ def gallery(camera):
 
 def test_queries_are_compared_with_those_that_tested(camera, gallery):
     """All of them by novelty, by probability those that passed the gate and were not fitted to."""
-    made, watch = gallery.calibration, gallery._state._watch
-    passed = made.queries - made.gate_counts.unlike - made.gate_counts.unusual
-    assert watch.bags.sum(axis=1).tolist() == [made.queries, passed - made.fitted]
+    made, watch = gallery.calibration, gallery._kept._watch
+    seen, tested = watch.bags.sum(axis=1).tolist()
+    assert seen == made.queries
+    assert 0.4 < tested / made.queries < len(made.split.test) / made.queries
     found = gallery.search(camera.anybody(300))
     assert gallery.watch().queries == 300
-    passing = int((found.gate == "pass").sum())
-    assert watch.bags.sum(axis=1).tolist() == [900, passed - made.fitted + passing]
+    passing = int((found.novelty > made.gate.unusual_below).sum())
+    assert watch.bags.sum(axis=1).tolist() == [900, tested + passing]
 
 
 def test_the_same_queries_raise_no_alarm_and_strange_ones_do(camera, gallery):
@@ -151,7 +152,7 @@ def test_a_damaged_watch_is_no_reason_not_to_search(camera, gallery, tmp_path):
     gallery.save(tmp_path / "g")
     engine = gallery._engine
     engine.set_metadata({**engine.metadata, "watch": {"checksum": ""}})
-    gallery._state._watch = None
+    gallery._kept._watch = None
     gallery.close()
     with pytest.warns(RuntimeWarning, match="not watched"):
         again = Gallery.open(tmp_path / "g")
@@ -162,4 +163,4 @@ def test_a_damaged_watch_is_no_reason_not_to_search(camera, gallery, tmp_path):
         again.renew()
         again.search(camera.anybody(3))
         assert again.watch().queries == 3
-        assert isinstance(again._state._watch, Watch)
+        assert isinstance(again._kept._watch, Watch)

@@ -26,7 +26,7 @@ Axes: ``q`` queries, ``c`` candidates, ``n`` records, ``z`` embedding.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -34,8 +34,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from surefind.checks import as_directions, id_values, label_values
-from surefind.embeddings import Embeddings
+from surefind.checks import as_directions, label_values
+from surefind.embeddings import Embeddings, novelty_to_json
 from surefind.errors import InputError
 
 Id = str | int
@@ -76,6 +76,19 @@ class Records:
     def part(self, start: int, stop: int) -> "Records":
         """Return the records from ``start`` up to ``stop``."""
         return Records(*(getattr(self, column.name)[start:stop] for column in fields(self)))
+
+    @classmethod
+    def concatenate(cls, parts: Iterable["Records"]) -> "Records":
+        """Return the records of several parts as one, with columns of no numbers as arrays of objects."""
+        found = list(parts)
+        if len(found) == 1:
+            return found[0]
+        joined = []
+        for column in fields(cls):
+            values = [getattr(part, column.name) for part in found]
+            number = isinstance(values[0], np.ndarray)
+            joined.append(np.concatenate([v if number else objects(v, (len(v),)) for v in values]))
+        return cls(*joined)
 
     def hashes(self) -> list[int]:
         """Return each record's part of the content fingerprint."""
@@ -137,8 +150,18 @@ class Engine(Protocol):
     def fetch(self, ids: Sequence[Id]) -> Records:
         """Return kept records, in the order of the ids."""
 
-    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Records:
+    def search(
+        self,
+        queries: Float[np.ndarray, "q z"],
+        count: int,
+        labels: Collection[Label] | None = None,
+    ) -> Records:
         """Find ``count`` candidates of high cosine for each query; there are that many records.
+
+        Args:
+            queries: Unit vectors in float32.
+            count: How many, at most as many as there are.
+            labels: Only records with one of these; all by default.
 
         Returns:
             Equally many for each query, perhaps a few more, in no order; the first query's first.
@@ -167,14 +190,50 @@ class Engine(Protocol):
         which may not.
         """
 
-    def copied(self) -> "Engine":
-        """Return an engine in memory with everything as it is now; itself if it cannot be copied."""
+    def copied(self) -> Iterator[Records]:
+        """Return all records as they are now, to be read beside changes; Milvus reads them then."""
 
     def save(self, folder: Path | None) -> None:
         """Move from memory into a new folder, copy to one what has a place, or compact the own folder."""
 
     def close(self) -> None:
         """Let go of files and connections; the engine is not used afterwards."""
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One item of a gallery.
+
+    Attributes:
+        id: What the user calls it.
+        vector: Its unit vector (z), float32.
+        kappa: Its concentration, infinite where no uncertainty is known.
+        novelty: Its p-value, None where none is known.
+        label: Who or what it shows, or None.
+        payload: A dict, or None.
+        group: What it was taken from together with others, or None.
+    """
+
+    id: Id
+    vector: np.ndarray
+    kappa: float
+    novelty: float | None
+    label: Label
+    payload: dict[str, Any] | None
+    group: Label = None
+
+    @classmethod
+    def of(cls, records: Records, row: int = 0) -> "Item":
+        """Make an item of one of the records."""
+        return cls(
+            records.ids[row],
+            records.vectors[row],
+            float(records.kappa[row]),
+            novelty_to_json(float(records.novelty[row])),
+            records.labels[row],
+            _decoded(records.payload[row]),
+            records.groups[row],
+        )
 
 
 def as_fingerprint(total: int) -> str:
@@ -195,7 +254,7 @@ NOT_ENROLLED = -1
 
 
 def read_vectors(
-    embeddings: Any, *, normalize: bool, dim: int | None
+    embeddings: Any, *, normalize: bool, dim: int | None, name: str = "embeddings"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Read unit vectors, their concentrations and their novelty.
 
@@ -203,6 +262,7 @@ def read_vectors(
         embeddings: `surefind.Embeddings`, or vectors (n, z) as a tensor, an array or lists.
         normalize: Whether to rescale plain vectors of any length.
         dim: The dimension that they must have, or None for any from 2 on.
+        name: What to call them in messages.
 
     Returns:
         Unit vectors (n, z) in float32, κ (n) in float64, and p-values (n) in float64 if there are some.
@@ -215,24 +275,19 @@ def read_vectors(
         rows, kappa, novelty = arrays.mean, arrays.kappa, arrays.novelty
     else:
         rows, kappa, novelty = embeddings, None, None
-    unit = as_directions("embeddings", rows, dim=dim, normalize=normalize)
+    unit = as_directions(name, rows, dim=dim, normalize=normalize)
     known = np.full(len(unit), np.inf) if kappa is None else np.asarray(kappa, dtype=np.float64)
     own = None if novelty is None else np.asarray(novelty, dtype=np.float64)
     return unit, known, own
 
 
-def read_query_ids(ids: Any, count: int) -> list[Id]:
-    """Read one id per query, which may repeat; None for the number of its row."""
-    return id_values("ids", range(count) if ids is None else ids, count=count, distinct=False)
-
-
-def read_labels(labels: Any, count: int, *, queries: bool = False) -> list[Label]:
+def read_labels(labels: Any, count: int, *, name: str = "labels") -> list[Label]:
     """Read one label per embedding.
 
     Args:
         labels: A list or an array, or None if nothing has a label.
         count: How many there must be.
-        queries: Whether they are of queries, where -1 means None.
+        name: ``"labels"`` of items, or ``"truth"`` of queries, where -1 means None.
 
     Returns:
         The labels.
@@ -242,8 +297,8 @@ def read_labels(labels: Any, count: int, *, queries: bool = False) -> list[Label
     """
     listed: list[Label] = [None] * count
     if labels is not None:
-        listed = label_values("labels", labels, count=count)
-    if queries:
+        listed = label_values(name, labels, count=count)
+    if name == "truth":
         return [None if x == NOT_ENROLLED else x for x in listed]
     if NOT_ENROLLED in listed:
         raise InputError(
@@ -267,57 +322,56 @@ BLOCK = 256
 """Queries at a time: their candidates' vectors are held in float64."""
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """Candidates of each query by falling cosine.
-
-    Attributes:
-        ids: Objects (q, c).
-        labels: Objects (q, c).
-        gaps: 1 - cosine in float64 (q, c), rising.
-        kappa: Float64 (q, c).
-        payload: JSON strings or None (q, c).
-    """
-
-    ids: np.ndarray
-    labels: np.ndarray
-    gaps: np.ndarray
-    kappa: np.ndarray
-    payload: np.ndarray
-
-
-def find(engine: Engine, queries: Float[np.ndarray, "q z"], count: int) -> Found:
+def find(
+    engine: Engine,
+    queries: Float[np.ndarray, "q z"],
+    count: int,
+    labels: Collection[Label] | None = None,
+) -> dict[str, np.ndarray]:
     """Find the nearest items of each query.
 
     Args:
         engine: It holds at least one record.
         queries: Unit vectors in float32.
-        count: How many are wanted at least; if the engine holds fewer, all of them.
+        count: How many are wanted; if there are fewer, all of them.
+        labels: Only items with one of these labels; all by default.
 
     Returns:
-        The candidates, perhaps a few more than wanted.
+        ``ids``, ``neighbour_labels``, ``scores`` (cosines) and ``payload`` (dicts or None), each (q, k), by
+        falling cosine.
     """
-    wanted = min(len(engine), count + SPARE)
-    blocks = [slice(start, start + BLOCK) for start in range(0, len(queries), BLOCK)]
-    parts = [_block(engine, queries[b], wanted) for b in blocks]
-    if len(parts) == 1:
-        return Found(*parts[0])
-    fewest = min(part[0].shape[1] for part in parts)
-    columns = zip(*parts, strict=True)
-    return Found(*(np.concatenate([part[:, :fewest] for part in column]) for column in columns))
+    there = len(engine)
+    if labels is not None:
+        there = sum(engine.label_counts().get(label, 0) for label in labels)
+    blocks = [queries[start : start + BLOCK] for start in range(0, len(queries), BLOCK)]
+    parts = [_block(engine, block, min(there, count), there, labels) for block in blocks]
+    fewest = min(part["ids"].shape[1] for part in parts)
+    return {name: np.concatenate([part[name][:, :fewest] for part in parts]) for name in parts[0]}
 
 
-def _block(engine: Engine, queries: np.ndarray, count: int) -> list[np.ndarray]:
-    """Find the first columns of `Found` for some queries."""
-    records = engine.search(queries, count)
+def _block(
+    engine: Engine,
+    queries: np.ndarray,
+    count: int,
+    there: int,
+    labels: Collection[Label] | None,
+) -> dict[str, np.ndarray]:
+    records = engine.search(queries, min(there, count + SPARE), labels)
     shape = (len(queries), len(records) // len(queries))
     gaps = exact_gaps(queries, records.vectors.reshape(*shape, -1))
-    ids, own = objects(records.ids, shape), records.kappa.reshape(shape)
-    # An engine may propose a few more, of which only these are certain to be the nearest.
-    order = ordered(gaps, ids)[:, :count]
-    places = order + np.arange(0, gaps.size, shape[1])[:, None]
-    columns = (ids, objects(records.labels, shape), gaps, own, objects(records.payload, shape))
-    return [column.take(places) for column in columns]
+    ids = objects(records.ids, shape)
+    places = ordered(gaps, ids)[:, :count] + np.arange(0, gaps.size, shape[1])[:, None]
+    payload = objects(records.payload, shape).take(places)
+    return {
+        "ids": ids.take(places),
+        "neighbour_labels": objects(records.labels, shape).take(places),
+        "scores": 1 - gaps.take(places),
+        "payload": objects([_decoded(text) for text in payload.ravel()], payload.shape),
+    }
+
+
+def _decoded(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else dict(json.loads(text))
 
 
 def exact_gaps(

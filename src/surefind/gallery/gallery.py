@@ -5,24 +5,31 @@ a group. What a call changed is durable when it returns: with a FAISS folder it 
 it is acknowledged by the server. A gallery in memory is lost with the process until `Gallery.save` gives it
 a folder.
 
-A search returns neighbours and a posterior over labels (`surefind.decisions.label_posterior`), which is
-fitted to the gallery's own items when it is first needed, and again when the gallery has grown or shrunk by
-a tenth; how often labels are asked for it learns from the queries of a calibration. After
-`Gallery.calibrate` a search also returns, per query, the probability that the answered label is right and a
-decision. A calibration holds for one content, one model and one way of searching; when items come and go,
-answers are marked as stale until it is renewed (`surefind.gallery.calibrating`). Whether queries still look
-like the calibration's is watched (`Gallery.watch`).
+A search returns the nearest items and the posterior of a label model (`surefind.labels.model`), which is
+fitted to the gallery's own items when it is first needed. Items that come and go change it at once, and it
+is fitted again when there are a tenth more or fewer. After `Gallery.calibrate` a search also returns, per
+query, the probability that the answered label is right and a decision. A calibration holds for one content
+and one model; when items come and go, answers are marked as stale until it is renewed
+(`surefind.gallery.calibrating`). Whether queries still look like the calibration's is watched
+(`Gallery.watch`).
 
-One gallery may be used by many threads; its calls wait for each other, calibrations and copies only for
-moments.
+**Threads.** One gallery may be used by many. Its lock is held to read and change items, never to compute
+anything of them: fits, calibrations, renewals and audits take a copy of the records, compute without the
+lock, and put the result in its place if nothing has changed meanwhile. Otherwise they do it once more, and
+then keep what they have: the label model with what was missed added and removed, the calibration as stale.
+Searches go on meanwhile by what was there before. Only the first search of items that no model was ever
+fitted to waits for a fit; where `Gallery.prepare` is used, it alone fits again.
 """
 
+import copy
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,26 +39,29 @@ from surefind.checks import (
     check_fraction,
     check_int,
     id_values,
+    label_values,
     payload_values,
 )
-from surefind.decisions.calibration import (
-    Calibration,
-    Target,
-    check_share,
-    draw_share,
-    least_queries,
-)
+from surefind.decisions.answers import Answers
+from surefind.decisions.calibration import Calibration, Target
+from surefind.decisions.decision import read_novelty
 from surefind.decisions.drift import WatchReport
-from surefind.decisions.verdicts import judge
 from surefind.errors import DegenerateError, InputError, StorageError
-from surefind.files import from_stored, to_stored
-from surefind.gallery.answers import Answers, Item, answers_of
-from surefind.gallery.audit import audit_items
-from surefind.gallery.calibrating import GalleryCalibration, calibrate_gallery
-from surefind.gallery.calibration_queries import CalibrationQueries, ReviewSample
+from surefind.gallery.audit import Audit, audit_items
+from surefind.gallery.calibrating import (
+    LEAST,
+    MODEL,
+    Fit,
+    Kept,
+    Queries,
+    Record,
+    learn,
+    store,
+)
 from surefind.gallery.engine import (
     Engine,
     Id,
+    Item,
     Label,
     Records,
     find,
@@ -59,21 +69,20 @@ from surefind.gallery.engine import (
     read_labels,
     read_vectors,
 )
-from surefind.gallery.findings import Audit
-from surefind.gallery.label_fit import METADATA as LABELS
-from surefind.gallery.label_fit import VOTERS, LabelFit, fit_labels, neighbours_of
 from surefind.gallery.memory import FaissEngine
 from surefind.gallery.milvus_engine import MilvusEngine
+from surefind.gallery.review_sample import ReviewSample
 from surefind.gallery.store import change_count, holds_gallery
-
-if TYPE_CHECKING:
-    from surefind.gallery.forecast import Forecast
+from surefind.labels.model import LabelModel
+from surefind.labels.posterior import LabelPosterior
 
 SCAN = 1000
 
 ENGINES = ("faiss", "milvus")
 INDICES = ("auto", "exact", "hnsw")
 MODES = ("w", "r")
+
+Learned = tuple[Record, np.ndarray | None]
 
 AUTOMATIC = 2**52
 """Automatic ids stay below: whoever takes a higher number, up to the highest that every reader of JSON
@@ -84,9 +93,9 @@ class Gallery:
     """Items that can be searched, in memory, in a folder, or in Milvus.
 
     Args:
-        engine: ``"faiss"`` or ``"milvus"``.
         path: For FAISS a new folder, or None for memory. For Milvus ``"NAME.db"`` (milvus-lite) or
             ``"http://host:port"``.
+        engine: ``"faiss"`` or ``"milvus"``.
         index: ``"exact"``, ``"hnsw"`` (approximate, for many items), or ``"auto"``: exact, and with
             FAISS a graph beyond 1,000,000 items.
         model: A name of the model that embeds, kept with the gallery and with its calibration.
@@ -98,8 +107,8 @@ class Gallery:
 
     def __init__(
         self,
-        engine: str = "faiss",
         path: str | Path | None = None,
+        engine: str = "faiss",
         *,
         index: str = "auto",
         model: str | None = None,
@@ -169,14 +178,18 @@ class Gallery:
         self._next_id: int | None = None
         self._reopen: Callable[[], Engine] | None = None
         self._seen = b""
-        self._state = GalleryCalibration(engine, self._lock)
-        self._labels = _stored_labels(engine)
+        self._fitting = threading.Lock()
+        """Held by the one thread that fits, calibrates or renews."""
+        self._behind = False
+        self._version, self._unsaved = 0, False
+        self._missed: list[tuple[str, Records]] | None = None
+        self._kept, self._fit = Kept(engine), _stored_fit(engine)
 
     @property
     def calibration(self) -> Calibration | None:
         """What `calibrate` found, when, how often it was renewed and whether it is stale; or None."""
         with self._lock:
-            return self._state.calibration
+            return self._kept.calibration
 
     @property
     def info(self) -> dict[str, Any]:
@@ -192,10 +205,10 @@ class Gallery:
         if engine is None:
             return {"faults": ["gallery: it is closed"]}
         faults = [] if engine.graph_ready else ["graph: it is being built, and searches are exact"]
-        record = self._state.record
-        if record is not None and record.model != self.model:
+        kept = self._kept
+        if kept.record is not None and kept.record.model != self.model:
             faults.append("calibration: it was made with another model")
-        elif record is not None and record.stale(engine):
+        elif kept.stale:
             faults.append("calibration: items were added, updated or deleted")
         return {
             **engine.metadata.get("about", {}),
@@ -205,7 +218,7 @@ class Gallery:
             "index": engine.index,
             "fingerprint": engine.fingerprint(),
             "faults": faults,
-            "reviews_needed": self._state.reviews_needed,
+            "reviews_needed": kept.reviews_needed,
         }
 
     def __len__(self) -> int:
@@ -253,11 +266,11 @@ class Gallery:
         if seen == self._seen:
             return False
         found = self._reopen()
-        state, labels = GalleryCalibration(found, self._lock), _stored_labels(found)
+        kept, fit = Kept(found), _stored_fit(found)
         with self._lock:
-            state.go_on(self._state)
-            self._open_engine, self._state = found, state
-            self._labels, self._seen = labels, seen
+            kept.go_on(self._kept)
+            self._open_engine, self._kept, self._fit = found, kept, fit
+            self._seen, self._version = seen, self._version + 1
         engine.close()
         return True
 
@@ -333,6 +346,7 @@ class Gallery:
                     field="ids",
                 )
             self._engine.put(records)
+            self._follow(add=records)
             if self._next_id is not None:
                 self._next_id = _after(named, self._next_id)
             return named
@@ -370,7 +384,9 @@ class Gallery:
                 else payload_values("payload", payload, count=len(named))
             )
             own = old.groups if groups is None else read_groups(groups, len(named))
-            self._engine.put(Records(named, vectors, kappa, novelty, new_labels, texts, own))
+            new = Records(named, vectors, kappa, novelty, new_labels, texts, own)
+            self._engine.put(new)
+            self._follow(remove=old, add=new)
 
     def delete(self, ids: Any) -> None:
         """Delete items; all of them or, if an id is missing, none.
@@ -380,58 +396,74 @@ class Gallery:
         """
         with self._lock:
             named = self._present(ids)
+            old = self._engine.fetch(named)
             self._engine.remove(named)
+            self._follow(remove=old)
 
     def search(
         self,
-        embeddings: Any,
+        queries: Any,
         k: int = 10,
         *,
+        labels: Any = None,
         decide: bool = True,
         watch: bool = True,
         groups: Any = None,
     ) -> Answers:
-        """Find the label and the best items of each query and, after `calibrate`, decide.
+        """Find the label and the nearest items of each query and, after `calibrate`, decide.
 
         Args:
-            embeddings: The queries, as for `add`.
-            k: How many items; a smaller gallery gives all it has.
+            queries: As for `add`.
+            k: How many items; if there are fewer, all of them.
+            labels: Only these are possible, of the answer and of the items: those of one department, say.
+                By default all.
             decide: Whether to decide, if there is a calibration.
             watch: Whether these are queries like those to come, which `watch` should see. Leave out health
-                checks, repeated queries and items of the gallery.
+                checks, repeated queries and items of the gallery. Queries with ``labels`` are left out.
             groups: The group of each query, if the calibration had groups.
 
         Returns:
             The answers.
 
         Raises:
-            InputError: If the queries cannot be used, or the calibration has a gate and they come without
-                novelty.
+            InputError: If the queries cannot be used, or the calibration needs their κ or novelty and they
+                come without.
         """
         check_int("k", k, least=1)
         with self._lock:
-            queries, kappa, novelty = self._read_queries(embeddings)
-            record = self._state.record if decide else None
-            model = self._label_fit().model if record is None else record.rule.labels
-            found = find(self._engine, queries, max(k, VOTERS))
-            near = neighbours_of(found, self._engine)
-            stale = False
-            if record is None:
-                known = judge(near, kappa, model, None)
-            else:
-                record.check_model(self.model)
-                record.check_kappa(kappa)
-                made, stale = record.rule.calibration, record.stale(self._engine)
-                known = judge(near, kappa, model, made, novelty=novelty, groups=groups)
-            answers = answers_of(found, kappa, novelty, k, stale=stale, **vars(known))
-            if watch and record is not None and not stale:
-                self._state.see(known, novelty)
+            vectors, kappa, own = self._read_queries(queries)
+        self._fit_if_needed()
+        with self._lock:
+            only = None if labels is None else self._enrolled(labels)
+            kept, record = self._kept, self._kept.record if decide else None
+            stale = record is not None and kept.stale
+            model = self._model_now()
+            found = find(self._engine, vectors, k, only)
+        posterior, novelty = _posterior(model, vectors, only), own
+        if record is not None:
+            record.check_model(self.model)
+            if record.own_novelty:
+                novelty = read_novelty(own, len(vectors))
+        if novelty is None or (record is not None and not record.own_novelty):
+            novelty = np.ones(len(vectors)) if model is None else model.novelty(vectors)
+        if record is None:
+            answers = Answers.of(posterior, novelty=novelty)
+        else:
+            untested = set(() if model is None else model.labels) - set(record.labels)
+            answers = record.calibration.decide(
+                posterior, novelty=novelty, kappa=kappa, groups=groups, untested=untested
+            )
+        answers = replace(answers, kappa=kappa, stale=stale, **found)
+        if watch and record is not None and not stale and only is None:
+            with self._lock:
+                if kept.record is record:
+                    kept.see(answers)
         return answers
 
     def calibrate(
         self,
-        embeddings: Any = None,
-        labels: Any = None,
+        queries: Any = None,
+        truth: Any = None,
         *,
         ids: Any = None,
         reviews: ReviewSample | None = None,
@@ -441,21 +473,20 @@ class Gallery:
         max_false_alarms: float | None = None,
         unknown_share: float | None = None,
         groups: Any = None,
-        contributions: bool = True,
         seed: int | None = None,
     ) -> Calibration:
         """Find out when an answer may be called a match, and store that, and the queries, for renewals.
 
-        Searches and changes go on meanwhile; what is changed makes it stale, as any change does.
+        Searches and changes go on meanwhile.
 
         Args:
-            embeddings: Held-out queries, as for `add`. One that is an item of the gallery (its vector is
-                there, or its id) is answered without that item. Those with novelty pass a gate first, here
-                and in every later search (`surefind.decisions.decision`). None: the gallery's own items
-                play the queries (`surefind.gallery.calibration_queries`); the guarantee is then about
-                queries that are like the items.
-            labels: Theirs. -1 or None, or a label that the gallery does not have: an unknown query; once
-                its label is enrolled, a renewal takes it for an enrolled one.
+            queries: Held-out ones, as for `add`; those that are items of the gallery (the vector is there,
+                or the id) are left out, and more than half of such queries are refused. None: the items
+                play the queries, each answered without itself, its group and its copies, and items whose
+                whole label is left out play unknown ones; what is promised is then promised for queries
+                that are like the items.
+            truth: Their labels. -1 or None, or a label that the gallery does not have: an unknown query;
+                once its label is enrolled, a renewal takes it for an enrolled one.
             ids: Theirs, if they may be items of the gallery.
             reviews: What `surefind.service.review_store.read_reviews` returns, added to the queries.
                 Without queries, they are added to those that the calibration there is was made with, in
@@ -466,13 +497,11 @@ class Gallery:
             confidence: With what probability both are kept; by default 0.95.
             max_false_alarms: Highest fraction of inputs like those of the training that the gate stops as
                 unlike anything seen, below 0.1 and by default 0.01; ten times as many are a review at most.
-            unknown_share: The share of unknown queries to expect, from 0 to below 1. Where items play the
-                queries, by default 0.5. Others are by default taken as they are; with it, some are left out
-                at random until it is so.
+            unknown_share: The share of unknown queries to expect, from 0 to below 1: queries count by
+                weight as if it were so. By default that of the queries.
             groups: A group for each query, for thresholds of their own. Where items play the queries, a
                 dict from ids to groups that are left out together; they are kept, in place of those given
                 to `add`.
-            contributions: Whether to measure what each signal adds, which takes most of the time.
             seed: Splits the queries, and draws the items; by default 0.
 
         Returns:
@@ -480,43 +509,51 @@ class Gallery:
 
         Raises:
             InputError: If the queries cannot be used, or none of their labels is in the gallery.
-            DegenerateError: If there are reviews to add, and too few queries in all to reach the target.
+            DegenerateError: If items cannot play the queries, or there are reviews to add, and too few
+                queries in all to reach the target.
         """
         with self._lock:
-            base = Target() if embeddings is not None or reviews is None else self._state.target
+            base = Target() if queries is not None or reviews is None else self._kept.target
             target = base.changed(
                 max_wrong=max_wrong,
                 max_fpir=max_fpir,
                 confidence=confidence,
                 max_false_alarms=max_false_alarms,
+                unknown_share=unknown_share,
                 seed=seed,
             )
-            if embeddings is not None:
-                given = self._given_queries(embeddings, labels, ids, groups, unknown_share, target)
-                queries: CalibrationQueries | float = (
-                    given if reviews is None else self._with_reviews(given, reviews, least=0)
-                )
-            elif labels is not None or ids is not None:
+            asked: Queries | None = None
+            if queries is not None:
+                asked = self._given(queries, truth, ids, groups)
+                if reviews is not None:
+                    asked = self._with_reviews(asked, reviews, least=0)
+            elif truth is not None or ids is not None:
                 raise InputError(
-                    "labels and ids belong to queries, and there are none.",
-                    field="embeddings",
-                    hint="Give their embeddings, or leave labels and ids out.",
+                    "truth and ids belong to queries, and there are none.",
+                    field="queries",
+                    hint="Give the queries, or leave truth and ids out.",
                 )
             elif reviews is not None:
-                if self._state.record is not None:
-                    self._state.record.check_model(self.model)
-                least = least_queries(target.max_wrong, target.confidence)
-                queries = self._with_reviews(self._state.queries, reviews, least=least)
+                if self._kept.record is not None:
+                    self._kept.record.check_model(self.model)
+                asked = self._with_reviews(self._kept.queries, reviews, least=target.least_queries)
             else:
-                queries = self._own_share(unknown_share, groups)
-            engine = self._engine.copied()
-        record, asked, answers = calibrate_gallery(
-            engine, queries, target, model=self.model, contributions=contributions
-        )
-        with self._lock:
-            self._state.install(record, asked, answers)
-            self._labels = record.labels
-            return self._state.calibration  # type: ignore[return-value]
+                self._group_items(groups)
+        model = self.model
+
+        def make(records: Records, _: Fit | None) -> tuple[Fit, Learned]:
+            fit = Fit.of(records, target.seed)
+            if fit is None:
+                raise DegenerateError(
+                    "no item of the gallery has a label, so there is nothing to decide.",
+                    field="queries",
+                    hint="Give labels to items with update.",
+                )
+            return fit, learn(fit, asked, records, target, model=model)
+
+        with self._fitting:
+            self._compute(make, asked)
+        return self.calibration  # type: ignore[return-value]
 
     def renew(self) -> Calibration | None:
         """Make the calibration again for the items that are there now, if it is stale.
@@ -526,7 +563,29 @@ class Gallery:
         Returns:
             The calibration; None if there is none.
         """
-        return self._state.renew()
+        with self._fitting:
+            with self._lock:
+                kept = self._kept
+                record = kept.record
+                if record is None or not kept.stale or not self._labelled():
+                    return kept.calibration
+                queries = kept.queries
+            before, model = record, self.model
+
+            def make(records: Records, fit: Fit | None) -> tuple[Fit, Learned]:
+                counts = Counter(label for label in records.labels if label is not None)
+                new = {name for name, n in counts.items() if n >= LEAST} - set(before.labels)
+                # What is left out is known right after a fit only; queries need it for new labels alone.
+                known = queries is not None and fit is not None and fit.left_out is not None
+                if fit is None or new or not known or fit.outdated(counts.total()):
+                    fit = Fit.of(records, before.calibration.target.seed)
+                if fit is None:
+                    raise DegenerateError("no item has a label any more.")
+                target = before.calibration.target
+                return fit, learn(fit, queries, records, target, model=model, before=before)
+
+            self._compute(make, queries)
+        return self.calibration
 
     def watch(self) -> WatchReport | None:
         """Say whether queries still look like the calibration's, which is what its promise is about.
@@ -540,132 +599,7 @@ class Gallery:
             What was found, in a ``sentence`` too; None without a calibration.
         """
         with self._lock:
-            return self._state.drift
-
-    def forecast(
-        self,
-        growth: float = 10.0,
-        *,
-        max_wrong: float | None = None,
-        unknown_share: float = 0.5,
-        seed: int = 0,
-    ) -> "Forecast":
-        """Estimate what share of queries can still be answered when there are more labels.
-
-        Parts of the gallery play smaller galleries, and their items the queries
-        (`surefind.gallery.forecast`). This takes some seconds.
-
-        Args:
-            growth: How many times the labels of now, above 1.
-            max_wrong: The highest fraction of wrong answers among matches; None for that of the
-                calibration, or 0.01 without one.
-            unknown_share: The share of unknown queries to expect, from 0 to below 1.
-            seed: Draws labels and items.
-
-        Returns:
-            The forecast; its ``summary`` is a sentence.
-
-        Raises:
-            InputError: If ``growth`` is not above 1.
-        """
-        from surefind.gallery.forecast import forecast
-
-        if not growth > 1:
-            raise InputError(f"growth must be above 1; got {growth!r}.", field="growth")
-        made = self.calibration
-        wrong = (0.01 if made is None else made.max_wrong) if max_wrong is None else max_wrong
-        check_share(unknown_share)
-        with self._lock:
-            self._check_filled()
-            return forecast(
-                self._engine,
-                float(growth),
-                max_wrong=float(wrong),
-                unknown_share=float(unknown_share),
-                seed=seed,
-            )
-
-    def _given_queries(
-        self,
-        embeddings: Any,
-        labels: Any,
-        ids: Any,
-        groups: Any,
-        unknown_share: float | None,
-        target: Target,
-    ) -> CalibrationQueries:
-        vectors, kappa, novelty = self._read_queries(embeddings)
-        count = len(vectors)
-        named = None if ids is None else id_values("ids", ids, count=count)
-        truth = read_labels(labels, count, queries=True)
-        self._check_some_known(truth)
-        if groups is not None:
-            check_count("groups", groups, count)
-        queries = CalibrationQueries.held_out(vectors, kappa, novelty, truth, named, groups)
-        if unknown_share is None:
-            return queries
-        counts = self._engine.label_counts()
-        unknown = np.array([not counts.get(name, 0) for name in truth])
-        return queries.some(draw_share(unknown, unknown_share, target.rng))
-
-    def _with_reviews(
-        self, others: CalibrationQueries | None, reviews: ReviewSample, *, least: int
-    ) -> CalibrationQueries:
-        """Add reviewed queries to others, if there are any; refuse less than ``least`` in all."""
-        if reviews.model != self.model:
-            raise InputError(
-                f"the reviewed queries were embedded by the model {reviews.model!r}, and now it is "
-                f"{self.model!r}.",
-                field="reviews",
-                hint="Review queries that the model of now has embedded.",
-            )
-        vectors, kappa, novelty = self._read_queries(reviews.queries)
-        if (
-            others is not None
-            and not others.items
-            and others.novelty is not None
-            and novelty is None
-        ):
-            raise InputError(
-                "the calibration's queries have a novelty and not all of the reviewed ones do.",
-                field="reviews",
-                hint="Calibrate with queries that all have it.",
-            )
-        truth = read_labels(reviews.labels, len(vectors), queries=True)
-        live = CalibrationQueries.held_out(vectors, kappa, novelty, truth, None, None, live=True)
-        queries = live if others is None else others.joined(live)
-        if len(queries) < least:
-            raise DegenerateError(
-                f"{len(queries):,} queries, {len(live):,} of them reviewed, are too few for the target, "
-                f"which needs {least:,} at least; nothing was changed.",
-                field="reviews",
-                hint=f"Review {least - len(queries):,} more random checks.",
-            )
-        return queries
-
-    def _own_share(self, unknown_share: float | None, groups: Any) -> float:
-        """Take the groups of items that are to play the queries; return which share of them is unknown."""
-        share = 0.5 if unknown_share is None else unknown_share
-        check_share(share)
-        if groups is not None and not isinstance(groups, Mapping):
-            raise InputError(
-                "without queries, groups must be a dict from ids of items to groups.",
-                field="groups",
-            )
-        self._check_filled()
-        if groups:
-            self.update(ids=list(groups), groups=list(groups.values()))
-        return float(share)
-
-    def _check_some_known(self, truth: Sequence[Label]) -> None:
-        named = {label for label in truth if label is not None}
-        if named and not named & self._engine.label_counts().keys():
-            raise InputError(
-                f"none of the {len(named)} labels is in the gallery, such as "
-                f"{min(named, key=str)!r}; give the labels as the items have them (1 and '1' differ), or "
-                "None for a query that has no match there.",
-                field="labels",
-            )
+            return self._kept.drift
 
     def audit(
         self, *, items: int | None = None, duplicate: float | None = None, seed: int = 0
@@ -673,12 +607,11 @@ class Gallery:
         """Look for what is probably wrong with the items (`surefind.gallery.audit`).
 
         Every labelled item is left out, with its group and its exact copies, and judged by the rest;
-        nothing is changed. Minutes for 100,000 items; other calls wait.
+        nothing is changed. Searches and changes go on meanwhile.
 
         Args:
             items: How many labelled items to judge, drawn at random; all by default.
-            duplicate: Cosine, from 0 to 1, from which two items are near-duplicates; by default it follows
-                from how near different labels are.
+            duplicate: Cosine, from 0 to 1, from which two items are near-duplicates.
             seed: Draws samples.
 
         Returns:
@@ -690,46 +623,207 @@ class Gallery:
         if duplicate is not None:
             check_fraction("duplicate", duplicate)
         with self._lock:
-            record = self._state.record
-            return audit_items(
-                self._engine,
-                self._label_fit().model if record is None else record.rule.labels,
-                calibration=None if record is None else record.rule.calibration,
-                items=items,
-                duplicate=duplicate,
-                seed=seed,
-            )
-
-    def _label_fit(self) -> LabelFit:
-        """Return the posterior over labels, fitted if need be."""
-        if self._labels is None or not self._labels.fits(len(self._engine)):
-            prior = 0.0 if self._labels is None else self._labels.model.prior
-            self._labels = fit_labels(self._engine, prior=prior)
-            if not self._engine.read_only:
-                fitted = {LABELS: to_stored(LabelFit, self._labels)}
-                with suppress(
-                    StorageError
-                ):  # a search need not fail because it will be fitted again
-                    self._engine.set_metadata({**self._engine.metadata, **fitted})
-        return self._labels
+            self._check_filled()
+            records, made = self._engine.copied(), self._kept.calibration
+        return audit_items(
+            Records.concatenate(records),
+            calibration=made,
+            items=items,
+            duplicate=duplicate,
+            seed=seed,
+        )
 
     def prepare(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Do what the first search would do otherwise: fit the posterior over labels, and build the graph.
+        """Do what a search would do otherwise: fit the label model again, and build the graph.
 
-        The posterior takes seconds for a million items; it is stored with the gallery. Much of a graph is
-        built without stopping searches, which look at every item meanwhile; from the first call on no
-        search builds one by itself, until somebody calls this again.
+        To be called in a thread of its own, after changes; searches go on meanwhile, by the model there is,
+        and look at every item while there is no graph. From the first call on no search does either by
+        itself, until somebody calls this again. Where there is a calibration, `renew` fits the model.
 
         Args:
             stop: Asked now and then, in the thread that calls this, whether to give up the graph.
         """
+        self._behind = False
+        self._fit_if_needed()
+        self._behind = True
         with self._lock:
-            self._label_fit()
             build = self._engine.graph_task(stop)
         if build is not None:
             install = build()
             with self._lock:
                 install()
+
+    def _fit_if_needed(self) -> None:
+        """Fit the label model; while one thread does, others go on with the one there is."""
+        with self._lock:
+            if not self._wants_fit():
+                return
+            first = self._fit is None
+        if not self._fitting.acquire(blocking=first):
+            return
+        try:
+            with self._lock:
+                wanted = self._wants_fit()
+            if wanted:
+                self._compute(lambda records, _: (Fit.of(records), None))
+        finally:
+            self._fitting.release()
+
+    def _wants_fit(self) -> bool:
+        labelled = self._labelled()
+        if self._fit is None or not labelled:
+            return labelled > 0
+        return self._kept.record is None and not self._behind and self._fit.outdated(labelled)
+
+    def _labelled(self) -> int:
+        counts = self._engine.label_counts()
+        return sum(counts.values()) - counts.get(None, 0)
+
+    def _model_now(self) -> LabelModel | None:
+        """Return the label model as it is; None if no item has a label."""
+        if self._fit is None or not self._fit.model.labels:
+            return None
+        return copy.copy(self._fit.model)
+
+    def _compute(
+        self,
+        make: Callable[[Records, Fit | None], tuple[Fit | None, Learned | None]],
+        queries: Queries | None = None,
+    ) -> None:
+        """Make a label model, and perhaps a calibration, of a copy of the records, and install them.
+
+        Args:
+            make: Called without the lock, with the records and a copy of the label model.
+            queries: Those of the calibration.
+        """
+        for last in (False, True):
+            with self._lock:
+                engine, version, self._missed = self._engine, self._version, []
+                parts: Iterable[Records] = engine.copied()
+                if last:  # of Milvus, which cannot be copied: nothing may change while it is read
+                    parts = list(parts)
+                fit = None if self._fit is None else self._fit.copied()
+            try:
+                fit, learned = make(Records.concatenate(parts), fit)
+                engine.fingerprint()  # which Milvus may have to count first
+            except BaseException:
+                with self._lock:
+                    self._missed = None
+                raise
+            with self._lock:
+                missed, self._missed = self._missed, None
+                same = self._version == version
+                if not same and not last:
+                    continue
+                if fit is not None:
+                    for change, records in missed or ():
+                        _apply(fit.model, change, records)
+                self._fit, self._unsaved = fit, True
+                if learned is None or fit is None:
+                    self._keep_fit()
+                    return
+                (record, novelty), content = learned, self._engine.fingerprint()
+                made = replace(record, content=content if same else "")
+                self._kept.install(made, novelty, queries, _to_stored(fit, content))
+                self._unsaved = False
+                return
+
+    def _follow(self, *, remove: Records | None = None, add: Records | None = None) -> None:
+        """Tell the label model, and whoever fits one now, what came and went; the lock is held."""
+        self._version, self._unsaved = self._version + 1, True
+        for change, records in (("remove", remove), ("add", add)):
+            if records is None:
+                continue
+            if self._fit is not None:
+                _apply(self._fit.model, change, records)
+            if self._missed is not None:
+                self._missed.append((change, records))
+
+    def _keep_fit(self) -> None:
+        """Store the label model if it has changed."""
+        if self._fit is not None and self._unsaved:
+            stored = _to_stored(self._fit, self._engine.fingerprint())
+            with suppress(StorageError):  # nothing is lost: it can be fitted again
+                store(self._engine, {MODEL: stored})
+                self._unsaved = False
+
+    def _enrolled(self, labels: Any) -> list[Label]:
+        """Read labels that are alone possible: some items have each of them."""
+        one = isinstance(labels, str | int)
+        named = [*dict.fromkeys(label_values("labels", [labels] if one else labels))]
+        counts = self._engine.label_counts()
+        missing = [label for label in named if label is None or not counts.get(label)]
+        if missing or not named:
+            raise InputError(
+                f"no item has the label {missing[0]!r}." if missing else "labels names no label.",
+                field="labels",
+                hint="Give labels as the items have them (1 and '1' differ), or None for all.",
+            )
+        return named
+
+    def _given(self, queries: Any, truth: Any, ids: Any, groups: Any) -> Queries:
+        vectors, kappa, novelty = self._read_queries(queries)
+        count = len(vectors)
+        labels = read_labels(truth, count, name="truth")
+        named = {label for label in labels if label is not None}
+        if named and not named & self._engine.label_counts().keys():
+            raise InputError(
+                f"none of the {len(named)} labels is in the gallery, such as "
+                f"{min(named, key=str)!r}; give the labels as the items have them (1 and '1' differ), or "
+                "None for a query that has no match there.",
+                field="truth",
+            )
+        if groups is not None:
+            check_count("groups", groups, count)
+        return Queries(
+            vectors,
+            kappa,
+            novelty,
+            labels,
+            [None] * count if ids is None else id_values("ids", ids, count=count),
+            [None] * count if groups is None else list(groups),
+            np.zeros(count, dtype=bool),
+        )
+
+    def _with_reviews(
+        self, others: Queries | None, reviews: ReviewSample, *, least: int
+    ) -> Queries:
+        """Add reviewed queries to others, if there are any; refuse less than ``least`` in all."""
+        if reviews.model != self.model:
+            raise InputError(
+                f"the reviewed queries were embedded by the model {reviews.model!r}, and now it is "
+                f"{self.model!r}.",
+                field="reviews",
+                hint="Review queries that the model of now has embedded.",
+            )
+        live = self._given(reviews.queries, reviews.labels, None, None)
+        if others is not None and others.novelty is not None and live.novelty is None:
+            raise InputError(
+                "the calibration's queries have a novelty and not all of the reviewed ones do.",
+                field="reviews",
+                hint="Calibrate with queries that all have it.",
+            )
+        live = replace(live, live=np.ones(len(live), dtype=bool))
+        queries = live if others is None else others.joined(live)
+        if len(queries) < least:
+            raise DegenerateError(
+                f"{len(queries):,} queries, {len(live):,} of them reviewed, are too few for the target, "
+                f"which needs {least:,} at least; nothing was changed.",
+                field="reviews",
+                hint=f"Review {least - len(queries):,} more random checks.",
+            )
+        return queries
+
+    def _group_items(self, groups: Any) -> None:
+        """Take the groups of items that are to play the queries."""
+        if groups is not None and not isinstance(groups, Mapping):
+            raise InputError(
+                "without queries, groups must be a dict from ids of items to groups.",
+                field="groups",
+            )
+        self._check_filled()
+        if groups:
+            self.update(ids=list(groups), groups=list(groups.values()))
 
     def describe(self, **facts: str | None) -> None:
         """Store facts about the gallery with it, which `info` has; they decide nothing.
@@ -758,7 +852,8 @@ class Gallery:
             StorageError: If it cannot be written; then there is no such folder.
         """
         with self._lock:
-            self._state.keep()
+            self._kept.keep()
+            self._keep_fit()
             engine = self._engine
             if path is None or engine.place == "memory":
                 engine.save(None if path is None else Path(path))
@@ -769,7 +864,8 @@ class Gallery:
         """Let go of files and connections. Closing twice is fine."""
         with self._lock:
             if self._open_engine is not None:
-                self._state.keep()
+                self._kept.keep()
+                self._keep_fit()
                 self._open_engine.close()
                 self._open_engine = None
 
@@ -779,12 +875,14 @@ class Gallery:
             raise InputError("this gallery is closed; open it again with Gallery.open(path).")
         return self._open_engine
 
-    def _read(self, embeddings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        return read_vectors(embeddings, normalize=self.normalize, dim=self._engine.dim)
+    def _read(
+        self, embeddings: Any, name: str = "embeddings"
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        return read_vectors(embeddings, normalize=self.normalize, dim=self._engine.dim, name=name)
 
-    def _read_queries(self, embeddings: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _read_queries(self, queries: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         self._check_filled()
-        return self._read(embeddings)
+        return self._read(queries, "queries")
 
     def _check_filled(self) -> None:
         if not len(self._engine):
@@ -816,9 +914,41 @@ def _after(ids: Iterable[Id], least: int) -> int:
     return max([least, *(i + 1 for i in ids if isinstance(i, int) and i < AUTOMATIC)])
 
 
-def _stored_labels(engine: Engine) -> LabelFit | None:
-    stored = engine.metadata.get(LABELS)
-    return None if stored is None else from_stored(LabelFit, stored, "the posterior over labels")
+def _stored_fit(engine: Engine) -> Fit | None:
+    """Return the label model that is stored with the items, brought up to date; None if there is none."""
+    stored = engine.metadata.get(MODEL)
+    if stored is None:
+        return None
+    try:
+        model = LabelModel.from_stored(stored["model"])
+    except InputError:  # of another version
+        return None
+    if stored["content"] != engine.fingerprint():
+        records = Records.concatenate(engine.copied())
+        named = [row for row, label in enumerate(records.labels) if label is not None]
+        model = model.recounted(records.vectors[named], [records.labels[row] for row in named])
+    return Fit(model)
+
+
+def _to_stored(fit: Fit, content: str) -> dict[str, Any]:
+    return {"model": fit.model.to_stored(), "content": content}
+
+
+def _apply(model: LabelModel, change: str, records: Records) -> None:
+    """Add records to a label model, or remove them; those without a label do not count."""
+    rows = [row for row, label in enumerate(records.labels) if label is not None]
+    if rows:
+        getattr(model, change)(records.vectors[rows], [records.labels[row] for row in rows])
+
+
+def _posterior(
+    model: LabelModel | None, queries: np.ndarray, labels: Collection[Label] | None
+) -> LabelPosterior:
+    """Return what a label model says; that no label is possible if there is none."""
+    if model is None:
+        nothing = np.full((len(queries), 1), None)
+        return LabelPosterior(nothing, np.zeros(nothing.shape), np.ones(len(queries)))
+    return model.posterior(queries, labels=labels)
 
 
 def make_engine(engine: str, path: str | Path | None, *, index: str, **milvus: Any) -> Engine:

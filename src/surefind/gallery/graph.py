@@ -43,7 +43,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from surefind.files import write_atomically
-from surefind.gallery.rows import nearest_rows
 
 faiss: Any = import_module("faiss")
 """Untyped on purpose: what it says about its types leaves out what its Python layer adds."""
@@ -69,6 +68,25 @@ BUILT = 1000
 
 COMPARED = 2**16
 """Nodes whose vectors are compared at a time."""
+
+CELLS = 2**24
+"""Cosines held at a time by a search that looks at every vector: 64 MB."""
+
+
+def near_rows(
+    vectors: Float[np.ndarray, "n z"], queries: Float[np.ndarray, "q z"], count: int
+) -> Int[np.ndarray, "q c"]:
+    """Return the ``count`` rows of highest cosine, at most n, of each query, in no order.
+
+    They are those of float32: whoever must have the nearest asks for a few more, and compares these.
+    """
+    first = len(vectors) - count
+    size = max(1, CELLS // len(vectors))
+    blocks = [queries[start : start + size] for start in range(0, len(queries), size)]
+    return np.concatenate([
+        np.argpartition(block @ vectors.T, min(first, len(vectors) - 1), axis=1)[:, first:]
+        for block in blocks
+    ])
 
 
 class Graph:
@@ -198,7 +216,7 @@ class Graph:
             count: How many to find, at most n.
 
         Returns:
-            Rows, nearest first.
+            Rows, in no order that means anything.
         """
         self._update(vectors)
         options: dict[str, Any] = {"efSearch": max(BREADTH, 2 * count)}
@@ -210,7 +228,7 @@ class Graph:
         rows = np.where(nodes >= 0, self._row_of[nodes], -1)
         short = (rows < 0).any(axis=1)
         if short.any():
-            rows[short] = nearest_rows(vectors, queries[short], count)
+            rows[short] = near_rows(vectors, queries[short], count)
         return rows
 
     def _update(self, vectors: Float[np.ndarray, "n z"]) -> None:

@@ -12,7 +12,7 @@ change is on the disk before it is made here (`surefind.gallery.store`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as count_from
 from pathlib import Path
@@ -32,8 +32,7 @@ from surefind.gallery.engine import (
     forget,
     objects,
 )
-from surefind.gallery.graph import Graph
-from surefind.gallery.rows import near_rows
+from surefind.gallery.graph import Graph, near_rows
 from surefind.gallery.store import (
     GRAPH,
     Store,
@@ -156,8 +155,17 @@ class FaissEngine:
         """Return kept records, in the order of the ids."""
         return self._table.take(self._table.rows(ids))
 
-    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Records:
-        """Find ``count`` candidates of high cosine for each query; there are that many records."""
+    def search(
+        self,
+        queries: Float[np.ndarray, "q z"],
+        count: int,
+        labels: Collection[Label] | None = None,
+    ) -> Records:
+        """Find ``count`` candidates of high cosine, with some label; there are that many records."""
+        if labels is not None:
+            some = self._table.rows_of(labels)
+            found = near_rows(self._table.vectors[some], queries, count)
+            return self._table.take(some[found.ravel()])
         find = self._graph.search if self._uses_graph else near_rows
         rows = find(self._table.vectors, queries, count)
         if not self._in_background:
@@ -231,14 +239,10 @@ class FaissEngine:
             store.set_metadata(metadata, self.metadata, self._table.total)
         self.metadata = dict(metadata)
 
-    def copied(self) -> "FaissEngine":
-        """Return an engine in memory with everything as it is now, which searches as this one does."""
+    def copied(self) -> Iterator[Records]:
+        """Return all records as they are now."""
         columns: Iterator[Any] = iter(vars(self._table.everything()).values())
-        engine = FaissEngine(self._index)
-        engine._table = Table(Records(*(column.copy() for column in columns)), self._table.total)
-        engine._graph = self._graph.copied() if self._uses_graph else Graph()
-        engine.metadata, engine._in_background = dict(self.metadata), self._in_background
-        return engine
+        return iter([Records(*(column.copy() for column in columns))])
 
     def save(self, folder: Path | None) -> None:
         """Move from memory into a new folder, copy the own folder to it, or compact the own folder."""
@@ -321,6 +325,12 @@ class Table:
         free = count_from(len(self))
         known = (self.row_of.get(id_) for id_ in ids)
         return np.array([next(free) if row is None else row for row in known], dtype=np.int64)
+
+    def rows_of(self, labels: Collection[Label]) -> Int[np.ndarray, " n"]:
+        """Return the rows of all records with one of some labels."""
+        wanted = set(labels)
+        own = self._objects[LABELS, : len(self)]
+        return np.flatnonzero(np.fromiter((label in wanted for label in own), bool, len(self)))
 
     def put(
         self, rows: Int[np.ndarray, " n"], records: Records, total: int

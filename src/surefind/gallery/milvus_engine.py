@@ -19,7 +19,7 @@ pymilvus is imported when a connection is made, not before.
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -150,14 +150,20 @@ class MilvusEngine:
         found = {row["key"]: row for row in self._rows(ids, COLUMNS)}
         return _to_records([found[_key(i)] for i in ids])
 
-    def search(self, queries: Float[np.ndarray, "q z"], count: int) -> Records:
-        """Find ``count`` candidates of high cosine for each query; there are that many records."""
+    def search(
+        self,
+        queries: Float[np.ndarray, "q z"],
+        count: int,
+        labels: Collection[Label] | None = None,
+    ) -> Records:
+        """Find ``count`` candidates of high cosine, with some label; there are that many records."""
         options = {"ef": max(BREADTH, 4 * count)} if self.index == "hnsw" else {}
         found = self._milvus.call(
             "search",
             self._name,
             data=list(queries),
             limit=count,
+            filter="" if labels is None else f"label in {json.dumps([*map(json.dumps, labels)])}",
             output_fields=COLUMNS,
             search_params={"metric_type": "IP", "params": options},
             consistency_level="Strong",
@@ -193,9 +199,9 @@ class MilvusEngine:
     def graph_task(self, stop: Callable[[], bool]) -> None:
         """Return None: there is no graph to build here."""
 
-    def copied(self) -> "MilvusEngine":
-        """Return itself: the records are elsewhere."""
-        return self
+    def copied(self) -> Iterator[Records]:
+        """Return all records, read while the iterator is used: changes until then may be among them."""
+        return self.scan(BATCH)
 
     def save(self, folder: Path | None) -> None:
         """Copy everything into a folder; without one there is nothing to do."""

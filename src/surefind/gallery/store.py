@@ -51,7 +51,7 @@ OURS = {FILE, f"{FILE}-wal", f"{FILE}-shm", TEMPORARY, GRAPH, f".{GRAPH}.tmp", L
 EARLIER = "gallery.json"
 """What a folder holds that was written before there was a database."""
 
-APPLICATION, VERSION = 0x53464731, 6
+APPLICATION, VERSION = 0x53464731, 7
 PAGE = 8192
 """Bytes of a page: large enough for several vectors, small enough to be written for one changed label."""
 
