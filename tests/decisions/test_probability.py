@@ -58,7 +58,7 @@ def test_all_right_is_never_less_than_the_share_that_was_right(n):
     assert (model(posterior) >= least).all()
     if n > 1:
         assert (unseen >= (0.75 * n / (0.75 * n + 2)) ** 2 - 0.35).all()
-    worse = LabelPosterior(list("abcd"), [[0.01, 0.01, 0.01, 0.01]], [0.96])
+    worse = LabelPosterior(list("abcd"), [[1e-4] * 4], [1 - 4e-4])
     assert model(worse)[0] < 0.9 * least
 
 

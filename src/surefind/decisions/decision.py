@@ -217,7 +217,7 @@ class Limits:
             The reasons of a query, given its row.
         """
         right, enrolled = factors
-        competing = posterior.among <= COMPETING
+        competing = (posterior.among <= COMPETING) & (posterior.label_probability[:, 0] > 0)
         compete = competing & (posterior.among < self.among)
         absent = posterior.known < self.known
         unclear = np.zeros(len(right), dtype=bool)

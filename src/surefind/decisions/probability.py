@@ -11,8 +11,9 @@ and 0: one error more than was seen. A ridge keeps slopes near 1 and biases near
 right needs them; it is worth a query or two. Log-odds are clipped at ±30.
 
 **One outcome.** If all n queries have the outcome, nothing tells better evidence from worse. The map is
-then the constant (n + 1)/(n + 2) for evidence like theirs; for less than the least of theirs log-odds fall
-as the evidence's own do. So no query of a sample that was all right has less than the share that was right.
+then the constant (n + 1)/(n + 2); for evidence that speaks against the answer, and more than any of theirs
+does, log-odds fall as its own do. So no query of a sample that was all right has less than the share that
+was right.
 
 **κ**, the concentration of a query, enters a map as one term more, u log κ with u >= 0, only where that
 lowers the cross-validated log loss by more than a standard error.
@@ -124,8 +125,10 @@ def fit_map(
     x, good = np.clip(odds[there], -CLIP, CLIP), outcome[there]
     n, wins = len(x), int(good.sum())
     if wins == n:
-        least = float(x.min()) if n else CLIP
-        return PlattMap(float(np.log(n + 1)) - (least if n else 0.0), 1.0, cap=least)
+        if not n:
+            return PlattMap(0.0, 1.0)
+        cap = min(float(x.min()), 0.0)
+        return PlattMap(float(np.log(n + 1)) - cap, 1.0, cap=cap)
     columns = [np.ones(n), x] + ([] if log_kappa is None else [log_kappa[there]])
     design, weights = np.stack(columns, axis=1), weight[there]
     target = np.where(good, (wins + 1) / (wins + 2), 1 / (n - wins + 2))
