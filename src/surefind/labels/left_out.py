@@ -375,7 +375,8 @@ class Folds:
         folds: list[Fold],
         logits: Callable[[Any, np.ndarray], np.ndarray],
     ) -> np.ndarray:
-        found = np.full((len(self.rows) if folds else 0, self.labels), -np.inf, dtype=np.float32)
+        rows = len(self.rows) if folds is self.items or folds else 0
+        found = np.full((rows, self.labels), -np.inf, dtype=np.float32)
         for fold, model in zip(folds, models, strict=True):
             place = np.searchsorted(self.rows, fold.rows)
             found[place] = logits(model, model[0](self.vectors[fold.rows]))
@@ -421,8 +422,9 @@ def choose(folds: Folds) -> tuple[Trial, Trial]:
     Returns:
         The best setting, and the best one without a correction.
     """
-    best = folds.gaussian(True, 1)
-    if not folds.enrolled.any():
+    # Scaled to one length, vectors cannot be far from a single label's.
+    best = folds.gaussian(folds.labels > 1, 1)
+    if not folds.enrolled.any() or folds.labels == 1:
         return best, best
     best = min(best, folds.gaussian(False, 1), key=lambda trial: trial.loss)
     usual = np.median(np.bincount(folds.codes))
@@ -431,7 +433,7 @@ def choose(folds: Folds) -> tuple[Trial, Trial]:
             rival = folds.gaussian(best.settings.normalize, each)
             best = rival if rival.loss < best.loss - BETTER else best
     plain, offsets = best, offsets_of(best)
-    for ridge in RIDGES if folds.labels > 1 else ():
+    for ridge in RIDGES:
         rival = folds.corrected(plain, offsets, ridge)  # type: ignore[assignment]
         if rival is None or rival.loss > best.loss - BETTER:
             break
@@ -529,12 +531,13 @@ def fit_level(
         unknown: Evidence of vectors whose label was left out.
 
     Returns:
-        The level, at least 0 where vectors could be left out; and the log loss at the best level for as many of both.
+        The level, and the log loss at the best one for as many of both. The level is at least 0 where there
+        are both; without unknown vectors, most known ones are above it, without known ones, few unknown.
     """
     from scipy.optimize import minimize_scalar
 
     if not len(unknown):
-        return 0.0, 0.0
+        return min(0.0, float(np.quantile(known, 0.05))) if len(known) else 0.0, 0.0
     if not len(known):
         return float(np.quantile(unknown, 0.99)), 0.0
 
