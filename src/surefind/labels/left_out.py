@@ -96,6 +96,7 @@ class LeftOut:
         rows: Which vectors of those given (r).
         truth: Their labels (r).
         enrolled: Whether others have the label too (r).
+        own: Log-odds of that label against all others, of a vector without itself; NaN if not enrolled (r).
         known: Posterior by a model without the vector, its group and its copies.
         unknown: Posterior by a model without the vector's label; None with less than two labels.
         novelty: p-values by the former (r).
@@ -105,6 +106,7 @@ class LeftOut:
     rows: np.ndarray
     truth: np.ndarray
     enrolled: np.ndarray
+    own: np.ndarray
     known: LabelPosterior
     unknown: LabelPosterior | None
     novelty: np.ndarray
@@ -513,6 +515,16 @@ def spread_over(
     correction = np.zeros((labels, made[1].shape[1]))
     correction[kept] = made[1]
     return made[0], correction
+
+
+def own_odds(
+    logits: Float[np.ndarray, "n l"], codes: Int[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """Return log-odds of each vector's own label against all others."""
+    rest = logits.astype(np.float64)
+    own = np.take_along_axis(rest, codes[:, None], axis=1)[:, 0]
+    np.put_along_axis(rest, codes[:, None], -np.inf, axis=1)
+    return np.asarray(own - log_total(rest))
 
 
 def log_loss(logits: Float[np.ndarray, "n l"], codes: Int[np.ndarray, " n"]) -> float:

@@ -39,6 +39,7 @@ from surefind.labels.left_out import (
     choose,
     fit_correction,
     offsets_of,
+    own_odds,
     p_values,
     posterior_of,
 )
@@ -135,6 +136,7 @@ class LabelModel:
             rows[some[folds.rows]],
             names[codes[some[folds.rows]]],
             folds.enrolled,
+            np.where(folds.enrolled, own_odds(best.logits, own[folds.rows]), np.nan),
             posterior_of(best.logits, names[present], best.settings.level),
             posterior_of(best.unknown, names[present], best.settings.level)
             if len(best.unknown)
