@@ -44,7 +44,7 @@ def sometimes(cases, nightly):
 
 @pytest.mark.parametrize("page", sometimes(WITH_SNIPPETS, LONG), ids=name)
 def test_snippets_run(page, tmp_path, monkeypatch, capsys):
-    """One after the other, and print what is shown; tuned by fewer examples and with fewer resamples than they ask for."""
+    """One after the other, printing what is shown; tuned by fewer examples than they ask for."""
     snippets = tmp_path / "snippets.py"
     snippets.write_text("\n".join(SNIPPET.findall(page.read_text())))
     monkeypatch.chdir(tmp_path)

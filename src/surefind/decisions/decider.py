@@ -30,6 +30,7 @@ from surefind.decisions.answers import Answers
 from surefind.decisions.calibration import LEAST_QUERIES, UNKNOWN, Calibration, Target, calibrate
 from surefind.errors import DegenerateError, InputError
 from surefind.files import Array, from_stored, to_stored, write_atomically
+from surefind.labels.audit import LabelAudit, audit_labels
 from surefind.labels.left_out import UNKNOWN_SHARE, LeftOut, joined
 from surefind.labels.model import LabelModel
 
@@ -257,11 +258,9 @@ class Decider:
         model = copy.copy(state.model).remove(given, labels)
         return self._changed(model, np.setdiff1d(state.items, hashes(given)))
 
-    def audit(self, vectors: Any, labels: Any) -> Any:
-        """Find items whose label is probably wrong: each is answered by a model without it."""
-        from surefind.labels.audit import audit_labels
-
-        return audit_labels(LabelModel(seed=self.target.seed).fit(vectors, labels).left_out())
+    def audit(self, vectors: Any, labels: Any, *, groups: Any = None) -> LabelAudit:
+        """Find items whose label is probably wrong (`surefind.labels.audit`)."""
+        return audit_labels(vectors, labels, groups=groups, seed=self.target.seed)
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file that `load` reads; vectors of items are not in it."""

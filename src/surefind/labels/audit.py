@@ -8,9 +8,8 @@ see a label of several kinds of vectors.
 
 **How many.** If a share e of the labels was replaced by others at random, a label is observed with
 probability (1 - e) p + e/L, p by the model. The share of most likelihood is found by
-expectation-maximisation, and with it the probability that each label is wrong. Log-odds are first scaled so
-that they are as sure as they are right. Errors with a pattern, one label for another throughout, look like
-hard vectors, and are estimated too low.
+expectation-maximisation, and with it the probability that each label is wrong. Errors with a pattern, one
+label for another throughout, look like hard vectors, and are estimated too low.
 
 Axes: ``n`` vectors, ``r`` those that are judged, ``l`` labels.
 """
@@ -95,12 +94,12 @@ def audit_labels(vectors: Any, labels: Any, *, groups: Any = None, seed: int = 0
             field="labels",
         )
     rows, codes = out.rows[out.enrolled], len(first.labels)
-    wrong, _ = wrong_labels(out.own[out.enrolled], codes)
-    doubted = rows[wrong > 0.5]
+    own = out.own[out.enrolled]
+    doubted = rows[wrong_labels(own, codes, wrong_share(own, codes)) > 0.5]
     believed = names.copy()
     believed[doubted] = None
     second = LabelModel(seed=seed).fit(units, believed.tolist(), groups=groups)
-    odds = dict(zip(rows.tolist(), out.own[out.enrolled].tolist(), strict=True))
+    odds = dict(zip(rows.tolist(), own.tolist(), strict=True))
     again = second.left_out()
     odds.update(
         zip(again.rows[again.enrolled].tolist(), again.own[again.enrolled].tolist(), strict=True)
@@ -108,11 +107,14 @@ def audit_labels(vectors: Any, labels: Any, *, groups: Any = None, seed: int = 0
     place = {name: code for code, name in enumerate(second._now.names.tolist())}
     judged = np.array([row for row in doubted if names[row] in place], dtype=np.int64)
     if len(judged):
-        own = np.array([place[names[row]] for row in judged])
-        against = own_odds(second._now.logits(units[judged]), own)
+        against = own_odds(
+            second._now.logits(units[judged]), np.array([place[names[row]] for row in judged])
+        )
         odds.update(zip(judged.tolist(), against.tolist(), strict=True))
     near = _agreement(second.transform(units), names, believed, rows)
-    wrong, share = wrong_labels(np.array([odds[row] for row in rows.tolist()]) + near, codes)
+    alone = np.array([odds[row] for row in rows.tolist()])
+    share = wrong_share(alone, codes)
+    wrong = wrong_labels(alone + near, codes, share)
     order = np.argsort(-wrong, kind="stable")
     rows = rows[order]
     answer = second.posterior(units[rows]).candidates
@@ -121,36 +123,20 @@ def audit_labels(vectors: Any, labels: Any, *, groups: Any = None, seed: int = 0
     return LabelAudit(rows, names[rows], wrong[order], suggested, share, out, first)
 
 
-def wrong_labels(
-    odds: Float[np.ndarray, " r"], labels: int
-) -> tuple[Float[np.ndarray, " r"], float]:
-    """Estimate which labels are wrong.
-
-    Args:
-        odds: Log-odds of each vector's own label against all others.
-        labels: How many labels there are.
-
-    Returns:
-        The probability that each is wrong, and their share.
-    """
-    from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
-
-    capped = np.clip(odds, -AT_MOST, AT_MOST)
-
-    def observed(scale: float, share: float) -> np.ndarray:
-        return np.asarray((1 - share) / (1 + np.exp(-scale * capped)) + share / labels)
-
-    scale, share = 1.0, 0.05
+def wrong_share(odds: Float[np.ndarray, " r"], labels: int) -> float:
+    """Estimate the share of wrong labels from log-odds of each vector's own label, by its likelihood."""
+    share = 0.05
     for _ in range(STEPS):
-        share = float((share / labels / observed(scale, share)).mean())
-        found = minimize_scalar(
-            lambda log, at=share: -np.log(observed(np.exp(log), at)).mean(),
-            bounds=(-3.0, 1.0),
-            method="bounded",
-            options={"xatol": 1e-3},
-        )
-        scale = float(np.exp(found.x))
-    return share / labels / observed(scale, share), share
+        share = float(wrong_labels(odds, labels, share).mean())
+    return share
+
+
+def wrong_labels(
+    odds: Float[np.ndarray, " r"], labels: int, share: float
+) -> Float[np.ndarray, " r"]:
+    """Return the probability that each label is wrong, if a share of them is."""
+    right = 1 / (1 + np.exp(-np.clip(odds, -AT_MOST, AT_MOST)))
+    return np.asarray(share / labels / ((1 - share) * right + share / labels))
 
 
 def _agreement(

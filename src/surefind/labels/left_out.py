@@ -524,7 +524,8 @@ def own_odds(
     rest = logits.astype(np.float64)
     own = np.take_along_axis(rest, codes[:, None], axis=1)[:, 0]
     np.put_along_axis(rest, codes[:, None], -np.inf, axis=1)
-    return np.asarray(own - log_total(rest))
+    with np.errstate(invalid="ignore"):  # of a label that nothing else has
+        return np.asarray(own - log_total(rest))
 
 
 def log_loss(logits: Float[np.ndarray, "n l"], codes: Int[np.ndarray, " n"]) -> float:
