@@ -535,7 +535,7 @@ def calibrate(
         outcome = gate.outcome(read_novelty(novelty, length))
         through, counts = outcome == "pass", GateCounts.of(outcome, known)
     split = Split.draw(through, seed)
-    _check(through, known, split, target, left_out)
+    _check(through, known, known[split.test], target, left_out is not None)
     left_kappa = None if left_out is None else _log_kappa(left_out_kappa, len(left_out))
     if left_out is not None and left_kappa is None:
         log_kappa = None  # otherwise these could not be compared
@@ -628,45 +628,32 @@ def _checked(
 def _check(
     through: Bool[np.ndarray, " q"],
     known: Bool[np.ndarray, " q"],
-    split: Split,
+    tested: Bool[np.ndarray, " t"],
     target: Target,
-    left_out: LabelPosterior | None,
+    left_out: bool,
 ) -> None:
     """Require enough queries, and some of each kind that the target is about."""
     length, passing, share = len(through), int(through.sum()), target.unknown_share
-    missing = {"unknown": share != 0, "known": True}
-    for kind, rows in (("unknown", ~known), ("known", known)):
-        missing[kind] &= share is not None and not rows[split.test].any()
-    lacks = " and ".join(kind for kind, lacking in missing.items() if lacking)
-    refusals = (
-        (
-            length < LEAST_QUERIES,
-            "truth",
-            f"{length} calibration queries are too few: give at least {LEAST_QUERIES}, and for this target "
-            f"at least {target.least_queries}.",
-        ),
-        (
-            passing < LEAST_QUERIES,
-            "novelty",
-            f"only {passing} of {length} calibration queries pass the gate, and at least {LEAST_QUERIES} "
-            "must: give queries like those to come, or fit novelty on other data like them.",
-        ),
-        (
-            target.max_fpir is not None and known.all() and left_out is None,
-            "max_fpir",
-            "max_fpir is about queries whose label is not enrolled, and there are none: give some with the "
-            "label None, or leave max_fpir out.",
-        ),
-        (
-            bool(lacks),
-            "unknown_share",
-            f"unknown_share = {share} needs known and unknown queries, and no {lacks} query tests it: give "
-            f"more {lacks} ones, or leave unknown_share out.",
-        ),
-    )
-    for refused, field_, message in refusals:
-        if refused:
+
+    def require(met: Any, field_: str, message: str) -> None:
+        if not met:
             raise DegenerateError(message, field=field_)
+
+    least = f"at least {LEAST_QUERIES}"
+    few = f"{length} calibration queries are too few: give {least}, for this target"
+    require(length >= LEAST_QUERIES, "truth", f"{few} at least {target.least_queries}.")
+    stopped = (
+        f"only {passing} of {length} calibration queries pass the gate, and {least} must: give"
+    )
+    advice = "queries like those to come, or fit novelty on other data like them."
+    require(passing >= LEAST_QUERIES, "novelty", f"{stopped} {advice}")
+    strange = "max_fpir is about queries whose label is not enrolled, and there are none: give some"
+    lacking = target.max_fpir is not None and known.all() and not left_out
+    require(not lacking, "max_fpir", f"{strange} with the label None, or leave max_fpir out.")
+    kinds = {"known": tested.any(), "unknown": share == 0 or not tested.all()}
+    lacks = " or ".join(kind for kind, there in kinds.items() if not there)
+    needed = f"unknown_share = {share} needs known and unknown queries, and no {lacks} one tests it: give"
+    require(share is None or not lacks, "unknown_share", f"{needed} some, or leave it out.")
 
 
 def _weights(known: Bool[np.ndarray, " q"], share: float | None) -> Float[np.ndarray, " q"]:
@@ -685,23 +672,22 @@ def _notes(
     counts: GateCounts | None,
 ) -> tuple[str, ...]:
     """Return what the calibration queries did not show, those that pass and all, a sentence each."""
-    refused = [group for group in groups if group.status == "refused"]
-    said = {
-        "No query was unknown, so the guarantee does not cover queries whose label is not enrolled.": (
-            enrolled.all()
+    odd = gate is not None and counts is not None and counts.suspicious(gate)
+    said = (
+        (enrolled.all(), "No query was unknown, so the guarantee covers enrolled labels only."),
+        (not enrolled.any(), "All calibration queries were unknown: no answer could be right."),
+        (right.all(), "All answers were right, so nothing says how wrong ones look."),
+        (
+            odd,
+            "The gate stops too many of these enrolled queries: fit novelty on data like them.",
         ),
-        "All calibration queries were unknown: no answer could be right.": not enrolled.any(),
-        "All answers were right, so nothing was learned about how wrong ones look.": right.all(),
-        "More enrolled queries were stopped than max_false_alarms allows, so these queries are unlike "
-        "what novelty was fitted on: fit novelty on other data like them.": (
-            gate is not None and counts is not None and counts.suspicious(gate)
-        ),
-    }
-    return (
-        *(note for note, holds in said.items() if holds),
         *(
-            f"Group {group.name}: {group.wrong} of {group.accepted} matches would be wrong at the common "
-            "threshold, so nothing in it is a match."
-            for group in refused
+            (
+                group.status == "refused",
+                f"Group {group.name}: {group.wrong} of {group.accepted} matches would be wrong at the "
+                "common threshold, so nothing in it is a match.",
+            )
+            for group in groups
         ),
     )
+    return tuple(note for holds, note in said if holds)
