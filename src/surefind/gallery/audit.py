@@ -120,6 +120,7 @@ class Audit:
 
 def audit_items(
     records: Records,
+    known: Fit | None = None,
     *,
     calibration: Calibration | None = None,
     items: int | None = None,
@@ -130,6 +131,7 @@ def audit_items(
 
     Args:
         records: The gallery's, at least one.
+        known: A label model, which is taken if it was fitted to these.
         calibration: What decides about answers, or None.
         items: How many labelled items to judge, drawn at random; all by default.
         duplicate: Cosine from which two items are near-duplicates; by default it follows from the gallery.
@@ -141,19 +143,22 @@ def audit_items(
     Raises:
         DegenerateError: If nothing in it has a label.
     """
-    fit = Fit.of(records, seed)
+    fit = Fit.of(records, seed, known)
     if fit is None or fit.left_out is None:
         raise DegenerateError(
             "no item of the gallery has a label, so there is nothing to audit; add labels with update."
         )
     left, order = fit.left_out, np.random.default_rng(seed).permutation(len(fit.left_out))
     chosen = np.sort(order[:items])
-    known, where = left.known[chosen], np.flatnonzero([x is not None for x in records.labels])
+    chance, where = (
+        left.known.probability[chosen],
+        np.flatnonzero([x is not None for x in records.labels]),
+    )
     rows, truth = where[left.rows[chosen]], left.truth[chosen]
-    names = np.broadcast_to(known.labels, known.probability.shape)
+    names = np.broadcast_to(left.known[chosen].labels, chance.shape)
     own = np.asarray(names == truth[:, None], dtype=bool)
-    likely = np.where(own, known.probability, 0).sum(axis=1)
-    others = np.where(own, -1.0, known.probability)
+    likely = np.where(own, chance, 0).sum(axis=1)
+    others = np.where(own, -1.0, chance)
     best = others.argmax(axis=1)
     rival = np.maximum(others[np.arange(len(rows)), best], 0)
     suggested = names[np.arange(len(rows)), best]
@@ -197,7 +202,7 @@ def audit_items(
         items=len(records),
         labels=len(fit.model.labels),
         judged=len(rows),
-        wrong=_estimate(known.probability, names, truth, likely),
+        wrong=_estimate(left.known.probability[chosen], names, truth, likely),
         findings=tuple(found),
     )
 

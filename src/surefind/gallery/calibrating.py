@@ -155,16 +155,20 @@ class Fit:
         left_out: Of the fit; None for a model that was stored.
         kappa: Concentrations of the left-out items (r).
         novelty: Their own p-values (r); None if not all have one.
+        fresh: Whether no item has come or gone since.
     """
 
     model: LabelModel
     left_out: LeftOut | None = None
     kappa: Any = None
     novelty: Any = None
+    fresh: bool = False
 
     @classmethod
-    def of(cls, records: Records, seed: int = 0) -> "Fit | None":
-        """Fit a model to records; None if no record has a label."""
+    def of(cls, records: Records, seed: int = 0, known: "Fit | None" = None) -> "Fit | None":
+        """Fit a model to records, or take the one that is known; None if no record has a label."""
+        if known is not None and known.fresh and known.model.seed == seed:
+            return known
         named = np.flatnonzero([label is not None for label in records.labels])
         if not len(named):
             return None
@@ -176,8 +180,8 @@ class Fit:
         left_out = model.left_out()
         rows = named[left_out.rows]
         novelty = records.novelty[rows]
-        known = not np.isnan(novelty).any()
-        return cls(model, left_out, records.kappa[rows], novelty if known else None)
+        own = None if np.isnan(novelty).any() else novelty
+        return cls(model, left_out, records.kappa[rows], own, fresh=True)
 
     def outdated(self, labelled: int) -> bool:
         """Return whether so many labelled items are more or fewer than those of the fit by a tenth."""
@@ -389,9 +393,9 @@ class Kept:
         record: Record,
         novelty: np.ndarray | None,
         queries: Queries | None,
-        model: dict[str, Any],
+        others: dict[str, Any],
     ) -> None:
-        """Store a calibration, and the label model that answers, in place of what there is."""
+        """Store a calibration in place of what there is, and other values with it."""
         renewed, tested = record.calibration.renewals > 0, record.calibration.tested_probability
         self._bet()
         if renewed and self._watch is not None:
@@ -402,7 +406,7 @@ class Kept:
         stored: dict[str, Any] = {
             CALIBRATION: to_stored(Record, record),
             WATCH: to_stored(Watch, watch),
-            MODEL: model,
+            **others,
         }
         if not renewed:
             stored[QUERIES] = None if queries is None else to_stored(Queries, queries)

@@ -183,6 +183,7 @@ class Gallery:
         self._behind = False
         self._version, self._unsaved = 0, False
         self._missed: list[tuple[str, Records]] | None = None
+        self._view: tuple[LabelModel | None, set[Label]] | None = None
         self._kept, self._fit = Kept(engine), _stored_fit(engine)
 
     @property
@@ -270,7 +271,7 @@ class Gallery:
         with self._lock:
             kept.go_on(self._kept)
             self._open_engine, self._kept, self._fit = found, kept, fit
-            self._seen, self._version = seen, self._version + 1
+            self._seen, self._version, self._view = seen, self._version + 1, None
         engine.close()
         return True
 
@@ -386,7 +387,8 @@ class Gallery:
             own = old.groups if groups is None else read_groups(groups, len(named))
             new = Records(named, vectors, kappa, novelty, new_labels, texts, own)
             self._engine.put(new)
-            self._follow(remove=old, add=new)
+            if any(changed is not None for changed in (embeddings, labels, groups)):
+                self._follow(remove=old, add=new)
 
     def delete(self, ids: Any) -> None:
         """Delete items; all of them or, if an id is missing, none.
@@ -437,7 +439,7 @@ class Gallery:
             only = None if labels is None else self._enrolled(labels)
             kept, record = self._kept, self._kept.record if decide else None
             stale = record is not None and kept.stale
-            model = self._model_now()
+            model, untested = self._answering()
             found = find(self._engine, vectors, k, only)
         posterior, novelty = _posterior(model, vectors, only), own
         if record is not None:
@@ -449,7 +451,6 @@ class Gallery:
         if record is None:
             answers = Answers.of(posterior, novelty=novelty)
         else:
-            untested = set(() if model is None else model.labels) - set(record.labels)
             answers = record.calibration.decide(
                 posterior, novelty=novelty, kappa=kappa, groups=groups, untested=untested
             )
@@ -541,8 +542,8 @@ class Gallery:
                 self._group_items(groups)
         model = self.model
 
-        def make(records: Records, _: Fit | None) -> tuple[Fit, Learned]:
-            fit = Fit.of(records, target.seed)
+        def make(records: Records, fit: Fit | None) -> tuple[Fit, Learned]:
+            fit = Fit.of(records, target.seed, fit)
             if fit is None:
                 raise DegenerateError(
                     "no item of the gallery has a label, so there is nothing to decide.",
@@ -578,7 +579,7 @@ class Gallery:
                 # What is left out is known right after a fit only; queries need it for new labels alone.
                 known = queries is not None and fit is not None and fit.left_out is not None
                 if fit is None or new or not known or fit.outdated(counts.total()):
-                    fit = Fit.of(records, before.calibration.target.seed)
+                    fit = Fit.of(records, before.calibration.target.seed, fit)
                 if fit is None:
                     raise DegenerateError("no item has a label any more.")
                 target = before.calibration.target
@@ -625,8 +626,10 @@ class Gallery:
         with self._lock:
             self._check_filled()
             records, made = self._engine.copied(), self._kept.calibration
+            fit = None if self._fit is None else self._fit.copied()
         return audit_items(
             Records.concatenate(records),
+            fit,
             calibration=made,
             items=items,
             duplicate=duplicate,
@@ -676,14 +679,19 @@ class Gallery:
         return self._kept.record is None and not self._behind and self._fit.outdated(labelled)
 
     def _labelled(self) -> int:
-        counts = self._engine.label_counts()
-        return sum(counts.values()) - counts.get(None, 0)
+        return len(self._engine) - self._engine.label_counts().get(None, 0)
 
-    def _model_now(self) -> LabelModel | None:
-        """Return the label model as it is; None if no item has a label."""
-        if self._fit is None or not self._fit.model.labels:
-            return None
-        return copy.copy(self._fit.model)
+    def _answering(self) -> tuple[LabelModel | None, set[Label]]:
+        """Return the label model as it is, None if no item has a label; and labels that are not tested."""
+        if self._view is None:
+            model = None if self._fit is None else copy.copy(self._fit.model)
+            labels = set() if model is None else {*model.labels}
+            record = self._kept.record
+            self._view = (
+                model if labels else None,
+                labels - set(() if record is None else record.labels),
+            )
+        return self._view
 
     def _compute(
         self,
@@ -705,7 +713,8 @@ class Gallery:
                 fit = None if self._fit is None else self._fit.copied()
             try:
                 fit, learned = make(Records.concatenate(parts), fit)
-                engine.fingerprint()  # which Milvus may have to count first
+                content = engine.fingerprint()  # which Milvus may have to count first
+                stored = None if fit is None else fit.model.to_stored()
             except BaseException:
                 with self._lock:
                     self._missed = None
@@ -713,37 +722,43 @@ class Gallery:
             with self._lock:
                 missed, self._missed = self._missed, None
                 same = self._version == version
-                if not same and not last:
+                if not same and (not last or self._engine is not engine):
                     continue
                 if fit is not None:
                     for change, records in missed or ():
                         _apply(fit.model, change, records)
-                self._fit, self._unsaved = fit, True
-                if learned is None or fit is None:
-                    self._keep_fit()
-                    return
-                (record, novelty), content = learned, self._engine.fingerprint()
-                made = replace(record, content=content if same else "")
-                self._kept.install(made, novelty, queries, _to_stored(fit, content))
-                self._unsaved = False
+                    fit = replace(fit, fresh=fit.fresh and same)
+                self._fit, self._unsaved, self._view = fit, not same, None
+                content = content if same else ""  # the stored model is then brought up to date
+                values = {MODEL: {"model": stored, "content": content}} if stored else {}
+                if learned is None:
+                    with suppress(StorageError):  # it can be fitted again
+                        store(self._engine, values)
+                else:
+                    record, novelty = learned
+                    self._kept.install(replace(record, content=content), novelty, queries, values)
                 return
 
     def _follow(self, *, remove: Records | None = None, add: Records | None = None) -> None:
         """Tell the label model, and whoever fits one now, what came and went; the lock is held."""
-        self._version, self._unsaved = self._version + 1, True
+        self._version, self._unsaved, self._view = self._version + 1, True, None
         for change, records in (("remove", remove), ("add", add)):
             if records is None:
                 continue
             if self._fit is not None:
                 _apply(self._fit.model, change, records)
+                self._fit = replace(self._fit, fresh=False)
             if self._missed is not None:
                 self._missed.append((change, records))
 
     def _keep_fit(self) -> None:
         """Store the label model if it has changed."""
         if self._fit is not None and self._unsaved:
-            stored = _to_stored(self._fit, self._engine.fingerprint())
-            with suppress(StorageError):  # nothing is lost: it can be fitted again
+            stored = {
+                "model": self._fit.model.to_stored(),
+                "content": self._engine.fingerprint(),
+            }
+            with suppress(StorageError):  # it can be fitted again
                 store(self._engine, {MODEL: stored})
                 self._unsaved = False
 
@@ -928,10 +943,6 @@ def _stored_fit(engine: Engine) -> Fit | None:
         named = [row for row, label in enumerate(records.labels) if label is not None]
         model = model.recounted(records.vectors[named], [records.labels[row] for row in named])
     return Fit(model)
-
-
-def _to_stored(fit: Fit, content: str) -> dict[str, Any]:
-    return {"model": fit.model.to_stored(), "content": content}
 
 
 def _apply(model: LabelModel, change: str, records: Records) -> None:
