@@ -1,17 +1,14 @@
 """An audit of a gallery: what is probably wrong with its items, found from the items alone.
 
-    mislabelled   items to which another label fits better than their own, asked without themselves
+    mislabelled   items whose label is rather wrong than right (`surefind.labels.audit`)
     duplicate     items that are almost the same, under different labels
     confusion     pairs of labels of which items of one look more like the other
     unusable      items unlike anything seen (novelty), or far less certain than the others (κ)
     impostor      items that, with all items of their label left out, would still be a match
 
-Each item is answered by a model that was fitted without it, its group and its copies
-(`surefind.labels.left_out`). Items without a label are searched among, and never judged.
-
-Two items are near-duplicates from a cosine on that the user states, or if they are `CLOSER` times nearer to
-each other than items of different labels are in the median. κ is far too low below Q1 - 1.5 (Q3 - Q1) of
-log κ, Tukey's fence: of normal values 0.35 % are.
+Items without a label are never judged. Two items are near-duplicates from a cosine on that the user states,
+or if they are `CLOSER` times nearer to each other than near items of different labels are in the median. κ
+is far too low below Q1 - 1.5 (Q3 - Q1) of log κ, Tukey's fence: of normal values 0.35 % are.
 
 Axes: ``n`` items, ``r`` those that are judged.
 """
@@ -21,20 +18,24 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.decision import UNLIKE, Gate, p_text
-from surefind.errors import DegenerateError
-from surefind.gallery.calibrating import Fit
 from surefind.gallery.engine import Id, Label, Records, exact_gaps
 from surefind.gallery.graph import near_rows
+from surefind.labels.audit import audit_labels
 
 CLOSER, CLOSEST = 20, 1e-6
 """How much nearer near-duplicates are, by 1 - cosine; and a gap that float32 hardly tells from none."""
 
 NEIGHBOURS = 8
 """Near items of each one that are compared with it."""
+
+WRONG = 0.5
+"""Probability from which a label is listed as wrong."""
+
+TIMES = 5
 
 FENCE, FEWEST = 1.5, 20
 """Interquartile ranges of log κ below its lower quartile that are far, and items that it takes."""
@@ -71,6 +72,7 @@ class Audit:
         labels: Labels in use.
         judged: Labelled items that were judged.
         wrong: About how many of these have a wrong label, if errors are at random.
+        improbable: How many look `TIMES` times more like another label than like their own.
         findings: Of each kind the worst first.
     """
 
@@ -78,6 +80,7 @@ class Audit:
     labels: int
     judged: int
     wrong: int
+    improbable: int
     findings: tuple[Finding, ...] = field(repr=False)
 
     def of(self, kind: str) -> tuple[Finding, ...]:
@@ -89,8 +92,10 @@ class Audit:
         """What was found, a sentence for each kind."""
         count = Counter(found.kind for found in self.findings)
         return (
-            f"{self.judged:,} of {self.items:,} items with {self.labels:,} labels were judged: about "
-            f"{self.wrong:,} have a wrong label, {count['mislabelled']:,} look more like another one.",
+            f"{self.judged:,} of {self.items:,} items with {self.labels:,} labels were judged: if errors "
+            f"are at random, about {self.wrong:,} labels are wrong; rather wrong than right: "
+            f"{count['mislabelled']:,}. {self.improbable:,} items look {TIMES} times more like another "
+            "label: these, hard items, or errors that follow a pattern.",
             f"Pairs of near-duplicates with different labels: {count['duplicate']:,}.",
             f"Pairs of labels that are confused: {count['confusion']:,}.",
             f"Items unlike anything seen or far less certain than the others: {count['unusable']:,}.",
@@ -120,7 +125,6 @@ class Audit:
 
 def audit_items(
     records: Records,
-    known: Fit | None = None,
     *,
     calibration: Calibration | None = None,
     items: int | None = None,
@@ -131,9 +135,8 @@ def audit_items(
 
     Args:
         records: The gallery's, at least one.
-        known: A label model, which is taken if it was fitted to these.
         calibration: What decides about answers, or None.
-        items: How many labelled items to judge, drawn at random; all by default.
+        items: How many to look at, drawn at random and judged by each other; all by default.
         duplicate: Cosine from which two items are near-duplicates; by default it follows from the gallery.
         seed: Draws samples.
 
@@ -141,97 +144,46 @@ def audit_items(
         The findings.
 
     Raises:
-        DegenerateError: If nothing in it has a label.
+        DegenerateError: If labels cannot be judged: there is one, or none has two items.
     """
-    fit = Fit.of(records, seed, known)
-    if fit is None or fit.left_out is None:
-        raise DegenerateError(
-            "no item of the gallery has a label, so there is nothing to audit; add labels with update."
+    everything = len(records)
+    if items is not None and items < everything:
+        drawn = np.sort(np.random.default_rng(seed).permutation(everything)[:items])
+        records = records.some(drawn)
+    ids, labels = records.ids, records.labels
+    judged = audit_labels(records.vectors, [*labels], groups=[*records.groups], seed=seed)
+    left, found = judged.left_out, []
+    for row in judged.to_rows(WRONG):
+        id_, chance, other = ids[row["row"]], row["wrong"], row["suggested"]
+        sentence = (
+            f"Rather {other} than {row['label']}: the label is wrong with probability {chance:.2f}."
         )
-    left, order = fit.left_out, np.random.default_rng(seed).permutation(len(fit.left_out))
-    chosen = np.sort(order[:items])
-    chance, where = (
-        left.known.probability[chosen],
-        np.flatnonzero([x is not None for x in records.labels]),
-    )
-    rows, truth = where[left.rows[chosen]], left.truth[chosen]
-    names = np.broadcast_to(left.known[chosen].labels, chance.shape)
-    own = np.asarray(names == truth[:, None], dtype=bool)
-    likely = np.where(own, chance, 0).sum(axis=1)
-    others = np.where(own, -1.0, chance)
-    best = others.argmax(axis=1)
-    rival = np.maximum(others[np.arange(len(rows)), best], 0)
-    suggested = names[np.arange(len(rows)), best]
-    wrong = (rival > likely) & left.enrolled[chosen]
-    doubt = np.where(wrong, rival / np.maximum(rival + likely, 1e-300), 0.0)
-    found = [
-        Finding(
-            "mislabelled",
-            records.ids[rows[i]],
-            truth[i],
-            suggested[i],
-            None,
-            float(doubt[i]),
-            f"The rest of the gallery says {suggested[i]} ({rival[i]:.2f}) rather than {truth[i]} "
-            f"({likely[i]:.2g}).",
+        found.append(
+            Finding("mislabelled", id_, row["label"], other, None, float(chance), sentence)
         )
-        for i in np.argsort(-doubt, kind="stable")[: int(wrong.sum())]
-    ]
-    found += _duplicates(records, rows, duplicate)
-    found += _confusions(truth[wrong].tolist(), suggested[wrong].tolist())
-    found += _unusable(records, rows, Gate() if calibration is None else calibration.gate or Gate())
+    found += _duplicates(records, judged.rows, duplicate)
+    unlike = (left.known.label != left.truth) & left.enrolled
+    found += _confusions(left.truth[unlike].tolist(), left.known.label[unlike].tolist())
+    gate = Gate() if calibration is None else calibration.gate or Gate()
+    found += _unusable(records, left.rows, gate)
     if calibration is not None and left.unknown is not None:
-        p = left.unknown_novelty if fit.novelty is None else fit.novelty
-        asked = fit.kappa[chosen]
-        answers = calibration.decide(left.unknown[chosen], novelty=p[chosen], kappa=asked)
+        own = records.novelty[left.rows]
+        novelty = left.unknown_novelty if np.isnan(own).any() else own
+        kappa = records.kappa[left.rows]
+        answers = calibration.decide(left.unknown, novelty=novelty, kappa=kappa)
         chance = np.where(answers.decision == "match", np.asarray(answers.probability), 0.0)
-        found += [
-            Finding(
-                "impostor",
-                records.ids[rows[i]],
-                truth[i],
-                None,
-                None,
-                float(chance[i]),
-                f"Without {truth[i]} in the gallery this is answered with {answers.label[i]}, a match "
-                f"({chance[i]:.3f}).",
-            )
-            for i in np.argsort(-chance, kind="stable")[: int((chance > 0).sum())]
-        ]
+        for i in np.argsort(-chance, kind="stable")[: int((chance > 0).sum())]:
+            label, score = left.truth[i], float(chance[i])
+            sentence = f"Without {label} in the gallery, {answers.label[i]} would be a match ({score:.3f})."
+            found.append(Finding("impostor", ids[left.rows[i]], label, None, None, score, sentence))
     return Audit(
-        items=len(records),
-        labels=len(fit.model.labels),
-        judged=len(rows),
-        wrong=_estimate(left.known.probability[chosen], names, truth, likely),
+        items=everything,
+        labels=len(judged.model.labels),
+        judged=len(judged),
+        wrong=round(float(judged.wrong.sum())),
+        improbable=int((unlike & (left.own <= -np.log(TIMES))).sum()),
         findings=tuple(found),
     )
-
-
-def _estimate(
-    probability: Float[np.ndarray, "r l"],
-    names: np.ndarray,
-    truth: np.ndarray,
-    likely: Float[np.ndarray, " r"],
-) -> int:
-    """Return how many items are of another label, as surely as its own items are on average.
-
-    Northcutt, Jiang, Chuang: Confident Learning. JAIR 2021.
-
-    Args:
-        probability: Of labels, of each item without itself.
-        names: Of the columns, for each item.
-        truth: Own labels.
-        likely: Probability of these.
-
-    Returns:
-        The number.
-    """
-    usual = {name: float(likely[truth == name].mean()) for name in dict.fromkeys(truth.tolist())}
-    bar = np.array([[usual.get(name, np.inf) for name in row] for row in names.tolist()])
-    sure = np.where(probability >= bar, probability, -1.0)
-    top = sure.argmax(axis=1)
-    at = np.arange(len(truth))
-    return int(((sure[at, top] >= 0) & (names[at, top] != truth)).sum())
 
 
 def _duplicates(

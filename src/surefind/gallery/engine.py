@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from surefind.checks import as_directions, label_values
 from surefind.embeddings import Embeddings, novelty_to_json
@@ -77,18 +77,22 @@ class Records:
         """Return the records from ``start`` up to ``stop``."""
         return Records(*(getattr(self, column.name)[start:stop] for column in fields(self)))
 
+    def some(self, rows: Int[np.ndarray, " m"]) -> "Records":
+        """Return the records of some rows."""
+        return Records(*(_column(getattr(self, name.name))[rows] for name in fields(self)))
+
     @classmethod
     def concatenate(cls, parts: Iterable["Records"]) -> "Records":
-        """Return the records of several parts as one, with columns of no numbers as arrays of objects."""
+        """Return the records of several parts as one."""
         found = list(parts)
         if len(found) == 1:
             return found[0]
-        joined = []
-        for column in fields(cls):
-            values = [getattr(part, column.name) for part in found]
-            number = isinstance(values[0], np.ndarray)
-            joined.append(np.concatenate([v if number else objects(v, (len(v),)) for v in values]))
-        return cls(*joined)
+        return cls(
+            *(
+                np.concatenate([_column(getattr(part, name.name)) for part in found])
+                for name in fields(cls)
+            )
+        )
 
     def hashes(self) -> list[int]:
         """Return each record's part of the content fingerprint."""
@@ -109,6 +113,10 @@ def objects(values: ObjectColumn, shape: tuple[int, ...]) -> np.ndarray:
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array.reshape(shape)
+
+
+def _column(values: ObjectColumn) -> np.ndarray:
+    return values if isinstance(values, np.ndarray) else objects(values, (len(values),))
 
 
 @runtime_checkable

@@ -611,7 +611,7 @@ class Gallery:
         nothing is changed. Searches and changes go on meanwhile.
 
         Args:
-            items: How many labelled items to judge, drawn at random; all by default.
+            items: How many to look at, drawn at random and judged by each other; all by default.
             duplicate: Cosine, from 0 to 1, from which two items are near-duplicates.
             seed: Draws samples.
 
@@ -626,10 +626,8 @@ class Gallery:
         with self._lock:
             self._check_filled()
             records, made = self._engine.copied(), self._kept.calibration
-            fit = None if self._fit is None else self._fit.copied()
         return audit_items(
             Records.concatenate(records),
-            fit,
             calibration=made,
             items=items,
             duplicate=duplicate,
