@@ -2,9 +2,9 @@
 
 Each labelled vector is judged by a model that was made without it, its group and its copies
 (`surefind.labels.left_out`). Wrong labels spoil that model, so it is made twice: vectors whose label is
-rather wrong than right are left out of the second one, which then judges them like any query. To its
-log-odds of a vector's own label, those of the labels of its `NEIGHBOURS` nearest vectors are added, which
-see a label of several kinds of vectors.
+rather wrong than right are left out of the second one, which then judges them like any query. Its log-odds
+of a vector's own label are averaged with those of its `NEIGHBOURS` nearest vectors, which see a label of
+several kinds of vectors.
 
 **How many.** If a share e of the labels was replaced by others at random, a label is observed with
 probability (1 - e) p + e/L, p by the model. The share of most likelihood is found by
@@ -28,6 +28,9 @@ from surefind.labels.model import LabelModel
 NEIGHBOURS = 30
 SHARPNESS = 10.0
 """Weight of a neighbour: e^(10 cosine)."""
+
+RIDGE = 100.0
+"""Of the correction, which orders suspicions better than its likelihood says."""
 
 BLOCK = 1024
 STEPS = 100
@@ -86,7 +89,9 @@ def audit_labels(vectors: Any, labels: Any, *, groups: Any = None, seed: int = 0
     """
     units = as_directions("vectors", vectors, normalize=True)
     names = np.array([*label_values("labels", labels, count=len(units)), None], dtype=object)[:-1]
-    first = LabelModel(seed=seed).fit(units, names.tolist(), groups=groups)
+    first = LabelModel(seed=seed, open_set=False, ridge=RIDGE).fit(
+        units, names.tolist(), groups=groups
+    )
     out = first.left_out()
     if not out.enrolled.any() or len(first.labels) == 1:
         raise DegenerateError(
@@ -98,7 +103,9 @@ def audit_labels(vectors: Any, labels: Any, *, groups: Any = None, seed: int = 0
     doubted = rows[wrong_labels(own, codes, wrong_share(own, codes)) > 0.5]
     believed = names.copy()
     believed[doubted] = None
-    second = LabelModel(seed=seed).fit(units, believed.tolist(), groups=groups)
+    second = LabelModel(seed=seed, open_set=False, ridge=RIDGE).fit(
+        units, believed.tolist(), groups=groups
+    )
     odds = dict(zip(rows.tolist(), own.tolist(), strict=True))
     again = second.left_out()
     odds.update(
@@ -114,7 +121,7 @@ def audit_labels(vectors: Any, labels: Any, *, groups: Any = None, seed: int = 0
     near = _agreement(second.transform(units), names, believed, rows)
     alone = np.array([odds[row] for row in rows.tolist()])
     share = wrong_share(alone, codes)
-    wrong = wrong_labels(alone + near, codes, share)
+    wrong = wrong_labels((alone + near) / 2, codes, share)
     order = np.argsort(-wrong, kind="stable")
     rows = rows[order]
     answer = second.posterior(units[rows]).candidates

@@ -270,6 +270,7 @@ class Folds:
         units: Numbers of what is left out together (n).
         background: Sums of vectors of other labels, which are in every fold.
         rng: Deals the vectors.
+        open_set: Whether labels are left out too; else settings are chosen for telling labels apart alone.
     """
 
     def __init__(
@@ -279,6 +280,8 @@ class Folds:
         units: Int[np.ndarray, " n"],
         background: LabelSums | None,
         rng: np.random.Generator,
+        *,
+        open_set: bool = True,
     ) -> None:
         self.vectors, self.codes, self.labels = vectors, codes, int(codes.max()) + 1
         self.rng = rng
@@ -300,7 +303,7 @@ class Folds:
         outs = [fold == f for f in range(FOLDS)]
         self.items = [made(out) for out in outs if out.any() and not out.all()]
         self.of_labels = []
-        if self.labels > 1:
+        if self.labels > 1 and open_set:
             outs = [of_label[codes] == f for f in range(min(FOLDS, self.labels))]
             self.of_labels = [made(out) for out in outs]
         self.rows = np.flatnonzero(scored)
@@ -415,11 +418,12 @@ class Folds:
         return Trial(settings, logits, unknown, (nats or 0.0) + loss, models, scale)
 
 
-def choose(folds: Folds) -> tuple[Trial, Trial]:
+def choose(folds: Folds, ridge: float | None = None) -> tuple[Trial, Trial]:
     """Choose length normalisation, then centres, then the correction.
 
     Args:
         folds: Of the vectors.
+        ridge: τ, if it is given.
 
     Returns:
         The best setting, and the best one without a correction.
@@ -435,9 +439,9 @@ def choose(folds: Folds) -> tuple[Trial, Trial]:
             rival = folds.gaussian(best.settings.normalize, each)
             best = rival if rival.loss < best.loss - BETTER else best
     plain, offsets = best, offsets_of(best)
-    for ridge in RIDGES:
-        rival = folds.corrected(plain, offsets, ridge)  # type: ignore[assignment]
-        if rival is None or rival.loss > best.loss - BETTER:
+    for tau in RIDGES if ridge is None else (ridge,):
+        rival = folds.corrected(plain, offsets, tau)  # type: ignore[assignment]
+        if rival is None or (ridge is None and rival.loss > best.loss - BETTER):
             break
         best = rival
     return best, plain

@@ -54,14 +54,17 @@ class LabelModel:
 
     Args:
         seed: Deals vectors to folds.
+        open_set: Whether queries may have no label. Else settings are chosen for telling the labels
+            apart alone, in half of the time, and nothing is known of labels left out.
+        ridge: τ of the correction; None to choose it.
 
     Examples:
         >>> model = sf.LabelModel().fit(vectors, labels)
         >>> model.posterior(queries).label
     """
 
-    def __init__(self, *, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self, *, seed: int = 0, open_set: bool = True, ridge: float | None = None) -> None:
+        self.seed, self.open_set, self.ridge = seed, open_set, ridge
         self._learned: Learned | None = None
         self._left_out: LeftOut | None = None
 
@@ -105,8 +108,8 @@ class LabelModel:
         rng = np.random.default_rng(self.seed)
         some = np.sort(rng.permutation(len(found))[:CHOOSING])
         present, own = np.unique(codes[some], return_inverse=True)
-        folds = Folds(found[some], own, units[some], beside, rng)
-        best, plain = choose(folds)
+        folds = Folds(found[some], own, units[some], beside, rng, open_set=self.open_set)
+        best, plain = choose(folds, self.ridge)
         sums = LabelSums.of(found, codes, len(names))
         sums = sums if beside is None else sums.beside(beside)
         space = fit_space(sums, normalize=best.settings.normalize)
