@@ -1,9 +1,8 @@
 """Vectors in, decisions out: a label model with its calibration.
 
 `Decider.fit` calibrates itself. Every item is answered by a model that was fitted without it, and plays one
-role: most play queries of their label, a share of `UNKNOWN_SHARE`, drawn at random, play unknown ones,
-answered by a model without any item of their label. All items that did not play unknown are also answered
-without their label, and the summary counts how many of these would be a match. Items of a label that has no
+role: half of them, drawn at random, play queries of their label, the others unknown ones, answered by a model
+without any item of their label. All items that did not play unknown are also answered without their label, and the summary counts how many of these would be a match. Items of a label that has no
 other are only counted so. The guarantee is about queries like the items; labelled queries from where the
 decider will be used are better (`Decider.calibrate`).
 
@@ -31,7 +30,7 @@ from surefind.decisions.calibration import LEAST_QUERIES, UNKNOWN, Calibration, 
 from surefind.errors import DegenerateError, InputError
 from surefind.files import Array, from_stored, to_stored, write_atomically
 from surefind.labels.audit import LabelAudit, audit_labels
-from surefind.labels.left_out import UNKNOWN_SHARE, LeftOut, joined
+from surefind.labels.left_out import LeftOut, joined
 from surefind.labels.model import LabelModel
 
 FROM_ITEMS = "Items played the queries, each left out: the guarantee is about queries like them."
@@ -362,7 +361,7 @@ def calibrate_items(
     }
     posterior, truth = left.known[order], left.truth[order].tolist()
     if left.unknown is not None:
-        count = int(UNKNOWN_SHARE * len(order))
+        count = len(order) // 2
         unknown, known = order[:count], order[count:]
         others = np.setdiff1d(np.arange(len(left.rows)), unknown)
         posterior = joined([left.unknown[unknown], left.known[known]])
