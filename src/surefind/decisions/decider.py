@@ -1,10 +1,11 @@
 """Vectors in, decisions out: a label model with its calibration.
 
 `Decider.fit` calibrates itself. Every item is answered by a model that was fitted without it, and plays one
-role: half of them, drawn at random, play queries of their label, the others unknown ones, answered by a model
-without any item of their label. All items that did not play unknown are also answered without their label, and the summary counts how many of these would be a match. Items of a label that has no
-other are only counted so. The guarantee is about queries like the items; labelled queries from where the
-decider will be used are better (`Decider.calibrate`).
+role: half of the items, drawn at random, play queries of their label, the others play unknown ones, answered
+by a model without any item of their label. All items that did not play unknown are also answered without
+their label, and the summary counts how many of these would be a match. Items of a label that has no other
+are only counted so. The guarantee is about queries like the items, and about unknown ones like labels left
+out; labelled queries from where the decider will be used are better (`Decider.calibrate`).
 
 A label that comes later was tested by no query: its answers are a review at most until the next calibration
 with queries of it.
