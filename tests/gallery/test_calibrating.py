@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gallery.people import DIM, People, names, unit
 
+from surefind.decisions.decider import Decider
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery.calibrating import LEAST
@@ -256,7 +257,7 @@ def test_edited_queries_renew_nothing(gallery, tmp_path):
 def test_an_edited_label_model_is_fitted_again(gallery, people, tmp_path):
     gallery.save(tmp_path / "g")
     gallery.close()
-    edited(tmp_path / "g", ("metadata labels", lambda kept: kept["model"].update(checksum="")))
+    edited(tmp_path / "g", ("metadata label model", lambda kept: kept["model"].update(checksum="")))
     with Gallery.open(tmp_path / "g") as opened:
         assert opened.search(people.faces([3])).label[0] == "p3"
 
@@ -348,6 +349,27 @@ def test_an_item_without_a_label_is_never_a_match(gallery, people):
     answers = gallery.search(stranger)
     assert answers.neighbour_labels[0].tolist() == [None] * 10
     assert answers.decision[0] != "match"
+
+
+@pytest.mark.parametrize("held_out", [False, True], ids=["items as queries", "held-out queries"])
+def test_a_gallery_and_a_decider_answer_alike(people, held_out):
+    gallery, (x, truth) = people.gallery(each=15), people.asked()
+    items = [gallery.get(id_) for id_ in gallery]
+    vectors, labels = np.stack([i.vector for i in items]), [i.label for i in items]
+    decider = Decider(max_wrong=0.1).fit(vectors, labels)
+    if held_out:
+        decider.calibrate(x, truth)
+        gallery.calibrate(x, truth, max_wrong=0.1)
+    else:
+        gallery.calibrate(max_wrong=0.1)
+    assert gallery.calibration.threshold == decider.calibration.threshold
+    queries = people.faces(np.arange(40))
+    found, expected = gallery.search(queries), decider.decide(queries)
+    for name in ("label", "decision", "probability", "none", "novelty"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    only = {"labels": ["p1", "p2"]}
+    found, expected = gallery.search(queries, **only), decider.decide(queries, **only)
+    np.testing.assert_array_equal(found.probability, expected.probability)
 
 
 def test_searches_by_some_labels_decide(gallery, people):

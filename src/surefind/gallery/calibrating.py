@@ -61,7 +61,7 @@ from surefind.gallery.engine import Engine, Id, Label, Records
 from surefind.labels.left_out import LeftOut, joined
 from surefind.labels.model import LabelModel
 
-MODEL, CALIBRATION, QUERIES, WATCH = "labels", "calibration", "queries", "watch"
+MODEL, CALIBRATION, QUERIES, WATCH = "label model", "calibration", "queries", "watch"
 """Where a gallery's metadata hold them."""
 
 GROWN = 0.1

@@ -434,7 +434,7 @@ class Gallery:
         check_int("k", k, least=1)
         with self._lock:
             vectors, kappa, own = self._read_queries(queries)
-        self._fit_if_needed()
+        self._fit_if_needed(again=not self._behind)
         with self._lock:
             only = None if labels is None else self._enrolled(labels)
             kept, record = self._kept, self._kept.record if decide else None
@@ -644,9 +644,8 @@ class Gallery:
         Args:
             stop: Asked now and then, in the thread that calls this, whether to give up the graph.
         """
-        self._behind = False
-        self._fit_if_needed()
         self._behind = True
+        self._fit_if_needed(again=True)
         with self._lock:
             build = self._engine.graph_task(stop)
         if build is not None:
@@ -654,27 +653,29 @@ class Gallery:
             with self._lock:
                 install()
 
-    def _fit_if_needed(self) -> None:
-        """Fit the label model; while one thread does, others go on with the one there is."""
-        with self._lock:
-            if not self._wants_fit():
-                return
-            first = self._fit is None
-        if not self._fitting.acquire(blocking=first):
-            return
-        try:
-            with self._lock:
-                wanted = self._wants_fit()
-            if wanted:
-                self._compute(lambda records, _: (Fit.of(records), None))
-        finally:
-            self._fitting.release()
+    def _fit_if_needed(self, *, again: bool) -> None:
+        """Fit the label model; while one thread does, others go on with the one there is.
 
-    def _wants_fit(self) -> bool:
-        labelled = self._labelled()
-        if self._fit is None or not labelled:
-            return labelled > 0
-        return self._kept.record is None and not self._behind and self._fit.outdated(labelled)
+        Args:
+            again: Whether one that is outdated is fitted again; with a calibration that is for `renew`.
+        """
+
+        def wanted() -> bool:
+            labelled, fit = self._labelled(), self._fit
+            if fit is None or not labelled:
+                return labelled > 0
+            return again and self._kept.record is None and fit.outdated(labelled)
+
+        with self._lock:
+            needed, first = wanted(), self._fit is None
+        if needed and self._fitting.acquire(blocking=first):
+            try:
+                with self._lock:
+                    needed = wanted()
+                if needed:
+                    self._compute(lambda records, _: (Fit.of(records), None))
+            finally:
+                self._fitting.release()
 
     def _labelled(self) -> int:
         return len(self._engine) - self._engine.label_counts().get(None, 0)
