@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from surefind.decisions.calibration import Calibration
-    from surefind.gallery.engine import Id, Item, Label
+    from surefind.gallery.engine import Id, Label
 
 BATCH, EMBEDDED, BLOCK = 128, 1024, 10_000
 """Inputs that are embedded at a time; items that are written at a time, of a run and of vectors."""
@@ -268,17 +268,30 @@ def _is_table(text: str) -> bool:
 
 def list_items(gallery: "sf.Gallery", place: str, chosen: "list[Id]", out: Path | None) -> Any:
     """Show the first of the chosen items, and write all of them to a file if that is asked for."""
+    from surefind.embeddings import kappa_to_json
+
     found = [gallery.get(id_) for id_ in chosen]
-    records = item_records(found)
+    records = [
+        {name: getattr(item, name) for name in COLUMNS} | {"kappa": kappa_to_json(item.kappa)}
+        for item in found
+    ]
     if out is not None:
         write_table(out, records, lambda: arrow_table(records, COLUMNS, ("kappa", "novelty")))
-    show_table(COLUMNS, map(item_cells, found[:SHOWN]))
+    show_table(COLUMNS, ([_shown(*cell) for cell in row.items()] for row in records[:SHOWN]))
     if len(found) > SHOWN:
         say(f"The first {SHOWN} of {len(found):,} items; --out FILE or --json gives all of them.")
     say(f"{place} holds {len(gallery):,} items of {len(gallery.labels()):,} labels.")
     if out is not None:
         say(f"Wrote {len(found):,} items to {out}.")
     return records
+
+
+def _shown(name: str, value: Any) -> Any:
+    if name == "kappa":
+        return "∞" if value is None else f"{value:.3g}"
+    if isinstance(value, float):
+        return f"{value:.2g}"
+    return json_text(value).rstrip() if isinstance(value, dict) else value
 
 
 def relabel_items(
@@ -363,24 +376,6 @@ def read_corrections(file: Path) -> tuple[list[str], list[str | None]]:
         why = "holds nothing" if twice is None else f"has the id {twice!r} twice"
         raise InputError(f"{file} {why}.", field="relabel")
     return ids, [_text(text) for text in found["suggested" if "suggested" in found else "label"]]
-
-
-def item_records(found: "Sequence[Item]") -> list[dict[str, Any]]:
-    """Return items as JSON holds them: κ = ∞, and what is not known, as null."""
-    from surefind.embeddings import kappa_to_json
-
-    return [
-        {name: getattr(item, name) for name in COLUMNS} | {"kappa": kappa_to_json(item.kappa)}
-        for item in found
-    ]
-
-
-def item_cells(item: "Item") -> tuple[Any, ...]:
-    """Return what the table says of an item."""
-    sure = "∞" if item.kappa == float("inf") else f"{item.kappa:.3g}"
-    novelty = None if item.novelty is None else f"{item.novelty:.2g}"
-    payload = None if item.payload is None else json_text(item.payload).rstrip()
-    return item.id, item.label, item.group, sure, novelty, payload
 
 
 def write_rows(
