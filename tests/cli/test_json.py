@@ -33,7 +33,7 @@ COMMANDS = {
         ("g", "b.npz", "--run", "r", "-k", 2),
         {"query", "label", "probability", "decision", "reasons", "kappa", "novelty", "neighbours"},
     ),
-    "audit": (("g",), {"summary", "mislabelled"}),
+    "audit": (("g",), {"summary", "items", "findings"}),
     "items": (("g", "a/1"), {"id", "label", "kappa", "novelty", "group", "payload"}),
     "serve": (("g", "--check"), {"gallery", "items", "calibrated", "settings"}),
     "demo": ((), {"page", "run", "gallery"}),

@@ -47,16 +47,16 @@ from surefind.errors import InputError
 if TYPE_CHECKING:
     from surefind.cli.galleries import Items
 
-SHOWN = 20
-"""Queries, and items that are probably wrong, in the table; files have all of them."""
+SHOWN, LISTED = 20, 10
+"""Queries in the table, and findings of each kind; files and JSON have all of them."""
 DECISIONS = ("match", "review", "no_match")
 FACTS = (
     *("reached", "threshold", "floor", "queries", "unknown", "right"),
     *("left_out_queries", "left_out_matched", "more_queries", "notes", "summary"),
 )
 """What JSON has of a calibration, beside its target, groups and operating points."""
-WRONG = ("id", "label", "suggested", "probability")
-"""Columns of an audit."""
+WRONG, COLUMNS = "mislabelled", ("id", "label", "suggested", "probability")
+"""The findings of an audit that its file has, and what of them."""
 
 
 def calibrate(
@@ -318,7 +318,7 @@ def audit(
         Option(help="Cosine from which two items are near-duplicates; found from the gallery."),
     ] = None,
 ) -> Any:
-    """Find items with a wrong label, near-duplicates and confused labels in a gallery.
+    """Find wrong labels, near-duplicates, confused labels, unusable items and impostors in a gallery.
 
     Every item is left out and judged by the rest; nothing is changed. Look at the file, delete the rows
     that are right after all, and `surefind items GALLERY --relabel FILE` corrects the others.
@@ -328,19 +328,22 @@ def audit(
     check_file(out, TABLES)
     with sf.Gallery.open(gallery, mode="r") as opened, working("auditing"):
         found = opened.audit(items=items, duplicate=duplicate)
-    rows = [{name: getattr(item, name) for name in WRONG} for item in found.mislabelled]
-    document = {"summary": found.summary, "items": rows}
-    if out is not None:
-        write_table(out, rows, lambda: arrow_table(rows, WRONG, ("probability",)))
-    cells = [
-        [row["id"], row["label"], row["suggested"], f"{row['probability']:.3f}"] for row in rows
+    rows = [
+        {"id": item.id, "label": item.label, "suggested": item.suggested, "probability": item.score}
+        for item in found.of(WRONG)
     ]
-    if rows:
-        show_table(WRONG, cells[:SHOWN])
-    say(found.summary)
     if out is not None:
-        say(f"Wrote {len(rows):,} of them to {out}. Delete the rows whose label is right.")
+        write_table(out, rows, lambda: arrow_table(rows, COLUMNS, ("probability",)))
+    for kind in dict.fromkeys(finding.kind for finding in found.findings):
+        some = [[one.id, one.label, one.sentence] for one in found.of(kind)[:LISTED]]
+        show_table(("item", "label", "finding"), some, title=kind.capitalize())
+    say("\n".join(found.sentences))
+    if out is not None:
+        say(
+            f"Wrote the {len(rows):,} {WRONG} items to {out}. Delete the rows whose label is right."
+        )
         say(f"Next: {spelled('items', gallery, relabel=out)}")
     else:
         say(f"Next: {spelled('audit', gallery, out='audit.csv')}")
-    return document
+    counts = {name: getattr(found, name) for name in ("items", "labels", "judged", "wrong")}
+    return {"summary": found.summary, **counts, "findings": found.to_rows()}
