@@ -113,8 +113,11 @@ def material() -> Material:
     digits = together(loaded.train, loaded.test)
     known, eights = shuffled(digits[digits.labels < NEW]), shuffled(digits[digits.labels == NEW])
     train, held_out = known[:TRAIN], known[TRAIN : TRAIN + HELD_OUT]
-    rest = known[TRAIN + HELD_OUT :]
-    asked, eight, nine = rest[1::2], eights[1::2], digits[digits.labels == NEVER]
+    rest, nine = known[TRAIN + HELD_OUT :], digits[digits.labels == NEVER]
+    # A calibration needs more of them than a figure does.
+    ends = len(rest) // 3, len(eights) // 3
+    asked, eight = rest[: ends[0]], eights[: ends[1]]
+    calibration = together(rest[ends[0] :], eights[ends[1] :])
     clean = asked.read()
     occluded = clean.clone()
     occluded[..., 4:] = 0
@@ -137,7 +140,7 @@ def material() -> Material:
         kind: _names(labelled[kind]) if kind in labelled else ["no digit"] * len(images)
         for kind, images in queries.items()
     }
-    return Material(train, held_out, together(rest[::2], eights[::2]), queries, truth)
+    return Material(train, held_out, calibration, queries, truth)
 
 
 def _names(digits: "sf.Dataset") -> list[str]:
