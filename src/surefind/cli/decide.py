@@ -167,7 +167,8 @@ def calibrate(
             )
     say(found.summary)
     say(f"Stored with {gallery}; it recalibrates when items are added or deleted.")
-    say(f"Next: {spelled('search', gallery, queries or 'QUERIES', run=run, on_bad=on_bad)}")
+    again = spelled("search", gallery, queries or "QUERIES", on_bad=on_bad)
+    say(f"{'Next, or with other queries than these' if queries else 'Search'}: {again}")
     points = [asdict(point) for point in found.identification.operating_points]
     return {
         "gallery": gallery,

@@ -187,9 +187,11 @@ def index(
         )
         if gallery.calibration is None:
             say("It decides nothing yet.")
+        if gallery.calibration is None and enough_items(gallery):
             say(f"Next: {spelled('calibrate', out)}")
         else:
-            say(f"Next: {spelled('search', out, 'QUERIES')}")
+            again = spelled("search", out, source, on_bad=on_bad)
+            say(f"Next, or with other queries than these: {again}")
         return {
             "gallery": out,
             "added": added,
@@ -378,6 +380,13 @@ def read_corrections(file: Path) -> tuple[list[str], list[str | None]]:
     return ids, [_text(text) for text in found["suggested" if "suggested" in found else "label"]]
 
 
+def enough_items(gallery: "sf.Gallery") -> bool:
+    """Return whether the items can play the queries of a calibration."""
+    from surefind.decisions.calibration import LEAST_QUERIES
+
+    return sum(n for n in gallery.labels().values() if n > 1) >= LEAST_QUERIES
+
+
 def write_rows(
     gallery: "sf.Gallery",
     block: Any,
@@ -487,9 +496,11 @@ def read_items(
     found = None
     if Path(source).is_file() and holds_vectors(Path(source)):
         found = _of_vectors(Path(source), embedded=run is None)
-    if found is None and run is None:
-        raise InputError(f"{source} holds images; give --run RUN, which embeds them.", field="run")
     if found is None:
+        if run is None:
+            raise InputError(
+                f"{source} holds images; give --run RUN, which embeds them.", field="run"
+            )
         learner = open_run(run).learner()
         good = read_for(learner, source, on_bad)
         found = _of_dataset(good, source)
