@@ -34,7 +34,10 @@ from surefind.labels.audit import LabelAudit, audit_labels
 from surefind.labels.left_out import LeftOut, joined
 from surefind.labels.model import LabelModel
 
-FROM_ITEMS = "Items played the queries, each left out: the guarantee is about queries like them."
+FROM_ITEMS = (
+    "Items played the queries, each left out, a quarter with its label: the guarantee is about queries "
+    "like them. Calibrate with labelled queries where unknown ones may look more like what is enrolled."
+)
 
 Model = Annotated[
     LabelModel,
