@@ -1,7 +1,5 @@
 """Which digits get which answer, asked of the gallery itself; and how to ask the page."""
 
-import re
-
 from playwright import sync_api as api
 from service.world import png
 
@@ -52,8 +50,3 @@ def says(page, selector, words):
 def go(page, view):
     page.click(f"nav a[href='#{view}']")
     page.wait_for_selector(f"section#{view}:not([hidden])")
-
-
-def share(words, name):
-    """The percentage that stands before some words."""
-    return float(re.search(rf"([\d.]+) % {name}", words)[1])

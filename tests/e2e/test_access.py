@@ -47,7 +47,7 @@ def show(page, view):
                 "search": ".answer",
                 "items": "#item-list img",
                 "review": "#case img",
-                "risk": ".chart.bands",
+                "risk": ".chart.wrong",
             }[view]
         )
     page.wait_for_timeout(300)

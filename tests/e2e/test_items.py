@@ -91,7 +91,7 @@ def test_a_wrong_label_is_found_and_mended(page):
     says(page, "#audit-said", "were judged")
     wrong = page.locator("#findings .card", has_text="digit-").first
     wrong.wait_for()
-    assert "The rest of the gallery says" in text(page, "#findings")
+    assert "the label is wrong with probability" in text(page, "#findings")
     relabel = page.locator("button[aria-label^='Relabel to']").first
     name = relabel.get_attribute("aria-label")
     label, id_ = name.removeprefix("Relabel to ").split(": ")

@@ -15,8 +15,8 @@ from surefind.service.app import PAGE
 def test_the_calibration_has_curve_meter_and_summary(client):
     found = client.get("/v1/calibration").json()
     assert found["calibrated"]
-    assert "Target" in found["summary"]
-    assert len(found["log_kappa_quantiles"]) == 101
+    assert found["summary"].startswith("Guarantee: ")
+    assert found["left_out_matched"] < found["left_out_queries"] == 240
     curve = found["risk_curve"]
     assert len(curve["coverage"]) == len(curve["upper_bound"]) == len(curve["thresholds"])
     assert curve["thresholds"][curve["chosen"]] == found["threshold"]
@@ -43,8 +43,7 @@ def test_figures_tell_queues_novelty_storage_and_process(client, world, ask):
     figures = {
         name: float(value) for name, value in (x.rsplit(" ", 1) for x in lines if x[0] != "#")
     }
-    assert figures['surefind_gate_total{gate="unlike"}'] == 1
-    assert sum(value for name, value in figures.items() if "gate_total" in name) == 2
+    assert figures['surefind_decisions_total{decision="no_match"}'] >= 1
     assert (
         figures['surefind_waiting{kind="search"}'] == figures['surefind_waiting{kind="embed"}'] == 0
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from surefind.service.app import _audited
+from surefind.gallery.gallery import Gallery
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_wrong_labels_are_found_and_mended(client, planted):
     assert any("were judged" in sentence for sentence in found["sentences"])
     named = [f for f in found["findings"] if f["id"] in planted and f["kind"] == "mislabelled"]
     assert {f["id"] for f in named} == planted
-    assert {(f["label"], f["other_label"]) for f in named} == {(1, 0)}
+    assert {(f["label"], f["suggested"]) for f in named} == {(1, 0)}
     for id_ in planted:
         client.put(f"/v1/items/{id_}", json={"label": 0}).raise_for_status()
     assert not suspects(client) & planted
@@ -34,11 +34,18 @@ def test_wrong_labels_are_found_and_mended(client, planted):
 
 def test_an_audit_is_kept_until_the_gallery_changes(client):
     state = client.app.state.service
-    first = state.current(_audited)
-    assert state.current(_audited) is first
+    first = state.current(Gallery.audit)
+    assert state.current(Gallery.audit) is first
     id_ = client.get("/v1/items", params={"limit": 1}).json()["items"][0]["id"]
     client.delete(f"/v1/items/{id_}").raise_for_status()
-    assert state.current(_audited) is not first
+    assert state.current(Gallery.audit) is not first
+
+
+def test_who_may_only_read_cannot_make_it(serve):
+    client = serve(read_token="r" * 16, write_token="w" * 16)
+    for token, status in (("r", 403), ("w", 200)):
+        headers = {"Authorization": f"Bearer {token * 16}"}
+        assert client.get("/v1/audit", headers=headers).status_code == status
 
 
 def test_what_is_asked_wrongly_is_refused(client):

@@ -199,11 +199,20 @@ def crowded():
     )
     kappa = rng.uniform(20, 200, 120)
     truth = [None if i % 6 == 0 else f"c{w}" for i, w in enumerate(asked)]
-    made.calibrate(
-        Embeddings(queries[:90], kappa[:90]), truth[:90], max_wrong=0.2, contributions=False
-    )
+    made.calibrate(Embeddings(queries[:90], kappa[:90]), truth[:90], max_wrong=0.2)
     queries[90:95] = items[:5]
     return made, queries[90:], kappa[90:]
+
+
+def alike(one, other):
+    """A product of matrices depends on how many rows there are, in the last digits."""
+    if isinstance(one, float):
+        return one == pytest.approx(other, abs=1e-5)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    return one == other
 
 
 def test_every_field_is_the_same_alone_and_in_company(crowded):
@@ -214,5 +223,5 @@ def test_every_field_is_the_same_alone_and_in_company(crowded):
     ]
     together = search_together(gallery, nothing, queries)
     alone = [search_together(gallery, nothing, [query])[0] for query in queries]
-    assert [reply.answers for reply in together] == [reply.answers for reply in alone]
+    assert alike([reply.answers for reply in together], [reply.answers for reply in alone])
     assert all(reply.answers[0]["decision"] is not None for reply in alone)

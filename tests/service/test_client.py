@@ -50,7 +50,7 @@ def test_every_method_works(world, tmp_path):
         found = client.search(queries.mean, k=2, **known)
         assert [len(answer.neighbours) for answer in found.answers] == [2, 2, 2]
         filtered = client.search(queries.mean, labels=[1], **known).answers[0]
-        assert (filtered.decision, {n.label for n in filtered.neighbours}) == (None, {1})
+        assert (filtered.label, {n.label for n in filtered.neighbours}) == (1, {1})
         file = tmp_path / "one.png"
         file.write_bytes(png(world.known[0]))
         assert client.search_image(file).answers[0].decision in ("match", "review", "no_match")

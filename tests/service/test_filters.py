@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from service.test_searches import FIELDS
 from service.world import png
 
 from surefind.gallery.gallery import Gallery
@@ -143,27 +144,40 @@ def test_a_filtered_search_finds_the_nearest_that_are_admitted(small):
             assert mine == theirs | {"score": pytest.approx(theirs["score"])}
 
 
-def test_a_filtered_search_decides_nothing_though_the_gallery_is_calibrated(serve, world):
-    client = serve(review_share=1)
+@pytest.fixture
+def asked(world):
     queries = world.learner.embed(world.known[:20])
-    body = {
-        "vectors": queries.mean.tolist(),
-        "kappa": queries.kappa.tolist(),
-        "novelty": queries.novelty.tolist(),
-        "keep": True,
-    }
-    whole = client.post("/v1/search/vector", json=body | {"keep": False}).json()
-    assert {answer["decision"] for answer in whole["answers"]} & {"match"}
+    body = {name: getattr(queries, to).tolist() for name, to in FIELDS.items()}
+    return queries, body | {"keep": True}
+
+
+def test_labels_alone_decide_as_the_gallery_does(serve, asked, tmp_path):
+    client, (queries, body) = serve(review_share=1), asked
     before = client.get("/v1/calibration").json()["watch"]["queries"]
-    found = client.post("/v1/search/vector", json=body | {"labels": [0, 1, 2]}).json()
-    for answer, unfiltered in zip(found["answers"], whole["answers"], strict=True):
+    found = client.post("/v1/search/vector", json=body | {"labels": [2, 0, 1]}).json()
+    with Gallery.open(tmp_path / "gallery", mode="r") as gallery:
+        expected = gallery.search(queries, labels=[0, 1, 2])
+    assert [a["decision"] for a in found["answers"]] == expected.decision.tolist()
+    assert [a["label"] for a in found["answers"]] == expected.label.tolist()
+    waiting = client.get("/v1/reviews").json()["pending"]
+    assert len(waiting) == expected.decision.tolist().count("review")
+    assert not any(entry["sampled"] for entry in waiting)
+    for answer in found["answers"]:
+        named = {near["label"] for near in answer["neighbours"] + answer["label_probability"]}
+        assert named <= {0, 1, 2}
+    assert client.get("/v1/calibration").json()["watch"]["queries"] == before
+    refused = client.post("/v1/search/vector", json=body | {"labels": [0, "0"]})
+    assert (refused.status_code, "'0'" in refused.json()["error"]) == (422, True)
+
+
+def test_with_where_nothing_is_decided_though_the_gallery_is_calibrated(serve, asked):
+    client, (_, body) = serve(review_share=1), asked
+    before = client.get("/v1/calibration").json()["watch"]["queries"]
+    where = {"where": {"nowhere": 1}, "labels": [0]}
+    for answer in client.post("/v1/search/vector", json=body | where).json()["answers"]:
         assert [answer[key] for key in ("decision", "probability", "label", "none")] == [None] * 4
-        assert (answer["label_probability"], answer["evidence"]) == ([], [])
+        assert (answer["label_probability"], answer["review"]) == ([], None)
         assert answer["reasons"][0].startswith("filtered")
-        assert answer["gate"] == unfiltered["gate"]
-        assert answer["surer_than"] == unfiltered["surer_than"]
-        assert {near["label"] for near in answer["neighbours"]} <= {0, 1, 2}
-        assert answer["review"] is None
     assert client.get("/v1/reviews").json()["total"] == 0
     assert client.get("/v1/calibration").json()["watch"]["queries"] == before
     assert 'surefind_decisions_total{decision="filtered"} 20.0' in client.get("/metrics").text
@@ -172,8 +186,11 @@ def test_a_filtered_search_decides_nothing_though_the_gallery_is_calibrated(serv
 def test_an_image_is_searched_with_a_filter(client, world, ask):
     found = ask(client, png(world.known[0]), label=["3", "4"], k=4).json()["answers"][0]
     assert {near["label"] for near in found["neighbours"]} <= {3, 4}
-    assert (found["decision"], len(found["vector"])) == (None, 3)
+    assert found["label"] in (3, 4)
+    assert (found["decision"] is not None, len(found["vector"])) == (True, 3)
     assert ask(client, png(world.known[0]), where="[]").status_code == 422
+    found = ask(client, png(world.known[0]), where='{"nowhere": 1}').json()["answers"][0]
+    assert (found["decision"], found["neighbours"]) == (None, [])
 
 
 def test_a_filter_that_admits_nothing_finds_nothing(small):

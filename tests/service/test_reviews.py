@@ -52,7 +52,7 @@ def test_accepting_keeps_the_answered_label_and_not_the_nearest_items(serve):
     id_ = reviews.ask(answer | shown)
     (entry,) = client.get("/v1/reviews").json()["pending"]
     assert entry["label"] == "a"
-    assert entry["evidence"][0]["label"] == "a"
+    assert entry["label_probability"][0]["label"] == "a"
     body = {"id": id_, "verdict": "accept"}
     assert client.post("/v1/reviews", json=body).json()["label"] == "a"
 
@@ -258,8 +258,7 @@ def test_an_answer_without_a_label_cannot_be_accepted(tmp_path):
 def asked(label="x", **more):
     """A question as a search asks it, with what the page shows."""
     shown = {"label_probability": [], "none": 0.5, "decision": "review", "probability": 0.4}
-    rest = {"surer_than": 0.5, "reasons": [], "neighbours": [], "evidence": [], "image": False}
-    return question(label) | shown | rest | more
+    return question(label) | shown | {"reasons": [], "neighbours": [], "image": False} | more
 
 
 def test_a_decision_is_taken_back(client):
@@ -389,7 +388,7 @@ def test_what_finds_no_room_is_told(serve, world, ask):
 def test_the_queue_is_filtered_and_paged(client):
     reviews = client.app.state.service.reviews
     for i in range(6):
-        why = ["split neighbourhood: 0.55 a, 0.41 b"] if i % 2 else ["unusual input (p = 0.03)"]
+        why = ["labels compete: 0.55 a, 0.41 b"] if i % 2 else ["unusual input (p = 0.03)"]
         more = {"vector": [1.0, float(i)], "probability": i / 10, "reasons": why}
         reviews.ask(asked(**more) | (drawn() if i == 5 else {}))
 
@@ -398,9 +397,9 @@ def test_the_queue_is_filtered_and_paged(client):
         assert found["total"] == 6
         return found["matching"], [entry["probability"] for entry in found["pending"]]
 
-    assert listed(reason="split neighbourhood") == (3, [0.1, 0.3, 0.5])
+    assert listed(reason="labels compete") == (3, [0.1, 0.3, 0.5])
     assert listed(least=0.2, most=0.4) == (3, [0.2, 0.3, 0.4])
     assert listed(sampled=True) == (1, [0.5])
     assert listed(sampled=False, offset=1, limit=2) == (5, [0.1, 0.2])
     reasons = client.get("/v1/reviews").json()["reasons"]
-    assert reasons == {"split neighbourhood": 3, "unusual input": 3}
+    assert reasons == {"labels compete": 3, "unusual input": 3}

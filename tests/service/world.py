@@ -65,7 +65,6 @@ def world(dim: int = 3) -> World:
         learner.embed(np.concatenate([new[::2], others[::2]])),
         [int(x) for x in new_labels[::2]] + [-1] * len(others[::2]),
         max_wrong=0.1,
-        contributions=False,
     )
     gallery.close()
     small = Thumbnails(folder / "gallery.service" / "thumbnails", None, 10**6)

@@ -4,12 +4,11 @@ One process writes a gallery; others may read it (`surefind.service.state`). The
 maker's to close.
 
 **Calibrate again** with reviewed queries, which are a random share of all, or from the gallery's own items.
-It is made on a copy of the gallery, so searches wait for moments only, and use it from then on. A
-calibration that cannot be made leaves the old one in place.
+It is made on a copy of the gallery, while searches go on, and used from then on. A calibration that cannot
+be made leaves the old one in place.
 
-**An audit** (`surefind.Gallery.audit`) of a random sample of the items is made when it is first asked for,
-and again after the gallery has changed. Searches wait while it is made, for seconds: `AUDITED` bounds how
-many items are judged.
+**An audit** (`surefind.Gallery.audit`) is made of a copy too, when it is first asked for, and again after
+the gallery has changed. It takes a processor for a while, so whoever asks for it must be allowed to write.
 
 **A snapshot** is a copy of the gallery at one moment, in the service's folder ``snapshots``: a gallery's
 folder like any other. To go back to one, stop the service and put it in the place of the gallery. Deleting
@@ -30,7 +29,6 @@ from fastapi.staticfiles import StaticFiles
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from surefind.decisions.identification import Identification
-from surefind.gallery.findings import Audit
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.store import stored_items
 from surefind.service import items, problems, reviews, search, wire
@@ -55,8 +53,6 @@ from surefind.service.wire import RefusedError
 
 PAGE = Path(__file__).parent / "page"
 """The files of the page, served as they are."""
-AUDITED = 1000
-"""Items that an audit judges at most."""
 SNAPSHOTS = "snapshots"
 SNAPSHOT = "%Y-%m-%dT%H-%M-%S-%fZ"
 MOST_SNAPSHOTS = 100
@@ -170,11 +166,12 @@ async def calibration(state: State) -> wire.CalibrationView:
     if made is None:
         return wire.CalibrationView(calibrated=False, reviews=sample)
     now = await state.work(functools.partial(_today, state.gallery))
-    apart = {"calibrated", "risk_curve", "identification", "max_false_alarms", "reviews"}
-    names = wire.CalibrationView.model_fields.keys() - apart - now.keys()
+    names = ("summary", "threshold", "queries", "unknown", "left_out_queries", "left_out_matched")
     return wire.CalibrationView(
         calibrated=True,
         reviews=sample,
+        max_wrong=made.target.max_wrong,
+        confidence=made.target.confidence,
         max_false_alarms=None if made.gate is None else made.gate.max_false_alarms,
         risk_curve=wire.Curve.model_validate(made.risk_curve, from_attributes=True),
         identification=_identification(made.identification),
@@ -250,34 +247,26 @@ async def recalibrate(body: Recalibration, state: State) -> wire.Recalibrated:
     return await state.keep(make)
 
 
-@about.get("/v1/audit")
+@about.get("/v1/audit", dependencies=[Depends(may_write)])
 async def audit(
     state: State,
     most: Annotated[int, Query(ge=1, le=200, description="Findings of each kind.")] = 20,
 ) -> wire.AuditView:
-    """List items that are probably mislabelled, duplicated, confused or unusable, and impostors."""
+    """List items and labels that something is probably wrong with."""
 
     def look() -> wire.AuditView:
         with conflicting():
-            found = state.current(_audited)
+            found = state.current(Gallery.audit)
         rows = found.to_rows(most)
-        ids = {row[key] for row in rows for key in ("id", "other_id") if row["kind"] != "confusion"}
-        pictures = {id_: _has_picture(state, id_) for id_ in ids - {None}}
+        ids = {row[key] for row in rows for key in ("id", "other_id")} - {None}
+        there = {id_ for id_ in ids if _has_picture(state, id_)}
         findings = [
-            wire.Finding(
-                **{key: row[key] for key in wire.Finding.model_fields if key in row},
-                image=pictures.get(row["id"], False),
-                other_image=pictures.get(row["other_id"], False),
-            )
+            wire.Finding(**row, image=row["id"] in there, other_image=row["other_id"] in there)
             for row in rows
         ]
         return wire.AuditView(sentences=list(found.sentences), findings=findings)
 
     return await state.keep(look)
-
-
-def _audited(gallery: Gallery) -> Audit:
-    return gallery.audit(items=AUDITED)
 
 
 def _has_picture(state: AppState, id_: wire.ItemId) -> bool:

@@ -13,11 +13,11 @@ If a call fails for a reason that nobody foresaw, its items are done again by ha
 fails for is alone: nobody's request fails for what somebody else sent.
 
 `search_together` is what the queue of searches does: the queries of many callers in one search, taken
-apart again. Labels and decisions come from as many neighbours as vote, whatever k is asked for, so that
-searching with the largest k of all and cutting gives each caller the same answer as searching alone.
-Queries with novelty and queries without are two searches, because a gallery takes all or none with it; so
-are those with κ and without, of which it may refuse the latter, and those that are watched and those that
-are not. A query that cannot be searched fails by itself, and does not spoil the others.
+apart again. Labels and decisions do not depend on k, so searching with the largest k of all and cutting
+gives each caller the same answer as searching alone. Queries with novelty and queries without are two
+searches, because a gallery takes all or none with it; so are those with κ and without, of which it may
+refuse the latter, those that are watched and those that are not, and those with other labels. A query that
+cannot be searched fails by itself, and does not spoil the others.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -33,8 +32,7 @@ import numpy as np
 from surefind.checks import UNIT_TOLERANCE
 from surefind.embeddings import Embeddings, kappa_from_json
 from surefind.errors import DegenerateError, InputError, SurefindError
-from surefind.gallery.answers import answer_records
-from surefind.gallery.engine import Id, read_vectors
+from surefind.gallery.engine import Id, Label, read_vectors
 from surefind.gallery.gallery import Gallery
 from surefind.service.wire import RefusedError
 
@@ -161,6 +159,7 @@ class Query:
         k: How many neighbours of each.
         novelty: Their p-values, from 0 to 1; None if they have none.
         watch: Whether they are queries like those to come, which the gallery's watch should see.
+        labels: Those that are alone possible; None for all.
     """
 
     vectors: Vectors
@@ -168,6 +167,7 @@ class Query:
     k: int
     novelty: Sequence[float] | None = None
     watch: bool = True
+    labels: tuple[Label, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,8 +190,8 @@ def search_together(
 ) -> list[Reply | Exception]:
     """Search for several callers at once; return a reply, or what is wrong with the query, for each."""
     found: dict[int, Reply | Exception] = {}
-    kinds = [(q.novelty is not None, q.watch, None in q.kappa) for q in queries]
-    for kind in sorted(set(kinds)):
+    kinds = [(q.novelty is not None, q.watch, None in q.kappa, q.labels) for q in queries]
+    for kind in set(kinds):
         rows = [row for row, own in enumerate(kinds) if own == kind]
         alike = _search_alike(gallery, has_picture, [queries[row] for row in rows])
         found |= zip(rows, alike, strict=True)
@@ -220,39 +220,24 @@ def _search_alike(
 def _searched(gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query]) -> list[Reply]:
     vectors = unit_vectors(gallery, [vector for query in queries for vector in query.vectors])
     kappa = np.array([kappa_from_json(value) for query in queries for value in query.kappa])
-    made = gallery.calibration
-    surer = surer_than(None if made is None else made.log_kappa_quantiles, kappa)
     values = [p for query in queries for p in query.novelty or ()]
     embeddings = Embeddings(vectors, kappa, np.array(values) if values else None)
-    most, watch = max(query.k for query in queries), queries[0].watch
-    found = gallery.search(embeddings, k=most, watch=watch)
-    answers = answer_records(found, [query.k for query in queries for _ in query.vectors])
-    for answer, share in zip(answers, surer, strict=True):
-        answer |= {"surer_than": share, "vector": None, "review": None}
-        pictures: dict[Id, bool] = {}  # most of the evidence is among the neighbours
-        for item in chain(answer["neighbours"], *(e["items"] for e in answer["evidence"])):
-            if item["id"] not in pictures:
-                pictures[item["id"]] = has_picture(item["id"], item["payload"])
-            item["image"] = pictures[item["id"]]
+    most, only = max(query.k for query in queries), queries[0].labels
+    labels = None if only is None else list(only)
+    found = gallery.search(embeddings, most, labels=labels, watch=queries[0].watch)
+    answers = found.records()
+    ks = [query.k for query in queries for _ in query.vectors]
+    for answer, k in zip(answers, ks, strict=True):
+        near = answer["neighbours"][:k]
+        for item in near:
+            item["image"] = has_picture(item["id"], item["payload"])
+        answer |= {"neighbours": near, "vector": None, "review": None}
     replies, start = [], 0
     for query in queries:
         rows = slice(start, start + len(query.vectors))
         replies.append(Reply(answers[rows], vectors[rows], found.stale))
         start = rows.stop
     return replies
-
-
-def surer_than(quantiles: Sequence[float] | None, kappa: np.ndarray) -> list[float | None]:
-    """Return the share of calibration queries with a lower κ, given the quantiles of their log κ.
-
-    None without a calibration, and where κ is infinite: nothing is known then.
-    """
-    if quantiles is None:
-        return [None] * len(kappa)
-    below = np.searchsorted(quantiles, np.log(np.maximum(kappa, 1e-300)))
-    shares = np.minimum(below / (len(quantiles) - 1), 1.0)
-    known = np.isfinite(kappa)
-    return [share if k else None for share, k in zip(shares.tolist(), known, strict=True)]
 
 
 def unit_vectors(gallery: Gallery, vectors: Vectors) -> np.ndarray:

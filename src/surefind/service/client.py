@@ -105,12 +105,12 @@ class Client:
         Args:
             vectors: One row per query: lists, an array or a tensor.
             kappa: Their concentrations, if these are known.
-            novelty: Their p-values; needed if the calibration has a gate.
+            novelty: Their p-values; needed if the calibration's queries had them.
             k: How many neighbours.
             keep: Whether unsure queries wait for a person; None lets only random checks wait.
             watch: Whether these are queries like those to come.
             where: Values of the payload that items must have; nothing is decided then.
-            labels: Labels that items may have; nothing is decided then.
+            labels: Labels that are alone possible, of the query and of the items.
 
         Returns:
             One answer per query.

@@ -26,8 +26,7 @@ from fastapi import APIRouter, Depends, Form, Query, Response
 
 from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
 from surefind.errors import InputError
-from surefind.gallery.answers import Item
-from surefind.gallery.engine import Id, objects, ordered
+from surefind.gallery.engine import Id, Item, objects, ordered
 from surefind.gallery.gallery import Gallery
 from surefind.service import wire
 from surefind.service.images import picture_response
@@ -45,7 +44,8 @@ from surefind.service.search import (
     AskedLabels,
     AskedWhere,
     Upload,
-    asked_filter,
+    asked_labels,
+    read_filter,
     read_form,
     read_json,
 )
@@ -83,7 +83,9 @@ async def list_items(
     label: AskedLabels = None,
 ) -> wire.ItemPage:
     """List items, from the surest or from the least sure."""
-    chosen = asked_filter(where, label)
+    chosen = None
+    if where is not None or label is not None:
+        chosen = read_filter(read_json(where, wire.Where, "where"), asked_labels(label))
 
     def read() -> wire.ItemPage:
         gallery, ids = state.gallery, state.current(_surest)

@@ -13,7 +13,7 @@ one instead of waiting too. Sampled queries have no part in this: each is a draw
 repeated ones out would make the sample one of different queries, which are not what comes.
 
 Most are asked about because they were doubtful. Those tell a calibration nothing about sure answers, so
-`read_reviews` returns the others: a random share of all queries (`surefind.gallery.calibration_queries`).
+`read_reviews` returns the others: a random share of all queries (`surefind.gallery.review_sample`).
 
 The reviews are a SQLite database of their own in the service's folder: a gallery in Milvus has no file to
 share, and a service that only reads its gallery still takes reviews. A question or a decision is on the
@@ -35,8 +35,8 @@ import numpy as np
 from surefind.embeddings import Embeddings, kappa_from_json, novelty_from_json
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery import store
-from surefind.gallery.calibration_queries import Draw, ReviewCounts, ReviewSample, usable_rows
 from surefind.gallery.engine import Label
+from surefind.gallery.review_sample import Draw, ReviewCounts, ReviewSample, usable_rows
 from surefind.service.wire import ANONYMOUS, RefusedError
 
 FILE = "reviews.sqlite"
@@ -89,7 +89,7 @@ class Reviews:
         Args:
             question: ``vector``, ``kappa`` (None if infinite), ``novelty`` (None if not known), ``label``
                 and what else the page shows. If it was sampled, ``sampled`` is true, and there are ``u``,
-                ``share`` and ``model`` (`surefind.gallery.calibration_queries.Draw`). An ``image_sign``
+                ``share`` and ``model`` (`surefind.gallery.review_sample.Draw`). An ``image_sign``
                 is the same for the same image file.
 
         Returns:

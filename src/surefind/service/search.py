@@ -3,7 +3,7 @@
 An answer has the most probable label, the probability that it is right, a decision and why, how sure the
 query is, what else it may be, and the items that speak for it. Where the decision is "review", the query
 waits until a person confirms or corrects the label. So does a random share of all queries, whatever was
-decided (`surefind.gallery.calibration_queries`).
+decided (`surefind.gallery.review_sample`).
 
     keep       doubtful queries wait     sampled ones wait
     true       with a write token        always
@@ -12,22 +12,22 @@ decided (`surefind.gallery.calibration_queries`).
 
 A search may be **filtered**: only items with certain labels, or with certain values in their payload.
 
-    labels                      the item's label is one of these; null: it has none
+    labels                      the item's label is one of these
     where {"site": "north"}     payload["site"] is "north"
     where {"year": [7, 8]}      payload["year"] is 7 or 8
 
-All conditions must hold. Values are strings, numbers, true, false or null, and equal only to their own
-kind: 1 is neither "1" nor true. A key that a payload does not have equals nothing, not even null. Keys are
-names at the top of a payload, never paths or patterns, so a filter cannot ask for more than a lookup.
+**With labels** a search decides: they alone are possible for the query too (`surefind.Gallery.search`).
+Such queries are neither watched nor sampled, for they are not drawn like those to come.
 
-**A filtered search decides nothing.** A calibration was tested on answers of the whole gallery. Among some
-of the items other neighbours vote, a query whose label was filtered out has become unknown, and the share
-of such queries is nobody's guess: neither the probability nor the bound on wrong matches speaks of it. So
-label, probability and decision are null, with a reason; the gate, which looks at the query alone, still
-speaks. Such queries are neither watched nor reviewed, for they are not like those to come.
+**With where** all conditions must hold. Values are strings, numbers, true, false or null, and equal only to
+their own kind: 1 is neither "1" nor true. A key that a payload does not have equals nothing, not even null.
+Keys are names at the top of a payload, never paths or patterns, so a filter cannot ask for more than a
+lookup.
 
-It reads every item, and so is exact, and takes time in proportion to the gallery; past the time limit it
-ends, so that nobody waits for what nobody gets.
+Such a search decides nothing: the evidence about labels is that of all items, and knows nothing of their
+payloads. So label, probability and decision are null, with a reason, and its queries are neither watched
+nor reviewed. It reads every item, and so is exact, and takes time in proportion to the gallery; past the
+time limit it ends, so that nobody waits for what nobody gets.
 """
 
 import functools
@@ -48,11 +48,10 @@ from pydantic_core import to_json
 
 from surefind.embeddings import kappa_from_json, kappa_to_json
 from surefind.errors import SurefindError
-from surefind.gallery.answers import Item
-from surefind.gallery.engine import Label, exact_gaps
+from surefind.gallery.engine import Item, Label, exact_gaps
 from surefind.gallery.gallery import Gallery
 from surefind.service import batching, wire
-from surefind.service.batching import HasPicture, Reply, surer_than, unit_vectors
+from surefind.service.batching import HasPicture, Reply, unit_vectors
 from surefind.service.images import INSPECTED
 from surefind.service.problems import described, invalid_sentence
 from surefind.service.routes import (
@@ -69,7 +68,7 @@ from surefind.service.settings import WRITE, Caller
 from surefind.service.state import AppState
 from surefind.service.wire import RefusedError
 
-REASON = "filtered: the calibration speaks of the whole gallery, so nothing is decided"
+REASON = "filtered: payloads are no evidence about labels, so nothing is decided"
 BLOCK = 512
 """Items compared at a time."""
 Upload = Annotated[UploadFile, File(description="PNG, JPEG, WebP, GIF or BMP.")]
@@ -103,10 +102,8 @@ class Filter:
         return all(key in own and _kind(own[key]) in values for key, values in self.where)
 
 
-def read_filter(where: dict[str, Any] | None, labels: Sequence[Label] | None) -> Filter | None:
-    """Return the filter of a request; None if it has none."""
-    if where is None and labels is None:
-        return None
+def read_filter(where: dict[str, Any] | None, labels: Sequence[Label] | None) -> Filter:
+    """Return the filter of a request."""
     conditions = [
         (key, frozenset(map(_kind, value if isinstance(value, list) else [value])))
         for key, value in (where or {}).items()
@@ -114,10 +111,9 @@ def read_filter(where: dict[str, Any] | None, labels: Sequence[Label] | None) ->
     return Filter(None if labels is None else frozenset(labels), tuple(conditions))
 
 
-def asked_filter(where: str | None, label: list[str] | None) -> Filter | None:
-    """Read the filter of a query string."""
-    labels = None if label is None else [read_form(text, wire.ItemLabel) for text in label]
-    return read_filter(read_json(where, wire.Where, "where"), labels)
+def asked_labels(label: list[str] | None) -> tuple[Label, ...] | None:
+    """Read the labels of a query string."""
+    return None if label is None else tuple(read_form(text, wire.ItemLabel) for text in label)
 
 
 def read_json(text: str | None, kind: Any, name: str) -> Any:
@@ -152,11 +148,9 @@ async def search_vectors(request: Request) -> Response:
     state, found = await state_of(request), await allowed(request)
     body = await read_search(request)
     kappa = body.kappa if body.kappa is not None else [None] * len(body.vectors)
-    query = batching.Query(body.vectors, kappa, body.k, body.novelty, body.watch)
-    chosen = read_filter(body.where, body.labels)
-    if chosen is not None:
-        return await _answer_filtered(state, query, chosen, image=None)
-    return await _answer(state, query, found, keep=body.keep, image=None)
+    only = None if body.labels is None else tuple(body.labels)
+    query = batching.Query(body.vectors, kappa, body.k, body.novelty, body.watch, only)
+    return await _answer(state, query, found, body.where, keep=body.keep, image=None)
 
 
 # The busiest endpoint: solving dependencies would cost as much as a search.
@@ -187,25 +181,33 @@ async def search_image(
     label: AskedLabels = None,
 ) -> Response:
     """Search with an image; of an animation, its first frame counts."""
-    chosen = asked_filter(where, label)
+    only, conditions = asked_labels(label), read_json(where, wire.Where, "where")
     data = await file.read()
     embedding = await state.embed(data)
     novelty = None if embedding.novelty is None else embedding.novelty.tolist()
-    query = batching.Query(embedding.mean.tolist(), embedding.kappa.tolist(), k, novelty, watch)
-    if chosen is not None:
-        return await _answer_filtered(state, query, chosen, image=data)
-    return await _answer(state, query, found, keep=keep, image=data)
+    query = batching.Query(
+        embedding.mean.tolist(), embedding.kappa.tolist(), k, novelty, watch, only
+    )
+    return await _answer(state, query, found, conditions, keep=keep, image=data)
 
 
 async def _answer(
-    state: AppState, query: batching.Query, found: Caller, *, keep: bool | None, image: bytes | None
+    state: AppState,
+    query: batching.Query,
+    found: Caller,
+    where: dict[str, Any] | None,
+    *,
+    keep: bool | None,
+    image: bytes | None,
 ) -> Response:
+    if where is not None:
+        return await _answer_filtered(state, query, read_filter(where, query.labels), image)
     reply = await state.search(query)
     for answer, vector in zip(reply.answers, reply.vectors, strict=True):
-        state.metrics.decision(answer["decision"], answer["gate"])
+        state.metrics.decision(answer["decision"])
         answer["dropped"] = False
         drawn = _drawn(state)
-        sampled = keep is not False and drawn["sampled"]
+        sampled = keep is not False and query.labels is None and drawn["sampled"]
         unsure = answer["decision"] == "review" and keep is True and found.scope == WRITE
         if sampled or unsure:
             question = answer | drawn | {"vector": vector.tolist(), "sampled": sampled}
@@ -218,7 +220,7 @@ async def _answer(
 
 
 async def _answer_filtered(
-    state: AppState, query: batching.Query, chosen: Filter, *, image: bytes | None
+    state: AppState, query: batching.Query, chosen: Filter, image: bytes | None
 ) -> Response:
     has_picture, seconds = state.thumbnails.has, state.settings.seconds
     reply = await state.list(
@@ -226,7 +228,7 @@ async def _answer_filtered(
     )
     for answer in reply.answers:
         answer["dropped"] = False
-        state.metrics.decision("filtered", answer["gate"])
+        state.metrics.decision("filtered")
     return _sent(reply, image)
 
 
@@ -275,28 +277,18 @@ def search_filtered(
     """Find the nearest items that a filter admits, within some seconds, and decide nothing."""
     vectors = unit_vectors(gallery, query.vectors)
     kappa = np.array([kappa_from_json(value) for value in query.kappa])
-    made = gallery.calibration
-    surer = surer_than(None if made is None else made.log_kappa_quantiles, kappa)
     p_values: Sequence[float | None] = query.novelty or [None] * len(vectors)
-    gates: list[Any] = [None] * len(vectors)
-    if query.novelty is not None and made is not None and made.gate is not None:
-        gates = made.gate.outcome(np.array(query.novelty)).tolist()
     found = _nearest(gallery, vectors, query.k, chosen, time.monotonic() + seconds)
     answers = [
         {
             **dict.fromkeys(("label", "none", "decision", "probability", "vector", "review")),
             "label_probability": [],
-            "evidence": [],
             "reasons": [REASON],
             "kappa": kappa_to_json(float(own)),
-            "surer_than": share,
             "novelty": novelty,
-            "gate": gate,
             "neighbours": [_neighbour(gap, item, has_picture) for gap, item in near],
         }
-        for near, own, share, novelty, gate in zip(
-            found, kappa, surer, p_values, gates, strict=True
-        )
+        for near, own, novelty in zip(found, kappa, p_values, strict=True)
     ]
     return Reply(answers, vectors, stale=False)
 
@@ -332,7 +324,6 @@ def _neighbour(gap: float, item: Item, has_picture: HasPicture) -> dict[str, Any
         "id": item.id,
         "label": item.label,
         "score": 1 - gap,
-        "kappa": kappa_to_json(item.kappa),
         "payload": item.payload,
         "image": has_picture(item.id, item.payload),
     }

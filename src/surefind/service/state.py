@@ -8,8 +8,9 @@ threads, so that none waits for another kind.
 at a time; what changes meanwhile is taken in by the next one. It waits for `DELAY` seconds first, so that a
 burst of changes is one renewal. Answers are marked as stale until then, and each of them uses one
 calibration. A renewal that fails is logged and counted, and the next change tries again. Another thread
-builds the graph that searches walk, at the start and when changes have left much of it behind; searches are
-exact until it is there.
+calls `Gallery.prepare`, at the start and after changes: it fits the label model again where there is no
+calibration to renew, and builds the graph that searches walk; they are exact until it is there. Neither
+makes a search wait.
 
 **Replicas.** A service that only reads (``read_only``) looks every `PAUSE` seconds whether the writer has
 changed anything, and reads the gallery again if it has, beside the searches. If it cannot be read, that is
@@ -85,8 +86,8 @@ class Renewer:
         self._closing = threading.Event()
         self._task: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-renew")
-        self._graph: Future[None] | None = None
-        self._builder = ThreadPoolExecutor(1, thread_name_prefix="surefind-graph")
+        self._prepared: Future[None] | None = None
+        self._builder = ThreadPoolExecutor(1, thread_name_prefix="surefind-prepare")
 
     @property
     def busy(self) -> bool:
@@ -104,10 +105,10 @@ class Renewer:
         self.build()
 
     def build(self) -> None:
-        """Build what is missing of the graph, if searches walk one; return at once."""
+        """Fit and build what searches would have to; return at once."""
         with self._lock:
-            if not self._closing.is_set() and (self._graph is None or self._graph.done()):
-                self._graph = self._builder.submit(self._build)
+            if not self._closing.is_set() and (self._prepared is None or self._prepared.done()):
+                self._prepared = self._builder.submit(self._build)
 
     def close(self) -> None:
         """Wait for a renewal that has begun; one that has not is left to the next start, as is a graph."""
@@ -119,7 +120,7 @@ class Renewer:
     def _build(self) -> None:
         try:
             self._gallery.prepare(self._closing.is_set)
-        except Exception as error:  # searches stay exact
+        except Exception as error:  # searches go on with what there is
             self._failed(error)
 
     def _work(self) -> None:

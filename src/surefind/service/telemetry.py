@@ -10,7 +10,6 @@ surefind_requests_total{method, route, status}
 surefind_request_seconds{route}             a histogram
 surefind_batch_size{kind}                   a histogram: requests that were done together
 surefind_decisions_total{decision}          "none" without a calibration
-surefind_gate_total{gate}                   queries that came with a novelty, if there is a gate
 surefind_items, surefind_reviews_pending
 surefind_waiting{kind}                      requests that wait to be searched or embedded
 surefind_review_failures_total              queries that could not be kept for a person
@@ -132,7 +131,6 @@ class Metrics:
         requests = Counter("requests", "Requests answered.", ["method", "route", "status"], **own)
         times = Histogram("request_seconds", "Time to answer.", ["route"], buckets=SECONDS, **own)
         decisions = Counter("decisions", "Queries answered, by decision.", ["decision"], **own)
-        gates = Counter("gate", "Queries with novelty, by what the gate says.", ["gate"], **own)
         self._batches = Histogram(
             "batch_size", "Requests done together.", ["kind"], buckets=SIZES, **own
         )
@@ -169,7 +167,6 @@ class Metrics:
             lambda *asked: (requests.labels(*asked).inc, times.labels(asked[1]).observe)
         )
         self._decided = functools.cache(lambda name: decisions.labels(name).inc)
-        self._gated = functools.cache(lambda name: gates.labels(name).inc)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
@@ -182,11 +179,9 @@ class Metrics:
         self._waiting.labels(kind).set_function(length)
         return self._batches.labels(kind).observe
 
-    def decision(self, decision: str | None, gate: str | None = None) -> None:
-        """Count an answer, and what the gate says about the query."""
+    def decision(self, decision: str | None) -> None:
+        """Count an answer."""
         self._decided(decision or "none")()
-        if gate is not None:
-            self._gated(gate)()
 
     def review_failed(self, error: Exception) -> None:
         """Count and log a query that could not be kept for a person."""

@@ -83,15 +83,14 @@ Where = Annotated[
         description="Only items whose payload has these values: of each key one, or one of a list.",
     ),
 ]
-Labels = Annotated[
-    list[ItemLabel],
-    Field(min_length=1, max_length=100, description="Only items with one of these labels."),
-]
-UNDECIDED = "A filtered search has no label, probability or decision."
+Labels = Annotated[list[ItemLabel], Field(min_length=1, max_length=100)]
+WHERE = (
+    "Only items whose payload has these values; no label is answered then, and nothing is decided."
+)
+LABELS = "Only items with one of these labels, which alone are possible for the query too."
 Kind = Literal["number", "text"]
 Verdict = Literal["accept", "reject", "relabel"]
 Decision = Literal["match", "review", "no_match"]
-Gate = Literal["unlike", "unusual", "pass"]
 
 
 WATCHED = (
@@ -114,7 +113,7 @@ class VectorSearch(Message):
         list[PValue] | None,
         Field(
             description="A p-value per vector: small if it is unlike the training data. Needed if the "
-            "calibration has a gate."
+            "calibration's queries had one."
         ),
     ] = None
     k: Annotated[int, Field(ge=1, le=100)] = 10
@@ -126,8 +125,8 @@ class VectorSearch(Message):
         ),
     ] = None
     watch: Annotated[bool, Field(description=WATCHED)] = True
-    where: Annotated[Where | None, Field(description=UNDECIDED)] = None
-    labels: Annotated[Labels | None, Field(description=UNDECIDED)] = None
+    where: Annotated[Where | None, Field(description=WHERE)] = None
+    labels: Annotated[Labels | None, Field(description=LABELS)] = None
 
     @model_validator(mode="after")
     def _one_each(self) -> "VectorSearch":
@@ -144,8 +143,7 @@ class Neighbour(BaseModel):
 
     id: KeptId
     label: KeptLabel
-    score: float
-    kappa: float | None
+    score: float = Field(description="Its cosine.")
     payload: Any
     image: bool
 
@@ -154,60 +152,37 @@ class LabelProbability(BaseModel):
     """A label that the query may have."""
 
     label: KeptLabel
-    probability: float = Field(description="By the neighbourhood alone.")
-
-
-class EvidenceItem(BaseModel):
-    """An item that speaks for a label."""
-
-    id: KeptId
-    cosine: float
-    payload: Any
-    image: bool
-
-
-class Evidence(LabelProbability):
-    """A label that the query may have, and what speaks for it."""
-
-    items: list[EvidenceItem] = Field(description="The nearest of this label, nearest first.")
+    probability: float = Field(description="By the evidence alone, before calibration.")
 
 
 class Answered(BaseModel):
     """What the gallery says about a query."""
 
     label: KeptLabel = Field(
-        description="The most probable label, which need not be the nearest item's; null if no "
-        "neighbour has one, and in a filtered search."
+        description="The most probable label, which need not be the nearest item's; null if no item has "
+        "one, and in a search with ``where``."
     )
     label_probability: list[LabelProbability] = Field(
         description="At most 5 labels, the most probable first; they and none sum to 1 at most."
     )
     none: float | None = Field(
-        description="That no label of the gallery is right, by the neighbourhood alone; null in a "
-        "filtered search."
+        description="That no label of the gallery is right, by the evidence alone; null in a search with "
+        "``where``."
     )
     decision: Decision | None = Field(
-        description="About the label; null without a calibration, and in a filtered search."
+        description="About the label; null without a calibration, and in a search with ``where``."
     )
     probability: float | None = Field(
         description="That the label is right, as calibrated; null where the decision is. It means nothing "
-        'where the gate is "unlike": only queries that pass were tested.'
+        "for a query that is unlike anything seen, or unusual: only others were tested."
     )
     kappa: float | None = Field(description="How sure the embedding of the query is.")
-    surer_than: float | None = Field(description="Share of calibration queries that are less sure.")
     novelty: float | None = Field(
         default=None,
         description="p-value of the query, small if it is unlike the training data; null if not known.",
     )
     reasons: list[str] = Field(description="Why it is no match, or why nothing was decided.")
-    gate: Gate | None = Field(
-        default=None,
-        description="What the calibration's gate says by the novelty; null without a gate.",
-    )
-    neighbours: list[Neighbour] = Field(description="The nearest items, of any label.")
-    evidence: list[Evidence] = Field(
-        description="The label first, then its strongest rival, if that has a probability of 0.01."
-    )
+    neighbours: list[Neighbour] = Field(description="The nearest items, nearest first.")
 
 
 class Answer(Answered):
@@ -331,13 +306,13 @@ class Finding(BaseModel):
     kind: Literal["mislabelled", "duplicate", "confusion", "unusable", "impostor"]
     id: KeptId | None = Field(description="The item; null for a pair of labels.")
     label: KeptLabel
+    suggested: KeptLabel = Field(
+        description="What the rest says, or another label it is taken for."
+    )
     image: bool = Field(description="Whether there is a picture of the item.")
     other_id: KeptId | None = Field(description="Another item that has to do with it.")
-    other_label: KeptLabel = Field(
-        description="Its label; for a mislabelled item what the rest says."
-    )
     other_image: bool
-    score: float | None = Field(description="What findings of one kind are ordered by.")
+    score: float = Field(description="What findings of one kind are ordered by.")
     sentence: str
 
 
@@ -379,18 +354,17 @@ class CalibrationView(BaseModel):
     threshold: float | None = None
     queries: int | None = None
     unknown: int | None = None
+    left_out_queries: int | None = Field(
+        default=None,
+        description="Queries whose label was left out, and that nothing was fitted to.",
+    )
+    left_out_matched: int | None = Field(default=None, description="Those that would be a match.")
     max_false_alarms: float | None = Field(
         default=None,
         description="At most this novelty is unlike anything seen, at most ten times as much is unusual; "
         "null without a gate.",
     )
-    log_kappa_quantiles: list[float] | None = None
     risk_curve: Curve | None = None
-    no_match: list[float] | None = Field(
-        default=None,
-        description="Share of the queries that is no match, at each threshold of the risk curve; what is "
-        "neither this nor covered goes to a person.",
-    )
     identification: IdentificationCurve | None = None
     renewals: int | None = Field(
         default=None, description="How often it was renewed since somebody calibrated."

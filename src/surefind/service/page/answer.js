@@ -1,13 +1,14 @@
 // Shows an answer: what to do, how likely it is right, why, and what else it may be.
-import { bar, chance, labelText, make, percent } from "./dom.js";
-import { kappaScale, noveltyScale } from "./scales.js";
+import { bar, chance, count, labelText, make, percent } from "./dom.js";
+import { scales } from "./scales.js";
 
 const REASONS = {
   "unclear input": "The image is unclear: blurred, dark or partly hidden. Take a better one.",
   "unlike anything seen": "It is unlike anything the model was trained on: another kind of thing, or not an image of anything.",
   "unusual input": "It is unusual: few inputs like those of the training are so far from the others. A person should look.",
-  "split neighbourhood": "Two or more labels compete. Look at each of them.",
-  "not enrolled": "It is clear enough, but nothing in the gallery is near it: it may not be enrolled.",
+  "label not tested": "The label is new since the calibration: nobody knows yet how often it is right. A person should look.",
+  "labels compete": "Two or more labels compete. Look at each of them.",
+  "not enrolled": "It is clear enough, but no label of the gallery is like it: it may not be enrolled.",
   "target not reached":
     "Nothing is wrong with this query; the calibration could not promise its error rate for any.",
 };
@@ -18,7 +19,7 @@ const VERDICTS = {
   no_match: ["✕", () => "Unknown: no match"],
 };
 
-// "split neighbourhood: 0.55 a, 0.41 b" is a reason with what competes, which the list of labels shows;
+// "labels compete: 0.55 a, 0.41 b" is a reason with what competes, which the list of labels shows;
 // "unusual input (p = 0.03)" one with a p-value, which its own scale shows.
 export const reasonName = (reason) => reason.split(/:| \(p /)[0];
 const reasonText = (reason) => REASONS[reasonName(reason)] ?? reason;
@@ -38,11 +39,12 @@ export function oddsText(answer) {
   return advice ? `It is ${name}, the most probable label, with a probability of only ${p}.${advice}` : `It is ${name} with a probability of ${p}.`;
 }
 
-// What a decision is worth, to whoever has to act on it.
+// What a decision is worth, to whoever has to act on it, and how unknown queries fared.
 function worth(answer, calibration) {
   if (answer.decision !== "match" || !calibration?.calibrated) return null;
-  const { max_wrong: wrong, confidence } = calibration;
-  return make("p", { class: "worth" }, `Of such answers at most ${percent(wrong, wrong < 0.01 ? 1 : 0)} are wrong, with ${percent(confidence)} confidence, as long as queries are like those it was calibrated with.`);
+  const { max_wrong: wrong, confidence, left_out_queries: asked, left_out_matched: matched } = calibration;
+  const tested = asked ? `Of ${count(asked, "query", "queries")} of labels left out, ${matched.toLocaleString("en")} ${matched === 1 ? "was" : "were"} a match.` : "No query of a label left out tested it.";
+  return make("p", { class: "worth" }, `Of such answers at most ${percent(wrong, wrong < 0.01 ? 1 : 0)} are wrong, with ${percent(confidence)} confidence, as long as queries are like those it was calibrated with. ${tested}`);
 }
 
 // The reasons, each as a chip with its name and a sentence.
@@ -51,7 +53,7 @@ export const reasonList = (answer) =>
     ? make("ul", { class: "reasons" }, ...answer.reasons.map((r) => make("li", {}, make("span", { class: "chip" }, reasonName(r)), ` ${reasonText(r)}`)))
     : null;
 
-// The answered label; where no neighbour has one, the nearest item.
+// The answered label; where no item has one, the nearest item.
 export const answerName = (answer) => labelText(answer.label, answer.neighbours[0]?.id ?? "");
 
 export function showAnswer(result, calibration) {
@@ -64,7 +66,7 @@ export function showAnswer(result, calibration) {
       make("p", { class: "verdict" }, make("span", { class: "sign", "aria-hidden": "true" }, "–"), `${answer.label === null ? "Nearest" : "Most probable"}: ${name}`),
       make("p", {}, "There is no calibration, so nobody knows how often such an answer is right. Calibrate the gallery to get decisions."),
       labelChances(answer),
-      make("div", { class: "scales" }, kappaScale(answer, null), noveltyScale(answer, calibration)),
+      ...scales(answer, calibration),
     );
   }
   const [sign, title] = VERDICTS[answer.decision];
@@ -78,14 +80,14 @@ export function showAnswer(result, calibration) {
     worth(answer, calibration),
     reasonList(answer),
     labelChances(answer),
-    make("div", { class: "scales" }, kappaScale(answer, calibration), noveltyScale(answer, calibration)),
+    ...scales(answer, calibration),
     result.stale ? make("p", { class: "stale" }, "The gallery has changed since it was calibrated, so this decision may be off. The calibration is being renewed; ask again in a moment.") : null,
     answer.review ? make("p", { class: "quiet" }, "It waits in the ", make("a", { href: "#review" }, "review queue"), ".") : null,
     answer.dropped ? make("p", { class: "dropped" }, "A person should look at it, but the ", make("a", { href: "#review" }, "review queue"), " is full: it was not kept. Decide some that wait, then ask again.") : null,
   );
 }
 
-// The labels it may have, and none of them, as the neighbourhood alone has it.
+// The labels it may have, and none of them, as the evidence alone has it.
 export function labelChances(answer) {
   const listed = answer.label_probability.filter((found, i) => i === 0 || found.probability >= 0.005);
   if (!listed.length) return null;
@@ -96,7 +98,7 @@ export function labelChances(answer) {
   const list = make("ul", {}, ...rows.map(([name, p, kind]) => make("li", { class: kind }, make("span", { class: "name" }, name), bar(p), make("span", { class: "share" }, chance(p)))));
   // Bars that do not count would still be read first.
   if (isUnlike(answer)) {
-    return make("details", { class: "chances" }, make("summary", {}, "What its neighbours would say, which does not count"), list);
+    return make("details", { class: "chances" }, make("summary", {}, "What the evidence would say, which does not count"), list);
   }
-  return make("figure", { class: "chances" }, make("figcaption", {}, "By its neighbours alone, before calibration:"), list);
+  return make("figure", { class: "chances" }, make("figcaption", {}, "By the evidence alone, before calibration:"), list);
 }

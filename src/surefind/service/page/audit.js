@@ -1,24 +1,31 @@
 // Audit: items that are probably mislabelled, duplicated, confused or unusable, and impostors; to be mended here.
-import { $, itemPicture, labelText, make } from "./dom.js";
-import { get, itemPath, put, remove } from "./server.js";
+import { $, itemPicture, make } from "./dom.js";
+import { SLOW, get, itemPath, put, remove } from "./server.js";
 
 const KINDS = {
-  mislabelled: ["Probably mislabelled", "the item", "nearest of the label that the rest suggests"],
-  duplicate: ["Near-duplicates under different labels", "one", "the other"],
-  confusion: ["Labels confused with one another", "", ""],
-  unusable: ["Hardly usable", "the item", ""],
-  impostor: ["Impostors: without their label, items are answered with another", "the item", "what it found"],
+  mislabelled: "Probably mislabelled",
+  duplicate: "Near-duplicates under different labels",
+  confusion: "Labels confused with one another",
+  unusable: "Hardly usable",
+  impostor: "Impostors: without their label, items are a match with another",
 };
 
 export function setUpAudit(page) {
   $("look").addEventListener("click", () => look(page));
 }
 
+// It takes the service a while, so that whoever may only read cannot ask for it.
+export function showAudit(page) {
+  if (page.gallery.may_write) return;
+  $("look").disabled = true;
+  $("audit-status").textContent = "Your token may read but not ask for an audit.";
+}
+
 async function look(page) {
   $("look").disabled = true;
   $("audit-status").textContent = "Looking …";
   await page.attempt(async () => {
-    const found = await get("/v1/audit");
+    const found = await get("/v1/audit", SLOW);
     $("audit-said").replaceChildren(...found.sentences.map((sentence) => make("li", {}, sentence)));
     $("findings").replaceChildren(...Object.keys(KINDS).map((kind) => group(page, kind, found.findings.filter((f) => f.kind === kind))).filter(Boolean));
   });
@@ -29,27 +36,22 @@ async function look(page) {
 function group(page, kind, findings) {
   if (!findings.length) return null;
   const list = make("ul", { class: "findings" }, ...findings.map((finding) => card(page, finding)));
-  return make("section", { "aria-labelledby": `audit-${kind}` }, make("h3", { id: `audit-${kind}` }, KINDS[kind][0]), list);
+  return make("section", { "aria-labelledby": `audit-${kind}` }, make("h3", { id: `audit-${kind}` }, KINDS[kind]), list);
 }
 
 function card(page, finding) {
   const done = make("p", { role: "status" });
-  const [, first, second] = KINDS[finding.kind];
-  const pair = finding.kind === "confusion" ? null : make(
+  const pair = finding.id === null ? null : make(
     "div",
     { class: "pair" },
-    figure(finding.id, finding.label, finding.image, first),
-    finding.other_id === null ? null : figure(finding.other_id, finding.other_label, finding.other_image, second),
+    figure(finding.id, finding.label, finding.image),
+    finding.other_id === null ? null : figure(finding.other_id, null, finding.other_image),
   );
-  const element = make("li", { class: "card" }, pair, make("p", {}, finding.sentence));
-  if (page.gallery?.may_write) element.append(...mending(page, finding, done));
-  element.append(done);
-  return element;
+  return make("li", { class: "card" }, pair, make("p", {}, finding.sentence), ...mending(page, finding, done), done);
 }
 
-function figure(id, label, image, words) {
-  const name = labelText(label, id);
-  return make("figure", {}, itemPicture({ id, label, image }), make("figcaption", {}, make("strong", {}, name), make("span", { class: "quiet" }, ` ${id}${words ? `, ${words}` : ""}`)));
+function figure(id, label, image) {
+  return make("figure", {}, itemPicture({ id, label, image }), make("figcaption", {}, label === null ? null : make("strong", {}, String(label)), make("span", { class: "quiet" }, ` ${id}`)));
 }
 
 // Buttons that mend a finding; each says what it did, and none can be pressed twice.
@@ -67,9 +69,8 @@ function mending(page, finding, done) {
     }));
     buttons.push(made);
   };
-  if (finding.kind === "mislabelled" && finding.other_label !== null) {
-    button(`It is ${finding.other_label}`, `Relabel to ${finding.other_label}:`, () => put(`${path}${kind}`, { label: finding.other_label }), `Relabelled to ${finding.other_label}.`);
-  }
+  const { suggested } = finding;
+  if (finding.kind === "mislabelled") button(`It is ${suggested}`, `Relabel to ${suggested}:`, () => put(`${path}${kind}`, { label: suggested }), `Relabelled to ${suggested}.`);
   button("Remove it", "Remove", () => remove(`${path}${kind}`), "Removed.");
   return buttons;
 }

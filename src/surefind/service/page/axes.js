@@ -7,6 +7,12 @@ export const W = 440, H = 300, LEFT = 54, BOTTOM = 44, TOP = 14, RIGHT = 14;
 export const across = (share) => LEFT + share * (W - LEFT - RIGHT);
 export const up = (share) => H - BOTTOM - Math.min(share, 1) * (H - BOTTOM - TOP);
 
+// The least number from a value up that has four parts of few digits, so that ticks say where they are.
+export function ceiling(value) {
+  const unit = 10 ** Math.floor(Math.log10(value / 4));
+  return 4 * unit * [1, 2, 2.5, 5, 10].find((step) => 4 * unit * step >= value * (1 - 1e-9));
+}
+
 // Five lines with their values, and values along the bottom as [share, text].
 export function frame(title, value, bottom) {
   const parts = [];

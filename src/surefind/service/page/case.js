@@ -1,36 +1,19 @@
 // One query that waits: large, beside a card for each label it may have.
 import { answerName, oddsText, reasonList } from "./answer.js";
 import { bar, chance, count, itemPicture, labelText, make, pictureOf, timeText } from "./dom.js";
+import { candidates } from "./evidence.js";
 import { labelForm } from "./labels.js";
-import { kappaScale, noveltyScale } from "./scales.js";
+import { scales } from "./scales.js";
 import { zoomable } from "./zoom.js";
 
 const MOST_LABELS = 9;
 const SHOWN = 3;
-const LEAST = 0.005;
-
-// The labels to choose from, the most probable first, with the nearest items of each.
-export function candidates(entry) {
-  const found = new Map();
-  const add = (label, probability, items) => {
-    if (label === null) return;
-    const known = found.get(label) ?? { label, probability: null, items: [] };
-    known.probability ??= probability;
-    for (const item of items) if (!known.items.some(({ id }) => id === item.id)) known.items.push({ label, ...item });
-    found.set(label, known);
-  };
-  if (entry.label !== null) add(entry.label, null, []);
-  for (const { label, probability } of entry.label_probability) add(label, probability, []);
-  for (const { label, probability, items } of entry.evidence) add(label, probability, items);
-  for (const item of entry.neighbours) add(item.label, null, [item]);
-  const worth = ({ label, probability, items }) => label === entry.label || items.length || probability >= LEAST;
-  return [...found.values()].filter(worth).slice(0, MOST_LABELS);
-}
 
 // `decide(verdict, label)` and `skip()` do what their buttons say.
 export function caseCard(page, entry, { decide, skip, move, first, last }) {
   const off = !page.gallery.may_write;
-  const cards = candidates(entry).map((found, i) => labelCard(entry, found, i + 1, off, decide));
+  const named = candidates(entry).filter(({ label }) => label !== null);
+  const cards = named.slice(0, MOST_LABELS).map((found, i) => labelCard(entry, found, i + 1, off, decide));
   cards.push(noneCard(entry, off, decide));
   return make(
     "div",
@@ -46,8 +29,7 @@ export function caseCard(page, entry, { decide, skip, move, first, last }) {
       { class: "why" },
       entry.decision === null ? null : make("p", {}, oddsText(entry)),
       reasonList(entry),
-      kappaScale(entry, page.calibration),
-      noveltyScale(entry, page.calibration),
+      ...scales(entry, page.calibration),
     ),
     make(
       "div",

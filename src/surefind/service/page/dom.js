@@ -40,6 +40,9 @@ export function timeText(iso) {
   return today ? time : `${when.toLocaleDateString("sv")} ${time}`;
 }
 
+// A figure with what it says, for a list of them.
+export const tile = (figure, words) => make("div", {}, make("dt", {}, words), make("dd", {}, figure));
+
 export const labelText = (label, id) => (label === null ? `item ${id}` : String(label));
 
 export function kappaText(kappa) {

@@ -1,44 +1,38 @@
-// What speaks for an answer: the nearest items, by label.
+// What speaks for an answer: the labels it may have, each with its nearest items.
 import { isUnlike } from "./answer.js";
-import { itemPicture, kappaText, labelText, make } from "./dom.js";
+import { chance, itemPicture, labelText, make } from "./dom.js";
 
-// Items of the answered label first, then those of its strongest rival, then what else is near, label by label.
-export function showEvidence(answer, self) {
-  const near = new Map(answer.neighbours.map((n) => [n.id, n]));
-  const shown = new Set(answer.evidence.flatMap((found) => found.items.map((item) => item.id)));
-  const kind = answer.decision === "no_match" ? "Nearest of" : "Evidence for";
-  const parts = answer.evidence.map((found, i) => [
-    `${kind} ${found.label}${i ? ", its strongest rival" : ""}`,
-    i ? "rival" : "answered",
-    found.items.map((item) => ({ label: found.label, kappa: near.get(item.id)?.kappa, score: item.cosine, ...item })),
-  ]);
-  const rest = new Map();
-  for (const n of answer.neighbours) if (!shown.has(n.id)) rest.set(n.label, [...(rest.get(n.label) ?? []), n]);
-  for (const [label, items] of rest) {
-    const own = answer.evidence.findIndex((found) => found.label === label);
-    if (own >= 0) parts[own][2].push(...items);
-    else parts.push([label === null ? "Near, without a label" : `Also near: ${label}`, "rest", items]);
+const LEAST = 0.02;
+
+// The labels that a query may have, the most probable first, then those of other items that are near; each with its
+// items, nearest first. Items without a label are a group too.
+export function candidates(answer) {
+  const found = new Map(answer.label_probability.map(({ label, probability }) => [label, { label, probability, items: [] }]));
+  for (const item of answer.neighbours) {
+    if (!found.has(item.label)) found.set(item.label, { label: item.label, probability: null, items: [] });
+    found.get(item.label).items.push(item);
   }
+  return [...found.values()].filter(({ label, probability, items }) => label === answer.label || items.length || probability >= LEAST);
+}
+
+export function showEvidence(answer, self) {
   const none = answer.decision === "no_match" ? [make("p", { class: "none-match" }, "A search always finds something; none of these is a match.")] : [];
-  const sections = parts.map(([title, role, items]) =>
-    make(
-      "section",
-      { "data-role": role },
-      make("h3", {}, title),
-      make("ol", { class: "grid found" }, ...items.map((item) => itemCard(item, self, role === "answered" && answer.decision === "match"))),
-    ),
-  );
+  const sections = candidates(answer).map(({ label, probability, items }) => {
+    const role = probability === null ? "rest" : label === answer.label ? "answered" : "rival";
+    const matched = role === "answered" && answer.decision === "match";
+    const title = label === null ? "Near, without a label" : probability === null ? `Also near: ${label}` : `${label}, ${chance(probability)}`;
+    const list = make("ol", { class: "grid found" }, ...items.map((item) => itemCard(item, self, matched)));
+    return make("section", { "data-role": role }, make("h3", {}, title), items.length ? list : make("p", { class: "quiet" }, "None of its items is among the nearest."));
+  });
   return none.concat(isUnlike(answer) ? make("details", {}, make("summary", {}, "Show the nearest items all the same"), ...sections) : sections);
 }
 
-function itemCard(item, self, matched) {
-  const sure = item.kappa === undefined ? "" : `, ${kappaText(item.kappa)}`;
-  return make(
+const itemCard = (item, self, matched) =>
+  make(
     "li",
     { class: matched ? "first" : "", "data-id": item.id },
     itemPicture(item),
     make("strong", {}, labelText(item.label, item.id)),
     make("span", { class: "quiet" }, `${item.id}${item.id === self ? " (the query itself)" : ""}`),
-    make("span", { class: "quiet" }, `similarity ${item.score.toFixed(3)}${sure}`),
+    make("span", { class: "quiet" }, `similarity ${item.score.toFixed(3)}`),
   );
-}

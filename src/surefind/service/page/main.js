@@ -1,5 +1,5 @@
 // The page: sections by address, one place where troubles are shown, and the token.
-import { setUpAudit } from "./audit.js";
+import { setUpAudit, showAudit } from "./audit.js";
 import { $ } from "./dom.js";
 import { setUpEditor } from "./editor.js";
 import { setUpItems, showItems } from "./items.js";
@@ -10,7 +10,7 @@ import { get, hasToken, setToken } from "./server.js";
 import { showStart } from "./start.js";
 import { showWatch } from "./watch.js";
 
-const SECTIONS = { search: showStart, items: showItems, review: showReview, risk: showRisk, audit: () => {} };
+const SECTIONS = { search: showStart, items: showItems, review: showReview, risk: showRisk, audit: showAudit };
 
 const REFRESH = 30_000;
 
@@ -91,11 +91,10 @@ function open() {
   page.refresh();
 }
 
-function describe({ items, dim, model, calibrated }) {
+function describe({ items, dim, calibrated }) {
   $("about").textContent = [
     `${items.toLocaleString("en")} ${items === 1 ? "item" : "items"}`,
     dim ? `${dim} dimensions` : null,
-    model ? `model ${model}` : null,
     calibrated ? null : "not calibrated",
   ].filter(Boolean).join(" · ");
 }

@@ -1,5 +1,6 @@
 // Talks to the service: tokens, time limits, and errors as sentences.
 const SECONDS = 15;
+export const SLOW = 600; // for a calibration, a snapshot or an audit
 const KEPT = "surefind-token";
 let token = sessionStorage.getItem(KEPT) ?? "";
 
@@ -28,8 +29,7 @@ const SENTENCES = {
   503: (said) => `The service cannot do this now. ${said}`,
 };
 
-async function ask(path, options = {}) {
-  const seconds = Number(document.documentElement.dataset.seconds ?? SECONDS);
+async function ask(path, { seconds = Number(document.documentElement.dataset.seconds ?? SECONDS), ...options } = {}) {
   const headers = new Headers(options.headers);
   if (token) headers.set("Authorization", `Bearer ${token}`);
   let answer;
@@ -48,14 +48,14 @@ async function ask(path, options = {}) {
 
 const sentence = (text) => text[0].toUpperCase() + text.slice(1);
 
-export const get = async (path) => (await ask(path)).json();
+export const get = async (path, seconds) => (await ask(path, { seconds })).json();
 
-async function send(method, path, body) {
+async function send(method, path, body, seconds) {
   const headers = { "Content-Type": "application/json" };
-  return (await ask(path, { method, headers, body: JSON.stringify(body) })).json();
+  return (await ask(path, { method, headers, seconds, body: JSON.stringify(body) })).json();
 }
 
-export const post = (path, body) => send("POST", path, body);
+export const post = (path, body, seconds) => send("POST", path, body, seconds);
 export const put = (path, body) => send("PUT", path, body);
 export const remove = async (path) => (await ask(path, { method: "DELETE" })).json();
 
