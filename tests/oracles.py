@@ -125,45 +125,11 @@ def head_gauss_newton(weights, features, targets, distance, approximation):
     return gauss_newton(embed, weights.flatten(), features, targets, distance, approximation)
 
 
-def positive_scatter(X, kind):
-    """Mean of (h_i - h_j)(h_i - h_j)ᵀ over the unordered positive pairs of unit rows."""
-    h = X / np.sqrt((X**2).sum(1, keepdims=True))
-    terms = [
-        np.outer(h[i] - h[j], h[i] - h[j])
-        for i in range(len(h))
-        for j in range(i)
-        if kind[i, j] == 1
-    ]
-    return np.mean(terms, axis=0)
-
-
 def whitening(scatter, ridge):
-    """Inverse root of the scatter with a ridge, at the scale where the mean eigenvalue below it is one."""
+    """Inverse root of the scatter with a ridge, as long as the identity."""
     d = len(scatter)
-    shrunk = scatter + ridge * np.trace(scatter) / d * np.eye(d)
-    return scipy.linalg.inv(scipy.linalg.sqrtm(shrunk * d / np.trace(shrunk)))
-
-
-def unit_mean(X):
-    """Mean of the rows at unit length."""
-    return np.mean([x / np.sqrt(x @ x) for x in X], axis=0)
-
-
-def centred_whitening(scatter, mean, ridge):
-    """The head that subtracts a mean and whitens: W (h - μ) = [W, -W μ] [h, 1]."""
-    W = whitening(scatter, ridge)
-    return np.c_[W, -W @ mean]
-
-
-def nearest_is_alike(u, labels):
-    """Whether each row's nearest other row, by angle, is of its class."""
-    u = u / np.sqrt((u**2).sum(1, keepdims=True))
-    alike = []
-    for i in range(len(u)):
-        cosine = u @ u[i]
-        cosine[i] = -np.inf
-        alike.append(labels[cosine.argmax()] == labels[i])
-    return np.array(alike)
+    W = scipy.linalg.inv(scipy.linalg.sqrtm(scatter + ridge * np.trace(scatter) / d * np.eye(d)))
+    return W * math.sqrt(d) / scipy.linalg.norm(W)
 
 
 def spherical_first_moment(mean, variance, digits=30):
@@ -220,51 +186,6 @@ def logistic_regression(x, labels, precision):
 
     model = LogisticRegression(C=1 / precision, fit_intercept=False, tol=1e-8, max_iter=10_000)
     return model.fit(x, labels).coef_
-
-
-def label_shares(scores, cosines, item_labels, voters, temperature, sharpness, prior=0.0):
-    """Each label's share of the votes for one query: {label: share}, from all items, one by one.
-
-    ``scores[j]`` is what item j votes with, ``cosines[j]`` decides whether it votes; None hides an item.
-    """
-    there = [j for j, cosine in enumerate(cosines) if cosine is not None]
-    nearest = sorted(there, key=lambda j: -cosines[j])[:voters]
-    density = {}
-    for label in {item_labels[j] for j in nearest}:
-        size = sum(item_labels[j] == label for j in there)
-        votes = [mpmath.exp(scores[j] / temperature) for j in nearest if item_labels[j] == label]
-        density[label] = size**prior * (mpmath.fsum(votes) / size) ** sharpness
-    total = mpmath.fsum(density.values())
-    return {label: float(d / total) for label, d in density.items()}, item_labels[nearest[0]]
-
-
-def vote_fit_loss(shares, truth, most=7.0):
-    """What T, c and γ of a vote are chosen by: log loss of n answers, each at most so many nats, and one
-    error that was not seen, of each by its strongest rival in equal parts, as n + 1 answers count it.
-
-    ``shares`` has {label: share} of each query.
-    """
-    nats = lambda share: math.inf if share == 0 else -math.log(share)
-    right = [min(nats(own.get(label, 0.0)), most) for own, label in zip(shares, truth, strict=True)]
-    rivals = [[s for k, s in own.items() if k != y] for own, y in zip(shares, truth, strict=True)]
-    wrong = [nats(max(some)) for some in rivals if some]
-    n = len(shares)
-    return math.fsum(right) / n + math.fsum(wrong) / n / (n + 1)
-
-
-def disc_shares(scores, cosines, places, voters, temperature, radius):
-    """The share of the votes within a radius of each voter for one query: [(item, share)], nearest first.
-
-    Items vote and are hidden as in `label_shares`.
-    """
-    there = [j for j, cosine in enumerate(cosines) if cosine is not None]
-    nearest = sorted(there, key=lambda j: -cosines[j])[:voters]
-    weight = {j: mpmath.exp(scores[j] / temperature) for j in nearest}
-    total = mpmath.fsum(weight.values())
-    near = lambda a, b: math.dist(places[a], places[b]) <= radius
-    return [
-        (c, float(mpmath.fsum(weight[g] for g in nearest if near(c, g)) / total)) for c in nearest
-    ]
 
 
 def gated(p, alpha, decision):

@@ -14,7 +14,6 @@ STAGES = [
         "metrics",
         "curvature",
         "posterior",
-        "whitening",
         "novelty",
     ),
     "labels",

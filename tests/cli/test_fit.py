@@ -92,22 +92,19 @@ def test_the_same_vectors_have_the_same_kappa_by_every_door(
         np.testing.assert_allclose(found.mean, expected.mean, atol=1e-5)
 
 
-@pytest.mark.parametrize("metric", ["whitened", "auto"])
-def test_vectors_are_whitened_alike_by_every_door(surefind, tmp_path, metric):
+def test_vectors_are_whitened_alike_by_every_door(surefind, tmp_path):
     g = np.random.default_rng(0)
     labels = np.repeat(np.arange(12), 6)
     apart = np.array([0.1, 0.1, 0.1, 2, 2]) * g.standard_normal((72, 5))
     vectors = (g.standard_normal((12, 5))[labels] + apart).astype(np.float32)
     hole, kinds = np.insert(vectors, 7, 0, axis=0), np.insert(labels, 7, 2)
     np.savez(tmp_path / "vectors.npz", features=hole, labels=kinds)
-    options = ("--metric", metric, "--set", "embedding_dim=4", "--set", "seed=3", *TUNED)
-    code, out, err = surefind("fit", "vectors.npz", "--out", "run", *options)
+    options = ("--metric", "whitened", "--set", "embedding_dim=4", "--set", "seed=3", *TUNED)
+    code, _, err = surefind("fit", "vectors.npz", "--out", "run", *options)
     assert code == 0, err
-    head = sf.LaplaceHead(4, metric=metric, random_state=3, scale=150, prior_precision=1000)
+    head = sf.LaplaceHead(4, metric="whitened", random_state=3, scale=150, prior_precision=1000)
     head.fit(vectors, labels)
-    assert f"The metric is {head.metric_}: {head.metric_reason_}" in out
-    assert head.metric_ == "whitened"
     expected, found = head.embed(hole), sf.load(tmp_path / "run").embed(hole)
     np.testing.assert_allclose(found.kappa, expected.kappa, rtol=2e-5)
     np.testing.assert_allclose(found.mean, expected.mean, atol=1e-5)
-    assert open_run(tmp_path / "run").config["metric"] == metric
+    assert open_run(tmp_path / "run").config["metric"] == "whitened"

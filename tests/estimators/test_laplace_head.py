@@ -13,10 +13,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import surefind as sf
 from surefind.estimators.laplace_head import LaplaceHead, recall_among, relation_of_targets
+from surefind.learning.closed_form import closed_form_head
 from surefind.models.saving import save_tensors
 from surefind.models.vectors import Vectors
 from surefind.posterior.fit import tune_prior_precision
-from surefind.whitening import RIDGE
 
 
 @pytest.fixture
@@ -342,43 +342,35 @@ def stretched():
     return g.standard_normal((30, 5))[labels] + apart, labels
 
 
-def test_the_whitened_head_is_the_metric_and_its_posterior_is_fitted_there(stretched):
+def test_the_posterior_of_a_whitened_head_is_fitted_there(stretched):
     X, y = stretched
     head = LaplaceHead(metric="whitened", margin=2.0, prior_precision=0.5).fit(X, y)
-    scatter = oracles.positive_scatter(X, oracles.class_kind(y))
-    W = oracles.centred_whitening(scatter, oracles.unit_mean(X), head.whitening_)
-    np.testing.assert_allclose(head.posterior_.mean, W, rtol=1e-9, atol=1e-12)
     h = torch.from_numpy(np.c_[X / np.linalg.norm(X, axis=1, keepdims=True), np.ones(240)])
-    outputs = h @ torch.from_numpy(W).T
-    curvature = sf.dataset_curvature(
-        h, outputs, torch.from_numpy(y), distance="arccos", margin=2.0
-    ).clamp(min=0)
-    torch.testing.assert_close(head.posterior_.precision, 240 * curvature + 0.5)
-    np.testing.assert_allclose(
-        (head.transform(X) * oracles.normalize(outputs).numpy()).sum(1), 1, atol=1e-3
-    )
-    assert head.metric_ == "whitened"
+    labels = torch.from_numpy(y)
+    W = closed_form_head(h[:, :-1], sf.Classes(labels), field="metric")
+    torch.testing.assert_close(head.posterior_.mean, W)
+    curvature = sf.dataset_curvature(h, h @ W.T, labels, distance="arccos", margin=2.0)
+    torch.testing.assert_close(head.posterior_.precision, 240 * curvature.clamp(min=0) + 0.5)
 
 
 def test_unseen_classes_gain_by_whitening(stretched):
     X, y = stretched
     seen, unseen = y < 20, y >= 20
-    scores = {}
-    for metric in ("identity", "whitened", "auto"):
-        head = LaplaceHead(metric=metric, **GIVEN).fit(X[seen], y[seen])
-        scores[metric] = head.score(X[unseen], y[unseen])
-    assert scores["auto"] == scores["whitened"] > scores["identity"] + 0.1
-
-
-def test_auto_without_whitening_is_the_identity(vectors):
-    X, y = vectors  # five classes: too few to leave some out
-    auto, plain = LaplaceHead(metric="auto", **GIVEN).fit(X, y), LaplaceHead(**GIVEN).fit(X, y)
-    assert (
-        (auto.metric_, auto.whitening_) == (plain.metric_, plain.whitening_) == ("identity", None)
+    plain, whitened = (
+        LaplaceHead(metric=metric, **GIVEN).fit(X[seen], y[seen]).score(X[unseen], y[unseen])
+        for metric in ("identity", "whitened")
     )
-    assert "too few to leave some out" in auto.metric_reason_
-    assert torch.equal(auto.posterior_.precision, plain.posterior_.precision)
-    assert LaplaceHead(metric="whitened", **GIVEN).fit(X, y).whitening_ == RIDGE
+    assert whitened > plain + 0.1
+
+
+def test_vectors_are_whitened_within_places_and_pairs_too():
+    X, at = np.eye(8) + 0.1 * np.arange(8) ** 2, 10.0 * np.arange(8)[:, None] * [1, 0]
+    pairs = sf.PairList(torch.arange(7), torch.arange(1, 8), torch.arange(7) < 5, 8)
+    for relation, known in ((sf.Positions(torch.from_numpy(at)), at), (pairs, pairs)):
+        head = LaplaceHead(metric="whitened", **GIVEN).fit(X, known)
+        h = torch.from_numpy(X / np.linalg.norm(X, axis=1, keepdims=True))
+        W = closed_form_head(h, relation, field="metric")
+        torch.testing.assert_close(head.posterior_.mean, W)
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "kronecker", "dense"])
@@ -391,8 +383,6 @@ def test_whitened_heads_may_be_narrow_structured_and_saved(stretched, structure,
     torch.testing.assert_close(outputs.mean(1), torch.zeros(3).double())  # centred, by the bias
     start.save(tmp_path / "head")
     again = LaplaceHead.load(tmp_path / "head")
-    for name in ("metric_", "whitening_", "metric_reason_"):
-        assert getattr(again, name) == getattr(start, name)
     assert again.get_params() == start.get_params()
     np.testing.assert_array_equal(again.uncertainty(X), start.uncertainty(X))
 

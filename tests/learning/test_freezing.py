@@ -12,13 +12,14 @@ from torch import nn
 
 import surefind as sf
 from surefind.data.inputs import FeatureViews
+from surefind.learning.closed_form import RIDGE, closed_form_head
 from surefind.learning.feature_cache import FeaturePass
 from surefind.learning.frozen import SHRINKAGE, FrozenBackbone, cut_backbone, principal_head
 from surefind.learning.methods import METHODS
 from surefind.learning.novelty_pass import Novelty
 from surefind.learning.seeds import seeded
 from surefind.models.backbones import tower_of, with_linear_head
-from surefind.whitening import RIDGE
+from surefind.pairs.relations import as_relation
 
 FIXED = {"scale": 1e3, "prior_precision": 10.0}
 """Tuning corrupts what a method takes as inputs, which here are features, and there images."""
@@ -297,7 +298,7 @@ def test_whitening_without_shrinkage_is_scikit_learns(monkeypatch, normal):
 
 @pytest.mark.parametrize("known", ["labels", "positions"])
 @pytest.mark.parametrize("outputs", [2, 6, 8])
-def test_heads_start_whitened_within_classes_and_places(known, outputs, normal):
+def test_heads_start_in_closed_form_behind_a_projection(known, outputs, normal):
     places = torch.arange(40) // 4
     inputs = (normal(10, 6)[places] + normal(40, 6) @ normal(6, 6)).float()
     apart = 100.0 * places.double()
@@ -316,14 +317,11 @@ def test_heads_start_whitened_within_classes_and_places(known, outputs, normal):
     head = one.fit(data).fitted.upper.encoder.head
     h = inputs.double().numpy()
     ours = h @ head.weight.detach().double().numpy().T + head.bias.detach().numpy()
-    apart = [
-        np.outer(h[i] - h[j], h[i] - h[j]) for i in range(40) for j in range(i) if i // 4 == j // 4
-    ]
-    oracle = (h - h.mean(0)) @ oracles.whitening(np.mean(apart, axis=0), RIDGE)
     if outputs < 6:
-        oracle = PCA(outputs).fit_transform(oracle)[:, ::-1]
-        ours, oracle = np.abs(ours), np.abs(oracle)
-    np.testing.assert_allclose(ours, oracle, rtol=1e-3, atol=1e-3)
+        h = h @ principal_head(inputs.double(), outputs, whiten=False)[0].numpy().T
+    relation = as_relation(data.relation())
+    start = closed_form_head(torch.from_numpy(h), relation, field="").numpy()
+    np.testing.assert_allclose(ours, h @ start[:, :-1].T + start[:, -1], rtol=1e-3, atol=1e-3)
 
 
 def test_places_are_whitened_within_the_learners_own_radius(normal):

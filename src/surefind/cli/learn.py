@@ -5,7 +5,7 @@ distributed.
 
 **fit** is post-hoc LAM: a Laplace posterior of the last linear layer. Vectors from elsewhere are prepared,
 and their layer starts, as in `LaplaceHead` (`surefind.models.vectors`): the identity, so that they stay
-what they are and gain a κ, a whitening within classes (`surefind.whitening`), or a principal
+what they are and gain a κ, a whitening within classes (`surefind.learning.closed_form`), or a principal
 projection; it is learnt first if epochs are asked for.
 
 Rare settings are ``--set NAME=VALUE``: those of `MetricLearner`, of the method and, with
@@ -15,7 +15,7 @@ Rare settings are ``--set NAME=VALUE``: those of `MetricLearner`, of the method 
 import os
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Option
 
@@ -43,9 +43,6 @@ from surefind.cli.runs import (
     readable,
 )
 from surefind.errors import CommandInterruptedError, InputError
-
-if TYPE_CHECKING:
-    from surefind.whitening import MetricName
 
 SIDES = {"small": 64, "fashion-mnist": 28, "cifar10": 32}
 """Networks by name, and to which size they have images in files resized."""
@@ -175,11 +172,8 @@ def fit(
     ] = None,
     labels: options.Labels = None,
     metric: Annotated[
-        Literal["identity", "whitened", "auto"],
-        Option(
-            help="Vectors as they are, or whitened within classes; `auto` whitens if that helps on classes "
-            "left out."
-        ),
+        Literal["identity", "whitened"],
+        Option(help="Vectors as they are, or whitened within classes."),
     ] = "identity",
     assigned: options.Assigned = None,
     resume: options.Resume = False,
@@ -216,7 +210,7 @@ def fit(
     known: sf.Dataset | None = None
     if of_vectors:
         dataset, trained_on, on_bad = with_relation(_vectors(model, labels)), model, "refuse"
-        dataset, network = _prepared(dataset, extra.get("embedding_dim"), metric, seed)
+        dataset, network = _prepared(dataset, extra.get("embedding_dim"), metric)
         learner = sf.MetricLearner(network, margin=extra.get("margin", MARGIN), **how)
     else:
         run = open_run(Path(model))
@@ -515,16 +509,13 @@ def _same_features(
     return sf.Freezing(trained_stages=trained.freezing.trained_stages, cache=cache)
 
 
-def _prepared(
-    dataset: "sf.Dataset", dim: Any, metric: "MetricName", seed: int
-) -> tuple["sf.Dataset", "sf.Encoder"]:
+def _prepared(dataset: "sf.Dataset", dim: Any, metric: str) -> tuple["sf.Dataset", "sf.Encoder"]:
     """Build the encoder of vectors, and leave out those without a direction.
 
     Args:
         dataset: The vectors, of which some belong together.
         dim: Outputs; None for as many as the vectors have.
         metric: What the encoder's layer is before a projection or training.
-        seed: Of the run.
 
     Returns:
         The vectors that have a direction, and the encoder.
@@ -534,10 +525,9 @@ def _prepared(
     """
     import numpy as np
 
-    from surefind.learning.seeds import seeded
+    from surefind.estimators.laplace_head import whitened
     from surefind.models.vectors import Vectors, vector_encoder
     from surefind.pairs.relations import as_relation
-    from surefind.whitening import choose_metric
 
     if dataset.read(slice(0, 1)).ndim != 2:
         raise InputError(
@@ -550,14 +540,10 @@ def _prepared(
         say(f"{len(zero)} vectors are zero, the first at {zero[0]}, and are left out.")
         dataset = dataset[np.delete(np.arange(len(dataset)), zero)]
         vectors = Vectors(np.asarray(dataset.inputs))
-    weights = None
+    encoder = vector_encoder(vectors, dim)
     if metric != "identity":
-        relation = as_relation(dataset.relation())
-        generator = seeded(seed, "classes left out")
-        chosen = choose_metric(vectors, relation, metric, generator=generator)
-        weights = chosen.weights
-        say(f"The metric is {chosen.name}: {chosen.reason}")
-    return dataset, vector_encoder(vectors, dim, weights).float()
+        encoder = whitened(encoder, vectors, as_relation(dataset.relation()))
+    return dataset, encoder.float()
 
 
 def _vectors(source: str, labels: Path | None) -> "sf.Dataset":

@@ -16,14 +16,15 @@ Policy: ``y`` has a label per row (`surefind.checks`), or a position (n, 2) in t
 or is a `PairList`. Classes with one example have no positive pair but count as negatives of the others. A
 zero row has no direction: `fit` leaves it out with a warning, and `embed` returns κ = 0.
 
-``metric="whitened"`` starts from `surefind.whitening` instead of the identity: centring, in the
-bias, and whitening within classes or places, learnt from positive pairs in closed form. The identity is the
-default: it needs no choice, and its neighbours are those of X; "auto" takes whitening only where classes
-left out say that it helps.
+``metric="whitened"`` takes the head in closed form (`surefind.learning.closed_form`) instead of the
+identity: the label model's transform, or of positions and pairs their whitening. The identity is the
+default: its neighbours are those of X. On unseen classes of CUB200, with features of EfficientNet-Lite0,
+recall@1 is 0.577 instead of 0.550 (0.523 instead of 0.501 with 64 outputs), and κ tells Cars196 apart with
+an AUROC of 0.989 instead of 0.999. For other vectors `score` of classes left out says which is better.
 
 The scan of the pairs is exact up to 200,000 examples, and samples 8,192 columns beyond
 (`surefind.curvature.pair_scan`), labels and the diagonal only. X may be memory-mapped; an exact scan holds
-outputs (n, z) three to five times, a sampled one only blocks; whitening by positions holds X three times.
+outputs (n, z) three to five times, a sampled one only blocks; whitening holds X in float64, four times.
 
 Axes: ``n`` examples, ``d`` columns of X, ``z`` embedding.
 """
@@ -53,9 +54,11 @@ from surefind.curvature.head import DISTANCES, STRUCTURES
 from surefind.curvature.pair_scan import scan_pairs
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
+from surefind.learning.closed_form import closed_form_head
 from surefind.learning.methods.contract import prefixed, unprefixed
 from surefind.learning.novelty_pass import Novelty, novelty_model, sampled_rows
 from surefind.learning.seeds import seeded
+from surefind.models.encoder import Encoder
 from surefind.models.saving import load_tensors, save_tensors
 from surefind.models.vectors import Vectors, unit_rows, vector_encoder, with_ones
 from surefind.neighbours import nearest
@@ -73,7 +76,6 @@ from surefind.pairs.relations import (
 from surefind.posterior.fit import FittedPosterior, fit_posterior
 from surefind.posterior.head import Posterior, posterior_tensors, restored_posterior
 from surefind.posterior.tuning import draw_sample
-from surefind.whitening import METRICS, Metric, choose_metric
 
 base = require("sklearn.base", "use LaplaceHead, a scikit-learn estimator")
 validation = require("sklearn.utils.validation", "use LaplaceHead, a scikit-learn estimator")
@@ -84,6 +86,8 @@ POSITIVE = ("margin", "positive_radius", "negative_radius")
 TUNED: dict[str, tuple[Any, ...]] = {"prior_precision": (None, "evidence"), "scale": (None,)}
 """Options that are so too, or one of these."""
 
+METRICS = ("identity", "whitened")
+
 KIND = "laplace-head"
 """What a saved file says that it holds."""
 
@@ -93,9 +97,7 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
 
     Args:
         embedding_dim: z; None for as many as X has columns.
-        metric: What the head is: "identity", "whitened" within classes or places, or
-            "auto": whitened only if that retrieves classes that were left out better. See
-            `surefind.whitening`.
+        metric: What the head is: "identity", or "whitened" within classes or places.
         distance: "arccos" or "euclidean", see `surefind.curvature.head`.
         margin: Squared distance up to which negative pairs repel.
         structure: Of the posterior: "diagonal", "kronecker" or, for small heads, "dense".
@@ -111,9 +113,6 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
     Attributes:
         posterior_: The posterior over weights (z, d + 1).
         embedding_dim_: z.
-        metric_: "identity" or "whitened".
-        whitening_: λ, the shrinkage of the whitening; None for the identity.
-        metric_reason_: Why this metric, in a sentence.
         prior_precision_: δ.
         scale_: What the curvature was multiplied with.
         clipped_: Share of the curvature that was clipped.
@@ -173,10 +172,11 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         scale, prior = (
             float(v) if isinstance(v, Real) else v for v in (self.scale, self.prior_precision)
         )
-        left_out = seeded(seed, "classes left out")
-        metric = choose_metric(vectors, relation, self.metric, generator=left_out)
         width = None if self.embedding_dim is None else int(self.embedding_dim)
-        weights = vector_encoder(vectors, width, metric.weights).head_weights()
+        encoder = vector_encoder(vectors, width)
+        if self.metric == "whitened":
+            encoder = whitened(encoder, vectors, relation)
+        weights = encoder.head_weights()
         curvature, error = scan_pairs(
             vectors,
             weights,
@@ -204,7 +204,7 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
             scale=scale,
             prior_precision=prior,
         )
-        self._set_fitted(fitted, error, metric)
+        self._set_fitted(fitted, error)
         known = None if held_out is None else Vectors(self._matrix(held_out, fitting=False))
         self.novelty_ = self._fit_novelty(vectors, relation, known, seed) if self.novelty else None
         return self
@@ -261,8 +261,6 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
             "prior_precision": self.prior_precision_,
             "scale": self.scale_,
             "pair_scan_error": self.pair_scan_error_,
-            "whitening": self.whitening_,
-            "metric_reason": self.metric_reason_,
             "feature_names": list(getattr(self, "feature_names_in_", [])),
         }
         tensors = {"mean": self.posterior_.mean} | posterior_tensors(self.posterior_)
@@ -281,9 +279,8 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         tensors = {name: t for name, t in tensors.items() if not name.startswith("novelty.")}
         posterior = restored_posterior(metadata["structure"], mean, tensors)
         fitted = FittedPosterior(posterior, metadata["prior_precision"], metadata["scale"])
-        metric = Metric(None, metadata["whitening"], metadata["metric_reason"])
         head = cls(**metadata["parameters"])
-        head._set_fitted(fitted, metadata["pair_scan_error"], metric)
+        head._set_fitted(fitted, metadata["pair_scan_error"])
         head.novelty_ = NoveltyModel.restored(novelty) if novelty else None
         head.n_features_in_ = mean.shape[1] - 1
         if metadata["feature_names"]:
@@ -349,7 +346,7 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         sample = looked_at(vectors, rows)
         return novelty_model(*sample, maps=False, held_out=others, groups=groups, seed=seed)
 
-    def _set_fitted(self, fitted: FittedPosterior, error: float, metric: Metric) -> "LaplaceHead":
+    def _set_fitted(self, fitted: FittedPosterior, error: float) -> "LaplaceHead":
         """Take over what was learnt, under the names that scikit-learn gives such things."""
         self.posterior_: Posterior = fitted.posterior
         self.embedding_dim_ = len(fitted.posterior.mean)
@@ -357,10 +354,17 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         self.scale_ = fitted.scale
         self.clipped_ = fitted.posterior.clipped
         self.pair_scan_error_ = error
-        self.metric_ = metric.name
-        self.whitening_ = metric.ridge
-        self.metric_reason_ = metric.reason
         return self
+
+
+def whitened(encoder: Encoder, vectors: Vectors, relation: Relation) -> Encoder:
+    """Put the head in closed form behind that of an encoder of vectors: the identity, or a projection."""
+    start = encoder.head.weight.detach().double()
+    h = torch.cat([vectors.features(rows)[:, :-1] for rows in vectors.slices]).double()
+    head = closed_form_head(h @ start.T, relation, field="metric")
+    return encoder.with_head(
+        torch.cat([head[:, :-1] @ start, head[:, -1:]], dim=1).to(encoder.head.weight)
+    )
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -39,6 +39,7 @@ from surefind.data.dataset import Dataset
 from surefind.data.inputs import FeatureViews, InputSpec, Preprocessing
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
+from surefind.learning.closed_form import closed_form_head
 from surefind.learning.feature_cache import FeaturePass, OnRows, as_kept, network_digest
 from surefind.learning.methods.contract import Embedder, Sampler, prefixed
 from surefind.learning.methods.deterministic import frozen
@@ -47,8 +48,7 @@ from surefind.models.encoder import Encoder
 from surefind.models.networks import NORMS, GeM
 from surefind.models.saving import load_state
 from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
-from surefind.pairs.relations import Relation, as_relation
-from surefind.whitening import RIDGE, check_difference, pair_scatter, whitening
+from surefind.pairs.relations import as_relation
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,7 @@ class Freezing:
         head: What the head starts as: as it is "given"; the "identity"; "whitened", the principal
             components of the training features, each divided by its standard deviation with shrinkage
             (`principal_head`); or "whitened-within" classes or places, which makes differences between
-            examples that belong together small (`surefind.whitening`). All but the first need as
+            examples that belong together small (`surefind.learning.closed_form`). All but the first need as
             many outputs as features, or fewer.
 
     Raises:
@@ -402,8 +402,8 @@ def started(
 ) -> Encoder:
     """Let the head start as is wanted.
 
-    With fewer outputs than features, the starts take principal components: of the training features, or of
-    what whitening within classes makes of them. A head without a bias is not centred.
+    With fewer outputs than features, the starts take principal components of the training features. A head
+    without a bias is not centred.
 
     Args:
         upper: What is trained on features; stays as it is.
@@ -416,7 +416,7 @@ def started(
 
     Raises:
         InputError: If there are more outputs than features; as a `DegenerateError`, if the head is to be
-            whitened within classes of equal examples.
+            whitened within places of equal examples.
     """
     if start == "given":
         return upper
@@ -434,27 +434,16 @@ def started(
         upper.backbone.eval()
         found = apply(upper.backbone, features, upper).double()
         upper.backbone.train(training)
+        weights, bias = principal_head(found, z, whiten=start == "whitened")
         if start == "whitened-within":
             near, far = radii
             known = features.relation(positive_radius=near, negative_radius=far)
-            weights, bias = within_head(found, as_relation(known).to(found.device), z)
-        else:
-            weights, bias = principal_head(found, z, whiten=start == "whitened")
+            given = torch.eye(d).to(found) if z == d else weights
+            own = as_relation(known).to(found.device)
+            head = closed_form_head(found @ given.T, own, field="head")
+            weights, bias = head[:, :-1] @ given, head[:, -1]
     columns = [weights] if upper.head.bias is None else [weights, bias[:, None]]
     return upper.with_head(torch.cat(columns, dim=1).to(upper.head.weight))
-
-
-def within_head(features: Tensor, relation: Relation, z: int) -> tuple[Tensor, Tensor]:
-    """Return weights (z, d) and bias (z) that whiten features (n, d) within classes or places.
-
-    λ is `RIDGE`. Fewer outputs are the principal components of the whitened features.
-    """
-    mean, scatter = features.mean(0), pair_scatter(features, relation)[0]
-    check_difference(scatter, "head")
-    weights = whitening(scatter, RIDGE)
-    if z < len(weights):
-        weights = principal_head((features - mean) @ weights, z, whiten=False)[0] @ weights
-    return weights, -weights @ mean
 
 
 def principal_head(features: Tensor, z: int, *, whiten: bool) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,8 @@ The length of an embedding from another model rarely means anything, and the hea
 anyway; so rows are rescaled to unit length. The one carries the head's bias. Every door that takes vectors
 prepares them here: `Vectors` reads a matrix block by block, `UnitRows` does the same as a backbone.
 
-The head starts as the identity, or as a given metric; with fewer outputs than columns, as the projection on
-the leading eigenvectors of Σ_i x_i x_iᵀ (unit rows, in the metric), which changes inner products least. The
-bias starts at zero, or as the metric's.
+The head starts as the identity; with fewer outputs than columns, as the projection on the leading
+eigenvectors of Σ_i x_i x_iᵀ (unit rows), which changes inner products least. The bias starts at zero.
 
 Policy: a zero row has no direction. It stays zero here; who learns leaves it out, and who embeds says that
 nothing is known of it (κ = 0). float16 is read as float32.
@@ -132,19 +131,15 @@ def with_ones(features: Float[Tensor, "n d"]) -> Float[Tensor, "n features"]:
     return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
-def vector_encoder(
-    vectors: Vectors, z: int | None = None, metric: Float[Tensor, "d features"] | None = None
-) -> Encoder:
+def vector_encoder(vectors: Vectors, z: int | None = None) -> Encoder:
     """Build the encoder of vectors: unit rows and a linear head with a bias, not trained yet.
 
     Args:
         vectors: What it is for; its dtype is the encoder's.
         z: Number of outputs; None for as many as there are columns.
-        metric: A head to apply first, its bias in the last column (d, d + 1), in float64; None for the
-            identity.
 
     Returns:
-        The encoder: the metric, or the principal projection in it.
+        The encoder: the identity, or the principal projection.
 
     Raises:
         InputError: If there are to be more outputs than columns.
@@ -158,22 +153,18 @@ def vector_encoder(
             field="embedding_dim",
         )
     head = empty_head(d, z, bias=True, like=torch.empty(0, dtype=vectors.dtype))
-    metric = torch.eye(d, d + 1, dtype=torch.float64) if metric is None else metric
-    start = metric if z == d else _principal(vectors, z, metric) @ metric
     with torch.no_grad():
-        head.weight.copy_(start[:, :d])
-        head.bias.copy_(start[:, d])
+        head.weight.copy_(torch.eye(d) if z == d else _principal(vectors, z))
+        head.bias.zero_()
     return Encoder(UnitRows(), head)
 
 
-def _principal(
-    vectors: Vectors, z: int, metric: Float[Tensor, "d features"]
-) -> Float[Tensor, "z d"]:
-    """Compute the leading eigenvectors of the second moments of unit rows in a metric, in float64."""
-    d = len(metric)
+def _principal(vectors: Vectors, z: int) -> Float[Tensor, "z d"]:
+    """Compute the leading eigenvectors of the second moments of unit rows, in float64."""
+    d = vectors.matrix.shape[1]
     second = torch.zeros(d, d, dtype=torch.float64)
     for h in vectors.batches():
-        x = unit_rows(h.double() @ metric.T)
+        x = h[:, :-1].double()
         second += x.T @ x
     leading: Tensor = torch.linalg.eigh(second).eigenvectors.flip(1)[:, :z].T
     # A direction's sign is arbitrary; fixed, so that equal data give equal heads.
