@@ -24,11 +24,10 @@ import numpy as np
 import torch
 from measure import environment, measure, status
 
-from surefind import Gallery, metrics
-from surefind.decisions import Votes, label_posterior
+from surefind import metrics
 from surefind.estimators.laplace_head import LaplaceHead
-from surefind.gallery.label_fit import VOTERS
 from surefind.neighbours import nearest
+from surefind.paper.baselines import answers_in_folds, label_model
 
 RESULTS = Path(__file__).parent / "results" / "vectors.json"
 SEED = 0
@@ -39,10 +38,7 @@ SIZES = {  # rows, columns, columns to scan, memory-mapped
 HEADS = {
     "identity": {},
     "whitened": {"metric": "whitened"},
-    "auto": {"metric": "auto"},
     "principal 128": {"embedding_dim": 128},
-    "trained, 10 epochs": {"epochs": 10},
-    "trained 128, 20 epochs": {"embedding_dim": 128, "epochs": 20, "learning_rate": 1e-3},
 }
 
 
@@ -107,7 +103,8 @@ def quality(options: dict[str, Any], folder: Path) -> dict[str, Any]:
     wrong = y[y > 100][found.indices[:, 0].numpy()] != y[y > 100]
     own = chords(found.similarities)
     others = chords(nearest(unknown.mean, birds.mean, 2).similarities)
-    votes, voted = voted_labels(head.transform(X[y <= 100]), y[y <= 100], birds.mean, y[y > 100])
+    answers, doubt = answers_in_folds(label_model, birds.mean, y[y > 100].astype(int))
+    right = answers == y[y > 100]
     signals = {
         "kappa": (birds.uncertainty, unknown.uncertainty),
         "distance": (own[:, 0], others[:, 0]),
@@ -117,38 +114,14 @@ def quality(options: dict[str, Any], folder: Path) -> dict[str, Any]:
         "seconds": seconds,
         "recall_at_1": float(1 - wrong.mean()),
         "clipped": head.clipped_,
-        "voted_right": float(voted.mean()),
-        "voted_ausc": metrics.ausc(voted, 1 - votes["voted"]),
-        "r_auroc vote": metrics.r_auroc(~wrong, 1 - votes["nearest"]),
-        "metric": head.metric_reason_,
+        "label_model_right": float(right.mean()),
+        "label_model_ausc": metrics.ausc(right, doubt),
         **{f"auroc {k}": metrics.auroc(known, new) for k, (known, new) in signals.items()},
         **{
             f"r_auroc {k}": metrics.auroc(known[~wrong], known[wrong])
             for k, (known, _) in signals.items()
         },
     }
-
-
-def voted_labels(
-    known: np.ndarray, known_labels: np.ndarray, birds: np.ndarray, labels: np.ndarray
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Vote, each bird left out, by a posterior over labels that is fitted to other classes.
-
-    Returns the share of the voted and of the nearest item's label, and whether the voted is right.
-    """
-    other = Gallery(normalize=True)
-    other.add(known, labels=known_labels)
-    found = nearest(birds, birds, VOTERS, exclude_self=True)
-    own = labels - labels.min()
-    near = own[found.indices.numpy()]
-    sizes = np.bincount(own)[near] - (near == own[:, None])
-    posterior = label_posterior(
-        Votes(found.similarities.double().numpy(), near, sizes), other.label_model
-    )
-    shares = posterior.probability / (1 - posterior.none)[:, None]
-    listed = near[np.arange(len(near))[:, None], posterior.candidates]
-    nearest_share = np.where(listed == near[:, :1], shares, 0).sum(axis=1)
-    return {"voted": shares[:, 0], "nearest": nearest_share}, listed[:, 0] == own
 
 
 def main(argv: list[str]) -> None:

@@ -45,21 +45,6 @@ def test_settings_that_differ_from_the_default_are_recorded():
     assert PROTOCOLS["msls"].settings()["gallery"] == "database"
 
 
-def test_votes_are_fitted_to_what_training_and_test_do_not_see(tiny, placed):
-    problem = load_problem("digits")
-    name, part, asking = problem.held_out
-    assert (name, asking) == ("validation", None)
-    rows = lambda data: {x.numpy().tobytes() for x in torch.as_tensor(data.inputs)}
-    everything = len(problem.train) + len(part)
-    assert len(part) == pytest.approx(everything / 10, rel=0.05)
-    assert len(rows(part) - rows(problem.train) - rows(problem.test)) == len(part)
-    assert "validation" not in problem.examples  # earlier results stay comparable
-    one_class = tiny.train[tiny.train.labels == 0]
-    for left_out in (None, one_class):
-        assert replace(tiny, validation=left_out).held_out == ("train", tiny.train, None)
-    assert placed.held_out == ("train", placed.train, None)
-
-
 def test_every_protocol_is_named_and_described():
     assert set(PROTOCOLS) == set(BENCHMARKS)
     for name in PROTOCOLS:
@@ -132,8 +117,6 @@ def test_places_need_a_backbone_and_say_which(cities, backbone, tmp_path):
         load_problem("msls", cities)
     problem = load_problem("msls", cities, backbone=backbone)
     assert problem.examples == {"train": 24, "test": 12, "gallery": 12}
-    sides = [name.split("/")[1] for name in problem.train.names]
-    assert [("database", "query")[a] for a in problem.held_out.asking.tolist()] == sides
     assert problem.protocol.settings()["backbone"] == "tiny-resnet"
     assert not problem.preprocessing.flip
     short = replace(problem, protocol=replace(problem.protocol, epochs=1, ece_samples=2))

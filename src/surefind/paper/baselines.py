@@ -6,7 +6,7 @@
     knn-density       (d_1 + … + d_10) / 10             far from its neighbours: a thin region
     margin            d_1 - d_o, o the nearest of another label than the first (the second nearest if there
                       are no labels): who else could it be?
-    knn-vote          one minus the share of a label, or of a place, in the votes of the 100 nearest
+    vote              one minus the share of the 10 nearest that have the nearest one's label, or place
     mahalanobis       min_c sqrt( (h - μ_c)ᵀ Σ^-1 (h - μ_c) ), h features, μ_c class means in training
     norm              -|z|, z the head's output before normalisation
     novelty           -log of the p-value that the learner gives with its embeddings
@@ -17,15 +17,16 @@ against the gallery it is looked up in, without itself in a closed set, which is
 anyway. Distances are computed from differences in float64, so near duplicates do not drown in the rounding
 of 2 - 2 cos.
 
-**Votes** are the posterior of `surefind.decisions.label_posterior`; every query that is scored has an
-answer in its gallery, so "none" has no place here. Against the training set the share is that of the most
-voted label, in the gallery that of the nearest item's. Where there are positions in place of labels, a
-neighbour's label is the disc of the radius around it (`place_shares`). The model is fitted to data that are
-no test data: the part that the protocol leaves out of training, each example without itself; where there is
-no such part, or it has one class only, the training data. A part of other classes than the training data's
-is searched in both together: ten classes among themselves are easily told apart, and the likelihood is then
-best for votes that are sure of everything. A share says nothing of how far away the voters are: an OOD
-input among examples of one class has the vote of all of them.
+For OOD detection the vote is for the label, or the place, that most of the 10 have. A place is the disc of
+the radius around an item.
+
+**Classifiers** answer with a label of their own, and their error detection is of these answers:
+
+    label-model           `surefind.LabelModel`: the log-odds of the answer among labels; for OOD, of none
+    logistic-regression   scikit-learn's, C = 10: one minus the largest probability, for both
+
+They are fitted to the gallery. A closed set is its own gallery: each fifth of every label's items is asked
+of a classifier of the others. For OOD detection they are fitted to `SAMPLE` examples of the training set.
 
 **Mahalanobis** distance has one covariance for all classes, shrunk towards a sphere:
 
@@ -53,42 +54,28 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from surefind import metrics
+from surefind.checks import require
 from surefind.data.batches import batches
 from surefind.data.dataset import Dataset
-from surefind.decisions.label_posterior import (
-    LEAST,
-    MOST_SURPRISE,
-    USUAL,
-    LabelModel,
-    Trial,
-    Votes,
-    fit_label_model,
-    fit_temperature,
-    label_densities,
-    log_weights,
-)
 from surefind.errors import DegenerateError
 from surefind.estimators.learner import MetricLearner
 from surefind.evaluation.evaluate import novelty_score
+from surefind.labels.model import LabelModel
 from surefind.models.encoder import Encoder, on_sphere
 from surefind.neighbours import as_rows, highest_cosines, nearest, unit64
 from surefind.pairs.relations import POSITIVE_RADIUS
-from surefind.paper.protocols import HeldOut, Problem
+from surefind.paper.protocols import Problem
 
 NEIGHBOURS = 10
 FARTHEST = 2.0
 """The longest chord: how far a runner-up is that is not there."""
-VOTERS = 100
-"""Neighbours that vote."""
-QUERIES = 128
-"""Queries whose neighbours\' positions are compared at once."""
-
+FOLDS = 5
+"""In which the items of a closed set are left out."""
 SAMPLE = 10_000
-"""Examples that votes are fitted to, at most."""
+"""Training examples that a classifier is fitted to, at most."""
 SHRINKAGE = 0.1
 """The fraction a of the sphere in the covariance."""
 RANK = 128
@@ -104,12 +91,14 @@ class Scores:
         id: Of each query, against the training set (q).
         ood: Of each out-of-distribution input, against the training set; None if there are none.
         more_ood: The same of the further out-of-distribution sets, by name.
+        answers: The labels that a classifier gives the queries (q); None for the nearest item's.
     """
 
     retrieval: np.ndarray
     id: np.ndarray
     ood: np.ndarray | None
     more_ood: Mapping[str, np.ndarray] = field(default_factory=dict)
+    answers: np.ndarray | None = None
 
 
 class PointEstimate:
@@ -156,13 +145,18 @@ class PointEstimate:
 
 def baseline_scores(name: str, point: PointEstimate) -> Scores:
     """Score the test and out-of-distribution data by one of `DISTANCE_BASELINES`."""
-    score, in_gallery = _scorer(name, point)
-    problem, known = point.problem, _array(score(point.problem.test))
+    problem, answers = point.problem, None
+    if name in CLASSIFIERS:
+        score, in_gallery, answers = _classified(CLASSIFIERS[name], point)
+    else:
+        score, in_gallery = _scorer(name, point)
+    known = _array(score(problem.test))
     return Scores(
         known if in_gallery is None else _array(in_gallery),
         known,
         None if problem.ood is None else _array(score(problem.ood)),
         {name: _array(score(part)) for name, part in problem.more_ood.items()},
+        answers,
     )
 
 
@@ -177,10 +171,14 @@ def _scorer(name: str, point: PointEstimate) -> tuple[Callable[[Dataset], Any], 
         backbone = point.encoder.backbone
         fitted = fit_mahalanobis(point.apply(backbone, train), train.labels)
         return partial(point.apply, lambda x: fitted.score(backbone(x))), None
-    if name == "knn-vote":
-        return _vote_scores(point)
-    known = _neighbours(name, point.unit(train), train)
     items = test if gallery is None else gallery
+    if name == "vote":
+        shares = partial(vote_shares, point.unit(train), _known(train))
+        asked = vote_shares(
+            point.unit(items), _known(items), point.unit(test), exclude_self=gallery is None
+        )
+        return lambda part: 1 - shares(point.unit(part)).amax(1), 1 - asked[:, 0]
+    known = _neighbours(name, point.unit(train), train)
     searched = _neighbours(name, point.unit(items), items)
     found = searched.score(point.unit(test), exclude_self=gallery is None)
     return lambda part: known.score(point.unit(part)), found
@@ -293,227 +291,95 @@ def _chord(a: Float[Tensor, "q z"], b: Float[Tensor, "q z"]) -> Float[Tensor, " 
     return chord
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbourhood:
-    """The nearest neighbours of some queries, ready to vote.
-
-    Attributes:
-        votes: By cosine, the nearest first.
-        truth: The queries' labels, numbered as the votes' are (q).
-        companion: Whether something in the gallery has the query's label, or place (q).
-        positions: The neighbours' (q, k, 2), in place of labels, which then do not matter.
-        right: Whether each lies within the radius of its query (q, k).
-    """
-
-    votes: Votes
-    truth: Int[np.ndarray, " q"]
-    companion: Bool[np.ndarray, " q"]
-    positions: Float[np.ndarray, "q k 2"] | None = None
-    right: Bool[np.ndarray, "q k"] | None = None
-
-    def select(self, rows: Any) -> "Neighbourhood":
-        """Keep some of the queries."""
-        v = self.votes
-        votes = Votes(v.scores[rows], v.labels[rows], v.sizes[rows], v.unseen)
-        placed = (None if x is None else x[rows] for x in (self.positions, self.right))
-        return Neighbourhood(votes, self.truth[rows], self.companion[rows], *placed)
-
-
-def neighbourhood(
-    queries: Tensor,
-    known: Any,
-    items: Tensor | None = None,
-    item_known: Any = None,
-    *,
-    enrolled: bool = False,
-) -> Neighbourhood:
-    """Search the neighbours that vote.
-
-    Args:
-        queries: Unit vectors (q, z).
-        known: Labels of the queries (q) or positions (q, 2); None if they have none.
-        items: Unit vectors of the gallery (g, z); None: the queries are the gallery, and none finds itself.
-        item_known: Labels (g) or positions (g, 2) of the gallery.
-        enrolled: Whether the queries are the gallery's first items, so that none finds itself there either.
-
-    Returns:
-        The neighbours.
-    """
-    if items is None:
-        items, item_known, enrolled = queries, known, True
-    k = min(VOTERS, len(items) - enrolled)
-    indices, scores = _nearest(queries, items, k, enrolled=enrolled)
-    item_known, unseen = np.asarray(item_known), len(items) - enrolled - k
-    if item_known.ndim == 2:
-        nobody, right = np.zeros(len(queries), dtype=np.int64), np.zeros(indices.shape, dtype=bool)
-        companions = nobody
-        if known is not None:
-            placed = np.asarray(known), item_known, POSITIVE_RADIUS
-            judged = metrics.relevance_within(indices, *placed, self_in_gallery=enrolled)
-            right, companions = judged.hits, judged.counts
-        votes = Votes(scores, np.zeros_like(indices), np.ones_like(indices), unseen)
-        return Neighbourhood(votes, nobody, companions > 0, item_known[indices], right)
-    names, codes, counts = np.unique(item_known, return_inverse=True, return_counts=True)
-    truth = np.full(len(queries), -1)
-    if known is not None:
-        place = np.minimum(np.searchsorted(names, np.asarray(known)), len(names) - 1)
-        truth = np.where(names[place] == np.asarray(known), place, -1)
-    voted = codes[indices]
-    sizes = counts[voted] - (enrolled & (voted == truth[:, None]))
-    companion = (truth >= 0) & (counts[truth] > enrolled)
-    return Neighbourhood(Votes(scores, voted, sizes, unseen), truth, companion)
-
-
-def _nearest(
-    queries: Tensor, items: Tensor, k: int, *, enrolled: bool
-) -> tuple[Int[np.ndarray, "q k"], Float[np.ndarray, "q k"]]:
-    """Return rows and cosines of the nearest items, without the query's own if it is enrolled."""
-    closed = enrolled and len(items) == len(queries)
-    wanted = k + (enrolled and not closed)
-    # In float64, or the cosines of tight clusters would be rounded alike.
-    found = nearest(queries.double(), items.double(), wanted, exclude_self=closed)
-    indices, scores = found.indices.numpy(), found.similarities.numpy()
-    if wanted > k:  # one too many: the query, or the last where copies of it came first
-        own = indices == np.arange(len(queries))[:, None]
-        own[~own.any(axis=1), -1] = True
-        indices, scores = indices[~own].reshape(-1, k), scores[~own].reshape(-1, k)
-    return indices, scores
-
-
-def fit_votes(found: Neighbourhood) -> LabelModel:
-    """Fit the votes to data that are not scored afterwards; refuse data of which no two belong together."""
-    rows = np.flatnonzero(found.companion)
-    if not len(rows):
-        raise DegenerateError(
-            "no two held-out examples share a label or a place.", field="held_out"
-        )
-    # Evenly spaced, so that data sorted by class give all classes.
-    sample = found.select(rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(int)])
-    if sample.right is not None:
-        return fit_place_model(sample.votes.scores, sample.right)
-    # "None" is not fitted: one query without a neighbour says so.
-    nobody = Votes(np.full((1, 1), -np.inf), np.full((1, 1), -1), np.ones((1, 1), dtype=int))
-    return fit_label_model(sample.votes, sample.truth, nobody, as_asked=True)
-
-
-def place_shares(
-    scores: Float[np.ndarray, "q k"],
-    positions: Float[np.ndarray, "q k 2"],
-    radius: float,
-    temperature: float,
-) -> Float[np.ndarray, "q k"]:
-    """Compute the probability that a query lies within the radius of each of its neighbours.
-
-    Args:
-        scores: Of the neighbours; -inf where there is none.
-        positions: Theirs.
-        radius: In the positions' units.
-        temperature: T.
-
-    Returns:
-        The share of the votes in the disc around each; equal discs have equal shares.
-    """
-    weight = _weights(scores, temperature)
-    share = weight / weight.sum(axis=1, keepdims=True)
-    blocks = [slice(i, i + QUERIES) for i in range(0, len(scores), QUERIES)]
-    return np.concatenate([
-        (_within(positions[rows], radius) * share[rows, None]).sum(-1) for rows in blocks
-    ])
-
-
-def _within(positions: Float[np.ndarray, "q k 2"], radius: float) -> Bool[np.ndarray, "q k k"]:
-    apart = positions[:, :, None] - positions[:, None]
-    return np.asarray(np.square(apart).sum(-1) <= radius**2)
-
-
-def fit_place_model(
-    scores: Float[np.ndarray, "n k"],
-    right: Bool[np.ndarray, "n k"],
-) -> LabelModel:
-    """Fit T to queries whose position is known.
-
-    Args:
-        scores: Of their neighbours.
-        right: Whether each lies within the radius of its query.
-
-    Returns:
-        The model of largest likelihood, with c = 1; "none" is not fitted.
-    """
-
-    def fit(temperature: float) -> Trial:
-        return Trial(temperature, 1.0, loss=float(place_losses(scores, right, temperature).mean()))
-
-    found, nats = Trial(USUAL[0], 1.0), None
-    if len(scores) >= LEAST:
-        found = fit_temperature(fit)
-        nats = found.loss
-    return LabelModel(found.temperature, 1.0, enrolled=len(scores), nats=nats)
-
-
-def place_losses(
-    scores: Float[np.ndarray, "n k"], right: Bool[np.ndarray, "n k"], temperature: float
-) -> Float[np.ndarray, " n"]:
-    """Return -log P(within the radius of the query | q, not none), at most `MOST_SURPRISE` each."""
-    weight = _weights(scores, temperature)
-    with np.errstate(divide="ignore"):
-        nats = -np.log((weight * right).sum(axis=1) / weight.sum(axis=1))
-    return np.asarray(np.minimum(nats, MOST_SURPRISE))
-
-
-def _weights(scores: Float[np.ndarray, "q k"], temperature: float) -> Float[np.ndarray, "q k"]:
-    """Return exp(m/T) up to a factor of each row."""
-    scaled = scores / temperature
-    top = scaled.max(axis=1, keepdims=True)
-    return np.exp(scaled - np.where(np.isfinite(top), top, 0.0))
-
-
 def vote_shares(
-    found: Neighbourhood, model: LabelModel
-) -> tuple[Float[np.ndarray, " q"], Float[np.ndarray, " q"]]:
-    """Compute the shares of the most voted label and of the nearest item's."""
-    votes = found.votes
-    if found.positions is not None:
-        share = place_shares(votes.scores, found.positions, POSITIVE_RADIUS, model.temperature)
-        return share.max(axis=1), share[:, 0]
-    density = label_densities(votes, model.temperature)
-    weights = log_weights(votes, density, model.sharpness, model.prior)
-    share = np.exp(weights - weights.max(axis=1, keepdims=True))
-    share /= share.sum(axis=1, keepdims=True)
-    # The columns are ordered by cosine, whatever the shares are.
-    same = votes.labels == votes.labels[:, :1]
-    return share.max(axis=1), np.where(same, share, 0.0).sum(axis=1)
+    items: Float[Tensor, "g z"],
+    known: Tensor,
+    queries: Float[Tensor, "q z"],
+    *,
+    exclude_self: bool = False,
+) -> Float[Tensor, "q k"]:
+    """Return for each of the nearest items which share of them has its label, or lies in its disc.
+
+    Args:
+        items: Unit vectors.
+        known: Their labels (g) or positions (g, 2).
+        queries: Unit vectors.
+        exclude_self: Whether the queries are the items, and none finds itself.
+
+    Returns:
+        The shares, those of the nearest item first.
+    """
+    k = min(NEIGHBOURS, len(items) - exclude_self)
+    near = known[nearest(queries.double(), items.double(), k, exclude_self=exclude_self).indices]
+    apart = near[:, :, None] - near[:, None]
+    same = apart.square().sum(-1) <= POSITIVE_RADIUS**2 if known.ndim == 2 else apart == 0
+    return same.double().mean(2)
 
 
-def _vote_scores(point: PointEstimate) -> tuple[Callable[[Dataset], np.ndarray], np.ndarray]:
-    """Return what scores a part against the training set, and the queries' scores in the gallery."""
-    problem, held_out = point.problem, point.problem.held_out
-    if held_out is None:
-        raise DegenerateError(f"a vote needs two labels or places; {problem.train.name} has not.")
-    kind = "labels" if held_out.data.labels is not None else "positions"
-    trained = point.unit(problem.train), getattr(problem.train, kind)
-    model = fit_votes(_held_out(point, held_out, kind, trained))
-    gallery = () if problem.gallery is None else (problem.gallery,)
-    searched = [value for p in gallery for value in (point.unit(p), getattr(p, kind))]
-    asked = neighbourhood(point.unit(problem.test), getattr(problem.test, kind), *searched)
-
-    def most_voted(part: Dataset) -> np.ndarray:
-        return 1 - vote_shares(neighbourhood(point.unit(part), None, *trained), model)[0]
-
-    return most_voted, 1 - vote_shares(asked, model)[1]
+def _known(part: Dataset) -> Tensor:
+    """Return the labels of a part, or its positions."""
+    return torch.as_tensor(part.positions if part.labels is None else part.labels)
 
 
-def _held_out(
-    point: PointEstimate, held_out: HeldOut, kind: str, trained: tuple[Tensor, Any]
-) -> Neighbourhood:
-    """Look up what votes are fitted to: in one side of a route, itself, or also other classes."""
-    vectors, known = point.unit(held_out.data), getattr(held_out.data, kind)
-    if held_out.asking is not None:
-        query, item = torch.from_numpy(held_out.asking), torch.from_numpy(~held_out.asking)
-        return neighbourhood(vectors[query], known[query], vectors[item], known[item])
-    if kind == "positions" or bool(torch.isin(known, trained[1]).any()):
-        return neighbourhood(vectors, known)
-    items = torch.cat([vectors, trained[0]]), torch.cat([known, trained[1]])
-    return neighbourhood(vectors, known, *items, enrolled=True)
+Answer = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""Gives queries (q, z) labels, and says how uncertain these are, and whether the query is known at all."""
+
+
+def label_model(vectors: np.ndarray, labels: np.ndarray) -> Answer:
+    """Fit the label model."""
+    model = LabelModel().fit(vectors, labels)
+
+    def answer(queries: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        found = model.posterior(queries)
+        return found.label.astype(np.int64), -found.among, -found.known
+
+    return answer
+
+
+def logistic_regression(vectors: np.ndarray, labels: np.ndarray) -> Answer:
+    """Fit logistic regression."""
+    linear = require("sklearn.linear_model", "compare with logistic regression")
+    model = linear.LogisticRegression(C=10, max_iter=300).fit(vectors, labels)
+
+    def answer(queries: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        shares = model.predict_proba(queries)
+        doubt = 1 - shares.max(axis=1)
+        return model.classes_[shares.argmax(axis=1)], doubt, doubt
+
+    return answer
+
+
+CLASSIFIERS = {"label-model": label_model, "logistic-regression": logistic_regression}
+
+
+def _classified(
+    fit: Callable[[np.ndarray, np.ndarray], Answer], point: PointEstimate
+) -> tuple[Callable[[Dataset], np.ndarray], np.ndarray, np.ndarray]:
+    """Return what scores a part against the training set, and the queries' scores and answers."""
+    train, test, gallery = point.problem.train, point.problem.test, point.problem.gallery
+    rows = np.linspace(0, len(train) - 1, min(len(train), SAMPLE)).astype(int)
+    known = fit(point.unit(train).numpy()[rows], _known(train).numpy()[rows])
+    queries = point.unit(test).numpy()
+    if gallery is None:
+        answers, doubt = answers_in_folds(fit, queries, _known(test).numpy())
+    else:
+        answers, doubt, _ = fit(point.unit(gallery).numpy(), _known(gallery).numpy())(queries)
+    return lambda part: known(point.unit(part).numpy())[2], doubt, answers
+
+
+def answers_in_folds(
+    fit: Callable[[np.ndarray, np.ndarray], Answer], vectors: np.ndarray, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Answer each vector by a classifier of the other folds; every label is in as many as it can be."""
+    order = labels.argsort(kind="stable")
+    place = np.arange(len(labels)) - np.searchsorted(labels[order], labels[order])
+    fold = np.empty(len(labels), dtype=int)
+    fold[order] = place % FOLDS
+    answers, doubt = np.zeros(len(labels), dtype=np.int64), np.zeros(len(labels))
+    for asked in range(fold.max() + 1):
+        rows = fold == asked
+        answers[rows], doubt[rows], _ = fit(vectors[~rows], labels[~rows])(vectors[rows])
+    return answers, doubt
 
 
 EXACT_DIM = 1024

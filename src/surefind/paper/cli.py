@@ -22,7 +22,7 @@ from surefind.cli.console import (
 )
 from surefind.errors import CommandInterruptedError, InputError
 from surefind.evaluation import best_detector
-from surefind.paper.vocabulary import BENCHMARKS, DATASETS, DISTANCE_BASELINES, METHODS, RECIPES
+from surefind.paper.vocabulary import BASELINES, BENCHMARKS, DATASETS, METHODS, RECIPES
 
 if TYPE_CHECKING:
     from surefind.paper.results import Results
@@ -45,7 +45,7 @@ def complete_methods(incomplete: str) -> list[str]:
     """Complete the last of several methods, separated by commas."""
     *before, last = incomplete.split(",")
     done = "".join(f"{name}," for name in before)
-    names = [name for name in ("all", *METHODS, *DISTANCE_BASELINES) if name not in before]
+    names = [name for name in ("all", *METHODS, *BASELINES) if name not in before]
     return [done + name for name in names if name.startswith(last)]
 
 

@@ -35,8 +35,7 @@ of its curvature a step on every set; so it does in the paper on these two, on t
 
 A tenth of the training data is left out of training, for choices that need data the model has not seen:
 of the examples of each class in closed sets, of the classes in open ones, of squares of 2.5 km where there
-are positions only, if there are several. The methods' defaults need none of it; votes over labels and
-places are fitted to it, of places the queries' side looked up in the other side.
+are positions only, if there are several. The methods' defaults need none of it.
 
 A problem is a protocol together with its data and its network. Everything that can be refused is refused
 when it is made, before hours of training: data sets that are not there, training data of one class or
@@ -48,11 +47,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from surefind.checks import check_choice, check_positive
@@ -260,20 +257,6 @@ PROTOCOLS |= {
 PROTOCOLS["msls"] = replace(PROTOCOLS["msls"], metres=True)
 
 
-class HeldOut(NamedTuple):
-    """What votes over labels or places are fitted to.
-
-    Attributes:
-        name: The part.
-        data: Its examples.
-        asking: Which of them are looked up in the others; None: each in all the others.
-    """
-
-    name: str
-    data: Dataset
-    asking: Bool[np.ndarray, " n"] | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class Problem:
     """What methods are compared on.
@@ -292,8 +275,6 @@ class Problem:
         more_ood: The protocol's other out-of-distribution sets that are there, by name.
         freezing: How the backbone is frozen; None if it is not.
         pictures: The images themselves, by part, where the parts hold features of them.
-        asking: Which of the examples that votes over places are fitted to, those of `held_out`, are of the
-            queries' side, where the data have two; else None.
 
     Raises:
         InputError: If the data cannot be benchmarked.
@@ -312,7 +293,6 @@ class Problem:
     more_ood: Mapping[str, Dataset] = field(default_factory=dict)
     freezing: Freezing | None = None
     pictures: Mapping[str, Dataset] = field(default_factory=dict)
-    asking: Bool[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
         check_trainable(self.train)
@@ -349,19 +329,6 @@ class Problem:
     def data(self, part: str) -> Dataset:
         """Return a part of the evaluation, "id" or "ood", with inputs that can be shown."""
         return (self.parts | dict(self.pictures))["test" if part == "id" else part]
-
-    @property
-    def held_out(self) -> HeldOut | None:
-        """What votes are fitted to; None if the labels do not do."""
-        for name, part in (("validation", self.validation), ("train", self.train)):
-            if part is not None and part.labels is not None:
-                _, counts = part.labels.unique(return_counts=True)
-                if len(counts) > 1 and int(counts.max()) > 1:
-                    return HeldOut(name, part)
-        if self.train.labels is None and self.train.positions is not None:
-            name = "train" if self.validation is None else "validation"
-            return HeldOut(name, self.validation or self.train, self.asking)
-        return None
 
     @property
     def examples(self) -> dict[str, int]:
@@ -439,11 +406,6 @@ def load_problem(
         *(protocol, make, train, test, gallery, ood.first, preprocessing, ood.notes),
         validation=validation,
         more_ood=ood.more,
-        asking=(
-            np.isin((validation or train).names, splits["train-query"].names)
-            if "train-query" in splits
-            else None
-        ),
     )
 
 

@@ -10,7 +10,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -43,15 +43,15 @@ from surefind.learning.seeds import seeded
 from surefind.learning.session import Report
 from surefind.metrics import auroc, recall_per_query
 from surefind.paper.artifacts import extreme_images, write_strips
-from surefind.paper.baselines import PointEstimate, baseline_scores
+from surefind.paper.baselines import CLASSIFIERS, PointEstimate, baseline_scores
 from surefind.paper.corruptions import corruption_curves
 from surefind.paper.frozen import with_features
 from surefind.paper.protocols import Problem, Protocol
 from surefind.paper.recipes import SampledEmbedder
 from surefind.paper.results import Result, read_result, result_file, write_result
-from surefind.paper.vocabulary import ABLATION, DISTANCE_BASELINES, METHODS
+from surefind.paper.vocabulary import ABLATION, BASELINES, METHODS
 
-SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", *DISTANCE_BASELINES)
+SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", *BASELINES)
 """Methods whose first training stage is the point estimate."""
 DIFFERENT = {
     "protocol": "by another protocol",
@@ -62,7 +62,7 @@ DIFFERENT = {
 """What it means if a result differs from what is to be measured."""
 UNSAID = {"layers": "head"}
 """Settings that stored results name and methods do not: there is no other."""
-NEED_CLASSES = ("mahalanobis",)
+NEED_CLASSES = ("mahalanobis", *CLASSIFIERS)
 """Distance baselines that data with positions only cannot have."""
 WIDE = 50.0
 """Metres of the second radius, where the first is 25."""
@@ -76,7 +76,7 @@ OnResult = Callable[[str, int, dict[str, float] | None], None]
 
 def select_methods(names: Iterable[str], *, with_ablation: bool) -> list[str]:
     """Return the methods of these names ("all" for all), in the order in which they are best run."""
-    known, wanted = [*METHODS, *DISTANCE_BASELINES], set(names)
+    known, wanted = [*METHODS, *BASELINES], set(names)
     for name in wanted:
         check_choice("method", name, ["all", *known])
     chosen = [name for name in known if wanted & {"all", name}]
@@ -93,13 +93,13 @@ def build_method(name: str, protocol: Protocol | None = None) -> Method:
     Returns:
         The method.
     """
-    check_choice("method", name, [*METHODS, *DISTANCE_BASELINES, *ABLATION])
+    check_choice("method", name, [*METHODS, *BASELINES, *ABLATION])
     given = (None if protocol is None else protocol.options) or {}
     if name in ABLATION:
         _, stage, *options = name.split("-")
         variant: Any = LaplacePosthoc if stage == "posthoc" else LaplaceOnline
         return cast(Method, variant(*options, **given.get(f"laplace-{stage}", {})))
-    kind: Any = METHOD_CLASSES["deterministic" if name in DISTANCE_BASELINES else name]
+    kind: Any = METHOD_CLASSES["deterministic" if name in BASELINES else name]
     return cast(Method, kind(**given.get(name, {})))
 
 
@@ -213,7 +213,7 @@ def run_problem(
         start = time.perf_counter()
         train = partial(train_method, method, problem, seed, work / problem.name / f"seed{seed}")
         artifacts = work / problem.name / f"{method}-seed{seed}.npz"
-        if method in DISTANCE_BASELINES:
+        if method in BASELINES:
             if seed not in points:
                 points = {seed: PointEstimate(problem, train(report))}
             if method == "novelty" and not points[seed].has_novelty:
@@ -356,6 +356,10 @@ def _measure_baseline(
     problem, scores = point.problem, baseline_scores(name, point)
     items = None if problem.gallery is None else point.unit(problem.gallery)
     judged = judge(point.unit(problem.test), problem.test, items, problem.gallery)
+    if scores.answers is not None:
+        hits = np.zeros_like(judged.hits)
+        hits[:, 0] = scores.answers == np.asarray(problem.test.labels)
+        judged = replace(judged, hits=hits)
     uncertainty, detection = {"id": scores.id}, None
     if scores.ood is not None:
         uncertainty["ood"], detection = scores.ood, (scores.id, scores.ood)
@@ -363,9 +367,17 @@ def _measure_baseline(
     found = measure(judged, draws, uncertainty=scores.retrieval, detection=detection)
     if name == "novelty":
         found.values.update(false_alarms(scores.id))
+    if scores.answers is not None:
+        values, intervals = _of_answers(found.values), _of_answers(found.intervals)
+        found = replace(found, values=values, intervals=intervals)
     _save_strips(artifacts, problem, uncertainty)
     more = {name: {"auroc": auroc(scores.id, ood)} for name, ood in scores.more_ood.items()}
     return _measured(found) | {"ood": _ood_results(problem, found.values, more)}
+
+
+def _of_answers(measured: dict[str, Any]) -> dict[str, Any]:
+    """Name the share of right answers so, and leave out what ranks items."""
+    return {"right": measured["recall@1"]} | {k: v for k, v in measured.items() if "@" not in k}
 
 
 def _ood_results(

@@ -4,6 +4,7 @@
 | --- | --- |
 | recall@k | fraction of queries with a relevant item among the k nearest |
 | recall@k_50m | the same where anything within 50 m is relevant, of positions in metres |
+| right | fraction of queries that a classifier gives their label |
 | map@k | mean average precision of the first k, divided by min(k, relevant items) |
 | auroc, auprc, fpr95 | detection of out-of-distribution inputs by uncertainty |
 | ausc, aurc, r_auroc | detection of wrong retrievals by uncertainty |
@@ -62,6 +63,8 @@ METRICS = tuple(Metric(**fields) for fields in VOCABULARY["metrics"])
 
 METHODS = dict(METHOD_TITLES)
 DISTANCE_BASELINES: dict[str, str] = VOCABULARY["distance_baselines"]
+BASELINES = tuple(name for name in DISTANCE_BASELINES if name != "knn-vote")
+"""Those that are measured: of a vote with fitted temperatures there are earlier results alone."""
 ABLATION = tuple(
     f"laplace-{stage}-{distance}-{approximation}"
     for stage in ("posthoc", "online")
