@@ -25,8 +25,8 @@ sets) were chosen by simulations of the same kinds:
 ``since_error`` the median distance of the alarm's ``since_query`` from the first query after the change.
 
 *Digits*: those of scikit-learn, as vectors of pixels. 0 to 7 are enrolled, 8s are unknown queries. Half of
-967 queries calibrate, the others are live, divided at random again and again; after 283 of them, a share is
-replaced by photographs or by 9s. A probability is fitted to a third of the calibration queries each time.
+1,117 queries calibrate, the others are live, divided at random again and again; after 358 of them, a share
+is replaced by photographs or by 9s. A probability is fitted to a third of the calibration queries each time.
 """
 
 import argparse
@@ -41,14 +41,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from decisions import ask, everything_useful
+from decisions import world
 from measure import environment
 from scipy.stats import beta
 
+import surefind as sf
 from surefind.data.sources import load_digits
-from surefind.decisions import Gate, Signals, Watch
-from surefind.decisions.calibration import fit_split
-from surefind.estimators.laplace_head import LaplaceHead
+from surefind.decisions.decision import Gate
+from surefind.decisions.drift import Watch
 from surefind.files import to_stored
 
 RESULTS = Path(__file__).parent / "results" / "drift.json"
@@ -170,29 +170,19 @@ def noticed(streams: Iterator[tuple[Watch, Values]], before: int) -> dict[str, A
 
 @dataclass(frozen=True, eq=False)
 class DigitQueries:
-    """Digits and photographs after a search of a gallery of digits.
+    """Digits and photographs, as a label model of some digits sees them.
 
     Attributes:
-        signals: Theirs.
-        right: Whether the voted label is right.
+        posterior: Evidence about each.
+        truth: Their labels, None for those that are not enrolled.
         novelty: p-values.
         groups: Rows of the queries to divide, of 9s and of photographs.
     """
 
-    signals: Signals
-    right: np.ndarray
+    posterior: sf.LabelPosterior
+    truth: np.ndarray
     novelty: np.ndarray
     groups: dict[str, np.ndarray]
-
-
-def divided(signals: Signals, right: np.ndarray, rng: np.random.Generator, *, seen: bool) -> Any:
-    """Fit a probability as a calibration does; NaN for queries that it was fitted to, unless ``seen``."""
-    every = np.ones(len(right), dtype=bool)
-    split = fit_split(signals, right, every, every, rng=rng)
-    fresh = split.chance.copy()
-    if not seen:
-        fresh[split.fit] = np.nan
-    return split.model, fresh
 
 
 def fitted(calibration: int, live: int, *, seen: bool) -> dict[str, Any]:
@@ -200,10 +190,14 @@ def fitted(calibration: int, live: int, *, seen: bool) -> dict[str, Any]:
     alarms = 0
     for run in range(FITTED):
         rng = np.random.default_rng([SEED, calibration, run])
-        model, fresh = divided(*everything_useful(calibration, rng), rng, seen=seen)
-        watch = Watch.start(None, fresh, seed=run)
-        signals, _ = everything_useful(live, rng)
-        alarms += watch.see(None, model(signals)).alarm is not None
+        (asked, truth), (later, _) = (
+            world(n, rng, unknown=0.2, clear=1.6) for n in (calibration, live)
+        )
+        known = [None if t < 0 else t for t in truth.tolist()]
+        found = sf.calibrate(asked, known, enrolled=truth >= 0, max_wrong=0.05, seed=run)
+        likely = found.model(asked) if seen else found.tested_probability
+        watch = Watch.start(None, likely, seed=run)
+        alarms += watch.see(None, found.model(later)).alarm is not None
     return {"calibration": calibration, "live": live} | counted(alarms, FITTED)
 
 
@@ -219,19 +213,15 @@ def digit_queries() -> DigitQueries:
     )
     labels = np.concatenate([np.asarray(parts[name].labels) for name in ("train", "test")])
     rng = np.random.default_rng(SEED)
-    items, known, rest = np.split(rng.permutation(np.flatnonzero(labels < 8)), [500, 650])
+    items, rest = np.split(rng.permutation(np.flatnonzero(labels < 8)), [500])
     groups = {"digits": np.concatenate([rest, np.flatnonzero(labels == 8)])}
     groups["9s"] = np.flatnonzero(labels == 9)
     groups["photographs"] = len(vectors) + np.arange(len(photographs))
     every = np.concatenate([vectors, photographs]).astype(np.float32)
     truth = np.concatenate([labels, np.full(len(photographs), -1)])
-    found = ask(
-        {"vectors": every[items], "labels": labels[items]}, {"vectors": every, "labels": truth}
-    )
-    head = LaplaceHead(random_state=SEED)
-    head.fit(every[items], labels[items], held_out=every[known])
-    novelty = np.asarray(head.embed(every).novelty, dtype=np.float64)
-    return DigitQueries(found.signals, found.right, novelty, groups)
+    named = np.where(np.isin(truth, range(8)), truth.astype(object), None)
+    model = sf.LabelModel().fit(every[items], labels[items].tolist())
+    return DigitQueries(model.posterior(every), named, model.novelty(every), groups)
 
 
 def digits(strange: str | None, share: float) -> dict[str, Any]:
@@ -248,13 +238,16 @@ def digits(strange: str | None, share: float) -> dict[str, Any]:
             if strange is not None:
                 rows = np.flatnonzero((np.arange(half) >= before) & (rng.random(half) < share))
                 live[rows] = rng.choice(queries.groups[strange], size=len(rows), replace=False)
-            through = cal[passing[cal]]
-            model, fresh = divided(
-                queries.signals[through], queries.right[through], rng, seen=False
+            found = sf.calibrate(
+                queries.posterior[cal],
+                queries.truth[cal].tolist(),
+                enrolled=queries.truth[cal] != None,  # noqa: E711
+                max_wrong=0.05,
+                novelty=queries.novelty[cal],
+                seed=run,
             )
-            likely = np.full(len(passing), np.nan)
-            likely[passing] = model(queries.signals[passing])
-            likely[through] = fresh
+            likely = np.where(passing, found.model(queries.posterior), np.nan)
+            likely[cal] = found.tested_probability
             watch = Watch.start(queries.novelty[cal], likely[cal], seed=run)
             watch.see(queries.novelty[live[:before]], likely[live[:before]])
             yield watch, (queries.novelty[live[before:]], likely[live[before:]])

@@ -24,7 +24,6 @@ import numpy as np
 from measure import environment, status
 
 from surefind.embeddings import Embeddings
-from surefind.gallery.engine import find
 from surefind.gallery.gallery import Gallery
 
 RESULTS = Path(__file__).parent / "results" / "gallery.json"
@@ -162,51 +161,6 @@ def additions(z: int) -> dict[str, Any]:
     }
 
 
-def votes(n: int, z: int) -> dict[str, Any]:
-    """Fit the posterior over labels, and compare searches that vote with searches that only rank."""
-    vectors = clustered(n, z, np.random.default_rng(SEED))
-    labels = np.random.default_rng(SEED).integers(10_000, size=n)  # of the same draw: the classes
-    gallery = Gallery(index="exact")
-    gallery.add(vectors, labels=labels.tolist())
-    clear_peak()
-    before = status("VmRSS")
-    fitted = timed(gallery.prepare)
-    found = {
-        "items": n,
-        "dimensions": z,
-        "fit_seconds": fitted,
-        "fit_mb": (status("VmHWM") - before) / 1024,
-        "vectors_mb": vectors.nbytes / 2**20,
-    }
-    queries = clustered(640, z, np.random.default_rng(SEED + 2))
-    for size, count in ((1, 60), (64, 640)):
-        parts = [slice(start, start + size) for start in range(0, count, size)]
-        ways = {
-            "ranks": lambda p: find(gallery._engine, queries[p], 10),
-            "votes": lambda p: gallery.search(queries[p], k=10),
-        }
-        seconds = {
-            way: min(cpu_seconds(search_all, parts) for _ in range(ROUNDS))
-            for way, search_all in ways.items()
-        }
-        found[f"batches of {size}"] = {
-            f"{w}_cpu_ms": s / count * 1e3 for w, s in seconds.items()
-        } | {"ratio": seconds["votes"] / seconds["ranks"]}
-    return found
-
-
-def cpu_seconds(call: Callable[[slice], object], parts: list[slice]) -> float:
-    start = time.process_time()
-    for part in parts:
-        call(part)
-    return time.process_time() - start
-
-
-def clear_peak() -> None:
-    """Let the system measure the peak of memory from here on."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def timed(call: Callable[[], object]) -> float:
     start = time.perf_counter()
     call()
@@ -229,9 +183,7 @@ def stream(n: int, z: int, count: int) -> dict[str, Any]:
             gallery.add(items, labels=labels)
             asked, truth = people(3_000, 1_200)
             enrolled = set(labels)
-            gallery.calibrate(
-                asked, [t if t in enrolled else None for t in truth], contributions=False
-            )
+            gallery.calibrate(asked, [t if t in enrolled else None for t in truth])
         vectors, _ = people(count, 1_200)
         lines = [
             json.dumps({"id": i, "vector": v.round(6).tolist()}).encode() + b"\n"
@@ -303,8 +255,6 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "search 100,000 x 128, clustered": lambda: search(clustered, 100_000, 128),
     "search 100,000 x 128, even": lambda: search(even, 100_000, 128),
     "search 1,000,000 x 128, clustered": lambda: search(clustered, 1_000_000, 128),
-    "votes 100,000 x 128": lambda: votes(100_000, 128),
-    "votes 1,000,000 x 128": lambda: votes(1_000_000, 128),
     "stream 10,000 x 128": lambda: stream(10_000, 128, 20_000),
 }
 

