@@ -70,7 +70,6 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/decisions.py --only 'promise, simulated'
 	$(BIN)/python benchmarks/decider.py
 	$(BIN)/python benchmarks/drift.py
-	$(BIN)/python benchmarks/living.py --only 'growth, simulated'
 	$(BIN)/python benchmarks/tables.py
 
 # The demo needs less than the tests: it does not wait for their tools.

@@ -26,7 +26,7 @@ sets) were chosen by simulations of the same kinds:
 
 *Digits*: those of scikit-learn, as vectors of pixels. 0 to 7 are enrolled, 8s are unknown queries. Half of
 1,117 queries calibrate, the others are live, divided at random again and again; after 358 of them, a share
-is replaced by photographs or by 9s. A probability is fitted to a third of the calibration queries each time.
+is replaced by photographs or by 9s. A probability is fitted to a third of the calibration queries.
 """
 
 import argparse

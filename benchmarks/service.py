@@ -76,7 +76,6 @@ def make_world(place: Path) -> None:
         gallery.calibrate(
             sf.Embeddings(asked, np.exp(rng.normal(6, 1, size=len(asked)))),
             [int(t) if int(t) in known else None for t in truth],
-            contributions=False,
         )
         gallery.save()
         gallery.close()
@@ -194,7 +193,6 @@ def make_beside(place: Path, index: str) -> None:
         gallery.calibrate(
             sf.Embeddings(asked, np.exp(rng.normal(6, 1, size=len(asked)))),
             [int(t) if int(t) in known and i % 2 else None for i, t in enumerate(truth)],
-            contributions=False,
         )
 
 

@@ -71,9 +71,7 @@ def make_world(place: Path) -> list[bytes]:
             sf.Embeddings(vectors, kappa), ids=[f"own-{i}" for i in range(OWN)], labels=labels
         )
         asked, truth = drawn("calibration", 600)
-        gallery.calibrate(
-            sf.Embeddings(asked, np.full(600, 400.0)), truth, max_wrong=0.2, contributions=False
-        )
+        gallery.calibrate(sf.Embeddings(asked, np.full(600, 400.0)), truth, max_wrong=0.2)
     return [png(np.asarray(image)) for image in np.asarray(digits.inputs)[:IMAGES]]
 
 
@@ -185,7 +183,6 @@ def waits(place: Path, items: int) -> dict[str, Any]:
             sf.Embeddings(asked, np.full(len(asked), 400.0)),
             [int(t) if int(t) in known else None for t in truth],
             max_wrong=0.05,
-            contributions=False,
         )
     bodies = [{"vectors": [v.tolist()], "kappa": [400.0], "watch": False} for v in asked[:100]]
     found: dict[str, Any] = {"items": items, "dimensions": BESIDE_DIM}

