@@ -523,7 +523,10 @@ def store_lines(compared: dict[str, Any]) -> list[str]:
 
 
 def decisions_lines() -> list[str]:
-    parts = json.loads((RESULTS / "decisions.json").read_text())["parts"]
+    file = RESULTS / "decisions.json"
+    if not file.exists():
+        return []
+    parts = json.loads(file.read_text())["parts"]
     return [
         "## Decisions",
         "",
@@ -555,7 +558,7 @@ def decider_lines() -> list[str]:
         "",
         "Made by `python benchmarks/decider.py`: decisions by `NeighbourModel` and `calibrate` in a second "
         f"of CPU time, one thread, {table['queries']:,} queries a call, reasons included, by "
-        "how labels come. How well questions are answered: [Questions](tutorials/questions.md).",
+        "how labels come.",
         "",
         "| | " + " | ".join(kinds) + " |",
         "| --- |" + " --: |" * len(kinds),

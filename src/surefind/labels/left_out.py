@@ -60,6 +60,9 @@ BUDGET = 10**9
 FOR_CORRECTION = 5
 """... and not at all if that has fewer vectors a label."""
 
+FARTHEST = 600.0
+"""Log-odds of a known label, at most: even the most unlikely label has a probability above 0."""
+
 STEPS = 60
 BETTER = 1e-3
 """Nats by which a richer model must be better."""
@@ -169,9 +172,8 @@ def posterior_of(
     if logits.shape[1] <= LISTED:
         logits = logits.astype(np.float64)
     evidence = log_total(logits).astype(np.float64)
-    with np.errstate(over="ignore"):
-        none = 1 / (1 + np.exp(evidence - level))
-        known = 1 / (1 + np.exp(level - evidence))
+    odds = np.exp(np.clip(evidence - level, -FARTHEST, FARTHEST))
+    none, known = 1 / (1 + odds), odds / (1 + odds)
     if logits.shape[1] > LISTED:
         columns = np.argpartition(-logits, LISTED, axis=1)[:, :LISTED]
         logits, names = np.take_along_axis(logits, columns, axis=1), names[columns]

@@ -130,5 +130,5 @@ class LabelPosterior:
         """Log-odds that any label is right against none (q); infinite where none was not asked."""
         if self.none is None:
             return np.full(len(self), np.inf)
-        known, none = (np.maximum(x, TINY) for x in (1 - self.none, self.none))
-        return np.asarray(np.log(known) - np.log(none))
+        known = np.maximum(1 - self.none, self.probability.sum(axis=1))  # near 0 the sum is exact
+        return np.asarray(np.log(np.maximum(known, TINY)) - np.log(np.maximum(self.none, TINY)))
