@@ -5,6 +5,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
+import numpy as np
 import pytest
 
 from surefind.cli import main
@@ -33,3 +34,21 @@ def two_processes(*program, folder):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def faces(n, seed, people=20):
+    """Return unit vectors near so many directions, and the number of each."""
+    centres = np.random.default_rng(0).normal(size=(people, 8))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(people, size=n)
+    return unit(centres[labels] + 0.3 * rng.normal(size=(n, 8))), labels
+
+
+def outsiders(n, seed):
+    """Return unit vectors near none of them."""
+    return unit(np.random.default_rng(seed).normal(size=(n, 8)))
+
+
+def unit(rows):
+    """Return rows of length 1 in float32."""
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)

@@ -79,12 +79,14 @@ def test_a_run_without_an_uncertainty_is_told_how_to_get_one(surefind, run):
 
 
 def test_vectors_with_a_run_lead_to_a_gallery_that_answers(vectors):
-    assert follow("fit", *vectors, "--out", "a run", *WIDTH) == ["fit", "index", "search"]
+    assert follow("fit", *vectors, "--out", "a run", *WIDTH) == ["fit", "index", "calibrate"]
 
 
 def test_vectors_without_a_run_lead_there_too(vectors):
+    assert follow("index", *vectors, "--out", "g") == ["index", "calibrate"]
     assert follow("index", *vectors, "--out", "g") == ["index", "search"]
-    calibrate = ("calibrate", "g", *vectors, "--max-wrong", 0.2)
+    np.save("others.npy", np.load("my vectors.npy") + 0.01)
+    calibrate = ("calibrate", "g", "others.npy", *vectors[1:], "--max-wrong", 0.2)
     assert follow(*calibrate) == ["calibrate", "search"]
 
 

@@ -121,7 +121,7 @@ def test_items_are_relabelled(surefind, gallery):
 def test_a_table_relabels_many(surefind, gallery):
     with open("mend.csv", "w") as file:
         file.write('id,label\na,dog\n7,cat\nb,""\n')
-    code, _, err = surefind("items", "g", "--table", "mend.csv")
+    code, _, err = surefind("items", "g", "--relabel", "mend.csv")
     assert code == 0, err
     assert labels() == {"a": "dog", "b": None, "c": "dog", "d": None, 7: "cat"}
 
@@ -137,10 +137,10 @@ def test_labels_stay_numbers_where_they_are(surefind):
 def test_a_calibration_is_renewed(surefind):
     with Gallery(path="g") as made:
         made.add(unit(30), labels=["x", "y"] * 15)
-        made.calibrate(unit(30, 1), ["x"] * 30, contributions=False)
+        made.calibrate(unit(30, 1), ["x"] * 30)
     code, out, err = surefind("items", "g", "3", "--relabel", "x")
     assert code == 0, err
-    assert "Its calibration was renewed." in out
+    assert "Recalibrated for the changed items" in out
     code, out, _ = surefind("items", "g", "4", "--json", "--delete")
     assert json.loads(out)["renewed"]
     with Gallery.open("g", mode="r") as again:

@@ -25,7 +25,6 @@ import typer
 
 import surefind as sf
 from surefind.cli.about import doctor
-from surefind.cli.audit import audit
 from surefind.cli.console import (
     Failure,
     complain,
@@ -35,7 +34,7 @@ from surefind.cli.console import (
     put_json,
     to_stderr,
 )
-from surefind.cli.decide import calibrate, search
+from surefind.cli.decide import audit, calibrate, search
 from surefind.cli.demo import demo
 from surefind.cli.galleries import index, items
 from surefind.cli.learn import fit, train

@@ -1,26 +1,26 @@
-"""`surefind calibrate` and `surefind search`: when an answer is a match, and the answers.
+"""`surefind calibrate`, `search` and `audit`: when an answer is a match, the answers, and wrong items.
 
 **calibrate** takes labelled queries, or leaves each of the gallery's own items out. With reviews, a random
 sample of live queries is added to given ones or, without these, to those of the existing calibration.
 
 **search** writes one row per query:
 
-    JSON       a list of {query, stale} with what `surefind.gallery.answers.answer_records` has
-    Parquet    as `surefind.Answers.to_arrow`
-    CSV        the same columns; lists and objects are JSON
+    JSON            a list of {query, stale} with what `surefind.Answers.records` has
+    Parquet, CSV    as `surefind.Answers.to_arrow`; in CSV, lists and objects are JSON
 
-``probability`` is the calibrated one, that the label is right. ``label_probability``, ``none`` and the
-candidates' are those of the neighbourhood alone, which no calibration has tested. Where ``gate`` is
-"unlike", none of these means anything: they were tested, if at all, on queries that pass. The table has a
-dash in their place, and "untested" in that of the calibrated one where ``gate`` is "unusual"; files have
-them, for whoever wants to look into it. Without a calibration there is no decision.
+``probability`` is the calibrated one, that the label is right; ``label_probability`` and ``none`` are those
+of the evidence alone. Inputs that the gate stops have a probability that nothing tested: files have it, for
+whoever wants to look into it, the table does not. The queries ``-`` are a stream (`surefind.cli.stream`).
 
-Files are written before answers are shown. The queries ``-`` are a stream (`surefind.cli.stream`).
+**audit** writes one row per item whose label is probably wrong: id, label, suggested, probability.
+`surefind items --relabel` takes the file.
+
+Files are written before anything is shown.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +31,7 @@ from surefind.cli import options
 from surefind.cli.console import (
     TABLES,
     Failure,
+    arrow_table,
     check_file,
     complain,
     say,
@@ -39,21 +40,23 @@ from surefind.cli.console import (
     working,
     write_table,
 )
-from surefind.cli.galleries import check_model, labels_like, own_ids, read_items
+from surefind.cli.galleries import labels_like, open_gallery, own_ids, read_items
 from surefind.cli.runs import open_run
 from surefind.errors import InputError
 
 if TYPE_CHECKING:
-    from surefind.decisions import Calibration, Contributions, Identification
+    from surefind.cli.galleries import Items
 
-SHOWN, NEIGHBOURS = 20, 2
-"""Queries, and neighbours of each, in the table; files have all of them."""
+SHOWN, LISTED = 20, 10
+"""Queries in the table, and findings of each kind; files and JSON have all of them."""
 DECISIONS = ("match", "review", "no_match")
 FACTS = (
-    *("reached", "threshold", "floor", "max_wrong", "max_fpir", "confidence", "max_missed"),
-    *("queries", "unknown", "right", "fitted", "more_queries", "notes", "summary"),
+    *("reached", "threshold", "floor", "queries", "unknown", "right"),
+    *("left_out_queries", "left_out_matched", "more_queries", "notes", "summary"),
 )
-"""What JSON has of a calibration by its own names."""
+"""What JSON has of a calibration, beside its target, groups and operating points."""
+WRONG, COLUMNS = "mislabelled", ("id", "label", "suggested", "probability")
+"""The findings of an audit that its file has, and what of them."""
 
 
 def calibrate(
@@ -101,7 +104,7 @@ def calibrate(
         float | None,
         options.fraction_option(
             help="Highest fraction of inputs like the training data that are rejected as out of "
-            "distribution, if novelty was fitted; 0.01 by default, below 0.1.",
+            "distribution; 0.01 by default, below 0.1.",
         ),
     ] = None,
     unknown_share: Annotated[
@@ -109,8 +112,7 @@ def calibrate(
         Option(
             min=0,
             max=1,
-            help="Fraction of unknown queries to expect: queries are left out at random until it is so. "
-            "0.5 by default where items are the queries.",
+            help="Fraction of unknown queries to expect, where it is another one than among the queries.",
         ),
     ] = None,
     on_bad: options.OnBad = "refuse",
@@ -118,13 +120,11 @@ def calibrate(
     """Choose the match threshold so that at most --max-wrong of the matches are wrong.
 
     The queries should look like those to come, with unknown ones in the same proportion. One that is an
-    item of the gallery (the same vector, file or id) is answered without that item. They are kept with the
-    gallery, which recalibrates when items are added or deleted.
+    item of the gallery (the same vector, file or id) is left out. They are kept with the gallery, which
+    recalibrates when items are added or deleted.
 
-    Example: `surefind calibrate gallery digits:test --run runs/digits --unknown digits:ood --max-wrong 0.1`
+    Example: `surefind calibrate gallery digits:test --unknown digits:ood --max-wrong 0.1`
     """
-    from surefind.service.review_store import read_reviews
-
     if queries is None and (labels, unknown, groups) != (None, None, None):
         raise InputError(
             "--labels, --unknown and --groups belong to queries, and there are none: give QUERIES, or "
@@ -137,28 +137,24 @@ def calibrate(
             "empty label, instead of --unknown.",
             field="groups",
         )
-    reviews = None if with_reviews is None else read_reviews(with_reviews)
-    with sf.Gallery.open(gallery) as opened:
-        check_model(opened, run)
-        asked: dict[str, Any] = {"reviews": reviews}
+    asked: dict[str, Any] = {}
+    said = f"Leave-one-out calibration on the items of {gallery}."
+    if with_reviews is not None:
+        from surefind.service.review_store import read_reviews
+
+        asked["reviews"] = read_reviews(with_reviews)
+        said = asked["reviews"].counts.summary
+    with open_gallery(gallery, run, mode="w") as (opened, model):
         if queries is not None:
-            known = read_items(queries, run, labels=labels, on_bad=on_bad)
-            others = None if unknown is None else read_items(unknown, run, on_bad=on_bad)
+            known = read_items(queries, model, labels=labels, on_bad=on_bad)
+            others = None if unknown is None else read_items(unknown, model, on_bad=on_bad)
             asked |= as_queries(opened, queries, known, others)
             if groups is not None:
                 asked["groups"] = known.column(groups, options.GROUP_COLUMN)
-        said = "" if reviews is None else f"{reviews.counts.summary} "
-        if queries is not None:
-            truth = asked["labels"]
-            more = "" if reviews is None else f", and {len(reviews)} reviewed ones"
-            said += (
-                f"Calibrating on {len(truth)} queries, {truth.count(None)} of them unknown{more}."
-            )
-        elif reviews is not None:
-            said += "Calibrating on these and the queries of the existing calibration, if any."
-        else:
-            share = 0.5 if unknown_share is None else unknown_share
-            said += f"Leave-one-out calibration on the items of {gallery}, {share:.0%} of them as unknown."
+            truth, reviews = asked["truth"], asked.get("reviews", ())
+            more = f", and {len(reviews)} reviewed ones" if reviews else ""
+            unlabelled = truth.count(None)
+            said = f"Calibrating on {len(truth)} queries, {unlabelled} of them unknown{more}."
         say(said)
         with working("calibrating"):
             found = opened.calibrate(
@@ -169,40 +165,23 @@ def calibrate(
                 confidence=confidence,
                 max_false_alarms=max_false_alarms,
             )
-    show_calibration(found)
+    say(found.summary)
     say(f"Stored with {gallery}; it recalibrates when items are added or deleted.")
-    again = spelled("search", gallery, queries or "QUERIES", run=run, on_bad=on_bad)
+    again = spelled("search", gallery, queries or "QUERIES", on_bad=on_bad)
     say(f"{'Next, or with other queries than these' if queries else 'Search'}: {again}")
-    return {"gallery": gallery, **calibration_record(found)}
-
-
-def calibration_record(found: "Calibration") -> dict[str, Any]:
-    """Return what a calibration found as JSON holds it."""
-    signals = () if found.contributions is None else found.contributions.signals
-    groups = [
-        {"name": g.name, "status": g.status, "threshold": g.threshold, "queries": g.queries}
-        for g in found.groups
-    ]
+    points = [asdict(point) for point in found.identification.operating_points]
     return {
+        "gallery": gallery,
+        **asdict(found.target),
         **{name: getattr(found, name) for name in FACTS},
-        "groups": groups,
-        "signals": {signal.name: vars(signal) for signal in signals},
-        "operating_points": [vars(p) for p in found.identification.operating_points],
+        "groups": [asdict(group) for group in found.groups],
+        "operating_points": points,
     }
 
 
-def show_calibration(found: "Calibration") -> None:
-    """Print what was found: sentences, what signals add, groups, and FNIR at some FPIR."""
-    say(found.summary)
-    if found.contributions is not None:
-        show_contributions(found.contributions)
-    for group in found.groups:
-        say(f"Group {group.name}: {group.status} threshold, {group.queries} queries tested it.")
-    if found.identification.unknown:
-        show_operating_points(found.identification)
-
-
-def as_queries(gallery: "sf.Gallery", name: str, known: Any, others: Any) -> dict[str, Any]:
+def as_queries(
+    gallery: "sf.Gallery", name: str, known: "Items", others: "Items | None"
+) -> dict[str, Any]:
     """Return queries as `surefind.Gallery.calibrate` takes them.
 
     Args:
@@ -236,40 +215,10 @@ def as_queries(gallery: "sf.Gallery", name: str, known: Any, others: Any) -> dic
             field="unknown",
         )
     return {
-        "embeddings": sf.Embeddings.concatenate(embedded) if embedded else np.concatenate(rows),
-        "labels": truth,
+        "queries": sf.Embeddings.concatenate(embedded) if embedded else np.concatenate(rows),
+        "truth": truth,
         "ids": [same.get(row, f"query {row}, not an item") for row in range(len(truth))],
     }
-
-
-def show_operating_points(found: "Identification") -> None:
-    """Print a table of FNIR at the FPIR levels that are usual in biometrics."""
-    rows = []
-    for point in found.operating_points:
-        if point.threshold is not None:
-            cells = [f"{point.threshold:.4f}", f"{point.fnir:.2%}", f"{point.fnir_bound:.2%}"]
-        elif found.unknown < point.unknown_needed:
-            needed = f"needs {point.unknown_needed:,} unknown queries to test it"
-            cells = [f"{needed}; there are {found.unknown:,}", "", ""]
-        else:
-            cells = ["none keeps it", "", ""]
-        rows.append([f"{point.max_fpir:.1%}", *cells])
-    caption = (
-        f"FPIR: unknown queries that are a match; FNIR: enrolled ones that are missed; bounds "
-        f"at {found.confidence:.0%} confidence"
-    )
-    show_table(("FPIR at most", "threshold", "FNIR", "FNIR at most"), rows, caption=caption)
-
-
-def show_contributions(found: "Contributions") -> None:
-    """Print a table of how well each signal separates right from wrong answers."""
-    rows = []
-    for signal in found.signals:
-        scores = (signal.alone_auroc, signal.without_auroc, found.auroc)
-        adds = "yes" if signal.adds else "no"
-        rows.append((signal.name, *(f"{score:.3f}" for score in scores), adds))
-    columns = ("signal", "alone", "rest without it", "all together", "adds")
-    show_table(columns, rows, caption="AUROC of right answers against wrong ones; 0.5 is chance")
 
 
 def search(
@@ -289,21 +238,24 @@ def search(
 ) -> Any:
     """Look up images or vectors in a gallery: the label, and whether it is a match, and why.
 
-    Example: `surefind search gallery digits:test --run runs/digits -k 5 --out answers.csv`
+    Example: `surefind search gallery digits:test -k 5 --out answers.csv`
     """
     check_file(out, TABLES)
-    with sf.Gallery.open(gallery, mode="r") as opened:
+    with open_gallery(gallery, run) as (opened, model):
         opened.renew()  # for this search, if items have changed
-        check_model(opened, run)
         if queries == "-":
-            return answer_lines(opened, run, k, out=out, groups=groups)
-        items = read_items(queries, run, on_bad=on_bad)
+            return answer_lines(opened, model, k, out=out, groups=groups)
+        items = read_items(queries, model, on_bad=on_bad)
         members = None if groups is None else items.column(groups, options.GROUP_COLUMN)
         answers = opened.search(items.embeddings, k, groups=members)
-    records = answer_rows(items.ids, answers)
+    records = [
+        {"query": name, "stale": answers.stale} | record
+        for name, record in zip(items.ids, answers.records(), strict=True)
+    ]
     if out is not None:
         write_table(out, records, lambda: answers.to_arrow(items.ids))
-    show_answers(records[:SHOWN])
+    columns = ("query", "label", "probability", "decision", "reason")
+    show_table(columns, map(answer_cells, records[:SHOWN]))
     if len(answers) > SHOWN:
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
     if answers.decision is None:
@@ -336,6 +288,8 @@ def answer_lines(
             field="queries",
         )
     learner = None if run is None else open_run(run).learner()
+    if learner is not None and learner.input_spec_.kind == "image":
+        learner = None  # whose embeddings the lines hold
     count, bad = answer_stream(gallery, learner, k, sys.stdin.fileno(), sys.stdout.fileno())
     if not bad:
         return None
@@ -343,45 +297,54 @@ def answer_lines(
     return Failure(None)
 
 
-def answer_rows(ids: Sequence[str], answers: "sf.Answers") -> list[dict[str, Any]]:
-    """Return answers as JSON can hold them, an object for each query."""
-    from surefind.gallery.answers import answer_records
-
-    return [
-        {"query": name, "stale": answers.stale} | record
-        for name, record in zip(ids, answer_records(answers), strict=True)
-    ]
-
-
-def show_answers(rows: list[dict[str, Any]]) -> None:
-    """Print answers: what decides or, without a calibration, what is near."""
-    decided = any(row["decision"] is not None for row in rows)
-    whence = "as calibrated" if decided else "by the neighbourhood alone"
-    notes = [f"In brackets after a label its probability: {whence}"]
-    gates = {row["gate"] for row in rows}
-    if "unlike" in gates:
-        notes.append("A dash: out of distribution, so whatever is nearest means nothing")
-    if "unusual" in gates:
-        notes.append("Untested: on inputs as unusual as these no probability was tested")
-    columns = ("query", "label", *(("decision", "reasons") if decided else ("none", "nearest")))
-    show_table(columns, [answer_cells(row) for row in rows], caption=". ".join(notes))
-
-
-def answer_cells(row: dict[str, Any]) -> tuple[str | None, ...]:
+def answer_cells(record: dict[str, Any]) -> tuple[str | None, ...]:
     """Return what the table says of a query; a number that was never tested would be believed."""
-    unlike, decided = row["gate"] == "unlike", row["decision"] is not None
-    label = None
-    if not unlike and row["label_probability"]:
-        first = row["label_probability"][0]
-        chance = row["probability"] if decided else first["probability"]
-        known = chance is not None and row["gate"] != "unusual"
-        label = f"{first['label']} ({f'{chance:.2f}' if known else 'untested'})"
-    if decided:
-        return row["query"], label, row["decision"], ", ".join(row["reasons"])
-    none = None if unlike else f"{row['none']:.2f}"
-    return row["query"], label, none, "; ".join(map(_item_text, row["neighbours"][:NEIGHBOURS]))
+    from surefind.decisions.decision import UNLIKE, UNUSUAL
+
+    chance, why = record["probability"], "; ".join(record["reasons"])
+    tested = chance is not None and not why.startswith((UNLIKE, UNUSUAL))
+    shown = f"{chance:.3f}" if tested else None
+    return record["query"], record["label"], shown, record["decision"], why
 
 
-def _item_text(near: dict[str, Any]) -> str:
-    label = "" if near["label"] is None else f"{near['label']}, "
-    return f"{near['id']} ({label}{near['score']:.3f})"
+def audit(
+    gallery: options.GalleryArgument,
+    out: options.TableOut = None,
+    items: Annotated[
+        int | None,
+        Option(min=1, help="Judge only so many items, drawn at random, which is faster."),
+    ] = None,
+    duplicate: Annotated[
+        float | None,
+        Option(help="Cosine from which two items are near-duplicates; found from the gallery."),
+    ] = None,
+) -> Any:
+    """Find wrong labels, near-duplicates, confused labels, unusable items and impostors in a gallery.
+
+    Every item is left out and judged by the rest; nothing is changed. Look at the file, delete the rows
+    that are right after all, and `surefind items GALLERY --relabel FILE` corrects the others.
+
+    Example: `surefind audit gallery --out audit.csv`
+    """
+    check_file(out, TABLES)
+    with sf.Gallery.open(gallery, mode="r") as opened, working("auditing"):
+        found = opened.audit(items=items, duplicate=duplicate)
+    rows = [
+        {"id": item.id, "label": item.label, "suggested": item.suggested, "probability": item.score}
+        for item in found.of(WRONG)
+    ]
+    if out is not None:
+        write_table(out, rows, lambda: arrow_table(rows, COLUMNS, ("probability",)))
+    for kind in dict.fromkeys(finding.kind for finding in found.findings):
+        some = [[one.id, one.label, one.sentence] for one in found.of(kind)[:LISTED]]
+        show_table(("item", "label", "finding"), some, title=kind.capitalize())
+    say("\n".join(found.sentences))
+    if out is not None:
+        say(
+            f"Wrote the {len(rows):,} {WRONG} items to {out}. Delete the rows whose label is right."
+        )
+        say(f"Next: {spelled('items', gallery, relabel=out)}")
+    else:
+        say(f"Next: {spelled('audit', gallery, out='audit.csv')}")
+    counts = {name: getattr(found, name) for name in ("items", "labels", "judged", "wrong")}
+    return {"summary": found.summary, **counts, "findings": found.to_rows()}

@@ -113,8 +113,11 @@ def material() -> Material:
     digits = together(loaded.train, loaded.test)
     known, eights = shuffled(digits[digits.labels < NEW]), shuffled(digits[digits.labels == NEW])
     train, held_out = known[:TRAIN], known[TRAIN : TRAIN + HELD_OUT]
-    rest = known[TRAIN + HELD_OUT :]
-    asked, eight, nine = rest[1::2], eights[1::2], digits[digits.labels == NEVER]
+    rest, nine = known[TRAIN + HELD_OUT :], digits[digits.labels == NEVER]
+    # A calibration needs more of them than a figure does.
+    ends = len(rest) // 3, len(eights) // 3
+    asked, eight = rest[: ends[0]], eights[: ends[1]]
+    calibration = together(rest[ends[0] :], eights[ends[1] :])
     clean = asked.read()
     occluded = clean.clone()
     occluded[..., 4:] = 0
@@ -137,7 +140,7 @@ def material() -> Material:
         kind: _names(labelled[kind]) if kind in labelled else ["no digit"] * len(images)
         for kind, images in queries.items()
     }
-    return Material(train, held_out, together(rest[::2], eights[::2]), queries, truth)
+    return Material(train, held_out, calibration, queries, truth)
 
 
 def _names(digits: "sf.Dataset") -> list[str]:
@@ -273,23 +276,26 @@ def _wrong(answers: Any, kinds: tuple[str, ...], digits: Material) -> tuple[floa
 
 
 def _example(kind: str, digits: Material, answer: Any) -> dict[str, Any]:
-    """Describe the query whose probability is the median of its kind, with the items that support it."""
+    """Describe the query whose probability is the median of its kind, with the nearest items."""
     import numpy as np
 
+    from surefind.decisions.decision import UNLIKE, UNUSUAL
+
     at = int(np.argsort(answer.probability)[len(answer) // 2])
-    shown = [id_ for found in answer.evidence(at) for id_ in found.ids]
-    rows = [int(str(id_).rpartition("-")[2]) for id_ in shown]
+    rows = [int(str(id_).rpartition("-")[2]) for id_ in answer.ids[at]]
+    reasons = list(answer.reasons[at])
+    gated = bool(reasons) and reasons[0].startswith((UNLIKE, UNUSUAL))
     return {
         "kind": kind,
         "query": digits.queries[kind][at][0].numpy(),
-        "evidence": digits.train.read(rows)[:, 0].numpy(),
+        "nearest": digits.train.read(rows)[:, 0].numpy(),
         "label": str(answer.label[at]),
         "kappa": float(answer.kappa[at]),
         "novelty": float(answer.novelty[at]),
         "decision": str(answer.decision[at]),
         # Where the gate decided, no probability was tested.
-        "probability": float(answer.probability[at]) if answer.gate[at] == "pass" else None,
-        "reasons": list(answer.reasons[at]),
+        "probability": None if gated else float(answer.probability[at]),
+        "reasons": reasons,
     }
 
 

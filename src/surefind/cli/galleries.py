@@ -1,9 +1,9 @@
 """`surefind index` and `surefind items`: fill a gallery, look at what it holds, and change it.
 
-**Items.** With ``--run`` the run embeds a source. Without, it holds vectors already, perhaps with columns
-``kappa`` and ``novelty`` as `surefind embed` writes them; vectors of another length than 1 are rescaled.
-Ids are the names of the images, the ids in the file, or else the source's name and the row, so that two
-sources without ids do not meet. Labels are texts.
+**Items.** A run embeds a source: that of ``--run``, or else the one that the gallery remembers. Vectors
+with a column ``kappa``, as `surefind embed` writes them, are embedded already, and so are all without a
+run; those of another length than 1 are rescaled. Ids are the names of the images, the ids in the file, or
+else the source's name and the row, so that two sources without ids do not meet. Labels are texts.
 
 **index** checks everything before anything is written; a gallery that does not exist is made last. What a
 run embeds is embedded and added block by block, and each block is on the disk before the next. After each
@@ -13,15 +13,15 @@ are there are replaced. The gallery stores the run and the folder of the images;
 payload ``{"path": …}``, relative to that folder. So `surefind serve` finds the model and shows the images.
 
 **items** chooses by ids, by a label, or both. An id or a label is given as a text. It means the item of
-that text or, if there is none, of that number. A change is durable when the command ends, and the
-calibration is renewed with it.
+that text or, if there is none, of that number. A change is durable when the command ends, and the gallery
+is recalibrated with it.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Container, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -45,14 +45,13 @@ from surefind.cli.console import (
     write_table,
 )
 from surefind.cli.measure import embed_in_blocks
-from surefind.cli.runs import open_run, read_for
+from surefind.cli.runs import MODEL, open_run, read_for
 from surefind.errors import CommandInterruptedError, InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from surefind.decisions import Calibration
-    from surefind.gallery.answers import Item
+    from surefind.decisions.calibration import Calibration
     from surefind.gallery.engine import Id, Label
 
 BATCH, EMBEDDED, BLOCK = 128, 1024, 10_000
@@ -145,13 +144,14 @@ def index(
         if gallery is not None:
             closing.enter_context(gallery)
             check_model(gallery, run)
+            run = run or remembered_run(gallery)
         items = read_items(source, run, labels=labels, on_bad=on_bad, later=True)
         together = None if groups is None else items.column(groups, options.GROUP_COLUMN)
         ids = [prefix + i for i in items.ids]
         check_items(items, ids, None if gallery is None else gallery.info["dim"])
         if gallery is None:
             engine = "milvus" if _on_milvus(out) else "faiss"
-            gallery = closing.enter_context(sf.Gallery(engine, out, model=_fingerprint(run)))
+            gallery = closing.enter_context(sf.Gallery(out, engine, model=_fingerprint(run)))
         own = None if items.labels is None else labels_like(gallery, items.labels)
         payload = remember(gallery, run, items.files)
         key = source_key(items, ids, own, together, _fingerprint(run))
@@ -186,9 +186,12 @@ def index(
             f"{gallery.info['dim']} dimensions."
         )
         if gallery.calibration is None:
-            say(f"It decides nothing yet. Calibrate it: {spelled('calibrate', out)}")
-        again = spelled("search", out, source, run=run, on_bad=on_bad)
-        say(f"Next, or with other queries than these: {again}")
+            say("It decides nothing yet.")
+        if gallery.calibration is None and enough_items(gallery):
+            say(f"Next: {spelled('calibrate', out)}")
+        else:
+            again = spelled("search", out, source, on_bad=on_bad)
+            say(f"Next, or with other queries than these: {again}")
         return {
             "gallery": out,
             "added": added,
@@ -208,11 +211,11 @@ def items(
     ] = None,
     relabel: Annotated[
         str | None,
-        Option(metavar="TO", help="Give the chosen items this label; empty or -1 for none."),
-    ] = None,
-    table: Annotated[
-        Path | None,
-        options.file_option(help="Relabel from a table with the columns `id` and `label`."),
+        Option(
+            metavar="LABEL|TABLE",
+            help="Give the chosen items this label, empty or -1 for none; or each the one that a .csv or "
+            ".parquet has for it: columns `id`, and `suggested` or `label`.",
+        ),
     ] = None,
     delete: Annotated[bool, Option("--delete", help="Delete the chosen items.")] = False,
     out: options.TableOut = None,
@@ -225,17 +228,21 @@ def items(
 
     Example: `surefind items gallery digits:train/10 --relabel 4`
 
+    Example: `surefind items gallery --relabel threes.csv`
+
     Example: `surefind items gallery digits:train/9 digits:train/12 --delete`
     """
     check_file(out, TABLES)
-    actions = [delete, relabel is not None, table is not None, out is not None]
-    if sum(actions) > 1 or (table is not None and (ids or label)):
+    table = None if relabel is None or not _is_table(relabel) else Path(relabel)
+    if (delete, relabel is not None, out is not None).count(True) > 1:
         raise InputError(
-            "do one thing at a time: --relabel or --delete the chosen items, relabel those that a --table "
-            "names, or list them, perhaps to a file with --out.",
-            field="table",
+            "do one thing at a time: --relabel or --delete the chosen items, or list them, perhaps to a "
+            "file with --out.",
+            field="relabel",
         )
-    changes = any(actions[:3])
+    if table is not None and (ids or label):
+        raise InputError(f"{table} chooses the items; leave ids and --label out.", field="relabel")
+    changes = delete or relabel is not None
     with sf.Gallery.open(gallery, mode="w" if changes else "r") as opened:
         if not changes:
             return list_items(opened, gallery, select(opened, ids, label, everything=True), out)
@@ -248,34 +255,45 @@ def items(
             result: dict[str, Any] = {"deleted": chosen}
             say(f"Deleted {len(chosen):,} items; {gallery} holds {len(opened):,}.")
         else:
-            texts = texts or [_text(relabel)] * len(chosen)
-            result = {"relabelled": relabel_items(opened, chosen, texts)}
-            changed = len(result["relabelled"])
-            same = len(chosen) - changed
+            moved = relabel_items(opened, chosen, texts or [_text(relabel)] * len(chosen))
+            result = {"relabelled": moved}
+            same = len(chosen) - len(moved)
             more = f" {same:,} had that label already." if same else ""
-            say(f"Relabelled {changed:,} items of {gallery}.{more}")
-        renewed = settled(opened)
-        return {
-            "gallery": gallery,
-            **result,
-            "items": len(opened),
-            "renewed": renewed is not None,
-        }
+            say(f"Relabelled {len(moved):,} items of {gallery}.{more}")
+        renewed = settled(opened) is not None
+        return {"gallery": gallery, **result, "items": len(opened), "renewed": renewed}
+
+
+def _is_table(text: str) -> bool:
+    return Path(text).suffix.lower() in (".csv", ".parquet")
 
 
 def list_items(gallery: "sf.Gallery", place: str, chosen: "list[Id]", out: Path | None) -> Any:
     """Show the first of the chosen items, and write all of them to a file if that is asked for."""
+    from surefind.embeddings import kappa_to_json
+
     found = [gallery.get(id_) for id_ in chosen]
-    records = item_records(found)
+    records = [
+        {name: getattr(item, name) for name in COLUMNS} | {"kappa": kappa_to_json(item.kappa)}
+        for item in found
+    ]
     if out is not None:
         write_table(out, records, lambda: arrow_table(records, COLUMNS, ("kappa", "novelty")))
-    show_table(COLUMNS, map(item_cells, found[:SHOWN]))
+    show_table(COLUMNS, ([_shown(*cell) for cell in row.items()] for row in records[:SHOWN]))
     if len(found) > SHOWN:
         say(f"The first {SHOWN} of {len(found):,} items; --out FILE or --json gives all of them.")
     say(f"{place} holds {len(gallery):,} items of {len(gallery.labels()):,} labels.")
     if out is not None:
         say(f"Wrote {len(found):,} items to {out}.")
     return records
+
+
+def _shown(name: str, value: Any) -> Any:
+    if name == "kappa":
+        return "∞" if value is None else f"{value:.3g}"
+    if isinstance(value, float):
+        return f"{value:.2g}"
+    return json_text(value).rstrip() if isinstance(value, dict) else value
 
 
 def relabel_items(
@@ -358,26 +376,15 @@ def read_corrections(file: Path) -> tuple[list[str], list[str | None]]:
     twice = next((id_ for row, id_ in enumerate(ids) if id_ in ids[:row]), None)
     if twice is not None or not ids:
         why = "holds nothing" if twice is None else f"has the id {twice!r} twice"
-        raise InputError(f"{file} {why}.", field="table")
-    return ids, [_text(text) for text in found["label"]]
+        raise InputError(f"{file} {why}.", field="relabel")
+    return ids, [_text(text) for text in found["suggested" if "suggested" in found else "label"]]
 
 
-def item_records(found: "Sequence[Item]") -> list[dict[str, Any]]:
-    """Return items as JSON holds them: κ = ∞, and what is not known, as null."""
-    from surefind.embeddings import kappa_to_json
+def enough_items(gallery: "sf.Gallery") -> bool:
+    """Return whether the items can play the queries of a calibration."""
+    from surefind.decisions.calibration import LEAST_QUERIES
 
-    return [
-        {name: getattr(item, name) for name in COLUMNS} | {"kappa": kappa_to_json(item.kappa)}
-        for item in found
-    ]
-
-
-def item_cells(item: "Item") -> tuple[Any, ...]:
-    """Return what the table says of an item."""
-    sure = "∞" if item.kappa == float("inf") else f"{item.kappa:.3g}"
-    novelty = None if item.novelty is None else f"{item.novelty:.2g}"
-    payload = None if item.payload is None else json_text(item.payload).rstrip()
-    return item.id, item.label, item.group, sure, novelty, payload
+    return sum(n for n in gallery.labels().values() if n > 1) >= LEAST_QUERIES
 
 
 def write_rows(
@@ -472,7 +479,7 @@ def read_items(
 
     Args:
         source: A folder, a file or the digits, perhaps with ``:PART``.
-        run: The run that embeds it; None if it holds vectors.
+        run: The run that embeds it, unless it holds vectors with κ; None if it holds vectors.
         labels: A file with labels instead of the source's own.
         on_bad: "refuse" or "skip" images that cannot be read.
         later: Whether what a run embeds is embedded only when rows of it are taken.
@@ -486,11 +493,14 @@ def read_items(
     from surefind.data.sources import LABELS, holds_vectors, read_source, split_part
 
     split_part(source)
-    if run is None and Path(source).is_file() and holds_vectors(Path(source)):
-        found = _of_vectors(Path(source))
-    elif run is None:
-        raise InputError(f"{source} holds images; give --run RUN, which embeds them.", field="run")
-    else:
+    found = None
+    if Path(source).is_file() and holds_vectors(Path(source)):
+        found = _of_vectors(Path(source), embedded=run is None)
+    if found is None:
+        if run is None:
+            raise InputError(
+                f"{source} holds images; give --run RUN, which embeds them.", field="run"
+            )
         learner = open_run(run).learner()
         good = read_for(learner, source, on_bad)
         found = _of_dataset(good, source)
@@ -513,12 +523,15 @@ def _of_dataset(dataset: "sf.Dataset", source: str) -> Items:
     return Items(dataset.inputs, list(names), labels, files, named=named)
 
 
-def _of_vectors(path: Path) -> Items:
+def _of_vectors(path: Path, *, embedded: bool) -> Items | None:
+    """Read vectors that are embedded, as all are or those with κ; None if they are yet to be."""
     import numpy as np
 
     from surefind.data.sources import read_vector_file
 
     found = read_vector_file(path)
+    if found.kappa is None and not embedded:
+        return None
     vectors: Any = found.vectors.astype(np.float32)
     if vectors.ndim != 2 or not len(vectors):
         raise InputError(
@@ -585,6 +598,23 @@ def existing_gallery(place: str) -> "sf.Gallery | None":
         return None
 
 
+@contextmanager
+def open_gallery(
+    place: str, run: Path | None, mode: str = "r"
+) -> "Iterator[tuple[sf.Gallery, Path | None]]":
+    """Open a gallery; yield it, and the run that embeds for it: the given one, or the one it remembers."""
+    with sf.Gallery.open(place, mode=mode) as gallery:
+        check_model(gallery, run)
+        yield gallery, run or remembered_run(gallery)
+
+
+def remembered_run(gallery: "sf.Gallery") -> Path | None:
+    """Return the run that embedded the items, if it is there and unchanged."""
+    run = Path(gallery.info.get("run", ""))
+    there = (run / MODEL).is_file() and open_run(run).fingerprint == gallery.model
+    return run if there else None
+
+
 def check_model(gallery: "sf.Gallery", run: Path | None) -> None:
     """Require that a gallery's items were embedded by the same run, as far as both are known."""
     model = _fingerprint(run)
@@ -598,8 +628,7 @@ def check_model(gallery: "sf.Gallery", run: Path | None) -> None:
 
 def labels_like(gallery: "sf.Gallery", labels: Sequence[str | None]) -> list[Any]:
     """Convert labels to integers if those of the gallery are."""
-    stored = (gallery.get(i).label for i in gallery)
-    if isinstance(next((label for label in stored if label is not None), ""), str):
+    if not any(isinstance(label, int) for label in gallery.labels()):
         return list(labels)
     return [int(x) if x is not None and x.removeprefix("-").isdecimal() else x for x in labels]
 
@@ -612,11 +641,13 @@ def settled(gallery: "sf.Gallery") -> "Calibration | None":
     """
     if not len(gallery):
         return None
-    with working("fitting the posterior over labels, and renewing the calibration"):
+    before = gallery.calibration
+    with working("fitting the label model, and recalibrating"):
         gallery.prepare()
-        renewed = gallery.renew()
+        renewed = gallery.renew() if before is not None and before.stale else None
     if renewed is not None:
-        say(f"Its calibration was renewed. {renewed.summary}")
+        reached = "" if renewed.reached else "; the target is not reached any more"
+        say(f"Recalibrated for the changed items{reached}.")
     return renewed
 
 

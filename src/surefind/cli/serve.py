@@ -23,7 +23,7 @@ from surefind.checks import install_command
 from surefind.cli import options
 from surefind.cli.about import lacking
 from surefind.cli.console import put, say, spelled, to_stderr, warn
-from surefind.cli.galleries import check_model
+from surefind.cli.galleries import check_model, remembered_run
 from surefind.cli.runs import FINGERPRINT, MODEL, open_run
 from surefind.errors import InputError
 
@@ -230,13 +230,6 @@ def remembered_images(gallery: "sf.Gallery") -> Path | None:
     """Return the folder of the images that were indexed, if it is there."""
     folder = gallery.info.get("images")
     return Path(folder) if folder is not None and Path(folder).is_dir() else None
-
-
-def remembered_run(gallery: "sf.Gallery") -> Path | None:
-    """Return the run that embedded the items, if it is there and unchanged."""
-    run = Path(gallery.info.get("run", ""))
-    there = (run / MODEL).is_file() and open_run(run).fingerprint == gallery.model
-    return run if there else None
 
 
 def described(place: str, gallery: "sf.Gallery", learner: "sf.MetricLearner | None") -> str:

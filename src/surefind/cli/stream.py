@@ -1,10 +1,10 @@
 """A stream of queries: JSON lines come on the standard input and are answered on the standard output.
 
 A line is an object with a ``vector`` and perhaps an ``id``, a ``group``, a ``kappa`` (null is ∞) and a
-``novelty`` (null is not known). A run that was fitted to vectors embeds ``vector``, and finds κ and novelty
-itself. An answer has the ``id``, the ``line`` (the first is 1), and what
-`surefind.gallery.answers.answer_records` has. There is one for each line that is not blank, in their order.
-A line that cannot be answered gets ``{id, line, error}``, and the stream goes on.
+``novelty`` (null is not known). Where the gallery's run was fitted to vectors it embeds those without a
+``kappa``, and finds κ and novelty itself. An answer has the ``id``, the ``line`` (the first is 1), and what
+`surefind.Answers.records` has. There is one for each line that is not blank, in their order. A line that
+cannot be answered gets ``{id, line, error}``, and the stream goes on.
 
 What has come is answered together, and nothing is waited for: a slow producer gets each answer at once, and
 a fast one shares a search among many lines. The gallery is searched as it is when the stream begins.
@@ -20,7 +20,6 @@ from pydantic_core import to_json
 
 import surefind as sf
 from surefind.errors import InputError
-from surefind.gallery.answers import answer_records
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
@@ -45,7 +44,7 @@ def answer_stream(
 
     Args:
         gallery: Where to search.
-        learner: A model of vectors that embeds them; None if they are embedded.
+        learner: A model of vectors that embeds those without a κ; None if all are embedded.
         k: Neighbours of each query.
         source: The descriptor that lines are read from, to its end.
         sink: The descriptor that answers are written to.
@@ -58,13 +57,11 @@ def answer_stream(
         read = {n: _read(text) for n, text in enumerate(lines, count + 1) if text.strip()}
         count += len(lines)
         found: dict[int, dict[str, Any]] = {n: q for n, q in read.items() if isinstance(q, dict)}
-        for novelty in (False, True):  # a gallery takes all with novelty, or none
-            alike = [
-                (n, q)
-                for n, q in read.items()
-                if isinstance(q, Query) and (q.novelty is not None) == novelty
-            ]
-            found |= zip([n for n, _ in alike], _each(gallery, learner, k, alike), strict=True)
+        queries = {n: q for n, q in read.items() if isinstance(q, Query)}
+        for kind in {_kind(q) for q in queries.values()}:
+            alike = [n for n, q in queries.items() if _kind(q) == kind]
+            rows = [queries[n] for n in alike]
+            found |= zip(alike, _each(gallery, learner, k, rows), strict=True)
         bad += sum("error" in answer for answer in found.values())
         named = ({"id": getattr(q, "id", None), "line": n} | found[n] for n, q in read.items())
         text = b"".join(to_json(answer, inf_nan_mode="null") + b"\n" for answer in named)
@@ -96,39 +93,31 @@ def _read(text: bytes) -> Query | dict[str, Any]:
         return {"error": f"{where or 'line'}: {first['msg']}."}
 
 
+def _kind(query: Query) -> tuple[int, bool, bool]:
+    """Return what queries that are answered together have in common."""
+    return len(query.vector), "kappa" in query.model_fields_set, query.novelty is not None
+
+
 def _each(
-    gallery: "sf.Gallery",
-    learner: "sf.MetricLearner | None",
-    k: int,
-    queries: list[tuple[int, Query]],
-) -> list[dict[str, Any]]:
-    """Search with all; if one of them cannot be used, with each half, down to that one."""
-    if not queries:
-        return []
-    if len({len(query.vector) for _, query in queries}) == 1:
-        try:
-            return _together(gallery, learner, k, [query for _, query in queries])
-        except InputError as error:
-            if len(queries) == 1:
-                return [{"error": str(error)}]
-    half = len(queries) // 2
-    parts = queries[:half], queries[half:]
-    return [answer for part in parts for answer in _each(gallery, learner, k, part)]
-
-
-def _together(
     gallery: "sf.Gallery", learner: "sf.MetricLearner | None", k: int, queries: list[Query]
 ) -> list[dict[str, Any]]:
+    """Search with all; if one of them cannot be used, with each alone."""
+    try:
+        answers = gallery.search(_embedded(learner, queries), k, groups=[q.group for q in queries])
+    except InputError as error:
+        if len(queries) == 1:
+            return [{"error": str(error)}]
+        return [_each(gallery, learner, k, [query])[0] for query in queries]
+    return [{"stale": answers.stale} | record for record in answers.records()]
+
+
+def _embedded(learner: "sf.MetricLearner | None", queries: list[Query]) -> "sf.Embeddings":
     rows = np.array([q.vector for q in queries])
-    if learner is not None:
-        embedded = learner.embed(rows.astype(np.float32)).numpy()
-    else:
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        if not lengths.all():
-            raise InputError("vector is zero and has no direction.", field="vector")
-        kappa = np.array([np.inf if q.kappa is None else q.kappa for q in queries])
-        novelty = np.array([q.novelty for q in queries], dtype=float)
-        known = None if np.isnan(novelty).any() else novelty
-        embedded = sf.Embeddings((rows / lengths).astype(np.float32), kappa, known)
-    answers = gallery.search(embedded, k, groups=[q.group for q in queries])
-    return [{"stale": answers.stale} | record for record in answer_records(answers)]
+    if learner is not None and "kappa" not in queries[0].model_fields_set:
+        return learner.embed(rows.astype(np.float32)).numpy()
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not lengths.all():
+        raise InputError("vector is zero and has no direction.", field="vector")
+    kappa = np.array([np.inf if q.kappa is None else q.kappa for q in queries])
+    known = None if queries[0].novelty is None else np.array([q.novelty for q in queries])
+    return sf.Embeddings((rows / lengths).astype(np.float32), kappa, known)

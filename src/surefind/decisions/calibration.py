@@ -1,8 +1,8 @@
 """When the answer of a posterior may be called a match, with a stated risk.
 
-Calibration queries are split once, at random (`Split`): a third fits the probability that an answer is
+Calibration queries are split once, at random (`Split`): a quarter fits the probability that an answer is
 right (`surefind.decisions.probability`) and plans a sequence of thresholds; nothing is fitted to the other
-two thirds, which test them (`surefind.decisions.risk`). So for any number of queries
+three quarters, which test them (`surefind.decisions.risk`). So for any number of queries
 
     P(wrong | match) <= max_wrong   with probability at least ``confidence`` over the calibration queries,
 
@@ -18,7 +18,7 @@ probability is fitted to those that pass; coverage, FPIR and FNIR count all, the
 
 **Unknown queries.** A posterior of queries whose own label was left out (``left_out``) stands for unknown
 ones: how many of them would be a match is counted at the threshold; and if max_fpir is to be kept and no
-query is unknown, they test it, all but a third that plans.
+query is unknown, they test it, all but a quarter that plans.
 
 **Groups.** A group whose own queries pass the test gets its own threshold, with the same guarantee for that
 group. One whose wrong-match rate at the common threshold is significantly above max_wrong (exact lower
@@ -50,8 +50,8 @@ from surefind.errors import DegenerateError, InputError
 from surefind.files import Array
 from surefind.labels.posterior import LabelPosterior
 
-FIT_FRACTION = 1 / 3
-"""A small fit ranks nearly as well as a large one, while each tested query tightens the bound."""
+FIT_FRACTION = 1 / 4
+"""Two maps need few queries, while each one that is tested tightens the bound."""
 
 MAX_MISSED = 0.05
 HIGHEST_FLOOR = 0.5
@@ -125,7 +125,7 @@ class Split:
     """Rows of calibration queries that fit, and rows that test; both in random order.
 
     Attributes:
-        fit: A third of those that pass the gate, then a third of those that do not.
+        fit: A quarter of those that pass the gate, then a quarter of those that do not.
         test: The others.
     """
 

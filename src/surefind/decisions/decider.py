@@ -1,7 +1,7 @@
 """Vectors in, decisions out: a label model with its calibration.
 
 `Decider.fit` calibrates itself. Every item is answered by a model that was fitted without it, and plays one
-role: half of the items, drawn at random, play queries of their label, the others play unknown ones, answered
+role: half of them, drawn at random, play queries of their label, the others play unknown ones, answered
 by a model without any item of their label. All items that did not play unknown are also answered without
 their label, and the summary counts how many of these would be a match. Items of a label that has no other
 are only counted so. The guarantee is about queries like the items, and about unknown ones like labels left
@@ -34,7 +34,10 @@ from surefind.labels.audit import LabelAudit, audit_labels
 from surefind.labels.left_out import LeftOut, joined
 from surefind.labels.model import LabelModel
 
-FROM_ITEMS = "Items played the queries, each left out: the guarantee is about queries like them."
+FROM_ITEMS = (
+    "Items played the queries, each left out, a quarter with its label: the guarantee is about queries "
+    "like them. Calibrate with labelled queries where unknown ones may look more like what is enrolled."
+)
 
 Model = Annotated[
     LabelModel,

@@ -111,7 +111,7 @@ class Audit:
     def to_rows(self, most: int | None = None) -> list[dict[str, Any]]:
         """Return the findings as plain values, at most so many of each kind.
 
-        A table of those that are mislabelled may be given to ``surefind items GALLERY --table``.
+        A table of those that are mislabelled may be given to ``surefind items GALLERY --relabel``.
 
         Args:
             most: All by default.
