@@ -15,7 +15,6 @@ from surefind.decisions.risk import (
     safe_floor,
     upper_bound,
     walk_thresholds,
-    walk_weighted,
 )
 
 TARGET = {"max_wrong": 0.05, "confidence": 0.95}
@@ -319,7 +318,8 @@ def walked(s, right, unknown, *, share, **target):
     weight = np.where(unknown, share / unknown.mean(), (1 - share) / (1 - unknown.mean()))[~test]
     fit = s[~test], s[~test], right[~test]
     plan = plan_thresholds(*fit, trials=test.sum(), weight=weight, **target)
-    return walk_weighted(plan, s[test], right[test], unknown[test], share=share, **target)
+    parts = {"unknown": unknown[test], "share": share, **target}
+    return walk_thresholds(plan, s[test], right[test], **parts)
 
 
 @pytest.mark.parametrize("runs", MANY)
@@ -361,8 +361,8 @@ def test_a_weighted_curve_counts_queries_and_weighs_shares():
     assert at_bound == pytest.approx(0.05, rel=0.02)
     # Few unknown queries may be a match: a stricter threshold, or none.
     planned = ThresholdPlan(curve.thresholds, curve.first)
-    parts = {"share": 0.1, **target}
+    parts = {"unknown": unknown, "share": 0.1, **target}
     for fpir in (0.5, 0.001):
         strangers = Strangers(s[unknown], s[unknown], fpir)
-        kept = walk_weighted(planned, s, right, unknown, strangers=strangers, **parts)
+        kept = walk_thresholds(planned, s, right, strangers=strangers, **parts)
         assert (kept.chosen == i) == (fpir > 0.1)

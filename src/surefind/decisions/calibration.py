@@ -196,9 +196,9 @@ class Measured:
             weight=_weights(self.enrolled, share)[some],
             **options,
         )
-        if share is None:
-            return risk.walk_thresholds(plan, chance, right, **options)
-        return risk.walk_weighted(plan, chance, right, unknown[test], share=float(share), **options)
+        return risk.walk_thresholds(
+            plan, chance, right, unknown=unknown[test], share=share, **options
+        )
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ Ties: queries of equal probability are accepted together; equal thresholds are o
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -250,10 +250,16 @@ def plan_thresholds(
     """
     from scipy.special import betaincinv
 
-    thresholds, taken, comparable = _grid(probability, unseen)
+    n = len(probability)
+    counts = np.unique(np.ceil(np.arange(1, GRID + 1) * n / GRID).astype(int))
+    levels = np.maximum(np.sort(probability)[::-1][counts - 1], LEAST_MATCH)
+    thresholds = np.unique(levels)[::-1]
+    taken, _ = _counts(thresholds, probability, right)
     if not taken[-1]:
         return ThresholdPlan((LEAST_MATCH,), 0)
-    w = np.ones(len(probability)) if weight is None else weight / weight.mean()
+    # The fits that did not see a query have scales of their own: the same fraction is compared.
+    comparable = np.sort(unseen)[::-1][np.maximum(taken, 1) - 1]
+    w = np.ones(n) if weight is None else weight / weight.mean()
     errors = w * ~right
     heavy = float(w @ errors / errors.sum()) if errors.any() else float(w.max())
     order = np.argsort(-unseen, kind="stable")
@@ -261,45 +267,21 @@ def plan_thresholds(
     accepted, wrong, doubt = (
         x[order].cumsum()[last] / heavy for x in (w, errors, w * (1 - unseen))
     )
-    n = len(probability) / heavy
     quantiles = (np.arange(RATES) + 0.5) / RATES
     counted = betaincinv((wrong + 0.5)[:, None], (accepted - wrong + 0.5)[:, None], quantiles)
-    shape = np.maximum(doubt / accepted, 1e-9)[
-        :, None
-    ]  # a saturated probability must not divide by 0
+    # A saturated probability must not divide by 0.
+    shape = np.maximum(doubt / accepted, 1e-9)[:, None]
     rates = shape * np.minimum.accumulate((counted / shape)[::-1])[::-1]
-    chance = chance_to_pass(
-        accepted / (n + 1),
-        rates,
-        seen=int(n),
-        trials=int(trials / heavy),
-        max_wrong=max_wrong,
-        confidence=confidence,
-    )
+    target: dict[str, Any] = {"max_wrong": max_wrong, "confidence": confidence}
+    seen, tested = n / heavy, int(trials / heavy)
+    chance = chance_to_pass(accepted / (seen + 1), rates, seen=int(seen), trials=tested, **target)
     if strangers is not None:
         chance = chance * _chance_with(strangers, comparable, quantiles, confidence)
     # With too few queries none can pass; the loosest then says most about the data. Nor can any if the
     # target is at the end of the numbers, where there is no chance to compute.
-    return ThresholdPlan(tuple(map(float, thresholds)), _start(chance))
-
-
-def _grid(
-    probability: Float[np.ndarray, " n"], unseen: Float[np.ndarray, " n"]
-) -> tuple[Float[np.ndarray, " t"], Int[np.ndarray, " t"], Float[np.ndarray, " t"]]:
-    """Return thresholds, how many queries reach each, and what as many reach by fits without the query."""
-    n = len(probability)
-    counts = np.unique(np.ceil(np.arange(1, GRID + 1) * n / GRID).astype(int))
-    levels = np.maximum(np.sort(probability)[::-1][counts - 1], LEAST_MATCH)
-    thresholds = np.unique(levels)[::-1]
-    taken = (probability[None] >= thresholds[:, None]).sum(axis=1)
-    # The fits that did not see a query have scales of their own: the same fraction is compared.
-    return thresholds, taken, np.sort(unseen)[::-1][np.maximum(taken, 1) - 1]
-
-
-def _start(chance: Float[np.ndarray, " t"]) -> int:
-    """Return the loosest of the thresholds whose chance to fail is about the least."""
     failure = 1 - np.minimum(np.nan_to_num(chance), 1)
-    return int(np.flatnonzero(failure <= AS_GOOD * failure.min())[-1])
+    first = int(np.flatnonzero(failure <= AS_GOOD * failure.min())[-1])
+    return ThresholdPlan(tuple(map(float, thresholds)), first)
 
 
 def _chance_with(
@@ -374,31 +356,53 @@ def walk_thresholds(
     max_wrong: float,
     confidence: float,
     strangers: Strangers | None = None,
+    unknown: Bool[np.ndarray, " n"] | None = None,
+    share: float | None = None,
 ) -> RiskCurve:
-    """Test the planned thresholds in order on the testing part, which nothing was fitted to."""
-    accepted, wrong = _counts(np.array(plan.thresholds), probability, right)
-    bound = upper_bound(wrong, accepted, confidence)
-    shares = accepted / len(right), wrong / np.maximum(accepted, 1), bound
-    return _curve(plan, accepted, wrong, shares, max_wrong, strangers, confidence)
+    """Test the planned thresholds in order on the testing part, which nothing was fitted to.
 
+    Args:
+        plan: What to test.
+        probability: Of the queries; below every threshold if a gate stopped it.
+        right: Which of their answers are right.
+        max_wrong: Highest wrong-match rate allowed.
+        confidence: With what probability.
+        strangers: Unknown queries, if few of them may be a match.
+        unknown: Which queries are unknown, if another share of them is expected.
+        share: That share.
 
-def _curve(
-    plan: ThresholdPlan,
-    accepted: Int[np.ndarray, " t"],
-    wrong: Int[np.ndarray, " t"],
-    shares: tuple[Float[np.ndarray, " t"], Float[np.ndarray, " t"], Float[np.ndarray, " t"]],
-    max_wrong: float,
-    strangers: Strangers | None,
-    confidence: float,
-) -> RiskCurve:
-    """Go from the start to the first failure; ``shares`` are coverage, wrong rate and its bound."""
-    coverage, rate, bound = shares
+    Returns:
+        What each threshold gave.
+    """
     thresholds = np.array(plan.thresholds)
-    passed = bound[plan.first :] <= max_wrong
+    accepted, wrong = _counts(thresholds, probability, right)
+    coverage, rate = accepted / len(right), wrong / np.maximum(accepted, 1)
+    kept = np.ones(len(thresholds), dtype=bool)
     if strangers is not None:
-        matched = (strangers.tested[None] >= thresholds[plan.first :, None]).sum(axis=1)
-        share = upper_bound(matched, len(strangers.tested), confidence)
-        passed &= share <= strangers.max_fpir
+        matched = (strangers.tested[None] >= thresholds[:, None]).sum(axis=1)
+        kept = upper_bound(matched, len(strangers.tested), confidence) <= strangers.max_fpir
+    if unknown is None or share is None:
+        bound = upper_bound(wrong, accepted, confidence)
+    else:
+        own, errors = _counts(thresholds, probability[~unknown], right[~unknown])
+        n, m = trials = int((~unknown).sum()), int(unknown.sum())
+        known, strange = (1 - share) / n * own, share / max(m, 1) * (accepted - own)
+        coverage = known + strange
+        rate = ((1 - share) / n * errors + strange) / np.maximum(coverage, 1e-300)
+
+        def refused(highest: float, i: int) -> bool:
+            counts = (int(own[i]), int(accepted[i] - own[i])), int(errors[i]), trials
+            p = mixture_p_value(highest, *counts, share=share, spent=(1 - confidence) / 50)
+            return p <= 1 - confidence
+
+        bound, i = np.ones(len(thresholds)), plan.first
+        while i < len(thresholds) and kept[i] and refused(max_wrong, i):
+            bound[i], i = max_wrong, i + 1
+        low = 0.0
+        while i > plan.first and bound[i - 1] - low > max_wrong / 1000:
+            middle = (low + bound[i - 1]) / 2
+            low, bound[i - 1] = (low, middle) if refused(middle, i - 1) else (middle, bound[i - 1])
+    passed = (kept & (bound <= max_wrong))[plan.first :]
     run = len(passed) if passed.all() else int(passed.argmin())
     return RiskCurve(
         thresholds=plan.thresholds,
@@ -468,48 +472,6 @@ def mixture_p_value(
         worst = int(chance.argmax())
         low, high = beta[max(worst - 1, 0)], beta[min(worst + 1, points - 1)]
     return float(chance.max()) + spent
-
-
-def walk_weighted(
-    plan: ThresholdPlan,
-    probability: Float[np.ndarray, " n"],
-    right: Bool[np.ndarray, " n"],
-    unknown: Bool[np.ndarray, " n"],
-    *,
-    share: float,
-    max_wrong: float,
-    confidence: float,
-    strangers: Strangers | None = None,
-) -> RiskCurve:
-    """Test the planned thresholds for another share of unknown queries than is among these."""
-    thresholds = np.array(plan.thresholds)
-    (known, wrong), (strange, _) = (
-        _counts(thresholds, probability[rows], right[rows]) for rows in (~unknown, unknown)
-    )
-    n, m = trials = int((~unknown).sum()), int(unknown.sum())
-
-    def refused(rate: float, i: int) -> bool:
-        counts = (int(known[i]), int(strange[i])), int(wrong[i]), trials
-        p = mixture_p_value(rate, *counts, share=share, spent=(1 - confidence) / 50)
-        return p <= 1 - confidence
-
-    bound = np.ones(len(thresholds))
-    for i in range(plan.first, len(thresholds)):
-        if not refused(max_wrong, i):
-            break
-        bound[i] = max_wrong
-    weights = (1 - share) / n, share / max(m, 1)
-    coverage = weights[0] * known + weights[1] * strange
-    rate = (weights[0] * wrong + weights[1] * strange) / np.maximum(coverage, 1e-300)
-    shares = coverage, rate, bound
-    found = _curve(plan, known + strange, wrong + strange, shares, max_wrong, strangers, confidence)
-    if found.chosen is not None:
-        low, high = 0.0, max_wrong
-        while high - low > max_wrong / 1000:
-            middle = (low + high) / 2
-            low, high = (low, middle) if refused(middle, found.chosen) else (middle, high)
-        bound[found.chosen] = high
-    return replace(found, upper_bound=tuple(map(float, bound)))
 
 
 def safe_floor(
