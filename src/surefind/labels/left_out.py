@@ -12,7 +12,7 @@ label that the model has never seen are unknown queries.
 c and δ have the least  - Σ_i log softmax_l(c s_l(x_i) + δ_lᵀ x̃_i / ρ)[l_i] + τ/2 Σ_l |δ_l|²,  one convex
 problem; s_l(x_i) is by the folds, so that δ corrects what the Gaussian does to vectors that it has not
 seen. τ = ∞ is the Gaussian alone, τ → 0 logistic regression in good coordinates. T, which undoes
-overconfidence, has the least log loss on the folds.
+overconfidence, has the least log loss on the folds, one error more counted than was seen.
 
 **None.** With E = log Σ_l e^logit,  P(none) = σ(level - E). The level is 0, as if none were one more label,
 unless the labels that were left out say that this is too sure even if only one query in four is unknown:
@@ -390,15 +390,26 @@ class Folds:
         return found
 
     def _scale(self, logits: Float[np.ndarray, "n l"], usual: float) -> float:
-        """Return the factor of least log loss; the usual one where nothing was left out."""
+        """Return the factor of least log loss; the usual one where nothing was left out.
+
+        One error more is counted than was seen, of the strongest rivals: n vectors cannot make it surer.
+        """
         from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
 
         rows = np.flatnonzero(self.enrolled)[: SCORES // (5 * self.labels)]
         if len(rows) < FOLDS or self.labels < 2:
             return usual
         some, truth = logits[rows], self.codes[self.rows[rows]]
+        rivals = some.copy()
+        np.put_along_axis(rivals, truth[:, None], -np.inf, axis=1)
+        strongest = rivals.argmax(axis=1)
+
+        def loss(log: float) -> float:
+            scaled = np.exp(log) * some
+            return log_loss(scaled, truth) + log_loss(scaled, strongest) / len(rows)
+
         found = minimize_scalar(
-            lambda t: log_loss(np.exp(t) * some, truth),
+            loss,
             bounds=(-6.0, 3.0),
             method="bounded",
             options={"xatol": 0.01},
