@@ -6,7 +6,7 @@ from service.world import copy
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-CASES, WALKED = 100, 300
+CASES, WALKED = 50, 300
 
 
 @pytest.mark.parametrize("cases", [CASES, pytest.param(2000, marks=pytest.mark.nightly)])
