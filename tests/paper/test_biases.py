@@ -27,7 +27,6 @@ from surefind.paper.biases import (
     tangents,
 )
 
-pytestmark = pytest.mark.slow
 LAYERED = [LaplaceBiases(small_learners.GIVEN), LaplaceBiases(small_learners.ONLINE)]
 
 

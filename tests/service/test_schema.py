@@ -4,7 +4,7 @@ import pytest
 from service.live import live
 from service.world import copy
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 CASES, WALKED = 50, 300
 
