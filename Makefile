@@ -11,6 +11,9 @@ DIST := build/package
 INSTALL := $(DIST)/env/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 NEW_ENOUGH = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "surefind needs Python 3.11 or newer; this is %d.%d. Name another one: make PYTHON=python3.11 ..." % sys.version_info[:2])'
 
+# What Python and pytest compile is kept: each of the tests' processes would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo check test nightly lint e2e package databases docs format bench clean
 
 demo: .venv/demo

@@ -4,8 +4,21 @@ import os
 # Tests run side by side, one process a core; so do the processes that they start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from pathlib import Path
+
 import pytest
 import torch
+
+SLOW = ("cli", "journeys", "paper", "service")
+"""Rooms that start programs, services and trainings: none of their tests is in the quick set."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items):
+    rooms = tuple(Path(__file__).parent / name for name in SLOW)
+    for item in items:
+        if item.path.parents[0] in rooms:
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

@@ -188,6 +188,7 @@ for field, call in calls.items():
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_argument_is_refused_by_its_name_without_the_checks_of_tests():
     subprocess.run([sys.executable, "-c", SCRIPT], check=True)
 

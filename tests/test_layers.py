@@ -1,6 +1,7 @@
 """Imports point one way: a module may import its own stage and those above it in the list, no other."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "src" / "surefind"
@@ -24,6 +25,7 @@ STAGES = [
 """From what everything rests on to what nothing may import."""
 
 
+@cache
 def modules():
     """Map each module's dotted name to its imports of this package, wherever in the file they stand."""
     paths = {name_of(path): path for path in ROOT.rglob("*.py")}

@@ -38,7 +38,6 @@ def test_every_command_has_an_example_of_itself():
         assert any(e.startswith(name) for e in found), name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "left_out", [("demo", "onnx"), pytest.param((), marks=pytest.mark.nightly)]
 )

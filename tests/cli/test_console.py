@@ -18,8 +18,6 @@ from surefind.cli import main
 from surefind.cli.console import spelled
 from surefind.learning.train import Progress
 
-pytestmark = pytest.mark.slow
-
 WIDTH = ("--set", "scale=200.0", "--set", "prior_precision=1000.0")
 """Given, because choosing it takes longer than all the rest."""
 

@@ -9,8 +9,6 @@ from strange import strange_images
 import surefind as sf
 from surefind.cli.demo import EIGHT, KNOWN, MAX_WRONG, NINE, clear_place, material
 
-pytestmark = pytest.mark.slow
-
 
 def share(out, kind, decision):
     """What the demo said of a kind of query, in percent."""

@@ -9,9 +9,6 @@ from surefind.data.sources import load_digits
 from surefind.evaluation.evaluate import evaluate
 from surefind.learning.seeds import seeded
 
-WIDTH = ("--set", "scale=1000.0", "--set", "prior_precision=1000.0")
-"""Given, because choosing it takes longer than all the rest."""
-
 
 def test_a_run_is_measured_as_the_library_does_it(surefind, sure, tmp_path):
     copy = sf.load(sure)

@@ -9,8 +9,6 @@ from surefind.data.sources import load_digits
 from surefind.learning.methods import LaplacePosthoc
 from surefind.models.vectors import Vectors, vector_encoder
 
-pytestmark = pytest.mark.slow
-
 TUNED = ("--set", "scale=150.0", "--set", "prior_precision=1000.0")
 """Scale and prior, given because tuning them takes longer than all the rest."""
 

@@ -133,7 +133,6 @@ def test_labels_stay_numbers_where_they_are(surefind):
     assert labels("n") == {"a": 5, "b": 2, "c": 2}
 
 
-@pytest.mark.slow
 def test_a_calibration_is_renewed(surefind):
     with Gallery(path="g") as made:
         made.add(unit(30), labels=["x", "y"] * 15)

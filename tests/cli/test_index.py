@@ -10,8 +10,6 @@ import surefind as sf
 from surefind.cli import galleries
 from surefind.gallery.gallery import Gallery
 
-pytestmark = pytest.mark.slow
-
 
 def unit(n, seed=0, z=4):
     x = np.random.default_rng(seed).normal(size=(n, z)).astype(np.float32)

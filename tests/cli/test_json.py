@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import pytest
 import typer
 
 import surefind as sf
@@ -59,7 +58,6 @@ def test_every_command_has_the_option_and_is_tried_here():
     assert set(found) - PAPER == set(COMMANDS)
 
 
-@pytest.mark.slow
 def test_every_command_prints_one_document(surefind, monkeypatch):
     monkeypatch.setattr("surefind.cli.demo.run_demo", lambda *_, **__: None)
     monkeypatch.setattr("surefind.cli.demo.write_page", lambda *_: None)

@@ -96,7 +96,6 @@ def test_without_pyarrow_a_parquet_file_is_refused_before_anything_is_read(refus
     assert "pip install pyarrow" in str(refused("search", "gone", "gone", "--out", "a.parquet"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [(), pytest.param(("--json",), marks=pytest.mark.nightly)], ids=["table", "json"]
 )

@@ -117,7 +117,6 @@ def test_one_image_under_two_labels_is_named(pets, capsys):
     assert "cat/2.png (1) = cat/2.png (2)" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "index"])
 def test_train_and_index_warn_of_it(surefind, sure, broken, command):
     (broken / "cat" / "broken.png").unlink()

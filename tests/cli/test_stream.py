@@ -12,8 +12,6 @@ import surefind as sf
 from surefind.cli.stream import answer_stream, line_batches
 from surefind.gallery.gallery import Gallery
 
-pytestmark = pytest.mark.slow
-
 
 def unit(n, seed=0, z=4):
     x = np.random.default_rng(seed).normal(size=(n, z)).astype(np.float32)

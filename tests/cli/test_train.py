@@ -13,8 +13,6 @@ from surefind.cli import console as progress
 from surefind.data.sources import load_folder
 from surefind.models.saving import load_tensors
 
-pytestmark = pytest.mark.slow
-
 QUICK = ("--set", "tuning=trained")
 """Without tuning, which takes longer than all the rest."""
 TRAIN = ("train", "digits", "--out", "run", *QUICK)

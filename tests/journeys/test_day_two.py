@@ -10,7 +10,7 @@ from newcomer import digits, truth, vectors, wrong_matches
 
 import surefind as sf
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+pytestmark = pytest.mark.nightly
 
 MAX_WRONG = 0.1
 

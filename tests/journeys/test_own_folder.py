@@ -6,7 +6,7 @@ import pytest
 from newcomer import KNOWN, digits, wrong_matches
 from PIL import Image
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+pytestmark = pytest.mark.nightly
 
 MAX_WRONG = 0.15
 TRAINING = ("--epochs", 3, "--encoder", "cifar10", "--batch-size", 64)

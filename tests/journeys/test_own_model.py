@@ -8,7 +8,7 @@ from sklearn.datasets import load_sample_images
 
 import surefind as sf
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+pytestmark = pytest.mark.nightly
 
 MAX_WRONG = 0.1
 

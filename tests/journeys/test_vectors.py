@@ -9,8 +9,6 @@ from newcomer import digits, truth, vectors, wrong_matches
 
 import surefind as sf
 
-pytestmark = pytest.mark.slow
-
 MAX_WRONG = 0.1
 
 

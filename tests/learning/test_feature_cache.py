@@ -189,10 +189,6 @@ def test_two_processes_share_the_work_and_the_files(images, tmp_path):
     assert Mean.passed == 1
 
 
-def keys(folder):
-    return sorted(p.name for p in folder.iterdir())
-
-
 def test_the_key_is_of_network_preprocessing_and_files(images, tmp_path):
     def key(network=None, how=AUGMENTED, dataset=images, **options):
         made = passed_by(network, how, dataset=dataset, **options).run(dataset, tmp_path / "c")

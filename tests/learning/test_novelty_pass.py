@@ -17,6 +17,8 @@ from surefind.models.vectors import UnitRows
 from surefind.novelty.model import upper_rates
 
 QUICK = {
+    "laplace-posthoc": small_learners.GIVEN,
+    "laplace-online": small_learners.ONLINE,
     "mc-dropout": METHODS["mc-dropout"](n_samples=10),
     "deep-ensemble": METHODS["deep-ensemble"](members=2),
 }

@@ -22,6 +22,7 @@ def test_the_interval_of_a_mean_is_the_normal_one():
     assert found.low < narrow.low < narrow.high < found.high
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_as_often_as_they_say():
     covered = 0
     for seed in range(200):

@@ -176,10 +176,11 @@ def rate_of_flags(normal, seed, alpha, *, cross_fitted, fresh=4000):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("worlds", [20, pytest.param(100, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("cross_fitted", [False, True])
-def test_the_promise_holds_from_end_to_end_with_gaussian_vectors(normal, cross_fitted):
+def test_the_promise_holds_from_end_to_end_with_gaussian_vectors(normal, cross_fitted, worlds):
     """Cross-fitted scores are of worse models than the one that is used, so they are on the safe side."""
-    alpha, worlds = 0.05, 60
+    alpha = 0.05
     rates = np.array([
         rate_of_flags(normal, i, alpha, cross_fitted=cross_fitted) for i in range(worlds)
     ])

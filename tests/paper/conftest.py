@@ -28,8 +28,9 @@ PROTOCOL = Protocol(None, (OodSet("noise", "all"),), 0.7, 1, 1, 32, 32, 1e-3, ec
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    """Fewer resamples and corrupted images: what they cost here is their overhead."""
+    """Fewer resamples, corrupted images and priors: what they cost here is their overhead."""
     monkeypatch.setattr(evaluation, "RESAMPLES", 5)
+    monkeypatch.setattr("surefind.posterior.tuning.SHAPES", (0.01, 1.0))
     monkeypatch.setattr(running, "CORRUPTED", 4)
 
 

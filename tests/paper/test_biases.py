@@ -27,7 +27,6 @@ from surefind.paper.biases import (
     tangents,
 )
 
-pytestmark = pytest.mark.slow
 LAYERED = [LaplaceBiases(small_learners.GIVEN), LaplaceBiases(small_learners.ONLINE)]
 
 
@@ -244,13 +243,6 @@ def test_layers_that_nothing_responds_to_are_left_out_and_none_is_refused(deep, 
         fit_biases(head, {"0": doubles["0"]}, lambda: pulls, generator)
 
 
-def test_one_output_has_no_tangent(deep, generator):
-    posterior = head_posterior(deep)
-    one = replace(posterior, mean=posterior.mean[:1], precision=posterior.precision[:1])
-    with pytest.raises(sf.InputError, match="at least two outputs"):
-        fit_biases(one, {}, list, generator)
-
-
 @pytest.fixture(scope="module", params=LAYERED, ids=lambda m: type(m.head).__name__)
 def layered(request):
     return small_learners.learner(request.param, epochs=4, novelty=None).fit(
@@ -293,17 +285,6 @@ def test_samples_of_layers_agree_with_their_concentration(layered, joint):
     kappa = sf.vmf_concentration(draws.double().mean(0).norm(dim=1), 3)
     # What is left beside Monte Carlo error: the variance of the biases is not the same in all directions.
     torch.testing.assert_close(kappa.float(), layered.embed(test).kappa, rtol=0.2, atol=0)
-
-
-def test_joint_samples_of_layers_are_the_same_networks_in_every_batch(layered):
-    test = small_learners.digits()[1][:10]
-    whole, parts = (
-        layered.sample(
-            test, 4, joint=True, generator=torch.Generator().manual_seed(2), batch_size=size
-        )
-        for size in (10, 3)
-    )
-    torch.testing.assert_close(whole, parts, atol=1e-5, rtol=0)
 
 
 def test_an_embedder_is_put_together_again(layered):

@@ -58,7 +58,7 @@ def test_the_head_of_places_starts_whitened_within_them(birds, placed):
     assert frozen_problem(birds).protocol.margin == birds.protocol.margin
 
 
-@pytest.mark.parametrize("trained_stages", [0, 1])
+@pytest.mark.parametrize("trained_stages", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_all_methods_are_measured_on_features_computed_once(
     birds, tmp_path, trained_stages, monkeypatch
 ):

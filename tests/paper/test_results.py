@@ -39,15 +39,6 @@ def test_the_committed_results_are_valid_and_written_back_alike(tmp_path):
         assert json.loads(copy.read_text()) == json.loads(file.read_text())
 
 
-VOTES = {
-    "fitted_on": "validation",
-    "examples": 6000,
-    "temperature": {"plain": 0.05, "weighted": 3.0},
-    "sharpness": {"plain": 1.0, "weighted": 1.2},
-    "gains": {"vote_ausc": [0.001, -0.001, 0.003]},
-}
-
-
 def test_a_result_that_is_there_stays(tmp_path, result):
     write_result(tmp_path, Result(**result("pfe")))
     file = tmp_path / "fashion-mnist" / "pfe-seed0.json"
@@ -55,13 +46,6 @@ def test_a_result_that_is_there_stays(tmp_path, result):
     write_result(tmp_path, Result(**result("pfe", values={"recall@1": 0.1})))
     assert file.read_bytes() == before
     assert [p.name for p in file.parent.iterdir()] == ["pfe-seed0.json"]
-
-
-def test_a_metric_that_is_not_known_comes_last(put, result):
-    made = result()
-    made["values"]["zeal"] = 0.5
-    metrics = read_results(put(made)).sets[0].metrics("method")
-    assert (metrics[-1].name, metrics[-1].better) == ("zeal", "")
 
 
 def test_a_folder_without_results_is_refused(tmp_path):
@@ -76,13 +60,6 @@ def test_a_file_that_holds_no_result_is_named(put, result, text):
     (folder / "fashion-mnist" / "pfe-seed0.json").write_text(text)
     with pytest.raises(sf.InputError, match=r"pfe-seed0\.json"):
         read_results(folder)
-
-
-def test_a_file_half_written_by_the_benchmark_is_no_result(put, result):
-    folder = put(result())
-    (folder / "fashion-mnist" / ".pfe-seed0.json.tmp").write_text("{")
-    (folder / "fashion-mnist" / ".pfe-seed0.json").write_text("{")
-    assert len(read_results(folder).sets[0].results) == 1
 
 
 @pytest.mark.parametrize(
@@ -129,12 +106,6 @@ def test_a_field_of_another_form_is_named(put, result, change, field):
         read_results(put(result(**change)))
 
 
-def test_a_result_does_not_change(result):
-    made = Result(**result())
-    with pytest.raises(ValidationError):
-        made.seed = 3
-
-
 def test_a_renamed_result_is_refused(put, result):
     folder = put(result())
     file = folder / "fashion-mnist" / "laplace-online-seed0.json"
@@ -154,14 +125,6 @@ def test_different_data_of_one_data_set_are_refused_by_name(put, result):
     folder = put(result(), result("hib"), result("pfe", examples={"train": 5, "test": 5}))
     with pytest.raises(sf.InputError, match=r"data.*: pfe-seed0\.json"):
         read_results(folder)
-
-
-def test_versions_may_differ(put, result):
-    folder = put(
-        result(), result("pfe", versions={"surefind": "0.2.0"}), result("hib", versions={})
-    )
-    found = {r.method: r.version for r in read_results(folder).sets[0].results}
-    assert found == {"laplace-online": "0.1.0", "pfe": "0.2.0", "hib": "unknown"}
 
 
 def test_invalid_results_are_left_out_if_someone_listens(put, result):

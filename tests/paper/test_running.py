@@ -23,7 +23,6 @@ from surefind.paper.running import (
     build_method,
     check_comparable,
     checkpoint_folder,
-    joint_samples,
     run_problem,
     select_methods,
     train_method,
@@ -54,12 +53,6 @@ def test_a_name_stands_for_a_method_with_its_options():
     assert build_method("margin") == CLASSES["deterministic"]()
     assert build_method("laplace-online-arccos-full").approximation == "full"
     assert build_method("laplace-posthoc-euclidean-fixed").distance == "euclidean"
-
-
-def test_an_ensemble_needs_no_more_samples_than_members(tiny):
-    wide = replace(tiny, protocol=replace(tiny.protocol, ece_samples=100))
-    assert joint_samples("deep-ensemble", wide) == 5
-    assert joint_samples("mc-dropout", wide) == 100
 
 
 @pytest.fixture
@@ -201,13 +194,6 @@ def test_places_are_looked_up_in_their_gallery(run, placed, novel):
     assert results["laplace-posthoc-seed0"].corruptions == {}
     assert results["margin-seed0"].examples == {"train": 64, "test": 24, "gallery": 32}
     assert results["margin-seed0"].protocol["ood"] is None
-
-
-def test_notes_of_the_data_are_said(tiny, tmp_path):
-    said = []
-    noted = replace(tiny, notes=("Two classes are small.",))
-    run_problem(noted, [], [0], results=tmp_path, work=tmp_path, say=said.append)
-    assert said == ["Two classes are small."]
 
 
 def test_what_is_not_finite_is_left_out(run, monkeypatch):

@@ -38,7 +38,6 @@ def test_embeddings_that_coincide_have_a_finite_gradient(generator):
     assert UnsquaredContrastive(0.7)(apart, sf.Classes(torch.tensor([0, 1])), generator) == 0
 
 
-@pytest.mark.slow
 def test_it_trains_and_the_curvature_has_its_margin(monkeypatch):
     train, test = small_learners.digits()
     seen = []

@@ -15,7 +15,6 @@ from surefind.service.settings import make_token
 from surefind.service.wire import RefusedError
 
 
-@pytest.mark.slow
 def test_every_method_works(world, tmp_path):
     secret = make_token(tmp_path / "tokens.toml", "robot", write=True)
     options = {"tokens": tmp_path / "tokens.toml", "review_share": 1, "seconds": 300}

@@ -58,7 +58,6 @@ def test_permission(tmp_path, tokens, header, expected):
     assert permission(settings, header).scope == expected
 
 
-@pytest.mark.slow
 def test_readers_read_writers_write_and_nobody_else_does(small):
     client = small(read_token="reader", write_token="writer")
     search = {"vectors": [[1, 0, 0]]}

@@ -4,9 +4,9 @@ import pytest
 from service.live import live
 from service.world import copy
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
-CASES, WALKED = 100, 300
+CASES, WALKED = 50, 300
 
 
 @pytest.mark.parametrize("cases", [CASES, pytest.param(2000, marks=pytest.mark.nightly)])

@@ -93,11 +93,11 @@ def test_most_known_digits_match_and_hardly_an_unknown_one(world, client, ask):
         found = [ask(client, png(x)).json()["answers"][0] for x in images]
         return np.array([a["decision"] == "match" for a in found]), [a["label"] for a in found]
 
-    known, labels = matches(world.known)
-    unknown, _ = matches(world.unknown)
+    known, labels = matches(world.known[::2])
+    unknown, _ = matches(world.unknown[::2])
     assert known.mean() > 0.85  # 0.88, of a tiny network
     assert unknown.mean() < 0.1  # 0.06
-    wrong = (known & (labels != world.known_labels)).sum() + unknown.sum()
+    wrong = (known & (labels != world.known_labels[::2])).sum() + unknown.sum()
     assert wrong / (known.sum() + unknown.sum()) <= 0.1  # what the calibration promised: 0.05
 
 

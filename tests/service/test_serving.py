@@ -22,8 +22,6 @@ from surefind.cli.serve import gallery_and_run, listen, open_gallery, run_until_
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
 
-pytestmark = pytest.mark.slow
-
 app = typer.Typer()
 register(app, serve)
 LAUNCH = "import typer; from surefind.cli.serve import serve; typer.run(serve)"

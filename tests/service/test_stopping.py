@@ -34,7 +34,6 @@ def wait_until(true, seconds=60):
     raise TimeoutError
 
 
-@pytest.mark.slow
 def test_who_waits_when_the_service_is_stopped_is_told_so(world, tmp_path, monkeypatch):
     """A change takes longer than the grace of a service that is stopped: nobody calls that a defect."""
     begun, answered = threading.Event(), []

@@ -13,8 +13,6 @@ from service.world import png
 from surefind.service.images import check_header, small_picture
 from surefind.service.wire import RefusedError
 
-pytestmark = pytest.mark.slow
-
 UPLOADS = uploads()
 ROUNDS = 200
 LEAK = 40 * 2**20

@@ -289,7 +289,7 @@ class Centres:
         found += curved[:, which] if len(square) > 1 else curved
         found += constant
         if len(self.owner) == self.labels:
-            return found
+            return np.asarray(found)
         starts = np.searchsorted(self.owner, np.arange(self.labels))
         top = np.maximum.reduceat(found, starts, axis=1)
         top = np.where(np.isfinite(top), top, 0.0)
