@@ -345,9 +345,10 @@ class Calibration:
         decision = np.where(chance >= threshold, "match", np.where(low, "no_match", "review"))
         reasons = np.empty(length, dtype=object)
         reasons.fill(())
-        known = self.limits.reasons(posterior, factors, log_kappa, np.isfinite(threshold))
-        for row in np.flatnonzero(decision != "match").tolist():
-            reasons[row] = known(row)
+        short = np.flatnonzero(chance < threshold).tolist()
+        if short:
+            why = self.limits.reasons(posterior, factors, log_kappa, np.isfinite(threshold))
+            reasons[short] = np.fromiter(map(why, short), dtype=object, count=len(short))
         for row, label in enumerate(posterior.label) if untested else ():
             if label in untested and decision[row] != "no_match":
                 decision[row], reasons[row] = "review", (UNTESTED, *reasons[row])

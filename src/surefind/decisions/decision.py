@@ -98,10 +98,9 @@ class Gate:
         self, novelty: Float[np.ndarray, " q"], decision: np.ndarray, reasons: np.ndarray
     ) -> None:
         """Take back decisions that the gate does not allow, in place."""
-        found = self.outcome(novelty)
-        for row in np.flatnonzero(found != "pass").tolist():
+        for row in np.flatnonzero(novelty <= self.unusual_below).tolist():
             p = p_text(float(novelty[row]))
-            if found[row] == "unlike":
+            if novelty[row] <= self.max_false_alarms:
                 decision[row], reasons[row] = "no_match", (f"{UNLIKE} ({p})",)
             else:
                 decision[row] = "review" if decision[row] == "match" else decision[row]

@@ -62,10 +62,10 @@ class PlattMap:
         self, odds: Float[np.ndarray, " q"], log_kappa: Float[np.ndarray, " q"] | None
     ) -> Float[np.ndarray, " q"]:
         """Return the probabilities; log κ is needed where it has a weight."""
-        logit = self.bias + self.slope * np.clip(odds, -CLIP, self.cap)
+        logit = self.bias + self.slope * np.minimum(np.maximum(odds, -CLIP), self.cap)
         if self.kappa and log_kappa is not None:
             logit += self.kappa * log_kappa
-        return np.asarray(1 / (1 + np.exp(-np.clip(logit, -CLIP, CLIP))))
+        return np.asarray(1 / (1 + np.exp(np.minimum(np.maximum(-logit, -CLIP), CLIP))))
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class LabelPosterior:
         return self._listed(self.probability)
 
     def _listed(self, values: np.ndarray) -> np.ndarray:
-        return np.take_along_axis(values, self._order, axis=1)
+        return np.asarray(values[np.arange(len(self))[:, None], self._order])
 
     @property
     def label(self) -> np.ndarray:
@@ -120,7 +120,7 @@ class LabelPosterior:
         """Log-odds of the answer against all other labels (q)."""
         own = self.label_probability[:, 0]
         rest = self.probability.copy()
-        np.put_along_axis(rest, self._order[:, :1], 0.0, axis=1)
+        rest[np.arange(len(self)), self._order[:, 0]] = 0.0
         missing = 1 - self.probability.sum(axis=1) - (0 if self.none is None else self.none)
         others = rest.sum(axis=1) + np.where(missing > ROUNDING, missing, 0.0)
         return np.asarray(np.log(np.maximum(own, TINY)) - np.log(np.maximum(others, TINY)))
