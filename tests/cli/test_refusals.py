@@ -97,7 +97,7 @@ REFUSED = [
     ("fit both.npz --out new --on digits", 1, "--on"),
     ("fit digits --out new", 1, "surefind train"),
     ("fit plain --out new --set epochs=3", 1, "--set"),
-    ("fit plain --out new --metric auto", 1, "--metric"),
+    ("fit plain --out new --metric whitened", 1, "--metric"),
     ("fit bare --out new", 1, "--on"),
     ("embed plain digits --out new.npz", 1, "digits:test"),
     ("embed plain digits:test --out new.csv", 1, "--out"),
