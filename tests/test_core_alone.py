@@ -15,7 +15,17 @@ BLOCKED = {
     "fastapi",
     "jinja2",
 }
-START = "import runpy, sys; sys.modules.update(dict.fromkeys({})); runpy.run_path({!r}, None, '__main__')"
+START = """
+import runpy, sys
+
+class Blocked:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] in {}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+runpy.run_path({!r}, None, "__main__")
+"""
 
 
 def test_the_core_works_without_the_libraries_of_extras():

@@ -18,7 +18,7 @@ from .estimators.learner import MetricLearner as MetricLearner
 from .estimators.learner import load as load
 from .estimators.onnx_export import export_onnx as export_onnx
 from .evaluation.evaluate import evaluate as evaluate
-from .gallery.findings import Audit as Audit
+from .gallery.audit import Audit as Audit
 from .gallery.gallery import Gallery as Gallery
 from .labels.model import LabelModel as LabelModel
 from .labels.posterior import LabelPosterior as LabelPosterior

@@ -34,6 +34,7 @@ def main():
             assert isinstance(opened.audit(), sf.Audit)
     assert isinstance(answers, sf.Answers)
     assert "match" in set(answers.decision)
+    assert "match" in set(sf.Decider(max_wrong=0.1).fit(x, y).decide(queries).decision)
 
     near = np.argsort(-queries @ x.T, axis=1)[:, :20]
     cosines, labels = np.take_along_axis(queries @ x.T, near, axis=1), y[near]
