@@ -69,8 +69,8 @@ def test_groups_are_left_out_together(given):
     hard.add(x, labels=session % 25, ids=ids, groups=None if given else [f"s{s}" for s in session])
     groups = dict(zip(ids, map(str, session), strict=True)) if given else None
     fooled, honest = easy.calibrate(max_wrong=0.1), hard.calibrate(groups=groups, max_wrong=0.1)
-    assert fooled.right > 0.5 * fooled.queries
-    assert honest.right < 0.3 * honest.queries
+    assert fooled.right > 0.6 * (fooled.queries - fooled.unknown)
+    assert honest.right < 0.3 * (honest.queries - honest.unknown)
 
 
 def test_copies_of_an_item_do_not_answer_it():
@@ -136,8 +136,23 @@ def test_new_labels_are_reviewed_until_items_of_them_were_asked():
     assert gallery.renew().queries > 600
     found = answers()
     assert "match" not in found.decision[:20]
-    assert any("not tested" in reason for reason in found.reasons[0])
+    assert any("label not tested" in why for reasons in found.reasons[:20] for why in reasons)
     assert (found.decision[20:] == "match").any()
+
+
+def test_copies_and_groups_of_a_new_label_do_not_answer_each_other():
+    """An item of it is there ten times, or all are of one video: nothing of it is left to be asked."""
+    people = People(42)
+    gallery, who = people.gallery(each=30), people.rng.integers(40, size=600)
+    gallery.calibrate(people.faces(who), names(who), max_wrong=0.1)
+    gallery.add(np.repeat(people.faces([40]), 10, axis=0), labels=["p40"] * 10)
+    people.enrol(gallery, [41] * 10, groups=["video"] * 10)
+    for _ in range(2):
+        gallery.renew()
+        found = gallery.search(people.faces([40, 41] * 10))
+        assert "match" not in found.decision
+        assert not {"p40", "p41"} & {*gallery._kept.record.labels}
+        gallery.delete(next(iter(gallery)))
 
 
 def test_groups_have_thresholds(people):
@@ -275,7 +290,7 @@ def test_items_that_play_queries_have_their_own_novelty(people):
 
 
 def test_a_changed_gallery_answers_like_a_new_one(people):
-    """Items that come and go change the centres; what is left of the fit is a tenth of the items."""
+    """Items that come and go change the centres, until they are a tenth of all."""
     gallery = people.gallery(each=20)
     gallery.search(people.faces([0]))
     fitted = gallery._fit.model.settings.items
@@ -288,11 +303,11 @@ def test_a_changed_gallery_answers_like_a_new_one(people):
     model = gallery._fit.model.recounted(
         np.stack([i.vector for i in items]), [i.label for i in items]
     )
-    queries = people.faces(np.arange(40))
+    queries = people.faces(np.arange(20))
     found, expected = gallery.search(queries), model.posterior(queries)
     assert gallery._fit.model.counts == model.counts == gallery.labels()
     assert found.label.tolist() == expected.label.tolist()
-    np.testing.assert_allclose(found.none, expected.none, atol=1e-6)
+    np.testing.assert_allclose(found.none, expected.none, atol=0.05)
     people.enrol(gallery, np.arange(20).repeat(3))
     gallery.search(queries)
     assert gallery._fit.model.settings.items == len(gallery)

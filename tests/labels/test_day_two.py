@@ -36,6 +36,15 @@ def test_a_label_of_several_centres_may_be_emptied_at_once():
     assert model.counts == {0: 400 - int(own.sum()) + others.count(0), 1: int(own.sum())}
 
 
+def test_a_label_of_copies_may_be_among_labels_of_several_centres():
+    rng = np.random.default_rng(2)
+    x, labels = clusters(rng, 400)
+    x = np.concatenate([x, np.repeat(rng.normal(size=(2, 6)), 50, axis=0)])
+    model = LabelModel().fit(x, [*labels, *[2] * 100])
+    assert model.settings.centres > 1
+    assert set(model.posterior(x[400:]).label) == {2}
+
+
 def test_recounted_centres_are_those_of_the_vectors():
     rng = np.random.default_rng(1)
     centres = rng.normal(size=(9, 12))

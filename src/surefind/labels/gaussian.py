@@ -304,8 +304,9 @@ def _parts(
     """Divide a label's vectors by k-means."""
     from scipy.cluster.vq import kmeans2  # type: ignore[import-untyped]
 
-    if len(rows) <= each:
-        return np.arange(len(rows))
+    same = np.unique(rows, axis=0, return_inverse=True)[1].ravel()
+    if same.max() < each:
+        return same
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a part without vectors is no centre
         return np.asarray(kmeans2(rows, each, minit="++", seed=rng)[1])

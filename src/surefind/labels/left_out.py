@@ -178,7 +178,9 @@ def posterior_of(
         columns = np.argpartition(-logits, LISTED, axis=1)[:, :LISTED]
         logits, names = np.take_along_axis(logits, columns, axis=1), names[columns]
     finite = np.where(np.isfinite(evidence), evidence, 0.0)
-    return LabelPosterior(names, np.exp(logits - finite[:, None]) * known[:, None], none)
+    share = np.exp(logits.astype(np.float64) - finite[:, None])
+    share /= np.maximum(share.sum(axis=1, keepdims=True), 1.0)  # the total was rounded as float32
+    return LabelPosterior(names, share * known[:, None], none)
 
 
 def joined(parts: list[LabelPosterior]) -> LabelPosterior:
