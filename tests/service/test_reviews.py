@@ -257,7 +257,8 @@ def test_an_answer_without_a_label_cannot_be_accepted(tmp_path):
 
 def asked(label="x", **more):
     """A question as a search asks it, with what the page shows."""
-    shown = {"label_probability": [], "none": 0.5, "decision": "review", "probability": 0.4}
+    likely = [] if label is None else [{"label": label, "probability": 0.5}]
+    shown = {"label_probability": likely, "none": 0.5, "decision": "review", "probability": 0.4}
     return question(label) | shown | {"reasons": [], "neighbours": [], "image": False} | more
 
 
