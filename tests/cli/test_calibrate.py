@@ -34,7 +34,7 @@ def test_it_prints_the_summary_and_the_next_command(surefind, gallery):
     assert code == 0, err
     assert "Calibrating on 500 queries, 100 of them unknown." in out
     assert "Guarantee: at most 20 % of matches are wrong (90 % confidence)" in out
-    assert out.endswith("Next: surefind search g queries.npz")
+    assert out.endswith("Next, or with other queries than these: surefind search g queries.npz")
     with Gallery.open(gallery, mode="r") as opened:
         found = opened.calibration
         assert " ".join(found.summary.split()) in out
@@ -64,10 +64,10 @@ def test_the_items_may_play_the_queries(surefind, gallery):
     code, out, err = surefind("calibrate", gallery, "--unknown-share", 0.3, *TARGET)
     assert code == 0, err
     assert "Leave-one-out calibration on the items of g." in out
-    assert "The items themselves played the queries" in out
     assert out.endswith("surefind search g QUERIES")
     with Gallery.open(gallery, mode="r") as opened:
         assert opened.calibration.target.unknown_share == 0.3
+        assert " ".join(opened.calibration.summary.split()) in out
 
 
 def reviewed(n, *, decided=None):
