@@ -27,7 +27,6 @@ from measure import environment, measure, status
 from surefind import metrics
 from surefind.estimators.laplace_head import LaplaceHead
 from surefind.neighbours import nearest
-from surefind.paper.baselines import answers_in_folds, label_model
 
 RESULTS = Path(__file__).parent / "results" / "vectors.json"
 SEED = 0
@@ -103,8 +102,6 @@ def quality(options: dict[str, Any], folder: Path) -> dict[str, Any]:
     wrong = y[y > 100][found.indices[:, 0].numpy()] != y[y > 100]
     own = chords(found.similarities)
     others = chords(nearest(unknown.mean, birds.mean, 2).similarities)
-    answers, doubt = answers_in_folds(label_model, birds.mean, y[y > 100].astype(int))
-    right = answers == y[y > 100]
     signals = {
         "kappa": (birds.uncertainty, unknown.uncertainty),
         "distance": (own[:, 0], others[:, 0]),
@@ -114,8 +111,6 @@ def quality(options: dict[str, Any], folder: Path) -> dict[str, Any]:
         "seconds": seconds,
         "recall_at_1": float(1 - wrong.mean()),
         "clipped": head.clipped_,
-        "label_model_right": float(right.mean()),
-        "label_model_ausc": metrics.ausc(right, doubt),
         **{f"auroc {k}": metrics.auroc(known, new) for k, (known, new) in signals.items()},
         **{
             f"r_auroc {k}": metrics.auroc(known[~wrong], known[wrong])
