@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "examples.md"
 SCRIPTS = tuple(
     ROOT / "examples" / f"{name}.py"
     for name in (
-        "own_vectors",
+        "decisions",
         "any_database",
         "questions",
         "day_two",

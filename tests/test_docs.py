@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LONG = {"export.md"}
-LONG |= {"day_two.py", "own_vectors.py", "train_digits.py", "what_the_diagonal_costs.py"}
+LONG |= {"day_two.py", "decisions.py", "train_digits.py", "what_the_diagonal_costs.py"}
 """What takes so long that it runs nightly."""
 WITH_SNIPPETS = [p for p in PAGES if SNIPPET.search(p.read_text())]
 
