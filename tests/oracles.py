@@ -180,14 +180,6 @@ def von_mises_match(mean_a, kappa_a, mean_b, kappa_b):
     return float((density(mean_a, kappa_a) * density(mean_b, kappa_b)).sum().mul(step).log())
 
 
-def logistic_regression(x, labels, precision):
-    """Multinomial logistic regression without an intercept, by scikit-learn: one row of weights a label."""
-    from sklearn.linear_model import LogisticRegression
-
-    model = LogisticRegression(C=1 / precision, fit_intercept=False, tol=1e-8, max_iter=10_000)
-    return model.fit(x, labels).coef_
-
-
 def gated(p, alpha, decision):
     """What is left of a decision when the input has the p-value p."""
     if p <= alpha:
