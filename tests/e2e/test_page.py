@@ -63,10 +63,7 @@ def test_the_answer_is_a_label_and_its_items_come_first(tmp_path, open_page):
         parts = page.locator("#evidence section")
         assert [p.get_attribute("data-role") for p in parts.all()] == ["answered", "rival"]
         titles = page.locator("#evidence h3").all_inner_texts()
-        assert titles == [
-            "Evidence for a",
-            "Evidence for b, its strongest rival",
-        ]
+        assert titles == ["Evidence for a", "Evidence for b, its strongest rival"]
         assert set(parts.nth(0).locator("strong").all_inner_texts()) == {"a"}
         assert "i30 (the query itself)" in parts.nth(1).inner_text()
         ids = [item.get_attribute("data-id") for item in page.locator(".found li").all()]

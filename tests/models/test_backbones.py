@@ -34,11 +34,7 @@ TINY = {
         {"cls": 16, "mean": 16, "gem": 16},
     ),
     "vit": ("ViTModel", VIT, {"cls": 16, "mean": 16, "gem": 16}),
-    "clip_vision_model": (
-        "CLIPVisionModelWithProjection",
-        CLIP,
-        {"projection": 12, "pooler": 16},
-    ),
+    "clip_vision_model": ("CLIPVisionModelWithProjection", CLIP, {"projection": 12, "pooler": 16}),
     "siglip_vision_model": ("SiglipVisionModel", VIT, {"pooler": 16, "mean": 16}),
 }
 CASES = [(kind, pooling) for kind, (_, _, widths) in TINY.items() for pooling in widths]
