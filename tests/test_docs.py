@@ -44,10 +44,11 @@ def sometimes(cases, nightly):
 
 @pytest.mark.parametrize("page", sometimes(WITH_SNIPPETS, LONG), ids=name)
 def test_snippets_run(page, tmp_path, monkeypatch):
-    """One after the other; tuned by fewer examples and with fewer resamples than they ask for."""
+    """One after the other; with fewer priors, examples to tune by and resamples than they ask for."""
     snippets = tmp_path / "snippets.py"
     snippets.write_text("\n".join(SNIPPET.findall(page.read_text())))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("surefind.posterior.tuning.SHAPES", (0.01, 1.0))
     monkeypatch.setattr("surefind.posterior.tuning.EXAMPLES", 100)
     monkeypatch.setattr("surefind.evaluation.evaluate.RESAMPLES", 20)
     with warnings.catch_warnings():
