@@ -47,6 +47,7 @@ def test_snippets_run(page, tmp_path, monkeypatch, capsys):
     snippets = tmp_path / "snippets.py"
     snippets.write_text("\n".join(SNIPPET.findall(page.read_text())))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("surefind.posterior.tuning.SHAPES", (0.01, 1.0))
     monkeypatch.setattr("surefind.posterior.tuning.EXAMPLES", 100)
     monkeypatch.setattr("surefind.evaluation.evaluate.RESAMPLES", 20)
     with warnings.catch_warnings():

@@ -12,7 +12,8 @@ from surefind.cli.app import refusal_text
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    """Fewer examples to tune by and fewer resamples: their number is not what commands are about."""
+    """Fewer priors, examples to tune by and resamples: their number is not what commands are about."""
+    monkeypatch.setattr("surefind.posterior.tuning.SHAPES", (0.01, 1.0))
     monkeypatch.setattr("surefind.posterior.tuning.EXAMPLES", 100)
     monkeypatch.setattr("surefind.evaluation.evaluate.RESAMPLES", 20)
 

@@ -6,10 +6,7 @@ import torch
 from stored import npz
 
 import surefind as sf
-from surefind.cli.galleries import (
-    labels_like,
-    read_items,
-)
+from surefind.cli.galleries import labels_like, read_items
 from surefind.gallery.gallery import Gallery
 
 

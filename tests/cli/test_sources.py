@@ -11,12 +11,7 @@ from surefind.cli.galleries import read_items
 from surefind.cli.learn import chosen_encoder, labelled
 from surefind.cli.runs import readable
 from surefind.data.inputs import Preprocessing
-from surefind.data.sources import (
-    part_names,
-    read_source,
-    read_vectors,
-    split_part,
-)
+from surefind.data.sources import part_names, read_source, read_vectors, split_part
 
 
 @pytest.fixture(autouse=True)

@@ -6,12 +6,7 @@ import torch
 import surefind as sf
 from surefind.curvature import pair_scan
 from surefind.curvature.head import dense_curvature, kronecker_curvature
-from surefind.curvature.pair_scan import (
-    PrunedClasses,
-    entries_above,
-    sampled_curvature,
-    scan_pairs,
-)
+from surefind.curvature.pair_scan import PrunedClasses, entries_above, sampled_curvature, scan_pairs
 from surefind.models.vectors import Vectors
 from surefind.pairs.relations import Classes
 

@@ -29,12 +29,7 @@ def test_order_and_bits_do_not_depend_on_the_workers(files, generator, workers, 
     batches = random_batches(17, 4, generator)
     loaded = list(
         read_batches(
-            files,
-            batches,
-            preprocessing=AUGMENT,
-            augment_seed=(7, 3),
-            workers=workers,
-            ahead=ahead,
+            files, batches, preprocessing=AUGMENT, augment_seed=(7, 3), workers=workers, ahead=ahead
         )
     )
     assert [rows.tolist() for rows, _ in loaded] == [rows.tolist() for rows in batches]

@@ -8,13 +8,7 @@ from PIL import Image
 
 import surefind as sf
 from surefind.data.images import Frame, decoder_scale, frame_image, frame_tensor
-from surefind.data.inputs import (
-    IMAGENET,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Preprocessing,
-    example_rng,
-)
+from surefind.data.inputs import IMAGENET, IMAGENET_MEAN, IMAGENET_STD, Preprocessing, example_rng
 
 
 def test_evaluation_resizes_and_cuts_the_centre():

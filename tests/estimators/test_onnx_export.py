@@ -22,11 +22,7 @@ DENSE = replace(GIVEN, structure="dense")
 EXPORTED = {
     "deterministic": {"method": "deterministic", "epochs": 0, "novelty": None},
     "diagonal": {"method": "laplace-posthoc", "epochs": 1},
-    "kronecker": {
-        "method": replace(GIVEN, structure="kronecker"),
-        "epochs": 0,
-        "novelty": None,
-    },
+    "kronecker": {"method": replace(GIVEN, structure="kronecker"), "epochs": 0, "novelty": None},
     "pfe": {"method": "pfe", "epochs": 1, "novelty": None},
     "hib": {"method": "hib", "epochs": 1, "novelty": None},
     "frozen": {

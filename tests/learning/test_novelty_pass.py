@@ -1,6 +1,5 @@
 """Novelty of every method: what the pass fits, keeps and resumes, and what embeddings then say."""
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import oracles
@@ -147,13 +146,6 @@ def test_nothing_is_fitted_to_few_examples_or_if_not_asked(tmp_path):
         learner.save(tmp_path / str(i))
         assert sf.load(tmp_path / str(i)).embed(train).novelty is None
     assert small_learners.learner(epochs=0).fit(train[:20]).embed(train).novelty is not None
-
-
-def test_arrays_in_arrays_out():
-    train = small_learners.digits()[0]
-    learner = small_learners.learner(epochs=0).fit(train)
-    found = learner.embed(train.inputs[:5])
-    torch.testing.assert_close(torch.from_numpy(found.novelty), learner.embed(train[:5]).novelty)
 
 
 def test_the_caller_may_name_the_stages():
@@ -360,19 +352,6 @@ def test_what_another_pass_kept_is_not_mixed_in(kept_at_once, tmp_path, change):
     expected = learner.novelty_.model.tensors()
     pass_of(learner, tmp_path, dataset, held_out)
     assert small_learners.tensors_equal(learner.novelty_.model.tensors(), expected)
-
-
-def test_a_whole_run_in_a_folder_is_found_again(kept_at_once, tmp_path):
-    train, test = small_learners.digits()
-    fits = [
-        small_learners.learner(epochs=1).fit(train, held_out=test, folder=tmp_path)
-        for _ in range(2)
-    ]
-    tensors = [learner.novelty_.model.tensors() for learner in fits]
-    assert small_learners.tensors_equal(*tensors)
-    shutil.rmtree(tmp_path)
-    fresh = small_learners.learner(epochs=1).fit(train, held_out=test).novelty_.model.tensors()
-    assert small_learners.tensors_equal(tensors[0], fresh)
 
 
 def test_a_damaged_file_is_refused_by_its_name(kept_at_once, tmp_path):

@@ -7,7 +7,6 @@ import torch
 import transformers
 
 import surefind as sf
-from surefind.learning.methods.dropout import joint_samples, with_dropout
 from surefind.models.backbones import FAMILIES, load_backbone, tower_of, with_linear_head
 from surefind.models.saving import load_state, load_tensors, save_tensors
 
@@ -34,11 +33,7 @@ TINY = {
         {"cls": 16, "mean": 16, "gem": 16},
     ),
     "vit": ("ViTModel", VIT, {"cls": 16, "mean": 16, "gem": 16}),
-    "clip_vision_model": (
-        "CLIPVisionModelWithProjection",
-        CLIP,
-        {"projection": 12, "pooler": 16},
-    ),
+    "clip_vision_model": ("CLIPVisionModelWithProjection", CLIP, {"projection": 12, "pooler": 16}),
     "siglip_vision_model": ("SiglipVisionModel", VIT, {"pooler": 16, "mean": 16}),
 }
 CASES = [(kind, pooling) for kind, (_, _, widths) in TINY.items() for pooling in widths]
@@ -96,11 +91,6 @@ def test_features_of_every_family(folders, images, kind, pooling):
         "std": [0.25] * 3,
         "interpolation": "bicubic",
     }
-
-
-@pytest.mark.parametrize("kind", TINY)
-def test_auto_is_the_first_pooling(folders, kind):
-    assert load_backbone(folders / kind).pooling == next(iter(TINY[kind][2]))
 
 
 def test_poolings_equal_their_definitions(folders, images):
@@ -195,15 +185,6 @@ def test_a_head_on_a_tower(folders, images, generator):
     assert encoder(images).shape == (3, 16)
     assert not encoder.training
     assert with_linear_head(tower, 5, generator=generator).embedding_dim == 5
-
-
-def test_dropout_goes_between_a_tower_and_its_head(folders, images, generator):
-    encoder = with_linear_head(load_backbone(folders / "dinov2"), generator=generator)
-    noisy = with_dropout(encoder)
-    assert [type(m).__name__ for m in noisy.backbone] == ["Tower", "Dropout"]
-    torch.testing.assert_close(noisy(images), encoder(images))
-    samples = joint_samples(noisy, images, [1, 2])
-    assert not torch.allclose(samples[0], samples[1])
 
 
 def test_the_logging_of_the_library_is_given_back(folders):

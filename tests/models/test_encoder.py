@@ -33,13 +33,6 @@ def test_features_times_head_weights_are_the_outputs(encoder, x):
     torch.testing.assert_close(encoder.outputs_of(h), encoder.outputs(x))
 
 
-@pytest.mark.parametrize("n", [0, 1])
-def test_no_example_and_one_example(encoder, normal, n):
-    x = normal(n, 3, 4)
-    assert encoder(x).shape == (n, 3)
-    assert len(encoder.features(x)) == n
-
-
 def test_head_weights_are_a_copy(encoder):
     before = encoder.head.weight.clone()
     weights = encoder.head_weights()
@@ -61,12 +54,6 @@ def test_with_head_shares_the_backbone_and_changes_nothing(encoder, x, normal):
     assert other.head_weights().any()
     assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
     assert encoder.embedding_dim == 3
-
-
-def test_with_head_leaves_the_global_generator_alone(encoder):
-    before = torch.get_rng_state()
-    encoder.with_head(encoder.head_weights())
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_unnormalized_keeps_names_parameters_and_mode(encoder, x):

@@ -1,10 +1,6 @@
 from xml.etree import ElementTree
 
-from surefind.paper.figures import (
-    curve_charts,
-    line_styles,
-    ood_charts,
-)
+from surefind.paper.figures import curve_charts, line_styles, ood_charts
 from surefind.paper.results import Result
 from surefind.paper.vocabulary import DISTANCE_BASELINES, METHODS
 

@@ -59,9 +59,7 @@ def test_one_seed_shows_intervals_and_says_what_they_are(written, result):
 
 def test_the_ablation_has_a_table_of_its_own(written, result):
     text = written(
-        result(),
-        result("laplace-online-arccos-fixed"),
-        result("laplace-posthoc-euclidean-full"),
+        result(), result("laplace-online-arccos-fixed"), result("laplace-posthoc-euclidean-full")
     )
     ablation = table_rows(text.split("### Ablation")[1])
     assert ablation[0][:4] == ["Stage", "Distance", "Approximation", "seeds"]

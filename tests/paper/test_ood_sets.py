@@ -7,13 +7,7 @@ import surefind as sf
 from surefind.data.images import ImageFiles
 from surefind.data.sources import load_digits
 from surefind.paper import ood_sets
-from surefind.paper.ood_sets import (
-    OodSet,
-    like_images,
-    load_ood_sets,
-    noise_like,
-    shrunk_ink,
-)
+from surefind.paper.ood_sets import OodSet, like_images, load_ood_sets, noise_like, shrunk_ink
 from surefind.paper.protocols import PROTOCOLS, load_problem
 from surefind.paper.vocabulary import NOISE
 

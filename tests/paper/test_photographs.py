@@ -3,13 +3,7 @@ import pytest
 import surefind as sf
 from surefind.paper import photographs
 from surefind.paper.catalogue import load
-from surefind.paper.photographs import (
-    CITY_STEP,
-    load_cars,
-    load_cub,
-    load_lfw,
-    load_msls,
-)
+from surefind.paper.photographs import CITY_STEP, load_cars, load_cub, load_lfw, load_msls
 
 CLASSES = ["001.Auk", "002.Bee-eater", "003.Crow", "004.Duck"]
 

@@ -8,12 +8,7 @@ import surefind as sf
 from surefind.learning.seeds import seeded
 from surefind.paper import protocols
 from surefind.paper.ood_sets import OodSet
-from surefind.paper.protocols import (
-    PROTOCOLS,
-    load_problem,
-    on_backbone,
-    shrunk_ink,
-)
+from surefind.paper.protocols import PROTOCOLS, load_problem, on_backbone, shrunk_ink
 from surefind.paper.results import read_result
 from surefind.paper.running import run_problem
 from surefind.paper.vocabulary import BENCHMARKS

@@ -66,10 +66,7 @@ def as_sheet(images, columns):
 @pytest.fixture
 def batches(rng):
     return {
-        name: (
-            rng.integers(0, 256, (4, 3072), dtype=np.uint8),
-            rng.integers(0, 10, 4).tolist(),
-        )
+        name: (rng.integers(0, 256, (4, 3072), dtype=np.uint8), rng.integers(0, 10, 4).tolist())
         for name in NAMES
     }
 

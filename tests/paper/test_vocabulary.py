@@ -38,11 +38,7 @@ def test_every_name_has_a_kind_and_a_place():
     ("name", "base", "title"),
     [
         ("cifar10-paper", "cifar10", "CIFAR10, the paper's recipe"),
-        (
-            "cifar10-released",
-            "cifar10",
-            "CIFAR10, the recipe with its code's learning rate",
-        ),
+        ("cifar10-released", "cifar10", "CIFAR10, the recipe with its code's learning rate"),
         ("cub200-frozen-resnet50", "cub200", "CUB200, frozen resnet50"),
         ("cub200-last1-resnet50", "cub200", "CUB200, last stage of resnet50 trained"),
         ("lfw-last2-mobilefacenet", "lfw", "LFW, last 2 stages of mobilefacenet trained"),

@@ -63,10 +63,7 @@ def is_closed(raw):
 
 
 def test_silent_connections_give_way_to_newcomers(folder):
-    with (
-        live(folder, None, max_connections=100) as address,
-        ExitStack() as held,
-    ):
+    with live(folder, None, max_connections=100) as address, ExitStack() as held:
         silent = [held.enter_context(connect(address)) for _ in range(120)]
         for _ in range(3):
             assert healthy(address)
@@ -76,10 +73,7 @@ def test_silent_connections_give_way_to_newcomers(folder):
 
 
 def test_an_address_takes_no_more_than_its_share(folder):
-    with (
-        live(folder, None, max_connections=20) as address,
-        ExitStack() as held,
-    ):
+    with live(folder, None, max_connections=20) as address, ExitStack() as held:
         other = held.enter_context(connect(address, source="127.0.0.2"))
         silent = [held.enter_context(connect(address)) for _ in range(60)]
         other.sendall(HEAD + b"\r\n")

@@ -13,14 +13,7 @@ from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
 from surefind.service.app import create_app
 from surefind.service.guard import MOST_CLIENTS, Buckets
-from surefind.service.settings import (
-    NOTHING,
-    READ,
-    WRITE,
-    Settings,
-    check_listening,
-    permission,
-)
+from surefind.service.settings import NOTHING, READ, WRITE, Settings, check_listening, permission
 
 READER, WRITER = {"Authorization": "Bearer reader"}, {"Authorization": "Bearer writer"}
 ITEM = {"items": [{"vector": [0.0, 0.0, 1.0]}]}

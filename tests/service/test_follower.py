@@ -97,10 +97,7 @@ def test_a_gallery_is_read_again_only_if_it_changed(tmp_path):
 def test_what_the_watch_saw_survives_reading_again(world, tmp_path):
     place = copy(world, tmp_path)
     queries = world.learner.embed(world.known[:20])
-    with (
-        Gallery.open(place) as writer,
-        Gallery.open(place, mode="r") as reader,
-    ):
+    with Gallery.open(place) as writer, Gallery.open(place, mode="r") as reader:
         before = reader.watch().queries
         reader.search(queries)
         assert reader.watch().queries == before + 20

@@ -145,13 +145,3 @@ def test_the_group_of_an_item_is_kept_changed_and_forgotten(client, world):
     assert client.get("/v1/items/picture").json()["group"] == "tuesday"
     refused = client.put("/v1/items/new", json={"group": [1]})
     assert (refused.status_code, "group" in refused.json()["error"]) == (422, True)
-
-
-def test_items_are_found_by_their_label(client):
-    new = [{"id": "text", "vector": [0, 0, 1], "label": "3"}]
-    client.post("/v1/items", json={"items": new}).raise_for_status()
-    numbers = client.get("/v1/items", params={"label": "3", "limit": 1000}).json()["items"]
-    assert {item["label"] for item in numbers} == {3}
-    texts = client.get("/v1/items", params={"label": '"3"'}).json()["items"]
-    assert [item["id"] for item in texts] == ["text"]
-    assert client.get("/v1/items", params={"label": "nobody"}).json()["items"] == []

@@ -221,17 +221,6 @@ def test_an_image_can_be_left_out_too(client, ask, world):
     assert calibration(client)["watch"]["queries"] == 1
 
 
-def test_error_rates_have_their_bounds(client):
-    found = calibration(client)
-    rates = found["identification"]
-    assert rates["unknown"] > 0 < rates["enrolled"]
-    for name in ("fpir", "fnir"):
-        lower, rate, upper = (np.array(rates[k]) for k in (f"{name}_lower", name, f"{name}_upper"))
-        assert len(rate) == len(found["risk_curve"]["thresholds"])
-        assert (lower <= rate).all()
-        assert (rate <= upper).all()
-
-
 def test_without_a_calibration_there_is_nothing_to_renew_or_watch(serve):
     client = serve(gallery=outvoted(), learner=None)
     client.delete("/v1/items/i1")

@@ -264,10 +264,7 @@ def asked(label="x", **more):
 
 def test_a_decision_is_taken_back(client):
     reviews = client.app.state.service.reviews
-    first, second = (
-        reviews.ask(asked(vector=[1.0, 0.0])),
-        reviews.ask(asked(vector=[0.0, 1.0])),
-    )
+    first, second = (reviews.ask(asked(vector=[1.0, 0.0])), reviews.ask(asked(vector=[0.0, 1.0])))
     for id_ in (first, second):
         client.post("/v1/reviews", json={"id": id_, "verdict": "reject"}).raise_for_status()
     back = client.delete(f"/v1/reviews/{first}/decision")

@@ -103,10 +103,7 @@ def test_what_is_neither_run_nor_gallery_is_refused(tmp_path):
 
 
 def test_a_port_that_is_taken_is_refused():
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(InputError, match="port"),
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="port"):
         listen("127.0.0.1", taken.getsockname()[1])
 
 
