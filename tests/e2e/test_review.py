@@ -151,7 +151,7 @@ def test_a_long_queue_is_counted_and_goes_on(waiting):
 def test_the_queue_is_filtered(waiting):
     page = waiting([
         *several(2, reasons=["unclear input"], probability=0.3),
-        asked("x", vector=[0.0, 0.0, 1.0], reasons=["split neighbourhood: 0.6 a, 0.4 b"]),
+        asked("x", vector=[0.0, 0.0, 1.0], reasons=["labels compete: 0.6 a, 0.4 b"]),
         asked("y", vector=[0.0, 1.0, 1.0], sampled=True, u=0.1, share=1.0, model="digits"),
     ])
     says(page, "#review-status", "Query 1 of 4")

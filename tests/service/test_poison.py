@@ -187,7 +187,6 @@ def test_whoever_asks_beside_a_query_that_breaks_is_answered(client, monkeypatch
             raise ZeroDivisionError("nobody foresaw this")
 
     monkeypatch.setattr(client.app.state.service.thumbnails, "_source", fail)
-    monkeypatch.setattr("surefind.gallery.gallery.VOTERS", 1)
     gate = threading.Barrier(8)
 
     def ask(n):
