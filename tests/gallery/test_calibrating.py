@@ -313,6 +313,15 @@ def test_a_changed_gallery_answers_like_a_new_one(people):
     assert gallery._fit.model.settings.items == len(gallery)
 
 
+def test_items_that_somebody_else_added_can_be_deleted(gallery, people):
+    """As in a collection of Milvus, which several may change."""
+    theirs = Gallery()
+    people.enrol(theirs, [30, 30], ids=["x", "y"])
+    gallery._engine.put(theirs._engine.fetch(["x", "y"]))
+    gallery.delete(["x", "y"])
+    assert (gallery.search(people.faces(np.arange(20))).label == names(range(20))).mean() > 0.8
+
+
 def policies():
     """Galleries of few labels, and what a search of the first item must say."""
     people = People()

@@ -73,11 +73,7 @@ class Records:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def part(self, start: int, stop: int) -> "Records":
-        """Return the records from ``start`` up to ``stop``."""
-        return Records(*(getattr(self, column.name)[start:stop] for column in fields(self)))
-
-    def some(self, rows: Int[np.ndarray, " m"]) -> "Records":
+    def some(self, rows: Int[np.ndarray, " m"] | slice) -> "Records":
         """Return the records of some rows."""
         return Records(*(_column(getattr(self, name.name))[rows] for name in fields(self)))
 

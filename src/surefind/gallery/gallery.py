@@ -745,8 +745,11 @@ class Gallery:
             if records is None:
                 continue
             if self._fit is not None:
-                _apply(self._fit.model, change, records)
-                self._fit = replace(self._fit, fresh=False)
+                try:
+                    _apply(self._fit.model, change, records)
+                    self._fit = replace(self._fit, fresh=False)
+                except InputError:  # items of others, as in a shared collection: it is fitted again
+                    self._fit = None
             if self._missed is not None:
                 self._missed.append((change, records))
 

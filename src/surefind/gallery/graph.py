@@ -113,14 +113,6 @@ class Graph:
             graph._update(vectors[:end])
         return graph
 
-    def copied(self) -> "Graph":
-        """Return a copy, which changes and searches of this one do not touch."""
-        graph = Graph()
-        graph._index = None if self._index is None else faiss.clone_index(self._index)
-        graph._row_of, graph._node_of = self._row_of.copy(), self._node_of.copy()
-        graph._kept, graph._current, graph._alive = self._kept, self._current, self._alive
-        return graph
-
     def missing(self, rows: int) -> int:
         """Return how many nodes the next search of so many rows would have to add."""
         if self._current and len(self._node_of) == rows:

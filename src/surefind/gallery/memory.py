@@ -223,7 +223,7 @@ class FaissEngine:
     def scan(self, size: int) -> Iterator[Records]:
         """Return all records, ``size`` at a time."""
         for start in range(0, len(self._table), size):
-            yield self._table.everything().part(start, start + size)
+            yield self._table.everything().some(slice(start, start + size))
 
     def label_counts(self) -> Mapping[Label, int]:
         """Return how many records each label in use has."""
