@@ -22,6 +22,7 @@ from jaxtyping import Int
 
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.decision import UNLIKE, Gate, p_text
+from surefind.gallery.calibrating import Fit
 from surefind.gallery.engine import Id, Label, Records, exact_gaps
 from surefind.gallery.graph import near_rows
 from surefind.labels.audit import audit_labels
@@ -125,6 +126,7 @@ class Audit:
 
 def audit_items(
     records: Records,
+    known: Fit | None = None,
     *,
     calibration: Calibration | None = None,
     items: int | None = None,
@@ -135,6 +137,7 @@ def audit_items(
 
     Args:
         records: The gallery's, at least one.
+        known: A label model, which is taken if it was fitted to these.
         calibration: What decides about answers, or None.
         items: How many to look at, drawn at random and judged by each other; all by default.
         duplicate: Cosine from which two items are near-duplicates; by default it follows from the gallery.
@@ -149,7 +152,7 @@ def audit_items(
     everything = len(records)
     if items is not None and items < everything:
         drawn = np.sort(np.random.default_rng(seed).permutation(everything)[:items])
-        records = records.some(drawn)
+        records, known = records.some(drawn), None
     ids, labels = records.ids, records.labels
     judged = audit_labels(records.vectors, [*labels], groups=[*records.groups], seed=seed)
     left, found = judged.left_out, []
@@ -166,16 +169,8 @@ def audit_items(
     found += _confusions(left.truth[unlike].tolist(), left.known.label[unlike].tolist())
     gate = Gate() if calibration is None else calibration.gate or Gate()
     found += _unusable(records, left.rows, gate)
-    if calibration is not None and left.unknown is not None:
-        own = records.novelty[left.rows]
-        novelty = left.unknown_novelty if np.isnan(own).any() else own
-        kappa = records.kappa[left.rows]
-        answers = calibration.decide(left.unknown, novelty=novelty, kappa=kappa)
-        chance = np.where(answers.decision == "match", np.asarray(answers.probability), 0.0)
-        for i in np.argsort(-chance, kind="stable")[: int((chance > 0).sum())]:
-            label, score = left.truth[i], float(chance[i])
-            sentence = f"Without {label} in the gallery, {answers.label[i]} would be a match ({score:.3f})."
-            found.append(Finding("impostor", ids[left.rows[i]], label, None, None, score, sentence))
+    if calibration is not None:
+        found += _impostors(records, Fit.of(records, seed, known), calibration)
     return Audit(
         items=everything,
         labels=len(judged.model.labels),
@@ -184,6 +179,24 @@ def audit_items(
         improbable=int((unlike & (left.own <= -np.log(TIMES))).sum()),
         findings=tuple(found),
     )
+
+
+def _impostors(records: Records, fit: Fit | None, calibration: Calibration) -> list[Finding]:
+    """List items that would be a match without their label, the most probable first."""
+    left = None if fit is None else fit.left_out
+    if fit is None or left is None or left.unknown is None:
+        return []
+    novelty = left.unknown_novelty if fit.novelty is None else fit.novelty
+    answers = calibration.decide(left.unknown, novelty=novelty, kappa=fit.kappa)
+    chance = np.where(answers.decision == "match", np.asarray(answers.probability), 0.0)
+    found = []
+    for i in np.argsort(-chance, kind="stable")[: int((chance > 0).sum())]:
+        id_, label, score = records.ids[fit.rows[i]], left.truth[i], float(chance[i])
+        sentence = (
+            f"Without {label} in the gallery, {answers.label[i]} would be a match ({score:.3f})."
+        )
+        found.append(Finding("impostor", id_, label, None, None, score, sentence))
+    return found
 
 
 def _duplicates(

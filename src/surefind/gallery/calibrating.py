@@ -153,6 +153,7 @@ class Fit:
     Attributes:
         model: It follows the items that come and go.
         left_out: Of the fit; None for a model that was stored.
+        rows: Which records these were (r).
         kappa: Concentrations of the left-out items (r).
         novelty: Their own p-values (r); None if not all have one.
         fresh: Whether no item has come or gone since.
@@ -160,6 +161,7 @@ class Fit:
 
     model: LabelModel
     left_out: LeftOut | None = None
+    rows: Any = None
     kappa: Any = None
     novelty: Any = None
     fresh: bool = False
@@ -181,7 +183,7 @@ class Fit:
         rows = named[left_out.rows]
         novelty = records.novelty[rows]
         own = None if np.isnan(novelty).any() else novelty
-        return cls(model, left_out, records.kappa[rows], own, fresh=True)
+        return cls(model, left_out, rows, records.kappa[rows], own, fresh=True)
 
     def outdated(self, labelled: int) -> bool:
         """Return whether so many labelled items are more or fewer than those of the fit by a tenth."""

@@ -626,8 +626,10 @@ class Gallery:
         with self._lock:
             self._check_filled()
             records, made = self._engine.copied(), self._kept.calibration
+            fit = None if self._fit is None else self._fit.copied()
         return audit_items(
             Records.concatenate(records),
+            fit,
             calibration=made,
             items=items,
             duplicate=duplicate,
