@@ -2,9 +2,9 @@
 
 Each labelled vector is judged by a model that was made without it, its group and its copies
 (`surefind.labels.left_out`). Wrong labels spoil that model, so it is made twice: vectors whose label is
-rather wrong than right are left out of the second one, which then judges them like any query. Its log-odds
-of a vector's own label are averaged with those of its `NEIGHBOURS` nearest vectors, which see a label of
-several kinds of vectors.
+rather wrong than right are left out of the second one, which then judges them like any query. To its
+log-odds of a vector's own label, a third of those of its `NEIGHBOURS` nearest vectors is added, which see a
+label of several kinds of vectors.
 
 **How many.** If a share e of the labels was replaced by others at random, a label is observed with
 probability (1 - e) p + e/L, p by the model. The share of most likelihood is found by
@@ -121,7 +121,7 @@ def audit_labels(vectors: Any, labels: Any, *, groups: Any = None, seed: int = 0
     near = _agreement(second.transform(units), names, believed, rows)
     alone = np.array([odds[row] for row in rows.tolist()])
     share = wrong_share(alone, codes)
-    wrong = wrong_labels((alone + near) / 2, codes, share)
+    wrong = wrong_labels(alone + near / 3, codes, share)
     order = np.argsort(-wrong, kind="stable")
     rows = rows[order]
     answer = second.posterior(units[rows]).candidates
