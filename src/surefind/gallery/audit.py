@@ -33,8 +33,8 @@ CLOSER, CLOSEST = 20, 1e-6
 NEIGHBOURS = 8
 """Near items of each one that are compared with it."""
 
-WRONG = 0.5
-"""Probability from which a label is listed as wrong."""
+WRONG = 0.2
+"""Probability from which a label is listed as probably wrong, for somebody who will look."""
 
 TIMES = 5
 
