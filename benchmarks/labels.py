@@ -357,6 +357,11 @@ def page(found: dict[str, Any]) -> str:
         rows = mean(found, f"decided, {name}")
         cells = [f"{row['answered']:.1%}, {row['wrong']:.1%}" for row in rows.values()]
         decided_lines += [f"| {name}, {target:.0%} | {' | '.join(cells)} |"] if rows else []
+        more = rows["logistic regression"]["answered"] - rows[OURS]["answered"] if rows else 0
+        if more > LEVEL:
+            won.append(
+                f"{name}: calibrated logistic regression answers {more:.1%} more of the queries."
+            )
     costs = [
         f"| {name} | {row['cpu_seconds']:.0f} | {row['seconds']:.0f} | {row['peak_mb']:,.0f} | "
         f"{row['one_query_ms']:.2f} | {row['query_of_100_ms']:.3f} |"
