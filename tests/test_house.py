@@ -11,6 +11,7 @@ and ``--json``. What the extra ``paper`` brings is counted by itself.
 import ast
 import io
 import json
+import tempfile
 import tokenize
 from pathlib import Path
 
@@ -72,7 +73,8 @@ def operations():
     from surefind.service.app import create_app
     from surefind.service.settings import Settings
 
-    paths = create_app(sf.Gallery(), settings=Settings(folder=Path())).openapi()["paths"]
+    with tempfile.TemporaryDirectory() as folder:
+        paths = create_app(sf.Gallery(), settings=Settings(folder=Path(folder))).openapi()["paths"]
     return sum(len(methods) for methods in paths.values())
 
 
