@@ -18,6 +18,12 @@ def few(monkeypatch):
     monkeypatch.setattr("surefind.evaluation.evaluate.RESAMPLES", 20)
 
 
+def unit(n, seed=0, z=4):
+    """Return random vectors of length 1."""
+    x = np.random.default_rng(seed).normal(size=(n, z)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
 @pytest.fixture
 def surefind(tmp_path, monkeypatch):
     """Run a command in an empty folder."""

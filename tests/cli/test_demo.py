@@ -1,10 +1,6 @@
-import json
 import re
-from pathlib import Path
 
 import pytest
-from PIL import Image
-from strange import strange_images
 
 import surefind as sf
 from surefind.cli.demo import EIGHT, KNOWN, MAX_WRONG, NINE, clear_place, material
@@ -45,21 +41,6 @@ def test_no_part_of_the_demos_digits_is_in_another():
     assert sum(map(len, data)) == 1797
     seen = [{x.numpy().tobytes() for x in part} for part in data]
     assert len(set.union(*seen)) == sum(map(len, seen))
-
-
-def test_searching_the_demos_gallery_with_what_is_no_digit(demo, surefind):
-    folder, _ = demo
-    Path("strange").mkdir()
-    for name, pixels in strange_images().items():
-        Image.fromarray(pixels).save(f"strange/{name}.png")
-    command = ("search", folder / "gallery", "strange", "--run", folder / "run", "--json")
-    code, out, err = surefind(*command)
-    assert code == 0, err
-    answers = json.loads(out)
-    assert len(answers) == len(strange_images())
-    for answer in answers:
-        assert answer["decision"] == "no_match"
-        assert answer["reasons"] == [f"unlike anything seen (p = {answer['novelty']:.2g})"]
 
 
 def test_a_demo_may_write_its_own_folder_anew_and_no_other(tmp_path):

@@ -1,5 +1,4 @@
 import numpy as np
-import pyarrow.parquet as pq
 from PIL import Image
 from stored import npz
 
@@ -19,16 +18,6 @@ def test_npz_holds_what_the_library_gives(surefind, sure):
     np.testing.assert_allclose(stored["uncertainty"], 1 / stored["kappa"])
     assert stored["ids"].tolist() == [str(i) for i in range(599)]
     assert stored["labels"].tolist() == [str(int(y)) for y in test.labels]
-
-
-def test_parquet_holds_the_same(surefind, sure):
-    surefind("embed", sure, "digits:ood", "--out", "a.npz")
-    code, _, err = surefind("embed", sure, "digits:ood", "--out", "a.parquet")
-    assert code == 0, err
-    table, arrays = pq.read_table("a.parquet"), npz("a.npz")
-    assert table.column_names == ["id", "mean", "kappa", "uncertainty", "novelty"]
-    np.testing.assert_array_equal(np.array(table["mean"].to_pylist()), arrays["mean"])
-    np.testing.assert_array_equal(table["kappa"].to_numpy(), arrays["kappa"])
 
 
 def test_a_folder_of_loose_images_is_read_as_the_network_takes_them(surefind, sure, tmp_path):

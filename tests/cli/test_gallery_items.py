@@ -6,15 +6,11 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from cli.conftest import unit
 
 import surefind as sf
 from surefind.cli.galleries import COLUMNS
 from surefind.gallery.gallery import Gallery
-
-
-def unit(n, seed=0, z=4):
-    x = np.random.default_rng(seed).normal(size=(n, z)).astype(np.float32)
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 @pytest.fixture

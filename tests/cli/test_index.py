@@ -4,16 +4,12 @@ import signal
 
 import numpy as np
 import pytest
+from cli.conftest import unit
 from command_line import command
 
 import surefind as sf
 from surefind.cli import galleries
 from surefind.gallery.gallery import Gallery
-
-
-def unit(n, seed=0, z=4):
-    x = np.random.default_rng(seed).normal(size=(n, z)).astype(np.float32)
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def content(path="g"):

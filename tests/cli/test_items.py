@@ -3,6 +3,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from cli.conftest import unit
 from stored import npz
 
 import surefind as sf
@@ -13,11 +14,6 @@ from surefind.gallery.gallery import Gallery
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def unit(n, seed=0, z=4):
-    x = np.random.default_rng(seed).normal(size=(n, z)).astype(np.float32)
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def test_what_embed_writes_is_taken_as_it_is(surefind, sure):

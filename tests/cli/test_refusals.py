@@ -6,14 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cli.conftest import unit
 from command_line import command
+from journeys.conftest import listing
 
 import surefind as sf
-
-
-def unit(n, seed=0, z=4):
-    x = np.random.default_rng(seed).normal(size=(n, z)).astype(np.float32)
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def save_vectors(folder):
@@ -67,11 +64,6 @@ def world(trained, tmp_path_factory):
     tested = shutil.copytree(trained, folder / "tested") / "config.toml"
     tested.write_text(tested.read_text().replace('"digits"', '"digits:test"', 1))
     return folder
-
-
-def listing(folder):
-    """What is in a folder, without SQLite's log: whoever reads a gallery opens one."""
-    return sorted(p for p in folder.rglob("*") if not p.name.endswith(("-shm", "-wal")))
 
 
 REFUSED = [

@@ -7,15 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+from cli.conftest import unit
 
 import surefind as sf
 from surefind.cli.stream import answer_stream, line_batches
 from surefind.gallery.gallery import Gallery
-
-
-def unit(n, seed=0, z=4):
-    x = np.random.default_rng(seed).normal(size=(n, z)).astype(np.float32)
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 @pytest.fixture

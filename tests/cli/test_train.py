@@ -152,17 +152,8 @@ def test_a_frozen_backbone_is_trained_resumed_fitted_and_used(surefind, frozen):
 
 
 def test_views_are_computed_into_a_cache_that_may_be_moved(surefind, frozen, tmp_path):
-    train = (
-        *frozen,
-        "--set",
-        "views=2",
-        "--set",
-        "head=whitened",
-        "--embedding-dim",
-        4,
-        "--out",
-        "run",
-    )
+    options = ("--set", "views=2", "--set", "head=whitened", "--embedding-dim", 4)
+    train = (*frozen, *options, "--out", "run")
     code, _, err = surefind(*train, "--epochs", 1, "--set", "cache=cache")
     assert code == 0, err
     assert "features: 96 of 96" in err

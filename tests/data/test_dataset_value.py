@@ -55,11 +55,6 @@ def test_an_index_takes_the_same_rows_of_everything(full, images, index, as_tens
     assert part.name == data.name
 
 
-def test_iteration_gives_batches_of_one(full):
-    assert [len(d) for d in full] == [1] * 6
-    assert [d.names[0] for d in full] == list(full.names)
-
-
 @pytest.mark.parametrize(
     ("labels", "expected", "classes"),
     [

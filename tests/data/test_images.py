@@ -9,7 +9,6 @@ from surefind.data.images import (
     check_exist,
     decode_image,
     equal_files,
-    full_frame,
     verify_images,
 )
 
@@ -166,12 +165,6 @@ def test_bad_files_are_refused_by_name(mixed):
     assert "0.jpg" not in str(error.value)
 
 
-def test_a_long_list_of_bad_files_is_counted(tmp_path):
-    files = ImageFiles([tmp_path / f"{i}.png" for i in range(8)])
-    with pytest.raises(sf.InputError, match=r"8 of 8 [^…]*… and 3 more"):
-        verify_images(files)
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_bad_files_are_skipped_and_reported(mixed, workers):
     report = verify_images(mixed, on_bad="skip", workers=workers)
@@ -179,11 +172,6 @@ def test_bad_files_are_skipped_and_reported(mixed, workers):
     assert report.kept.paths == (mixed.paths[0], mixed.paths[2])
     assert [path for path, _ in report.bad] == [mixed.paths[i] for i in (1, 3, 4)]
     assert "does not exist" in report.bad[2][1]
-
-
-def test_good_files_are_all_kept(save_image):
-    files = ImageFiles([save_image("a.png"), save_image("b.jpg")])
-    assert verify_images(files).kept.paths == files.paths
 
 
 def test_settings_are_checked(tmp_path):
@@ -205,10 +193,6 @@ def test_missing_files_are_named(tmp_path, save_image):
     gone = [tmp_path / f"{i}.png" for i in range(7)]
     with pytest.raises(sf.InputError, match=r"7 of 8 files that list\.csv lists .*0\.png.* 2 more"):
         check_exist([there, *gone], "list.csv")
-
-
-def test_the_whole_frame_leaves_an_image_alone():
-    assert full_frame(5, 7) == Frame((0.0, 0.0, 1.0, 1.0), (5, 7))
 
 
 def test_equal_files_are_found_by_content_and_by_name(tmp_path):

@@ -39,24 +39,12 @@ def test_order_and_bits_do_not_depend_on_the_workers(files, generator, workers, 
     assert not readers()
 
 
-def test_no_batches_are_no_error(files):
-    assert list(read_batches(files, [])) == []
-
-
 def test_a_broken_file_stops_the_workers_and_is_named(files):
     with open(files.inputs.paths[5], "wb") as file:
         file.write(b"broken")
     stream = read_batches(files, torch.arange(17).split(2), preprocessing=AUGMENT)
     with pytest.raises(sf.InputError, match=r"5\.jpg cannot be decoded"):
         list(stream)
-    assert not readers()
-
-
-def test_leaving_early_stops_the_workers(files):
-    stream = read_batches(files, torch.arange(17).split(2), preprocessing=AUGMENT)
-    next(stream)
-    assert readers()
-    stream.close()
     assert not readers()
 
 

@@ -1,6 +1,3 @@
-import builtins
-import importlib
-
 import numpy as np
 import pytest
 import torch
@@ -67,16 +64,3 @@ def test_a_missing_library_is_answered_with_the_extra(monkeypatch):
         sf.InputError, match=r"pyarrow is needed to read Parquet .* pip install pyarrow .*'torch'"
     ):
         extras.require("pyarrow.parquet", "read Parquet files")
-
-
-def test_no_module_imports_an_optional_library_when_imported(monkeypatch):
-    real = builtins.__import__
-    banned = {"PIL", "scipy", "pyarrow", "pandas", "sklearn"}
-
-    def guarded(name, *args, **kwargs):
-        assert name.split(".")[0] not in banned, name
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", guarded)
-    for module in ("images", "inputs", "sources"):
-        importlib.import_module(f"surefind.data.{module}")

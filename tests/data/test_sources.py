@@ -41,11 +41,6 @@ def test_part_folders_share_their_classes(tmp_path, save_image):
     assert splits.test.read().shape == (2, 1, 16, 20)
 
 
-def test_one_class_is_a_data_set_too(tmp_path, save_image):
-    save_image("only/1.png")
-    assert load_folder(tmp_path)["all"].classes == ("only",)
-
-
 def test_a_class_that_is_called_test_beside_others_is_a_class(tmp_path, save_image):
     save_image("test/1.png")
     save_image("exam/1.png")
@@ -120,26 +115,14 @@ def test_a_null_is_an_empty_cell(tmp_path):
     assert len(table) == 2
 
 
-def test_both_kinds_of_file_are_read(tmp_path):
-    np.save(tmp_path / "a.npy", np.arange(3))
-    np.savez_compressed(tmp_path / "b.npz", x=np.arange(2), y=np.array(["a", "b"]))
-    assert read_arrays(tmp_path / "a.npy")["array"].tolist() == [0, 1, 2]
-    stored = read_arrays(tmp_path / "b.npz")
-    assert stored["x"].tolist() == [0, 1]
-    assert stored["y"].tolist() == ["a", "b"]
-
-
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_the_names_that_are_accepted_are_those_that_the_message_names(tmp_path, suffix):
-    import pyarrow as arrow
-    from pyarrow import parquet
-
     def write(columns):
         path = tmp_path / f"a{suffix}"
         if suffix == ".npz":
             np.savez(path, **columns)
         else:
-            parquet.write_table(arrow.table({k: list(v) for k, v in columns.items()}), path)
+            pq.write_table(pa.table({k: list(v) for k, v in columns.items()}), path)
         return path
 
     two, more = np.eye(2, dtype=np.float32), np.arange(2)
@@ -158,25 +141,12 @@ def test_the_names_that_are_accepted_are_those_that_the_message_names(tmp_path, 
     assert all(repr(name) in caught.value.message for name in LABELS)
 
 
-def test_a_table_of_vectors_is_refused_in_a_sentence(tmp_path):
-    names = ["label", *(f"f{i}" for i in range(1280))]
-    (tmp_path / "a.csv").write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
-    with pytest.raises(sf.InputError) as caught:
-        load_manifest(tmp_path / "a.csv")
-    assert caught.value.field == "path"
-    assert "1,273 more" in caught.value.message
-    assert "numpy.savez" in caught.value.hint
-    assert len(str(caught.value)) < 400
-
-
 def test_a_flat_folder_is_told_what_to_do(tmp_path, save_image):
     save_image("flat/1.png")
-    with pytest.raises(sf.InputError) as caught:
+    with pytest.raises(
+        sf.InputError, match=r"flat has images but no class folders.*flat/cat/1\.jpg"
+    ):
         load_folder(tmp_path / "flat")
-    assert str(caught.value).endswith(
-        "flat has images but no class folders. Put each class in a subfolder (flat/cat/1.jpg), or pass a "
-        "CSV file with the columns path and label."
-    )
 
 
 @pytest.mark.parametrize(

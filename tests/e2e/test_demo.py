@@ -1,7 +1,7 @@
 """The demo's own gallery in a real Chromium: what is no digit is not taken for one."""
 
 import pytest
-from e2e.asking import PHONE, drop, go, says, text
+from e2e.asking import PHONE, drop, text
 from e2e.test_access import violations
 from service.live import live
 from service.world import png
@@ -59,25 +59,6 @@ def test_a_digit_is_still_a_match(demo, open_page):
     page.wait_for_selector(".answer.match")
     assert f"Match: {digits.truth[KNOWN][0]}" in page.inner_text(".answer")
     assert "like what was trained on" in page.inner_text(".novelty figcaption")
-
-
-def test_a_digit_is_relabelled_to_another_one(demo, open_page):
-    """Its labels are texts."""
-    digits = material()
-    page = open_page(demo)
-    answers = page.evaluate("fetch('/v1/labels').then((answer) => answer.json())")
-    assert {entry["kind"] for entry in answers["labels"]} == {"text"}
-    for query in digits.queries[KNOWN]:
-        page.evaluate("document.querySelector('#answer').replaceChildren()")
-        drop(page, png((255 * query[0]).round().byte().numpy()))
-        page.wait_for_selector(".answer")
-        if page.locator(".answer.review").count():
-            break
-    go(page, "review")
-    page.wait_for_selector("#case .labels")
-    page.fill("#label", "3")
-    page.press("#label", "Enter")
-    says(page, "#review-status", "and kept.")
 
 
 def test_the_report_fits_a_phone(folder, open_page):

@@ -69,20 +69,6 @@ def test_the_answer_is_a_label_and_its_items_come_first(tmp_path, open_page):
         assert len(ids) == len(set(ids))  # nothing is shown twice
 
 
-def test_a_split_is_told_in_words(page, world):
-    def split(route):
-        body = route.fetch().json()
-        body["answers"][0]["reasons"] = ["labels compete: 0.55 a: x, 0.41 <b>"]
-        route.fulfill(json=body)
-
-    page.route("**/v1/search/image*", split)
-    data, _ = unsure(world)
-    drop(page, data)
-    assert (
-        text(page, ".reasons") == "labels compete Two or more labels compete. Look at each of them."
-    )
-
-
 @pytest.mark.parametrize(
     ("novelty", "decision", "reason", "words"),
     [
@@ -135,15 +121,22 @@ def test_what_is_no_image_is_refused(page):
     assert "This is no image of a known format" in text(page, "#trouble")
 
 
-def test_a_dropped_file_is_searched(page, world):
+DROP = """document.getElementById("drop").dispatchEvent(
+    new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }))"""
+PASTE = """document.dispatchEvent(
+    new ClipboardEvent("paste", { clipboardData: files, bubbles: true }))"""
+
+
+@pytest.mark.parametrize("event", [DROP, PASTE], ids=["dropped", "pasted"])
+def test_a_file_that_is_given_is_searched(page, world, event):
     data, _ = known(world)
     page.evaluate(
         """(bytes) => {
             const files = new DataTransfer();
             files.items.add(new File([new Uint8Array(bytes)], "x.png", { type: "image/png" }));
-            document.getElementById("drop").dispatchEvent(
-                new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }));
-        }""",
+        """
+        + event
+        + "}",
         list(data),
     )
     assert "Match" in text(page, ".answer.match")
@@ -175,19 +168,6 @@ def test_the_start_says_what_there_is_and_what_to_try(page):
     page.click("#start .tries li:first-child button")
     page.wait_for_selector("#answer .answer")
     assert page.locator("#start *").count() == 0
-
-
-def test_an_image_is_pasted(page, world):
-    data, _ = known(world)
-    page.evaluate(
-        """(bytes) => {
-            const files = new DataTransfer();
-            files.items.add(new File([new Uint8Array(bytes)], "x.png", { type: "image/png" }));
-            document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: files, bubbles: true }));
-        }""",
-        list(data),
-    )
-    page.wait_for_selector(".answer.match")
 
 
 def test_a_phone_has_its_camera(serve, open_page):

@@ -1,8 +1,6 @@
-"""The day after: new labels, mended ones, another process, a copy, and queries that have changed."""
+"""The day after: new labels, mended ones, a copy, and queries that have changed."""
 
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -93,25 +91,6 @@ def test_the_same_by_the_command_line(does, refuses, gallery, tmp_path):
     with sf.Gallery.open(tmp_path / "gallery", mode="r") as kept:
         assert kept.get("d7").label == own
         assert other not in kept.labels()
-
-
-SECOND = """
-import sys, numpy as np, surefind as sf
-gallery = sf.Gallery.open(sys.argv[1], mode="r")
-print(len(gallery), gallery.calibration is not None)
-try:
-    sf.Gallery.open(sys.argv[1])
-except sf.StorageError as error:
-    print("refused:", error)
-"""
-
-
-def test_another_process_reads_and_only_one_writes(gallery, tmp_path):
-    code = [sys.executable, "-c", SECOND, str(tmp_path / "gallery")]
-    done = subprocess.run(code, capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
-    assert first == "300 True"
-    assert second.startswith("refused:")
 
 
 def test_a_copy_of_a_good_day_answers_as_then(head, gallery, tmp_path):

@@ -53,12 +53,6 @@ def test_the_paper_sizes(generator):
     assert sizes == [320 + 18496 + 27651, 896 + 18496 + 36928 + 16400]
 
 
-def test_images_of_another_size_are_refused(generator):
-    encoder = fashion_mnist_net(generator=generator)
-    with pytest.raises(sf.InputError, match=r"got \(2, 12544\)\. .*resize the images"):
-        encoder(torch.zeros(2, 1, 32, 32))
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [

@@ -7,6 +7,7 @@ import small_learners
 import torch
 from cli.conftest import refused, surefind  # noqa: F401
 from data.conftest import save_image  # noqa: F401
+from evaluation.conftest import novel, plain  # noqa: F401
 from PIL import Image
 
 import surefind as sf
@@ -44,26 +45,6 @@ def quick(monkeypatch):
     """Let the benchmark of the digits train for one epoch."""
     short = replace(PROTOCOLS["digits"], epochs=1, online_epochs=1)
     monkeypatch.setitem(PROTOCOLS, "digits", short)
-
-
-@pytest.fixture
-def novel(monkeypatch):
-    """Give what every learner embeds a p-value: a function of the first coordinate."""
-    embed = sf.MetricLearner.embed
-
-    def with_novelty(self, inputs, **options):
-        found = embed(self, inputs, **options)
-        return replace(found, novelty=(1.1 + found.mean[:, 0]) / 2.2)
-
-    monkeypatch.setattr(sf.MetricLearner, "embed", with_novelty)
-
-
-@pytest.fixture
-def plain(monkeypatch):
-    """Take novelty from every learner that has it."""
-    embed = sf.MetricLearner.embed
-    without = lambda self, inputs, **options: replace(embed(self, inputs, **options), novelty=None)
-    monkeypatch.setattr(sf.MetricLearner, "embed", without)
 
 
 @pytest.fixture(scope="session")

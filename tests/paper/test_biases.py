@@ -140,20 +140,12 @@ def inputs(normal):
 
 def tangent_covariances(deep, inputs, variance):
     """(I - u uᵀ) J Σ Jᵀ (I - u uᵀ), layer by layer, from the whole Jacobian of each example."""
-    network = deep.unnormalized
-    everything = {k: v.detach() for k, v in network.named_parameters()}
-    names = {k: f"backbone.{k}.bias" for k in variance}
-
-    def one(biases, x):
-        return functional_call(network, {**everything, **biases}, (x[None],))[0]
-
-    chosen = {name: everything[name] for name in names.values()}
-    found = vmap(jacrev(one), (None, 0))(chosen, inputs)
+    found = jacobians(deep, inputs)
     u = deep(inputs).detach()
     project = torch.eye(5, dtype=u.dtype) - u[:, :, None] * u[:, None, :]
     return {
-        k: project @ torch.einsum("nzp,p,nyp->nzy", found[name], variance[k], found[name]) @ project
-        for k, name in names.items()
+        k: project @ torch.einsum("nzp,p,nyp->nzy", found[k], v, found[k]) @ project
+        for k, v in variance.items()
     }
 
 

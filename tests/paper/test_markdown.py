@@ -146,17 +146,3 @@ def test_ood_sets_have_columns_and_means_of_their_kind(written, result):
     assert baseline == ["0.500", "0.400", "0.450", "0.300", "0.300"]
     assert "More OOD sets: 10 of Noise, 10 of CIFAR100." in text
     assert "### Out-of" not in written(result("pfe", dataset="digits")).split("## FashionMNIST")[0]
-
-
-def test_the_best_detector_of_each_method_is_said(written, result):
-    values = {"auroc": 0.5, "nearest_distance_auroc": 0.8, "r_auroc": 0.9, "novelty_r_auroc": 0.7}
-    text = written(
-        *(result("pfe", seed, values=values | {"auroc": 0.5 + seed / 10}) for seed in range(3)),
-        result("hib", values={"auroc": 0.9}),
-    )
-    assert (
-        "PFE. OOD inputs: nearest distance detects them best (0.800); κ 0.600. "
-        "Wrong retrievals: κ detects them best (0.900); novelty 0.700." in text
-    )
-    assert "HIB. OOD" not in text
-    assert "What detects best" not in written(result("pfe"), result("hib"))

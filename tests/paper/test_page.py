@@ -5,7 +5,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-import surefind as sf
 from surefind.paper.artifacts import write_strips
 from surefind.paper.page import write_report
 from surefind.paper.published import PAPER
@@ -144,11 +143,3 @@ def test_tables_come_as_markdown_too(put, result, tmp_path):
     results = read_results(put(result("deterministic")))
     write_report(results, tmp_path / "r.html", tmp_path / "sub" / "r.md")
     assert "| Deterministic | 1 |" in (tmp_path / "sub" / "r.md").read_text()
-
-
-def test_damaged_artifacts_are_named(page, result, tmp_path):
-    file = tmp_path / "work" / "fashion-mnist" / "deterministic-seed0.npz"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"PK")
-    with pytest.raises(sf.InputError, match=r"deterministic-seed0\.npz"):
-        page(result("deterministic"), artifacts=tmp_path / "work")

@@ -76,15 +76,6 @@ def cities(tmp_path, folders):
     return tmp_path
 
 
-def test_the_digits_come_with_their_protocol():
-    problem = load_problem("digits")
-    assert problem.examples == {"train": 1078, "test": 599, "ood": 500}
-    assert problem.images
-    assert problem.shown is None
-    a, b = (problem.build(seeded(0, "encoder")).state_dict() for _ in range(2))
-    assert all(torch.equal(a[k], b[k]) for k in a)
-
-
 def test_omniglot_is_shrunk_and_divided_by_class(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     label = np.repeat(np.arange(30), 3)
@@ -138,11 +129,6 @@ def test_training_images_of_fine_grained_sets_are_augmented(backbone):
 def test_a_set_with_a_network_of_its_own_takes_no_backbone(backbone):
     with pytest.raises(sf.InputError, match="backbone"):
         load_problem("digits", backbone=backbone)
-
-
-def test_missing_data_are_answered_in_a_sentence(tmp_path):
-    with pytest.raises(sf.InputError, match="CIFAR-10"):
-        load_problem("cifar10", tmp_path)
 
 
 def test_what_cannot_be_benchmarked_is_refused(tiny):

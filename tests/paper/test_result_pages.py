@@ -97,21 +97,6 @@ def test_a_cell_is_the_mean_over_seeds_with_the_papers_number(module, everything
     assert re.sub(r"[≈*] ?", "", row[3]) == f"{expected} (0.61)"
 
 
-@pytest.mark.parametrize(
-    ("mahalanobis", "said"),
-    [
-        (0.95, "on 1 of 1 sets**: Mahalanobis on 1."),
-        (0.85, "No free baseline is better than the best method on any of 1 sets."),
-        (0.9001, "No free baseline"),  # they read alike
-    ],
-)
-def test_it_is_said_where_a_free_baseline_wins(module, put, result, mahalanobis, said):
-    aurocs = {"laplace-posthoc": 0.9, "pfe": 0.8, "mahalanobis": mahalanobis}
-    made = [result(m, values={"recall@1": 0.8, "auroc": auroc}) for m, auroc in aurocs.items()]
-    pages = {page.name: page for page in module.result_pages(read_results(put(*made)))}
-    assert said in pages["ood"].headline
-
-
 def test_numbers_of_frozen_networks_are_not_counted_against_the_papers_and_recipes_apart(
     module, put, result
 ):

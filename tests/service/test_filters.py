@@ -193,12 +193,6 @@ def test_an_image_is_searched_with_a_filter(client, world, ask):
     assert (found["decision"], found["neighbours"]) == (None, [])
 
 
-def test_a_filter_that_admits_nothing_finds_nothing(small):
-    body = {"vectors": [[1, 0, 0, 0]], "where": {"site": "nowhere"}}
-    (answer,) = small().post("/v1/search/vector", json=body).json()["answers"]
-    assert answer["neighbours"] == []
-
-
 def test_a_filtered_search_ends_when_its_time_is_over(small):
     state = small().app.state.service
     query = Query([[1.0, 0.0, 0.0, 0.0]], [None], 3)

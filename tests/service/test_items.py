@@ -109,15 +109,6 @@ def test_browsing_goes_from_the_surest_to_the_least_sure(client):
     assert page["total"] == 240
 
 
-def test_browsing_follows_changes(client):
-    first = client.get("/v1/items").json()
-    client.post("/v1/items", json={"items": [{"id": "sure", "vector": NORTH}]})
-    page = client.get("/v1/items").json()
-    assert page["total"] == first["total"] + 1
-    assert page["items"][0]["id"] == "sure"
-    assert page["items"][0]["kappa"] is None
-
-
 def test_pictures_come_from_the_images_folder_and_from_nowhere_else(serve, tmp_path):
     (tmp_path / "pictures").mkdir()
     Image.new("RGB", (300, 100), "red").save(tmp_path / "pictures" / "a.jpg")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from service.world import blurred, outvoted, png
+from service.world import blurred, png
 from strange import strange_images
 
 from surefind.decisions import decision
@@ -18,17 +18,6 @@ def body_of(world, image, **more):
     """What to send for an image that one's own program has embedded."""
     found = world.learner.embed(image[None])
     return {name: getattr(found, to).tolist() for name, to in FIELDS.items()} | more
-
-
-def test_an_image_is_answered_with_decision_probability_kappa_reasons_and_neighbours(
-    world, client, ask
-):
-    answer = ask(client, png(world.known[0]), k=3).json()["answers"][0]
-    assert answer["decision"] in ("match", "review", "no_match")
-    assert 0 <= answer["probability"] <= 1
-    assert answer["kappa"] > 0
-    assert len(answer["neighbours"]) == 3
-    assert all(n["image"] for n in answer["neighbours"])
 
 
 def test_image_and_vector_give_the_answer_of_the_gallery(world, client, ask, tmp_path):
@@ -79,15 +68,6 @@ def test_the_page_has_a_sentence_for_each_reason():
         assert f'"{reason}":' in source
 
 
-def test_the_answer_need_not_be_the_nearest_items_label(serve):
-    client = serve(gallery=outvoted(), learner=None)
-    body = {"vectors": [[1, 0, 0, 0]], "k": 2}
-    answer = client.post("/v1/search/vector", json=body).json()["answers"][0]
-    assert [n["label"] for n in answer["neighbours"]] == ["b", "a"]
-    assert answer["label"] == "a"
-    assert [c["label"] for c in answer["label_probability"]] == ["a", "b"]
-
-
 def test_most_known_digits_match_and_hardly_an_unknown_one(world, client, ask):
     def matches(images):
         found = [ask(client, png(x)).json()["answers"][0] for x in images]
@@ -107,13 +87,6 @@ def test_what_is_no_digit_at_all_is_unlike_anything_seen(world, client, ask):
         assert answer["decision"] == "no_match"
         assert [reason.split(" (")[0] for reason in answer["reasons"]] == [decision.UNLIKE]
         assert answer["novelty"] <= 0.01
-
-
-def test_blurred_digits_are_less_sure(world, client, ask):
-    def kappas(images):
-        return [ask(client, png(x)).json()["answers"][0]["kappa"] for x in images[:20]]
-
-    assert np.median(kappas(blurred(world.known))) < np.median(kappas(world.known))
 
 
 def test_without_a_calibration_there_is_no_decision(serve):
