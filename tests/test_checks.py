@@ -165,6 +165,7 @@ def test_vectors_of_any_numbers_are_read_alike(dtype):
 SCRIPT = """
 import torch
 import surefind as sf
+from surefind.pairs.losses import mine_pairs
 
 h, z, y = torch.randn(4, 3), torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
 u = torch.nn.functional.normalize(z, dim=1)
@@ -172,7 +173,7 @@ t = sf.pair_targets(y, u, margin=1)
 calls = {
     "distance": lambda: sf.head_curvature(h, z, t, distance="cosine", approximation="fixed"),
     "approximation": lambda: sf.head_curvature(h, z, t, distance="arccos", approximation="exact"),
-    "kind": lambda: sf.mine_pairs(y, u, kind="easy", max_pairs=5, margin=1, generator=torch.Generator()),
+    "kind": lambda: mine_pairs(y, u, kind="easy", max_pairs=5, margin=1, generator=torch.Generator()),
     "negatives": lambda: sf.objectives.Contrastive(negatives="outside"),
     "margin": lambda: sf.pair_targets(y, u, margin="wide"),
     "dim": lambda: sf.vmf_log_normalizer(torch.ones(1), 3.5),

@@ -13,7 +13,7 @@ import surefind
 PUBLIC = """
 Embeddings Dataset Preprocessing Encoder MetricLearner Freezing LaplaceHead load export_onnx methods
 objectives
-contrastive_loss pair_targets mine_pairs head_curvature dataset_curvature network_curvature
+contrastive_loss pair_targets head_curvature dataset_curvature network_curvature
 spherical_moments vmf_concentration vmf_log_normalizer vmf_match_score HeadPosterior
 Classes Positions PairList
 Gallery Decider LabelModel NeighbourModel LabelPosterior calibrate Answers Audit evaluate metrics Client

@@ -28,7 +28,6 @@ from .learning.frozen import Freezing as Freezing
 from .models.encoder import Encoder as Encoder
 from .pairs import objectives as objectives
 from .pairs.losses import contrastive_loss as contrastive_loss
-from .pairs.losses import mine_pairs as mine_pairs
 from .pairs.losses import pair_targets as pair_targets
 from .pairs.relations import Classes as Classes
 from .pairs.relations import PairList as PairList

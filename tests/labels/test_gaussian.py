@@ -64,7 +64,7 @@ def test_the_space_makes_both_covariances_diagonal(world):
     np.testing.assert_allclose(t @ between @ t.T, np.diag(space.spread), atol=1e-5)
     np.testing.assert_allclose(space.mean, mean, atol=1e-6)
     lengths = np.square(fit_space(LabelSums.of(vectors, codes, 12), normalize=True)(vectors)).sum(1)
-    np.testing.assert_allclose(lengths, (space.spread + 1).sum())
+    np.testing.assert_allclose(lengths, (space.spread + 1).sum(), rtol=1e-5)
 
 
 def test_far_is_the_mahalanobis_distance_under_none(world):

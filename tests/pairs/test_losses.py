@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import surefind as sf
-from surefind.pairs.losses import mined_negative_weight
+from surefind.pairs.losses import mine_pairs, mined_negative_weight
 
 LABELS = torch.tensor([0, 1, 0, 2, 1, 0])
 
@@ -56,7 +56,7 @@ MINED = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3])
 
 def mine(u, generator, **options):
     options = {"kind": "all", "max_pairs": 1000, "margin": 1.0} | options
-    return sf.mine_pairs(MINED, u, generator=generator, **options)
+    return mine_pairs(MINED, u, generator=generator, **options)
 
 
 def as_set(pairs):
@@ -119,7 +119,7 @@ def test_corrected_weight_restores_the_balance_of_the_population(directions, gen
     """Total attraction over total repulsion of mined targets equals that of all targets."""
     u, margin = directions(60, 3), 1.0
     labels = torch.arange(60) % 6
-    pairs = sf.mine_pairs(labels, u, kind="hard", max_pairs=100, margin=margin, generator=generator)
+    pairs = mine_pairs(labels, u, kind="hard", max_pairs=100, margin=margin, generator=generator)
     weight = mined_negative_weight(pairs, labels, u, margin=margin)
     assert 0 < weight < 0.5
     ratios = []

@@ -9,6 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 import surefind as sf
 from surefind.curvature.head import dense_curvature, kronecker_curvature
+from surefind.pairs.losses import mine_pairs
 from surefind.posterior import tuning
 from surefind.posterior.fit import fit_posterior
 from surefind.posterior.head import DensePosterior, KroneckerPosterior
@@ -272,7 +273,7 @@ def classes(normal, generator):
     centres = 3 * normal(4, 5)
     labels = torch.arange(80) % 4
     features = centres[labels] + normal(80, 5)
-    pairs = sf.mine_pairs(
+    pairs = mine_pairs(
         labels,
         oracles.normalize(features),
         kind="all",
