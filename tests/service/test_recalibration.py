@@ -60,14 +60,14 @@ def test_a_copied_graph_is_not_the_one_that_goes_on():
 def test_searches_and_changes_go_on_meanwhile_and_are_taken_in(serve, monkeypatch):
     client = serve()
     state = client.app.state.service
-    begun, go, calibrate = threading.Event(), threading.Event(), calibrating.calibrate
+    begun, go, calibrate = threading.Event(), threading.Event(), calibrating.calibrate_items
 
     def slow(*args, **kwargs):
         begun.set()
         go.wait(60)
         return calibrate(*args, **kwargs)
 
-    monkeypatch.setattr(calibrating, "calibrate", slow)
+    monkeypatch.setattr(calibrating, "calibrate_items", slow)
     answers = []
     ask = {"from_items": True, "max_wrong": 0.3}
     thread = threading.Thread(
