@@ -3,11 +3,9 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from surefind.gallery import calibrating
-from surefind.gallery.graph import Graph
 
 NEW = {"items": [{"id": "new", "vector": [0.0, 0.0, 1.0], "label": 0}]}
 
@@ -43,18 +41,6 @@ def test_what_is_promised_is_said_clearly(client):
     ):
         assert client.post("/v1/calibration", json=body).status_code == 422
     assert client.get("/v1/calibration").json()["max_wrong"] == 0.1
-
-
-def test_a_copied_graph_is_not_the_one_that_goes_on():
-    x = np.eye(30)[:, :20] + 0.01
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    x = x.astype(np.float32)
-    graph = Graph.build(x[:20])
-    copied = graph.copied()
-    graph.changed(np.arange(10))
-    graph.search(x, x[:1], 3)
-    assert copied.missing(20) == 0
-    assert copied.search(x[:20], x[:5], 1)[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_searches_and_changes_go_on_meanwhile_and_are_taken_in(serve, monkeypatch):
