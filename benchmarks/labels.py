@@ -4,8 +4,9 @@
     python benchmarks/labels.py                    write docs/results/labels.md from what was measured
 
 A case that has a result in results/labels.json is not measured again; ``--again`` does, and ``--only``
-takes the cases whose names begin so. Vectors are made once, in ``--work`` (`frozen`). No setting was chosen
-on these queries, but the method was, which was compared with others on the same sets.
+takes the cases whose names begin so. Vectors are made once, in ``--work`` (`frozen`). Not blind: the
+method was compared with others on these queries, and 768 coordinates, the rule for the level of none and the
+share of items that play unknown queries were fixed after results on them had been seen.
 
 *Compared*: items of the labels that are known, and queries of known and of unknown labels. An answer is
 *right* if the query is known and the label its own. `right` is the share of the known answered right;
