@@ -6,8 +6,8 @@ found among the same planted labels before, which takes far longer. Needs cleanl
 (``pip install 'surefind[bench]'``).
 
 2 % of the labels are replaced by another one at random, five times, in vectors of frozen models (`frozen`):
-LFW (faces of 901 people), and CUB200's classes 101 to 200. Not blind: the audit's correction, its weight of
-neighbours and its bound were fixed after results of three of CUB200's seeds had been seen.
+LFW (faces of 901 people), and CUB200's classes 101 to 200. Not blind: the audit's correction, its weight
+of neighbours and its bound were fixed after results of three of CUB200's seeds had been seen.
 
 *average precision* of the items in the order of suspicion; *at the number planted*: of so many first, the
 fraction that was planted, which is precision and recall alike. *named*: those that each calls wrong by its
