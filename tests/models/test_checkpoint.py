@@ -60,6 +60,19 @@ def test_every_truncation_is_refused(path):
             load_tensors(path)
 
 
+def test_every_flipped_bit_is_refused(path):
+    save_tensors(
+        path, {"a": torch.arange(5.0), "b": torch.tensor([3])}, {"step": 1, "names": ["ü"]}
+    )
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[at] ^= 1 << (at % 8)
+        path.write_bytes(flipped)
+        with pytest.raises(sf.InputError):
+            load_tensors(path)
+
+
 @pytest.mark.parametrize("content", [None, b"PK\x03\x04 a zip", b"\x80\x02}q\x00.", b"text" * 100])
 def test_files_that_others_wrote_are_refused(path, content):
     save_file({"a": torch.ones(2)}, path)

@@ -2,7 +2,8 @@
 
 A checkpoint is a safetensors file with a JSON text in its header: no pickle, so opening a file that
 somebody sent runs nothing. It is written by `surefind.files`, durably: a process killed at any moment
-leaves the old file whole.
+leaves the old file whole. A digest of the tensors and of the text stands in the header beside it and is
+compared whenever the file is read: of a flipped bit no embedding is ever made.
 
 Values, dtypes and shapes come back bit for bit, on the CPU and contiguous.
 
@@ -13,6 +14,7 @@ Layers of torch.nn in an `nn.Sequential` are described by their constructor's ar
 description: whoever loads such an encoder brings the network, and gets its weights.
 """
 
+import hashlib
 import inspect
 import json
 from collections.abc import Mapping
@@ -32,8 +34,8 @@ from surefind.models.networks import FlattenPositions, GeM, untouched_rng
 from surefind.models.onnx_encoder import OnnxNet
 from surefind.models.vectors import UnitRows
 
-HEADER = "surefind"
-"""The header's key; a safetensors file without it was written by something else."""
+HEADER, DIGEST = "surefind", "sha256"
+"""The header's keys; a safetensors file without them was written by something else."""
 
 
 def save_tensors(
@@ -58,12 +60,13 @@ def save_tensors(
         for name, t in tensors.items()
     }
     try:
-        header = {HEADER: json.dumps(dict(metadata), allow_nan=False)}
+        text = json.dumps(dict(metadata), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"metadata must be what JSON can hold: {error}. Turn it into numbers, texts, lists, dicts."
         ) from error
     try:
+        header = {HEADER: text, DIGEST: _digest(copies, text)}
         write_atomically(path, lambda p: save_file(copies, p, metadata=header), durable=True)
     except (SafetensorError, KeyError, ValueError) as error:
         dtypes = sorted({str(t.dtype) for t in copies.values()})
@@ -88,7 +91,7 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     path = Path(path)
     try:
         with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(HEADER)
+            header = file.metadata() or {}
             # Copies, because the originals are windows into the file, which may change.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -96,13 +99,28 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{path} is not a whole safetensors file ({error}): it is missing, cut short, damaged, or of "
             "another kind. Check the path, take an earlier checkpoint or copy it again."
         ) from error
-    if header is None:
+    if not {HEADER, DIGEST} <= header.keys():
         raise InputError(
-            f"{path} is a safetensors file that surefind did not write: its header has no "
-            f"{HEADER!r} entry. Load it with safetensors.torch.load_file."
+            f"{path} is a safetensors file that this version of surefind did not write: its header lacks "
+            f"{HEADER!r} or {DIGEST!r}. Load it with safetensors.torch.load_file."
         )
-    metadata: dict[str, Any] = json.loads(header)
+    text = header[HEADER]
+    if header[DIGEST] != _digest(tensors, text):
+        raise InputError(
+            f"{path} is damaged: its content has another digest than when it was written. Take it from a "
+            "backup, or make it again."
+        )
+    metadata: dict[str, Any] = json.loads(text)
     return tensors, metadata
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    """Return the digest of tensors, by name, kind and value, and of the text beside them."""
+    total = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        total.update(f"\n{name} {_kind(tensors[name])}\n".encode())
+        total.update(tensors[name].flatten().view(torch.uint8).numpy())
+    return total.hexdigest()
 
 
 def load_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
