@@ -119,7 +119,7 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     total = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         total.update(f"\n{name} {_kind(tensors[name])}\n".encode())
-        total.update(tensors[name].flatten().view(torch.uint8).numpy())
+        total.update(tensors[name].flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
