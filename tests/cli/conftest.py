@@ -16,6 +16,7 @@ def few(monkeypatch):
     monkeypatch.setattr("surefind.posterior.tuning.SHAPES", (0.01, 1.0))
     monkeypatch.setattr("surefind.posterior.tuning.EXAMPLES", 100)
     monkeypatch.setattr("surefind.evaluation.evaluate.RESAMPLES", 20)
+    monkeypatch.setattr("surefind.cli.measure.SAMPLES", 5)
 
 
 def unit(n, seed=0, z=4):

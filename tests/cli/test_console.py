@@ -77,11 +77,10 @@ def test_a_run_without_an_uncertainty_is_told_how_to_get_one(surefind, run):
 
 
 def test_vectors_with_a_run_lead_to_a_gallery_that_answers(vectors):
-    assert follow("fit", *vectors, "--out", "a run", *WIDTH) == ["fit", "index", "calibrate"]
+    assert follow("fit", *vectors, "--out", "a run", *WIDTH) == ["fit", "index", "search"]
 
 
 def test_vectors_without_a_run_lead_there_too(vectors):
-    assert follow("index", *vectors, "--out", "g") == ["index", "calibrate"]
     assert follow("index", *vectors, "--out", "g") == ["index", "search"]
     np.save("others.npy", np.load("my vectors.npy") + 0.01)
     calibrate = ("calibrate", "g", "others.npy", *vectors[1:], "--max-wrong", 0.2)
@@ -121,48 +120,33 @@ def test_a_terminal_gets_a_bar(screen):
     assert "\x1b" in paper.getvalue()
 
 
-def test_a_log_gets_a_line_at_the_end_of_a_stage(screen):
+def test_a_log_gets_a_line_now_and_then(screen, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
     paper = screen(terminal=False)
-    with progress.stage_progress() as report:
-        for at in steps():
-            report("encoder", at)
-    assert paper.getvalue() == "  encoder: epoch 2 of 2, step 3 of 3, loss 0.2500\n"
+
+    def lines(wanted):
+        end, seen = time.monotonic() + 10, len(paper.getvalue())
+        while not re.search(wanted, paper.getvalue()[seen:]) and time.monotonic() < end:
+            time.sleep(0.01)
+        return re.search(wanted, paper.getvalue()[seen:])
+
+    with progress.stage_progress("fitting") as report:
+        assert lines(r"^  fitting \(0 s\)\n")
+        report("encoder", steps()[0])
+        assert lines(r"  encoder: 1 of 6, loss 0.2500 \(\d+ s\)\n")
+        report("encoder", steps()[-1])
+        assert "  encoder: 6 of 6, loss 0.2500 (" in paper.getvalue()
+        assert lines(r"  fitting \(\d+ s\)\n")  # which is not counted
+    with progress.progress("embedding", 2000) as done:
+        done(1000)
+        assert lines(r"  embedding: 1,000 of 2,000 \(0 s\)\n")
 
 
-def test_a_log_of_something_long_gets_lines_within_it(screen, monkeypatch):
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "BEAT_SECONDS", 60.0)
+def test_a_log_of_something_short_has_no_line(screen):
     paper = screen(terminal=False)
-    with progress.stage_progress() as report:
-        for at in steps():
-            report("encoder", at)
-    assert len(paper.getvalue().splitlines()) == 6
-
-
-def test_a_log_gets_counts_now_and_then(screen, monkeypatch):
-    paper = screen(terminal=False)
-    with progress.count_progress("embedding", 10) as done:
+    with progress.progress("quick", 10) as done:
         done(5)
     assert paper.getvalue() == ""
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "BEAT_SECONDS", 60.0)
-    with progress.count_progress("embedding", 10) as done:
-        done(5)
-    assert paper.getvalue() == "  embedding: 5 of 10\n"
-
-
-def test_a_log_of_something_silent_says_that_it_goes_on(screen, monkeypatch):
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
-    monkeypatch.setattr(progress, "BEAT_SECONDS", 0.01)
-    paper = screen(terminal=False)
-    with progress.working("calibrating"):
-        end = time.monotonic() + 10
-        while not paper.getvalue() and time.monotonic() < end:
-            time.sleep(0.01)
-    assert re.match(r"  calibrating: \d+ s so far\n", paper.getvalue())
-    with progress.working("quick"):
-        pass
-    assert "quick" not in paper.getvalue()
 
 
 def test_json_holds_paths_and_no_infinity():

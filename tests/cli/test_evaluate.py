@@ -14,7 +14,7 @@ def test_a_run_is_measured_as_the_library_does_it(surefind, sure, tmp_path):
     copy = sf.load(sure)
     copy.save(tmp_path / "run")
     (tmp_path / "run" / "config.toml").write_text((sure / "config.toml").read_text())
-    code, out, err = surefind("evaluate", "run", "--ood", "digits:ood", "--samples", 5)
+    code, out, err = surefind("evaluate", "run", "--ood", "digits:ood")
     assert code == 0, err
     assert "Evaluating on 599 examples of digits." in out
     assert "auroc" in out
@@ -56,8 +56,8 @@ def test_queries_can_be_looked_up_elsewhere(surefind, run):
 
 
 def test_a_second_evaluation_replaces_the_first(surefind, run):
-    assert surefind("evaluate", "plain", "--samples", 0)[0] == 0
-    assert surefind("evaluate", "plain", "digits:train", "--samples", 0)[0] == 0
+    assert surefind("evaluate", "plain")[0] == 0
+    assert surefind("evaluate", "plain", "digits:train")[0] == 0
     assert json.loads((run / "metrics.json").read_text())["test"] == "digits:train"
     RunFolder(run, {}).forget_evaluation()
     assert [p.name for p in (run / "plots").iterdir()] == ["loss.svg"]

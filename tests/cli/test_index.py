@@ -1,14 +1,18 @@
+import csv
 import json
 import os
 import signal
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from cli.conftest import unit
-from command_line import command
+from command_line import command, faces
+from PIL import Image
 
 import surefind as sf
-from surefind.cli import galleries
+from surefind.cli import galleries, learn
 from surefind.gallery.gallery import Gallery
 
 
@@ -18,8 +22,6 @@ def content(path="g"):
 
 
 def test_images_are_embedded_by_a_run_and_named_by_their_files(surefind, sure, tmp_path):
-    from PIL import Image
-
     for label in ("one", "two"):
         (tmp_path / "images" / label).mkdir(parents=True)
         for i in range(2):
@@ -28,8 +30,8 @@ def test_images_are_embedded_by_a_run_and_named_by_their_files(surefind, sure, t
     code, out, err = surefind("index", "images", "--run", sure, "--out", "g")
     assert code == 0, err
     assert "Added 4 items and updated 0; g holds 4 of 8 dimensions." in out
-    assert "It decides nothing yet." in out
-    assert out.endswith("than these: surefind search g images")  # too few to calibrate with
+    assert "There are too few items with labels to calibrate with" in out
+    assert out.endswith("Next: surefind search g images")
     found = content()
     assert {i: item.label for i, item in found.items()} == {
         "one/0.png": "one",
@@ -159,6 +161,8 @@ def test_killed_half_way_it_continues(surefind, sure, broken, monkeypatch, sourc
         "items": 11,
         "dim": json.loads(out)["dim"],
         "renewed": False,
+        "max_wrong": None,
+        "run": None if source == "vectors" else str(sure),
     }
 
 
@@ -195,3 +199,91 @@ def test_another_source_starts_from_the_beginning(surefind, monkeypatch):
     assert "Continuing" not in out
     np.testing.assert_allclose(content()["a"].vector, unit(5, 1)[0], atol=1e-6)
     assert len(content()) == 5
+
+
+@pytest.fixture
+def photos(surefind, monkeypatch):
+    """Forty pictures of each of three digits, and a training of them that is quick."""
+    digits = sf.data.sources.load_digits().train
+    for label in range(3):
+        Path(f"photos/{label}").mkdir(parents=True)
+        for row in np.flatnonzero(digits.labels.numpy() == label)[:40]:
+            Image.fromarray(digits.inputs[row]).save(f"photos/{label}/{row}.png")
+    quick = {"method": "deterministic", "epochs": 1}
+    monkeypatch.setattr(learn, "train", partial(learn.train, **quick))
+    return "photos"
+
+
+def test_a_folder_alone_makes_a_gallery_that_decides(surefind, photos, monkeypatch):
+    """One picture of five is not learnt and not indexed, whenever, but calibrates."""
+    with monkeypatch.context() as patch:
+
+        def stopped(*_, **__):
+            raise KeyboardInterrupt
+
+        patch.setattr(sf.MetricLearner, "fit", stopped)
+        code, _, err = surefind("index", photos)
+        assert code == 1
+        assert err.endswith("a checkpoint in gallery.run. Continue with: surefind index photos")
+    code, out, err = surefind("index", photos)
+    assert code == 0, err
+    assert "Training one in gallery.run, on four images of five:" in out
+    assert "Training deterministic on 96 examples" in out
+    assert "Added 96 items and updated 0; gallery holds 96" in out
+    assert "Calibrated with the 24 images that the model has not seen" in out
+    assert out.count("Next") == 1
+    assert out.endswith("Next: surefind search gallery gallery.run/images.csv:test")
+    with open("gallery.run/images.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    apart = {row["name"] for row in rows if row["split"] == "test"}
+    assert {row["label"] for row in rows if row["name"] in apart} == {"0", "1", "2"}
+    assert set(content("gallery")) == {row["name"] for row in rows} - apart
+    with Gallery.open("gallery", mode="r") as opened:
+        assert opened.calibration.queries == 24
+        assert opened.info["faults"] == []
+    code, out, err = surefind("index", photos, "--json")  # takes the run that the gallery remembers
+    assert code == 0, err
+    assert (json.loads(out)["updated"], json.loads(out)["added"]) == (96, 0)
+    code, out, err = surefind("search", "gallery", photos, "--json")
+    assert code == 0, err
+    assert all(row["decision"] for row in json.loads(out))
+
+
+def test_a_flat_folder_needs_labels(surefind, refused, photos):
+    for row, file in enumerate(sorted(Path(photos).rglob("*.png"))):
+        file.rename(f"photos/{row:03}.png")
+    for label in range(3):
+        Path(f"photos/{label}").rmdir()
+    assert "has images but no class folders" in refused("index", photos).message
+    assert not Path("gallery.run").exists()
+    np.save("labels.npy", np.repeat(["a", "b", "c"], 40))
+    code, _, err = surefind("index", photos, "--labels", "labels.npy")
+    assert code == 0, err
+    found = content("gallery")
+    assert all(item.label == "abc"[int(name[:3]) // 40] for name, item in found.items())
+    assert len(found) == 96
+
+
+def test_the_strictest_guarantee_that_holds_is_taken(surefind):
+    """From the loosest on, until one fails: all that were reached hold together."""
+    x, y = faces(400, 1)
+    np.savez("people.npz", features=x, labels=y)
+    code, out, err = surefind("index", "people.npz", "--out", "g", "--json")
+    assert code == 0, err
+    taken = json.loads(out)["max_wrong"]
+    assert f"g, each left out: at most {100 * taken:g} % of matches are wrong" in err
+    reached = {}
+    for target in galleries.TARGETS:
+        code, out, _ = surefind("calibrate", "g", "--max-wrong", target, "--json")
+        reached[target] = json.loads(out)["reached"]
+    assert taken == min(target for target, there in reached.items() if there)
+    assert not reached[min(reached)]  # so that something was chosen
+
+
+def test_what_a_model_was_trained_on_is_no_calibration(surefind, sure):
+    code, out, err = surefind("index", "digits:train", "--run", sure)
+    assert code == 0, err
+    assert "The model has seen these items, and says too much of them" in out
+    assert out.endswith("With labelled queries of your own: surefind calibrate gallery QUERIES")
+    with Gallery.open("gallery", mode="r") as opened:
+        assert opened.calibration is None

@@ -49,7 +49,7 @@ def test_a_column_beside_images_has_a_row_for_those_left_out_too(sure, broken, t
     how = {"labels": tmp_path / "labels.npy", "on_bad": "skip"}
     items = read_items("pets/cat", sure, **how)
     assert items.labels == [*"abcdef"]
-    assert items.column(tmp_path / "labels.npy", ("group",)) == items.labels
+    assert read_items("pets/cat", sure, groups=how["labels"], **how).groups == items.labels
     np.save("labels.npy", np.arange(6))
     with pytest.raises(sf.InputError) as caught:
         read_items("pets/cat", sure, **how)
@@ -58,13 +58,13 @@ def test_a_column_beside_images_has_a_row_for_those_left_out_too(sure, broken, t
 
 def test_a_column_is_read_from_any_file(tmp_path):
     np.save("b.npy", unit(2))
-    items = read_items("b.npy", None)
     np.save(tmp_path / "a.npy", np.array([3, -1]))
     np.savez(tmp_path / "a.npz", group=np.array(["x", ""]))
     pq.write_table(pa.table({"group": ["x", None]}), tmp_path / "a.parquet")
-    assert items.column(tmp_path / "a.npy", ("group",)) == ["3", None]
-    assert items.column(tmp_path / "a.npz", ("group",)) == ["x", None]
-    assert items.column(tmp_path / "a.parquet", ("group",)) == ["x", None]
+    (tmp_path / "a.json").write_text('[{"group": "x"}, {"group": null}]')
+    for suffix, cell in (("npy", "3"), ("npz", "x"), ("parquet", "x"), ("json", "x")):
+        found = read_items("b.npy", None, groups=tmp_path / f"a.{suffix}")
+        assert found.groups == [cell, None]
 
 
 def test_labels_follow_a_gallery_of_whole_numbers():

@@ -19,7 +19,7 @@ COMMANDS = {
         {"run", "model", "method", "examples", "embedding_dim"},
     ),
     "embed": (("r", "a.npz", "--out", "e.npz"), {"file", "count", "dim", "median_kappa"}),
-    "evaluate": (("r", "b.npz", "--samples", 0), {"run", "file", "test", "values", "intervals"}),
+    "evaluate": (("r", "b.npz"), {"run", "file", "test", "values", "intervals"}),
     "index": (
         ("a.npz", "--run", "r", "--out", "g"),
         {"gallery", "added", "updated", "continued", "items", "dim"},

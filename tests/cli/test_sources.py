@@ -1,4 +1,3 @@
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 import surefind as sf
 from surefind.cli.galleries import read_items
 from surefind.cli.learn import chosen_encoder, labelled
-from surefind.cli.runs import readable
 from surefind.data.inputs import Preprocessing
 from surefind.data.sources import part_names, read_source, read_vectors, split_part
 
@@ -93,31 +91,3 @@ def test_the_parts_of_a_source_are_known_without_reading_a_known_set(pets):
     assert part_names("pets") == ("all",)
     np.save("a.npy", np.ones((2, 3)))
     assert part_names("a.npy") == ("all",)
-
-
-def test_one_image_under_two_labels_is_named(pets, capsys):
-    """In a folder a copy, in a table a file that is listed twice; copies under one label are no matter."""
-    from surefind.data.sources import load_folder, load_manifest
-
-    shutil.copy(pets / "cat" / "0.png", pets / "cat" / "copy.png")
-    readable(load_folder(pets)["all"], "refuse")
-    assert capsys.readouterr().err == ""
-    shutil.copy(pets / "cat" / "1.png", pets / "dog" / "mine.png")
-    readable(load_folder(pets)["all"], "refuse")
-    said = capsys.readouterr().err
-    assert "1 images of pets are there under several labels" in said
-    assert "cat/1.png (cat) = dog/mine.png (dog)" in said
-    (pets / "list.csv").write_text("path,label\ncat/2.png,1\ndog/0.png,1\ncat/2.png,2\n")
-    readable(load_manifest(pets / "list.csv")["all"], "refuse")
-    assert "cat/2.png (1) = cat/2.png (2)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["train", "index"])
-def test_train_and_index_warn_of_it(surefind, sure, broken, command):
-    (broken / "cat" / "broken.png").unlink()
-    shutil.copy(broken / "cat" / "1.png", broken / "dog" / "mine.png")
-    plain = ("--method", "deterministic", "--epochs", 0)
-    more = plain if command == "train" else ("--run", sure)
-    code, _, err = surefind(command, "pets", "--out", "made", *more)
-    assert code == 0, err
-    assert "cat/1.png (cat) = dog/mine.png (dog)" in err

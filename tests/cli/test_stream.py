@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def answered(gallery, lines, learner=None):
     (source, feed), (drain, sink) = os.pipe(), os.pipe()
     os.write(feed, "".join(f"{line}\n" for line in lines).encode())
     os.close(feed)
-    counts = answer_stream(gallery, learner, 3, source, sink)
+    counts = answer_stream(partial(gallery.search, k=3), learner, source, sink)
     os.close(sink)
     with os.fdopen(drain) as file:
         return [json.loads(line) for line in file], counts

@@ -9,7 +9,7 @@ from command_line import two_processes
 from PIL import Image
 
 import surefind as sf
-from surefind.cli import console as progress
+from surefind.cli.console import whole_steps
 from surefind.data.sources import load_folder
 from surefind.models.saving import load_tensors
 
@@ -36,7 +36,7 @@ def test_train_resume_and_refuse(surefind, refused, tmp_path):
 
 def test_what_was_measured_of_a_shorter_training_is_removed(surefind, run):
     train = ("train", "digits", "--out", "plain", "--method", "deterministic")
-    assert surefind("evaluate", "plain", "--samples", 0)[0] == 0
+    assert surefind("evaluate", "plain")[0] == 0
     measured = ("metrics.json", "plots/calibration.svg", "plots/sparsification.svg")
     there = [name for name in measured if (run / name).exists()]
     assert there[0] == "metrics.json"
@@ -87,21 +87,18 @@ def test_data_that_teach_nothing_are_refused_before_a_run_is_made(refused, tmp_p
 
 def test_ctrl_c_keeps_the_last_step_and_shows_how_to_resume(surefind, tmp_path, monkeypatch):
     """Interrupt in the middle by a real signal, follow the hint, and end like an undisturbed run."""
-    plain = progress._in_lines
 
-    def pressing(say_at):
-        report = plain(say_at)
-
+    def pressing(report):
         def watched(stage, at):
             report(stage, at)
             if (at.epoch, at.step) == (1, 4):
                 signal.raise_signal(signal.SIGINT)
 
-        return watched
+        return whole_steps(watched)
 
     options = ("--epochs", 2, "--seed", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(progress, "_in_lines", pressing)
+        patch.setattr("surefind.cli.learn.whole_steps", pressing)
         code, _, err = surefind(*TRAIN, *options)
     assert code == 1
     hint = "surefind train digits --out run --set tuning=trained --epochs 2 --seed 1 --resume"

@@ -8,7 +8,6 @@ from surefind.data.images import (
     ImageFiles,
     check_exist,
     decode_image,
-    equal_files,
     verify_images,
 )
 
@@ -193,13 +192,3 @@ def test_missing_files_are_named(tmp_path, save_image):
     gone = [tmp_path / f"{i}.png" for i in range(7)]
     with pytest.raises(sf.InputError, match=r"7 of 8 files that list\.csv lists .*0\.png.* 2 more"):
         check_exist([there, *gone], "list.csv")
-
-
-def test_equal_files_are_found_by_content_and_by_name(tmp_path):
-    files = {"a": b"xx", "b": b"yy", "c": b"xx", "d": b"x", "e": b"yy", "f": b"xx"}
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    paths = [tmp_path / name for name in files]
-    assert equal_files(paths) == [[0, 2, 5], [1, 4]]
-    assert equal_files([paths[3], paths[3]]) == [[0, 1]]
-    assert equal_files([]) == []

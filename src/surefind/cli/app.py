@@ -29,9 +29,9 @@ from surefind.cli.console import (
     Failure,
     complain,
     discard,
-    json_only,
+    json_text,
     put,
-    put_json,
+    result_of,
     to_stderr,
 )
 from surefind.cli.decide import audit, calibrate, search
@@ -81,11 +81,11 @@ def register(group: typer.Typer, command: Callable[..., Any], panel: str | None 
     @functools.wraps(command)
     def explained(*args: Any, as_json: bool = False, **options: Any) -> None:
         try:
-            with json_only(as_json):
+            with result_of(as_json=as_json):
                 found = command(*args, **options)
             result = found.result if isinstance(found, Failure) else found
             if as_json and result is not None:
-                put_json(result)
+                put(json_text(result))
             if not isinstance(found, Failure):
                 return
         except KeyboardInterrupt:  # versions of typer differ in what they make of it

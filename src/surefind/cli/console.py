@@ -4,21 +4,22 @@ Results go to the standard output, errors and progress to the standard error. Wi
 output has one JSON document, what the command returned, and everything else that is said goes to the
 standard error; tables, which hold the same for people, are left out. A reader that leaves early, as `head`
 does, ends the printing and not the work: the command goes on, and its exit code says how that went. Lines
-are not broken: a path or a command can be copied from a log as it stands. A line that begins with "Next" is
-a hint: what follows its colon works when copied as it stands. Where only the user knows what to give, a
-word in capitals stands for it, and the line does not begin so.
+are not broken: a path or a command can be copied from a log as it stands. A command ends with a hint that
+begins with "Next": what follows its colon works when copied as it stands.
 
 Files of results: the suffix decides the format, and a file is written whole or not at all.
 
 During training the first Ctrl-C waits for the end of the current step; the training loop then writes a
-checkpoint, and nothing is lost (`surefind.learning.train`). At any other moment, and the second time, it
-interrupts at once.
+checkpoint, and nothing is lost (`surefind.learning.train`). The second interrupts at once.
 
-On a terminal each stage of training has a progress bar with its loss and the time that is left. Elsewhere a
-bar would leave control characters behind, so there a line is printed at the end of a stage, and every
-`LINE_SECONDS` within one and where nothing can be counted.
+On a terminal and in notebooks whatever takes long has a progress bar. Elsewhere a bar would leave control
+characters behind, so a line says every `LINE_SECONDS` how far it is, and when a
+stage is done.
 """
 
+import csv
+import io
+import json
 import math
 import os
 import shlex
@@ -30,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -41,8 +42,6 @@ from surefind.errors import InputError
 from surefind.files import write_atomically
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from surefind.learning.session import Report
 
 
@@ -68,14 +67,19 @@ def say(sentence: str, *, style: str = "") -> None:
     console.print(Text(sentence, style=style), soft_wrap=True)
 
 
+def to_stderr(sentence: str, mark: str = "", style: str = "") -> None:
+    """Print a sentence apart from what a program reads from the standard output."""
+    errors.print(Text.assemble((mark, style), sentence), soft_wrap=True)
+
+
 def warn(sentence: str) -> None:
     """Print a warning; the command continues."""
-    errors.print(Text.assemble(("Warning:", "yellow"), f" {sentence}"), soft_wrap=True)
+    to_stderr(f" {sentence}", "Warning:", "yellow")
 
 
 def complain(sentence: str) -> None:
     """Print an error."""
-    errors.print(Text.assemble(("Error:", "red"), f" {sentence}"), soft_wrap=True)
+    to_stderr(f" {sentence}", "Error:", "red")
 
 
 @dataclass(frozen=True)
@@ -85,49 +89,42 @@ class Failure:
     result: Any
 
 
-_asked_for_json = False
+_now = SimpleNamespace(as_json=False, hint="")
+"""Whether the running command was asked for JSON, and what it hints at."""
 
 
 @contextmanager
-def json_only(asked: bool) -> Iterator[None]:
-    """Keep the standard output for one JSON document, if that is asked for."""
-    global _asked_for_json
-    before = _asked_for_json, console.stderr
-    _asked_for_json, console.stderr = asked, asked or console.stderr
+def result_of(*, as_json: bool) -> Iterator[None]:
+    """Keep the standard output for one JSON document, if that is asked for; give the hint at the end."""
+    before = _now.as_json, console.stderr
+    _now.as_json, console.stderr, _now.hint = as_json, as_json or console.stderr, ""
     try:
         yield
+        if _now.hint:
+            say(_now.hint)
     finally:
-        _asked_for_json, console.stderr = before
+        _now.as_json, console.stderr = before
 
 
-def show_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", caption: str = ""
-) -> None:
-    """Print a table for people; with ``--json`` its numbers are in the document.
+def say_next(command: str, *, why: str = "Next") -> None:
+    """Hint at a command when this one ends; of commands that ran within another the last one counts."""
+    _now.hint = f"{why}: {command}"
 
-    Args:
-        columns: Their headings.
-        rows: A cell each; None is a dash, and other values are shown as they are.
-        title: A line above it.
-        caption: What explains it.
-    """
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
+    """Print a table for people, None as a dash; with ``--json`` its numbers are in the document."""
     from rich.table import Table
 
-    if _asked_for_json:
+    if _now.as_json:
         return
     if title:
         say(title, style="bold")
-    table = Table(caption=caption or None)
+    table = Table()
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
     console.print(table)
-
-
-def put_json(result: Any) -> None:
-    """Print a command's result as one JSON document; a function is called for it only now."""
-    _write(json_text(result() if callable(result) else result))
 
 
 def json_text(value: Any) -> str:
@@ -140,11 +137,8 @@ def json_text(value: Any) -> str:
 
 def put(text: str) -> None:
     """Print what a program reads, as it is; with ``--json`` it is in the document."""
-    if not _asked_for_json:
-        _write(text)
-
-
-def _write(text: str) -> None:
+    if _now.as_json:
+        return
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -152,12 +146,7 @@ def _write(text: str) -> None:
         discard(sys.stdout)
 
 
-def to_stderr(sentence: str) -> None:
-    """Print a sentence apart from what a program reads from the standard output."""
-    errors.print(sentence, soft_wrap=True, markup=False)
-
-
-DEFAULTS = {"on_bad": "refuse"}
+DEFAULTS = {"on_bad": "refuse", "out": "gallery"}
 """Defaults of options that are never empty."""
 
 
@@ -171,84 +160,61 @@ def spelled(command: str, *arguments: object, **options: object) -> str:
     return shlex.join(words)
 
 
-LINE_SECONDS, BEAT_SECONDS = 10.0, 1.0
-"""How often a log gets a line, and how often somebody looks whether it is time for one."""
+LINE_SECONDS = 10.0
+"""How often a log gets a line."""
 
 
 @contextmanager
-def stage_progress(what: str = "at work", *, lines: bool = True) -> "Iterator[Report]":
-    """Show the progress of each stage of training; ``lines`` lets a log have it too.
+def progress(what: str, total: int | None = None) -> "Iterator[Callable[..., None]]":
+    """Show that something goes on and, where it is counted, how far it is.
 
     Args:
-        what: What is done where no stage reports anything.
-        lines: Whether a log gets lines of stages; it gets the others anyway.
+        what: What is done.
+        total: How many there are to do, if that is known.
 
     Yields:
-        What to report to.
+        What to call with the number that is done, and perhaps another total, a stage and a note.
     """
-    if errors.is_terminal:
-        with _bars("{task.fields[loss]}") as bar:
-            bar.add_task(what, total=None, loss="")
-            yield _on_bars(bar)
-    else:
-        with _heartbeat(what) as say_at:
-            yield _in_lines(say_at) if lines else (lambda _stage, _at: None)
+    if errors.is_terminal or errors.is_jupyter:
+        with _bars() as bar:
+            tasks = {what: bar.add_task(what, total=total, note="")}
 
+            def move(done: int, total: int | None = total, at: str = what, note: str = "") -> None:
+                if at not in tasks:
+                    tasks[at] = bar.add_task(at, total=total, note="")
+                bar.update(tasks[at], completed=done, note=note or f"{done:,} of {total:,}")
 
-@contextmanager
-def count_progress(what: str, total: int) -> "Iterator[Callable[[int], None]]":
-    """Yield a function to call with the number that is done, which goes on a bar or in lines."""
-    if errors.is_terminal:
-        with _bars("{task.completed} of {task.total}") as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda done: bar.update(task, completed=done)
+            yield move
         return
-    with _heartbeat(what) as say_at:
-        yield lambda done: say_at(f"  {what}: {done:,} of {total:,}")
+    begun, now, ended = time.monotonic(), [what], threading.Event()
 
+    def line(text: str) -> None:
+        if not console.quiet:
+            to_stderr(f"  {text} ({time.monotonic() - begun:.0f} s)")
 
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show that something goes on which cannot be counted: a spinner, or a line now and then."""
-    if errors.is_terminal:
-        with errors.status(f"{what} …"):
-            yield
-    else:
-        with _heartbeat(what):
-            yield
-
-
-@contextmanager
-def _heartbeat(what: str) -> "Iterator[Callable[..., None]]":
-    """Write a line after every `LINE_SECONDS` of silence; yield what writes others, if it is time."""
-    begun = last = time.monotonic()
-    ended, writing = threading.Event(), threading.Lock()
-
-    def say_at(sentence: str, *, now: bool = False) -> None:
-        nonlocal last
-        with writing:
-            if now or time.monotonic() - last >= LINE_SECONDS:
-                last = time.monotonic()
-                if not console.quiet:
-                    to_stderr(sentence)
+    def tell(done: int, total: int = total or 0, at: str = what, note: str = "") -> None:
+        text = f"{at}: {done:,} of {total:,}{note and f', {note}'}"
+        now[0] = what if done >= total else text
+        if done >= total and at != what:  # a stage is done
+            line(text)
 
     def beat() -> None:
-        while not ended.wait(BEAT_SECONDS):
-            say_at(f"  {what}: {time.monotonic() - begun:.0f} s so far")
+        while not ended.wait(LINE_SECONDS):
+            line(now[0])
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
-        yield say_at
+        yield tell
     finally:
         ended.set()
         thread.join()
 
 
-def _bars(text: str) -> "Progress":
+def _bars() -> Any:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(text))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
     # What is said meanwhile to a file must get there, and not to the bar's terminal.
     return Progress(
         *columns,
@@ -259,32 +225,16 @@ def _bars(text: str) -> "Progress":
     )
 
 
-def _on_bars(bar: "Progress") -> "Report":
-    tasks: dict[str, Any] = {}
+@contextmanager
+def stage_progress(what: str = "at work") -> "Iterator[Report]":
+    """Show the progress of each stage of training, to what is yielded; ``what`` is done between them."""
+    with progress(what) as show:
 
-    def report(stage: str, at: Any) -> None:
-        done, total = at.epoch * at.steps + at.step, at.epochs * at.steps
-        if stage not in tasks:
-            tasks[stage] = bar.add_task(stage, total=total, loss="")
-        bar.update(tasks[stage], completed=done, loss=_loss(at.loss))
+        def report(stage: str, at: Any) -> None:
+            note = "" if math.isnan(at.loss) else f"loss {at.loss:.4f}"
+            show(at.epoch * at.steps + at.step, at.epochs * at.steps, stage, note)
 
-    return report
-
-
-def _loss(value: float) -> str:
-    return "" if math.isnan(value) else f"loss {value:.4f}"
-
-
-def _in_lines(say_at: Callable[..., None]) -> "Report":
-    def report(stage: str, at: Any) -> None:
-        ended = (at.epoch + 1, at.step) == (at.epochs, at.steps)
-        where = f"  {stage}: {at.step} of {at.steps}"
-        if not math.isnan(at.loss):
-            epoch = f"epoch {at.epoch + 1} of {at.epochs}"
-            where = f"  {stage}: {epoch}, step {at.step} of {at.steps}, {_loss(at.loss)}"
-        say_at(where, now=ended)
-
-    return report
+        yield report
 
 
 @contextmanager
@@ -305,12 +255,12 @@ def whole_steps(report: "Report") -> "Iterator[Report]":
         return
     asked = training = False
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(*_: Any) -> None:
         nonlocal asked
         if asked or not training:
             raise KeyboardInterrupt
         asked = True
-        errors.print("Interrupting after this step; once more interrupts at once.")
+        to_stderr("Interrupting after this step; once more interrupts at once.")
 
     def watched(stage: str, at: Any) -> None:
         nonlocal training
@@ -350,7 +300,7 @@ TABLES = (".csv", ".json", ".parquet")
 """Suffixes of the files of results that `write_table` writes."""
 
 
-def check_file(file: Path | None, suffixes: Sequence[str]) -> None:
+def check_file(file: Path | None, suffixes: Sequence[str] = TABLES) -> None:
     """Require a file that can be written, if there is to be one, before anything long."""
     if file is None:
         return
@@ -359,57 +309,55 @@ def check_file(file: Path | None, suffixes: Sequence[str]) -> None:
             f"{file} must be a file that ends in {' or '.join(suffixes)}, which decides what is written.",
             field="out",
         )
-    if file.suffix.lower() in (".csv", ".parquet"):
-        require("pyarrow", f"write {file.suffix} files")
+    if file.suffix.lower() == ".parquet":
+        require("pyarrow", "write Parquet files")
     check_place(file.parent)
 
 
-def write_table(file: Path, records: Any, table: Callable[[], Any]) -> None:
+def write_table(
+    file: Path,
+    records: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, type],
+    table: Callable[[], Any] | None = None,
+) -> None:
     """Write results in the format that the file's suffix says, whole or not at all.
 
     Args:
         file: Its suffix is one of `TABLES`; its folder is made if need be.
-        records: What a JSON file holds.
-        table: Makes a table of Arrow with the same, for the others. In a CSV file lists and objects are
-            JSON.
+        records: A row each. In a CSV file lists and objects are JSON.
+        columns: The names of those that tables have, and whether they hold numbers (float) or texts.
+        table: Makes a table of Arrow for a Parquet file, if it has more types than these.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     suffix = file.suffix.lower()
     if suffix == ".json":
         write_atomically(file, json_text(records))
-    elif suffix == ".parquet":
+        return
+    if suffix == ".parquet":
         write = require("pyarrow.parquet", "write Parquet files").write_table
-        write_atomically(file, lambda beside: write(table(), beside))
-    else:
-        write = require("pyarrow.csv", "write CSV files").write_csv
-        write_atomically(file, lambda beside: write(_flat(table()), beside))
+        made = _arrow_table(records, columns) if table is None else table()
+        write_atomically(file, lambda beside: write(made, beside))
+        return
+    text = io.StringIO(newline="")
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(columns)
+    lines.writerows([cell_text(record[name]) for name in columns] for record in records)
+    write_atomically(file, text.getvalue())
 
 
-def arrow_table(
-    records: Sequence[Mapping[str, Any]], names: Sequence[str], numbers: Sequence[str]
-) -> Any:
-    """Return a table of Arrow whose types do not depend on the values: numbers, and else texts."""
+def _arrow_table(records: Sequence[Mapping[str, Any]], columns: Mapping[str, type]) -> Any:
+    """Return a table of Arrow whose types do not depend on the values."""
     arrow = require("pyarrow", "write tables")
-    columns = {name: [record[name] for record in records] for name in names}
     return arrow.table({
-        name: arrow.array(cells, arrow.float64())
-        if name in numbers
-        else arrow.array(map(_cell_text, cells), arrow.string())
-        for name, cells in columns.items()
+        name: arrow.array([record[name] for record in records], arrow.float64())
+        if kind is float
+        else arrow.array([cell_text(record[name]) for record in records], arrow.string())
+        for name, kind in columns.items()
     })
 
 
-def _flat(table: Any) -> Any:
-    """Return a table of Arrow with nested columns as JSON."""
-    arrow = require("pyarrow", "write CSV files")
-    for at, field in enumerate(table.schema):
-        if arrow.types.is_nested(field.type):
-            texts = arrow.array(map(_cell_text, table.column(at).to_pylist()), arrow.string())
-            table = table.set_column(at, field.name, texts)
-    return table
-
-
-def _cell_text(value: Any) -> str | None:
+def cell_text(value: Any) -> str | None:
+    """Write a cell of a table: lists and objects as JSON."""
     if value is None:
         return None
-    return json_text(value).rstrip() if isinstance(value, list | dict) else str(value)
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)

@@ -1,12 +1,14 @@
 """`surefind calibrate`, `search` and `audit`: when an answer is a match, the answers, and wrong items.
 
+All take the run that the gallery remembers, unless another is given.
+
 **calibrate** takes labelled queries, or leaves each of the gallery's own items out. With reviews, a random
 sample of live queries is added to given ones or, without these, to those of the existing calibration.
 
 **search** writes one row per query:
 
-    JSON            a list of {query, stale} with what `surefind.Answers.records` has
-    Parquet, CSV    as `surefind.Answers.to_arrow`; in CSV, lists and objects are JSON
+    JSON, CSV       {query, stale} with what `surefind.Answers.records` has (in CSV, lists are JSON)
+    Parquet         as `surefind.Answers.to_arrow`
 
 ``probability`` is the calibrated one, that the label is right; ``label_probability`` and ``none`` are those
 of the evidence alone. Inputs that the gate stops have a probability that nothing tested: files have it, for
@@ -21,41 +23,49 @@ Files are written before anything is shown.
 import sys
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Option
 
 import surefind as sf
 from surefind.cli import options
 from surefind.cli.console import (
-    TABLES,
     Failure,
-    arrow_table,
     check_file,
     complain,
+    progress,
     say,
+    say_next,
     show_table,
     spelled,
-    working,
     write_table,
 )
-from surefind.cli.galleries import labels_like, open_gallery, own_ids, read_items
+from surefind.cli.galleries import (
+    NEXT,
+    as_queries,
+    enough_items,
+    labels_meant,
+    open_gallery,
+    read_items,
+)
 from surefind.cli.runs import open_run
 from surefind.errors import InputError
-
-if TYPE_CHECKING:
-    from surefind.cli.galleries import Items
 
 SHOWN, LISTED = 20, 10
 """Queries in the table, and findings of each kind; files and JSON have all of them."""
 DECISIONS = ("match", "review", "no_match")
+ANSWER = {"query": str, "stale": str, "label": str, "label_probability": str, "none": float}
+ANSWER |= {"decision": str, "probability": float, "reasons": str, "kappa": float}
+ANSWER |= {"novelty": float, "neighbours": str}
 FACTS = (
     *("reached", "threshold", "floor", "queries", "unknown", "right"),
     *("left_out_queries", "left_out_matched", "more_queries", "notes", "summary"),
 )
 """What JSON has of a calibration, beside its target, groups and operating points."""
-WRONG, COLUMNS = "mislabelled", ("id", "label", "suggested", "probability")
+WRONG = "mislabelled"
+COLUMNS = {"id": str, "label": str, "suggested": str, "probability": float}
 """The findings of an audit that its file has, and what of them."""
 
 
@@ -146,17 +156,15 @@ def calibrate(
         said = asked["reviews"].counts.summary
     with open_gallery(gallery, run, mode="w") as (opened, model):
         if queries is not None:
-            known = read_items(queries, model, labels=labels, on_bad=on_bad)
+            known = read_items(queries, model, labels=labels, groups=groups, on_bad=on_bad)
             others = None if unknown is None else read_items(unknown, model, on_bad=on_bad)
             asked |= as_queries(opened, queries, known, others)
-            if groups is not None:
-                asked["groups"] = known.column(groups, options.GROUP_COLUMN)
             truth, reviews = asked["truth"], asked.get("reviews", ())
             more = f", and {len(reviews)} reviewed ones" if reviews else ""
             unlabelled = truth.count(None)
             said = f"Calibrating on {len(truth)} queries, {unlabelled} of them unknown{more}."
         say(said)
-        with working("calibrating"):
+        with progress("calibrating"):
             found = opened.calibrate(
                 **asked,
                 unknown_share=unknown_share,
@@ -168,7 +176,7 @@ def calibrate(
     say(found.summary)
     say(f"Stored with {gallery}; it recalibrates when items are added or deleted.")
     again = spelled("search", gallery, queries or "QUERIES", on_bad=on_bad)
-    say(f"{'Next, or with other queries than these' if queries else 'Search'}: {again}")
+    say_next(again, why="Next" if queries else "With queries of your own")
     points = [asdict(point) for point in found.identification.operating_points]
     return {
         "gallery": gallery,
@@ -176,48 +184,6 @@ def calibrate(
         **{name: getattr(found, name) for name in FACTS},
         "groups": [asdict(group) for group in found.groups],
         "operating_points": points,
-    }
-
-
-def as_queries(
-    gallery: "sf.Gallery", name: str, known: "Items", others: "Items | None"
-) -> dict[str, Any]:
-    """Return queries as `surefind.Gallery.calibrate` takes them.
-
-    Args:
-        gallery: What they are for.
-        name: What the user calls them.
-        known: Items with labels.
-        others: Items without a match in the gallery, or None.
-
-    Returns:
-        Their embeddings, labels, and ids where they are items of the gallery.
-
-    Raises:
-        InputError: If there are no labels, or one of both has a κ or a novelty and the other has not.
-    """
-    import numpy as np
-
-    if known.labels is None:
-        raise InputError(f"{name} has no labels; give them with --labels FILE.", field="labels")
-    parts, truth = [known.embeddings], labels_like(gallery, [*known.labels])
-    same = own_ids(gallery, known)
-    if others is not None:
-        parts.append(others.embeddings)
-        truth += [None] * len(others)
-    embedded = [p.numpy() for p in parts if isinstance(p, sf.Embeddings)]
-    rows = [e.mean for e in embedded] or [np.asarray(p) for p in parts]
-    kinds = {(isinstance(p, sf.Embeddings), getattr(p, "novelty", None) is not None) for p in parts}
-    if len(kinds) > 1 or len({r.shape[1] for r in rows}) > 1:
-        raise InputError(
-            "the queries and the unknown ones differ in dimension, or only one of both has a κ or a "
-            "novelty; embed both with one model.",
-            field="unknown",
-        )
-    return {
-        "queries": sf.Embeddings.concatenate(embedded) if embedded else np.concatenate(rows),
-        "truth": truth,
-        "ids": [same.get(row, f"query {row}, not an item") for row in range(len(truth))],
     }
 
 
@@ -232,6 +198,10 @@ def search(
     ],
     run: options.Run = None,
     k: Annotated[int, Option("-k", min=1, help="Neighbours of each query.")] = 10,
+    label: Annotated[
+        list[str] | None,
+        Option("--label", help="Only this label is possible; may be given several times."),
+    ] = None,
     groups: options.Groups = None,
     out: options.TableOut = None,
     on_bad: options.OnBad = "refuse",
@@ -239,27 +209,33 @@ def search(
     """Look up images or vectors in a gallery: the label, and whether it is a match, and why.
 
     Example: `surefind search gallery digits:test -k 5 --out answers.csv`
+
+    Example: `surefind search gallery digits:test --label 3 --label 5`
     """
-    check_file(out, TABLES)
+    check_file(out)
     with open_gallery(gallery, run) as (opened, model):
-        opened.renew()  # for this search, if items have changed
+        look = partial(opened.search, k=k, labels=labels_meant(opened, label))
+        with progress("preparing the gallery"):
+            opened.renew()  # for this search, if items have changed
         if queries == "-":
-            return answer_lines(opened, model, k, out=out, groups=groups)
-        items = read_items(queries, model, on_bad=on_bad)
-        members = None if groups is None else items.column(groups, options.GROUP_COLUMN)
-        answers = opened.search(items.embeddings, k, groups=members)
+            return answer_lines(look, model, out, groups)
+        items = read_items(queries, model, groups=groups, on_bad=on_bad)
+        with progress("searching"):
+            answers = look(items.embeddings, groups=items.groups)
+        enough = enough_items(opened)
     records = [
         {"query": name, "stale": answers.stale} | record
         for name, record in zip(items.ids, answers.records(), strict=True)
     ]
     if out is not None:
-        write_table(out, records, lambda: answers.to_arrow(items.ids))
+        write_table(out, records, ANSWER, lambda: answers.to_arrow(items.ids))
     columns = ("query", "label", "probability", "decision", "reason")
     show_table(columns, map(answer_cells, records[:SHOWN]))
     if len(answers) > SHOWN:
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
     if answers.decision is None:
-        say(f"No decisions without a calibration. Make one: {spelled('calibrate', gallery)}")
+        say("There are no decisions without a calibration.")
+        say_next(spelled("calibrate", gallery, *([] if enough else ["QUERIES"])), why=NEXT[enough])
     else:
         counts = Counter(answers.decision.tolist())
         say(f"Decisions: {', '.join(f'{counts[d]} {d}' for d in DECISIONS)}.")
@@ -269,19 +245,12 @@ def search(
 
 
 def answer_lines(
-    gallery: "sf.Gallery", run: Path | None, k: int, **others: object
+    search: Any, run: Path | None, out: Path | None, groups: Path | None
 ) -> Failure | None:
-    """Answer JSON lines until they end, their reader leaves, or Ctrl-C.
-
-    Returns:
-        A failure, if some could not be answered.
-
-    Raises:
-        InputError: If an option is given that a stream has no use for, or there is no standard input.
-    """
+    """Answer JSON lines until they end or their reader leaves; return a failure if some are bad."""
     from surefind.cli.stream import answer_stream
 
-    if sys.stdin is None or any(value is not None for value in others.values()):
+    if sys.stdin is None or (out, groups) != (None, None):
         raise InputError(
             "a stream reads JSON lines from the standard input and writes answers to the standard output: "
             'pipe them, and give each line its own "group" instead of --groups or --out.',
@@ -290,7 +259,7 @@ def answer_lines(
     learner = None if run is None else open_run(run).learner()
     if learner is not None and learner.input_spec_.kind == "image":
         learner = None  # whose embeddings the lines hold
-    count, bad = answer_stream(gallery, learner, k, sys.stdin.fileno(), sys.stdout.fileno())
+    count, bad = answer_stream(search, learner, sys.stdin.fileno(), sys.stdout.fileno())
     if not bad:
         return None
     complain(f"{bad} of {count} lines could not be answered; their answers say why.")
@@ -307,18 +276,7 @@ def answer_cells(record: dict[str, Any]) -> tuple[str | None, ...]:
     return record["query"], record["label"], shown, record["decision"], why
 
 
-def audit(
-    gallery: options.GalleryArgument,
-    out: options.TableOut = None,
-    items: Annotated[
-        int | None,
-        Option(min=1, help="Judge only so many items, drawn at random, which is faster."),
-    ] = None,
-    duplicate: Annotated[
-        float | None,
-        Option(help="Cosine from which two items are near-duplicates; found from the gallery."),
-    ] = None,
-) -> Any:
+def audit(gallery: options.GalleryArgument, out: options.TableOut = None) -> Any:
     """Find wrong labels, near-duplicates, confused labels, unusable items and impostors in a gallery.
 
     Every item is left out and judged by the rest; nothing is changed. Look at the file, delete the rows
@@ -326,25 +284,25 @@ def audit(
 
     Example: `surefind audit gallery --out audit.csv`
     """
-    check_file(out, TABLES)
-    with sf.Gallery.open(gallery, mode="r") as opened, working("auditing"):
-        found = opened.audit(items=items, duplicate=duplicate)
+    check_file(out)
+    with sf.Gallery.open(gallery, mode="r") as opened, progress("auditing"):
+        found = opened.audit()
     rows = [
         {"id": item.id, "label": item.label, "suggested": item.suggested, "probability": item.score}
         for item in found.of(WRONG)
     ]
     if out is not None:
-        write_table(out, rows, lambda: arrow_table(rows, COLUMNS, ("probability",)))
+        write_table(out, rows, COLUMNS)
     for kind in dict.fromkeys(finding.kind for finding in found.findings):
         some = [[one.id, one.label, one.sentence] for one in found.of(kind)[:LISTED]]
         show_table(("item", "label", "finding"), some, title=kind.capitalize())
     say("\n".join(found.sentences))
     if out is not None:
-        say(
-            f"Wrote the {len(rows):,} {WRONG} items to {out}. Delete the rows whose label is right."
-        )
-        say(f"Next: {spelled('items', gallery, relabel=out)}")
-    else:
-        say(f"Next: {spelled('audit', gallery, out='audit.csv')}")
+        say(f"Wrote the {len(rows):,} {WRONG} items to {out}.")
+    if rows and out is None:
+        say_next(spelled("audit", gallery, out="audit.csv"))
+    elif rows:
+        why = "Next, when you have deleted the rows whose label is right"
+        say_next(spelled("items", gallery, relabel=out), why=why)
     counts = {name: getattr(found, name) for name in ("items", "labels", "judged", "wrong")}
     return {"summary": found.summary, **counts, "findings": found.to_rows()}

@@ -56,7 +56,7 @@ def demo(
     """
     check_place(out)
     clear_place(out)
-    with stage_progress(lines=False) as report:
+    with stage_progress("demo") as report:
         found = run_demo(out, report)
     page = out / "report.html"
     write_page(found, page)

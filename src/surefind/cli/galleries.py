@@ -12,6 +12,12 @@ at any moment, continues there. Another source, model, prefix or label starts fr
 are there are replaced. The gallery stores the run and the folder of the images; each image's path is its
 payload ``{"path": …}``, relative to that folder. So `surefind serve` finds the model and shows the images.
 
+Images without a run train one, in GALLERY.run. A model says too much of images that it was trained on, so
+one of five of each label is kept apart: it is not indexed, and calibrates the gallery (`OWN` lists them).
+A gallery without a calibration gets one: by these, or else by its own items, each left out. Guarantees are
+tested from the loosest of `TARGETS` on until one fails, so that all that were reached hold together with
+the confidence of one (fixed-sequence testing).
+
 **items** chooses by ids, by a label, or both. An id or a label is given as a text. It means the item of
 that text or, if there is none, of that number. A change is durable when the command ends, and the gallery
 is recalibrated with it.
@@ -21,8 +27,8 @@ import hashlib
 import json
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, fields, replace
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,34 +39,38 @@ import surefind as sf
 from surefind.cli import options
 from surefind.cli.console import (
     TABLES,
-    arrow_table,
+    cell_text,
     check_file,
-    count_progress,
-    json_text,
+    progress,
     say,
+    say_next,
     show_table,
     spelled,
     this_command,
-    working,
     write_table,
 )
-from surefind.cli.measure import embed_in_blocks
-from surefind.cli.runs import MODEL, open_run, read_for
+from surefind.cli.measure import BATCH, embed_in_blocks
+from surefind.cli.runs import MODEL, open_run, readable, usable
 from surefind.errors import CommandInterruptedError, InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from surefind.decisions.calibration import Calibration
     from surefind.gallery.engine import Id, Label
 
-BATCH, EMBEDDED, BLOCK = 128, 1024, 10_000
-"""Inputs that are embedded at a time; items that are written at a time, of a run and of vectors."""
+EMBEDDED, BLOCK = 1024, 10_000
+"""Items that are written at a time: of a run, and vectors."""
 MARK = "indexing"
 """What the gallery remembers of a source until all of it is indexed: its key, and how many are."""
+OWN, APART = "images.csv", 0.2
+"""The list of images in a run that `index` trained; the share of them that calibrates the gallery."""
+NEXT = {True: "Next", False: "With labelled queries of your own"}
+"""What a hint to calibrate begins with, if the items are enough for that, and else."""
+TARGETS = (0.1, 0.05, 0.02, 0.01)
+"""Fractions of wrong matches that `index` tries to guarantee."""
 SHOWN, NAMED = 20, 5
 """Items in the table, and labels that a message names; files and JSON have all of them."""
-COLUMNS = ("id", "label", "group", "kappa", "novelty", "payload")
+COLUMNS = {"id": str, "label": str, "group": str, "kappa": float, "novelty": float, "payload": str}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +80,7 @@ class EmbeddedLater:
     learner: "sf.MetricLearner"
     dataset: "sf.Dataset"
 
-    def __getitem__(self, rows: slice) -> "sf.Embeddings":
+    def __getitem__(self, rows: Any) -> "sf.Embeddings":
         return self.learner.embed(self.dataset[rows], batch_size=BATCH)
 
 
@@ -82,33 +92,32 @@ class Items:
         embeddings: `Embeddings`, or plain vectors (n, z), of which no κ is known; or `EmbeddedLater`.
         ids: One a row, distinct within a source of images.
         labels: A text or None each; None if the source has none at all.
+        groups: The same of groups.
         files: The images' files; None if the source is in memory or holds vectors.
-        kept: Whether each row of the source is among them; None if all are.
         named: Whether the ids are the source's own, and not made of its name and the row.
     """
 
     embeddings: "sf.Embeddings | Any"
     ids: list[str]
     labels: list[str | None] | None
+    groups: list[str | None] | None = None
     files: "Sequence[str] | None" = None
-    kept: Sequence[bool] | None = None
     named: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def column(self, path: Path, names: tuple[str, ...]) -> list[str | None]:
-        """Read a text for each item from a file that has one for each row of the source."""
-        from surefind.data.sources import read_column
-
-        found = _texts(names[0], read_column(path, names))
-        count = len(self) if self.kept is None else len(self.kept)
-        if len(found) != count:
-            raise InputError(
-                f"{path} has {len(found)} rows and the source {count}; give one each.",
-                field=names[0],
-            )
-        return found if self.kept is None else list(compress(found, self.kept))
+    def without(self, files: Container[str]) -> "Items":
+        """Return the items of other files."""
+        rows = [r for r, f in enumerate(self.files or ()) if str(Path(f).resolve()) not in files]
+        if not files or len(rows) == len(self):
+            return self
+        some: dict[str, Any] = {
+            name: None if (cells := getattr(self, name)) is None else [cells[row] for row in rows]
+            for name in ("ids", "labels", "groups", "files")
+        }
+        later: Any = self.embeddings
+        return replace(self, embeddings=replace(later, dataset=later.dataset[rows]), **some)
 
 
 def index(
@@ -118,8 +127,11 @@ def index(
         Option(
             help="The gallery: a folder, milvus-lite's NAME.db, or http://host:port. Made if need be."
         ),
-    ],
-    run: options.Run = None,
+    ] = "gallery",
+    run: Annotated[
+        Path | None,
+        options.run_option(help="Run that embeds images; by default the gallery's, or a new one."),
+    ] = None,
     labels: options.Labels = None,
     groups: Annotated[
         Path | None,
@@ -133,9 +145,10 @@ def index(
     ] = "",
     on_bad: options.OnBad = "refuse",
 ) -> Any:
-    """Add images or vectors to a gallery; items with the same id are replaced.
+    """Make a gallery of images or vectors, or add to one; items with the same id are replaced.
 
-    Interrupted at any moment, the same command continues where it was.
+    What is missing is made: a model, if images come without --run, and a calibration. Interrupted at any
+    moment, the same command continues where it was.
 
     Example: `surefind index digits:train --run runs/digits --out gallery`
     """
@@ -145,8 +158,14 @@ def index(
             closing.enter_context(gallery)
             check_model(gallery, run)
             run = run or remembered_run(gallery)
-        items = read_items(source, run, labels=labels, on_bad=on_bad, later=True)
-        together = None if groups is None else items.column(groups, options.GROUP_COLUMN)
+        held = None
+        if run is None and not _holds_vectors(source):
+            if groups is not None:
+                raise InputError("--groups needs --run: train a model first.", field="groups")
+            run, source, held = own_run(source, out, labels, on_bad)
+            labels = None
+        items = read_items(source, run, labels=labels, groups=groups, on_bad=on_bad, later=True)
+        items = items.without(kept_apart(run))
         ids = [prefix + i for i in items.ids]
         check_items(items, ids, None if gallery is None else gallery.info["dim"])
         if gallery is None:
@@ -154,22 +173,21 @@ def index(
             gallery = closing.enter_context(sf.Gallery(out, engine, model=_fingerprint(run)))
         own = None if items.labels is None else labels_like(gallery, items.labels)
         payload = remember(gallery, run, items.files)
-        key = source_key(items, ids, own, together, _fingerprint(run))
+        key = source_key(items, ids, own, _fingerprint(run))
         there, later = set(gallery), isinstance(items.embeddings, EmbeddedLater)
         begun = done_before(gallery, key)
         begun = begun if there.issuperset(ids[:begun]) else 0  # some were deleted since
         if begun:
             say(f"Continuing: {begun:,} of {len(ids):,} items were indexed before it was cut off.")
-        columns = {"labels": own, "payload": payload, "groups": together}
+        columns = {"labels": own, "payload": payload, "groups": items.groups}
         updated = sum(i in there for i in ids[begun:])
         try:
-            with count_progress("indexing", len(ids)) as done:
+            with progress("indexing", len(ids)) as done:
                 size = EMBEDDED if later else BLOCK
                 for at in range(begun, len(ids), size):
                     rows = range(at, min(at + size, len(ids)))
-                    write_rows(
-                        gallery, items.embeddings[rows.start : rows.stop], rows, ids, there, columns
-                    )
+                    block = items.embeddings[rows.start : rows.stop]
+                    write_rows(gallery, block, rows, ids, there, columns)
                     last = rows.stop == len(ids)
                     mark = None if last else json.dumps({"key": key, "done": rows.stop})
                     gallery.describe(**{MARK: mark})
@@ -179,28 +197,174 @@ def index(
             raise CommandInterruptedError(
                 f"{written:,} of {len(ids):,} items are in {out}. Continue with: {this_command()}"
             ) from stop
-        renewed = settled(gallery)
         added = len(ids) - begun - updated
         say(
-            f"Added {added} items and updated {updated}; {out} holds {len(gallery)} of "
+            f"Added {added:,} items and updated {updated:,}; {out} holds {len(gallery):,} of "
             f"{gallery.info['dim']} dimensions."
         )
+        renewed = settled(gallery)
         if gallery.calibration is None:
-            say("It decides nothing yet.")
-        if gallery.calibration is None and enough_items(gallery):
-            say(f"Next: {spelled('calibrate', out)}")
-        else:
-            again = spelled("search", out, source, on_bad=on_bad)
-            say(f"Next, or with other queries than these: {again}")
+            first_calibration(gallery, run, source, held, on_bad)
+        if gallery.calibration is not None:
+            say_next(spelled("search", out, held or source, on_bad=on_bad))
         return {
             "gallery": out,
+            "run": run,
             "added": added,
             "updated": updated,
             "continued": begun,
             "items": len(gallery),
             "dim": gallery.info["dim"],
-            "renewed": renewed is not None,
+            "renewed": renewed,
+            "max_wrong": guaranteed(gallery),
         }
+
+
+def own_run(
+    source: str, place: str, labels: Path | None, on_bad: Any
+) -> tuple[Path, str, str | None]:
+    """Train a model of images, or resume what was begun of it.
+
+    Args:
+        source: Labelled images.
+        place: The gallery's.
+        labels: Their labels, if these are in a file of their own.
+        on_bad: "refuse" or "skip" images that cannot be read.
+
+    Returns:
+        The run, the part of the images to index, and the one that calibrates.
+    """
+    from surefind.cli.learn import train, with_relation
+    from surefind.data.dataset import validation_split
+    from surefind.data.images import ImageFiles
+    from surefind.data.sources import LABELS, part_names, read_source, split_part
+    from surefind.learning.seeds import seeded
+
+    run = Path(f"{beside(place)}.run")
+    listed, (where, part) = run / OWN, split_part(source)
+    parts = part_names(where)
+    if part in (None, "train") and {"train", "test"} <= {*parts} and labels is None:
+        learnt, held = f"{where}:train", f"{where}:test"
+    else:
+        learnt, held = f"{listed}:train", f"{listed}:test"
+        if not listed.is_file():
+            whole = read_source(source)
+            if labels is not None:
+                texts = _column(labels, LABELS, len(whole))
+                whole = replace(whole, labels=[text or "" for text in texts], classes=None)
+            whole = with_relation(readable(whole, on_bad))
+            if not isinstance(whole.inputs, ImageFiles) or whole.labels is None:
+                raise InputError(
+                    f"no model can be trained on {source}, which are no files: give --run RUN.",
+                    field="run",
+                )
+            cut = validation_split(whole, seeded(0, "calibration"), share=APART)
+            rows = [
+                {
+                    "path": str(Path(path).resolve()),
+                    "label": whole.classes[label] if whole.classes else label,
+                    "split": name,
+                    "name": called,
+                }
+                for name, part_ in (("train", cut.train), ("test", cut["validation"]))
+                for path, label, called in zip(
+                    part_.inputs.paths, part_.labels.tolist(), part_.names, strict=True
+                )
+            ]
+            write_table(listed, rows, dict.fromkeys(rows[0], str))
+    if not (run / MODEL).is_file():
+        say(f"There is no model for {source} yet. Training one in {run}, on four images of five:")
+        try:
+            train(learnt, run, on_bad=on_bad, resume=(run / "config.toml").is_file())
+        except CommandInterruptedError as stop:
+            again = f"there is a checkpoint in {run}. Continue with: {this_command()}"
+            raise CommandInterruptedError(again) from stop
+    return run, learnt, held
+
+
+def beside(place: str) -> str:
+    """Return what the folders beside a gallery begin with."""
+    return "surefind" if "://" in place else place
+
+
+def kept_apart(run: Path | None) -> set[str]:
+    """Return the files that `index` keeps apart to calibrate with, if it trained the run."""
+    from surefind.data.sources import read_source
+
+    listed = None if run is None else run / OWN
+    if listed is None or not listed.is_file():
+        return set()
+    return set(read_source(f"{listed}:test").inputs.paths)
+
+
+def first_calibration(
+    gallery: "sf.Gallery", run: Path | None, source: str, held: str | None, on_bad: str
+) -> None:
+    """Calibrate a gallery that decides nothing yet, if something can tell how good its answers are.
+
+    Args:
+        gallery: What it holds has just been indexed.
+        run: What embedded it, or None.
+        source: What was indexed.
+        held: Labelled images that were kept apart, or None.
+        on_bad: "refuse" or "skip" images that cannot be read.
+    """
+    place = gallery.info["place"]
+    asked: dict[str, Any] = {}
+    what = f"the items of {place}, each left out"
+    if held is not None:
+        queries = read_items(held, run, on_bad=on_bad)
+        asked = as_queries(gallery, held, queries, None)
+        what = f"the {len(queries):,} images that the model has not seen"
+    elif not enough_items(gallery):
+        few = "There are too few items with labels to calibrate with, and nothing is decided yet."
+        say(few if gallery.labels() else "The items have no labels, so there is nothing to decide.")
+        say_next(spelled("search", place, source, on_bad=on_bad))
+        return
+    elif run is not None and learnt_from(run, source):
+        say("The model has seen these items, and says too much of them: nothing is decided yet.")
+        say_next(spelled("calibrate", place, "QUERIES"), why=NEXT[False])
+        return
+    with progress(f"calibrating with {what}"):
+        reached = None
+        for target in TARGETS:
+            if not gallery.calibrate(**asked, max_wrong=target).reached:
+                break
+            reached = target
+        if reached not in (None, TARGETS[-1]):
+            gallery.calibrate(**asked, max_wrong=reached)
+    result = f"no guarantee was reached, not even that at most {100 * TARGETS[0]:g} % are wrong."
+    if reached is not None:
+        result = f"at most {100 * reached:g} % of matches are wrong (95 % confidence)."
+    say(f"Calibrated with {what}: {result}")
+
+
+def enough_items(gallery: "sf.Gallery") -> bool:
+    """Return whether the items can play the queries of a calibration."""
+    from surefind.decisions.calibration import LEAST_QUERIES
+
+    return sum(n for n in gallery.labels().values() if n > 1) >= LEAST_QUERIES
+
+
+def guaranteed(gallery: "sf.Gallery") -> float | None:
+    """Return the fraction of wrong matches that is guaranteed at most; None if none is."""
+    found = gallery.calibration
+    return None if found is None or not found.reached else found.target.max_wrong
+
+
+def learnt_from(run: Path, source: str) -> bool:
+    """Return whether a run's embedding was learnt from a source, and not only its uncertainty."""
+    from surefind.data.sources import split_part
+
+    config = open_run(run).config
+    vectors = Path(str(config.get("model", ""))).suffix and config["metric"] == "identity"
+    with suppress(InputError):  # what it was trained on is not to be found from here
+        (own, part), (ours, other) = split_part(str(config.get("source"))), split_part(source)
+        same = Path(own).resolve() == Path(ours).resolve()
+        return (
+            same and (part or "train") == (other or "train") and (not vectors or config["epochs"])
+        )
+    return False
 
 
 def items(
@@ -213,8 +377,8 @@ def items(
         str | None,
         Option(
             metavar="LABEL|TABLE",
-            help="Give the chosen items this label, empty or -1 for none; or each the one that a .csv or "
-            ".parquet has for it: columns `id`, and `suggested` or `label`.",
+            help="Give the chosen items this label, empty or -1 for none; or correct those that a table "
+            "lists (.csv, .json, .parquet): what `surefind audit` wrote, or columns `id` and `label`.",
         ),
     ] = None,
     delete: Annotated[bool, Option("--delete", help="Delete the chosen items.")] = False,
@@ -232,40 +396,40 @@ def items(
 
     Example: `surefind items gallery digits:train/9 digits:train/12 --delete`
     """
-    check_file(out, TABLES)
-    table = None if relabel is None or not _is_table(relabel) else Path(relabel)
+    check_file(out)
+    table = relabel is not None and Path(relabel).suffix.lower() in TABLES
     if (delete, relabel is not None, out is not None).count(True) > 1:
         raise InputError(
             "do one thing at a time: --relabel or --delete the chosen items, or list them, perhaps to a "
             "file with --out.",
             field="relabel",
         )
-    if table is not None and (ids or label):
-        raise InputError(f"{table} chooses the items; leave ids and --label out.", field="relabel")
+    if table and (ids or label):
+        raise InputError(
+            f"{relabel} chooses the items; leave ids and --label out.", field="relabel"
+        )
     changes = delete or relabel is not None
     with sf.Gallery.open(gallery, mode="w" if changes else "r") as opened:
         if not changes:
             return list_items(opened, gallery, select(opened, ids, label, everything=True), out)
-        texts: list[str | None] = []
-        if table is not None:
-            ids, texts = read_corrections(table)
-        chosen = select(opened, ids, label)
+        corrections = read_corrections(Path(relabel or "")) if table else None
+        chosen = [] if corrections == {} else select(opened, [*(corrections or ids or ())], label)
         if delete:
             opened.delete(chosen)
             result: dict[str, Any] = {"deleted": chosen}
             say(f"Deleted {len(chosen):,} items; {gallery} holds {len(opened):,}.")
         else:
-            moved = relabel_items(opened, chosen, texts or [_text(relabel)] * len(chosen))
+            texts = (
+                [_text(relabel)] * len(chosen) if corrections is None else [*corrections.values()]
+            )
+            moved = relabel_items(opened, chosen, texts)
             result = {"relabelled": moved}
             same = len(chosen) - len(moved)
             more = f" {same:,} had that label already." if same else ""
             say(f"Relabelled {len(moved):,} items of {gallery}.{more}")
-        renewed = settled(opened) is not None
+        renewed = settled(opened)
+        say_next(spelled("items" if delete else "audit", gallery))
         return {"gallery": gallery, **result, "items": len(opened), "renewed": renewed}
-
-
-def _is_table(text: str) -> bool:
-    return Path(text).suffix.lower() in (".csv", ".parquet")
 
 
 def list_items(gallery: "sf.Gallery", place: str, chosen: "list[Id]", out: Path | None) -> Any:
@@ -278,22 +442,21 @@ def list_items(gallery: "sf.Gallery", place: str, chosen: "list[Id]", out: Path 
         for item in found
     ]
     if out is not None:
-        write_table(out, records, lambda: arrow_table(records, COLUMNS, ("kappa", "novelty")))
-    show_table(COLUMNS, ([_shown(*cell) for cell in row.items()] for row in records[:SHOWN]))
+        write_table(out, records, COLUMNS)
+    show_table([*COLUMNS], ([_shown(*cell) for cell in row.items()] for row in records[:SHOWN]))
     if len(found) > SHOWN:
         say(f"The first {SHOWN} of {len(found):,} items; --out FILE or --json gives all of them.")
     say(f"{place} holds {len(gallery):,} items of {len(gallery.labels()):,} labels.")
     if out is not None:
         say(f"Wrote {len(found):,} items to {out}.")
+    say_next(spelled("audit", place, out="audit.csv"))
     return records
 
 
 def _shown(name: str, value: Any) -> Any:
     if name == "kappa":
         return "∞" if value is None else f"{value:.3g}"
-    if isinstance(value, float):
-        return f"{value:.2g}"
-    return json_text(value).rstrip() if isinstance(value, dict) else value
+    return f"{value:.2g}" if isinstance(value, float) else cell_text(value)
 
 
 def relabel_items(
@@ -306,6 +469,27 @@ def relabel_items(
     if changed:
         gallery.update(ids=[chosen[r] for r in changed], labels=[new[r] for r in changed])
     return [{"id": chosen[r], "from": old[r], "to": new[r]} for r in changed]
+
+
+def read_corrections(file: Path) -> dict[str, str | None]:
+    """Read the new label of each item from a table; refuse one that names an item twice.
+
+    Of what an audit found only wrong labels can be corrected, and only where a label is suggested; other
+    rows count for nothing.
+    """
+    from surefind.data.sources import read_table
+
+    found = read_table(file)
+    suggested = "suggested" in found
+    kinds = found["kind"] if "kind" in found else ["mislabelled"] * len(found)
+    labels = found["suggested" if suggested else "label"]
+    rows = [r for r, x in enumerate(labels) if kinds[r] == "mislabelled" and (x or not suggested)]
+    ids = [found["id"][row] for row in rows]
+    if twice := {id_ for id_ in ids if ids.count(id_) > 1}:
+        raise InputError(f"{file} has the id {min(twice)!r} twice.", field="relabel")
+    if len(rows) < len(found):
+        say(f"{len(found) - len(rows):,} rows of {file} suggest no label, and change nothing.")
+    return {id_: _text(labels[row]) for id_, row in zip(ids, rows, strict=True)}
 
 
 def select(
@@ -329,19 +513,14 @@ def select(
     Raises:
         InputError: If there is no such id or label, or nothing is chosen.
     """
-    counts = gallery.labels()
-    there = ", ".join(map(str, list(counts)[:NAMED])) + (" …" if len(counts) > NAMED else "")
-    wanted = {
-        _meant(gallery, "label", text, counts, f"there are {there or 'none'}")
-        for text in labels or ()
-    }
+    wanted = labels_meant(gallery, labels)
     if ids:
         listing = "without ids, `surefind items` lists them"
         found = (_meant(gallery, "ids", text, gallery, listing) for text in ids)
         chosen: list[Any] = list(dict.fromkeys(found))
     else:
         chosen = sorted(gallery, key=lambda id_: (isinstance(id_, str), id_))
-    if wanted:
+    if wanted is not None:
         chosen = [id_ for id_ in chosen if gallery.get(id_).label in wanted]
     if not everything and (not chosen or not (ids or labels)):
         raise InputError(
@@ -350,41 +529,28 @@ def select(
     return chosen
 
 
+def labels_meant(gallery: "sf.Gallery", texts: Sequence[str] | None) -> "list[Label] | None":
+    """Return the labels that are meant by texts, which some items must have; None if none is given."""
+    counts = gallery.labels()
+    there = ", ".join(map(str, list(counts)[:NAMED])) + (" …" if len(counts) > NAMED else "")
+    listing = f"there are {there or 'none'}"
+    return [_meant(gallery, "label", text, counts, listing) for text in texts or ()] or None
+
+
 def _meant(
     gallery: "sf.Gallery", field: str, text: str, there: "Container[Label]", otherwise: str
-) -> "Id":
+) -> Any:
     """Return the id or label that a text means; refuse one that is not there, or could be two."""
     number = text.removeprefix("-")
     whole = number.isascii() and number.isdecimal()
     meant: list[Any] = [read for read in (text, *([int(text)] if whole else [])) if read in there]
     if len(meant) == 1:
-        found: Id = meant[0]
-        return found
+        return meant[0]
     what = "the label" if field == "label" else "an item"
     why = f"has {what} {text!r} and {what} {text}; choose it in Python"
     if not meant:
         why = f"does not have {what} {text!r}; {otherwise}"
     raise InputError(f"{gallery.info['place']} {why}. Nothing was changed.", field=field)
-
-
-def read_corrections(file: Path) -> tuple[list[str], list[str | None]]:
-    """Read ids and labels from a table; refuse one that is empty or names an item twice."""
-    from surefind.data.sources import read_table
-
-    found = read_table(file)
-    ids = found.filled("id")
-    twice = next((id_ for row, id_ in enumerate(ids) if id_ in ids[:row]), None)
-    if twice is not None or not ids:
-        why = "holds nothing" if twice is None else f"has the id {twice!r} twice"
-        raise InputError(f"{file} {why}.", field="relabel")
-    return ids, [_text(text) for text in found["suggested" if "suggested" in found else "label"]]
-
-
-def enough_items(gallery: "sf.Gallery") -> bool:
-    """Return whether the items can play the queries of a calibration."""
-    from surefind.decisions.calibration import LEAST_QUERIES
-
-    return sum(n for n in gallery.labels().values() if n > 1) >= LEAST_QUERIES
 
 
 def write_rows(
@@ -407,26 +573,21 @@ def write_rows(
             )
 
 
-def source_key(items: Items, ids: list[str], labels: Any, groups: Any, model: str | None) -> str:
+def source_key(items: Items, ids: list[str], labels: Any, model: str | None) -> str:
     """Return a digest of everything that is to be indexed, which a resumed command must share."""
     import numpy as np
 
-    from surefind.data.images import ImageFiles
-
-    total = hashlib.sha256(json.dumps([ids, labels, groups, model]).encode())
     source: Any = items.embeddings
-    parts = [source]
+    total = hashlib.sha256(json.dumps([ids, labels, items.groups, model]).encode())
+    if items.files is not None:
+        seen = [(file, os.stat(file)) for file in items.files]
+        total.update(json.dumps([[f, s.st_size, s.st_mtime_ns] for f, s in seen]).encode())
+        return total.hexdigest()[:32]
     if isinstance(source, EmbeddedLater):
-        parts = [source.dataset.inputs]
-    elif isinstance(source, sf.Embeddings):
-        parts = [source.mean, source.kappa, *([] if source.novelty is None else [source.novelty])]
-    for part in parts:
-        if isinstance(part, ImageFiles):
-            seen = [(path, os.stat(path)) for path in part.paths]
-            listed = [[path, stat.st_size, stat.st_mtime_ns] for path, stat in seen]
-            total.update(json.dumps(listed).encode())
-        else:
-            total.update(np.ascontiguousarray(part).tobytes())
+        source = source.dataset.inputs
+    embedded = [getattr(source, f.name) for f in fields(source)] if hasattr(source, "kappa") else []
+    for part in embedded or [source]:
+        total.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
     return total.hexdigest()[:32]
 
 
@@ -472,6 +633,7 @@ def read_items(
     run: Path | None,
     *,
     labels: Path | None = None,
+    groups: Path | None = None,
     on_bad: str = "refuse",
     later: bool = False,
 ) -> Items:
@@ -481,6 +643,7 @@ def read_items(
         source: A folder, a file or the digits, perhaps with ``:PART``.
         run: The run that embeds it, unless it holds vectors with κ; None if it holds vectors.
         labels: A file with labels instead of the source's own.
+        groups: A file with groups.
         on_bad: "refuse" or "skip" images that cannot be read.
         later: Whether what a run embeds is embedded only when rows of it are taken.
 
@@ -490,27 +653,51 @@ def read_items(
     Raises:
         InputError: If there is nothing, or nothing that embeds it.
     """
-    from surefind.data.sources import LABELS, holds_vectors, read_source, split_part
+    from surefind.data.images import ImageFiles
+    from surefind.data.sources import LABELS, read_source
 
-    split_part(source)
-    found = None
-    if Path(source).is_file() and holds_vectors(Path(source)):
-        found = _of_vectors(Path(source), embedded=run is None)
+    found = _of_vectors(Path(source), embedded=run is None) if _holds_vectors(source) else None
+    count, kept = 0 if found is None else len(found), None
     if found is None:
         if run is None:
             raise InputError(
                 f"{source} holds images; give --run RUN, which embeds them.", field="run"
             )
         learner = open_run(run).learner()
-        good = read_for(learner, source, on_bad)
-        found = _of_dataset(good, source)
-        lazily = EmbeddedLater(learner, good)
-        embeddings = lazily if later else embed_in_blocks(learner, good, BATCH)
-        kept = None
-        if found.files is not None and on_bad == "skip":
-            kept = [path in set(found.files) for path in read_source(source).inputs.paths]
-        found = replace(found, embeddings=embeddings, kept=kept)
-    return found if labels is None else replace(found, labels=found.column(labels, LABELS))
+        whole = read_source(source, mode=learner.input_spec_.mode)
+        good, count = usable(learner, whole, on_bad), len(whole)
+        if isinstance(whole.inputs, ImageFiles) and len(good) < count:
+            files = {*good.inputs.paths}
+            kept = [path in files for path in whole.inputs.paths]
+        later_on = EmbeddedLater(learner, good)
+        embeddings = later_on if later else embed_in_blocks(learner, good)
+        found = replace(_of_dataset(good, source), embeddings=embeddings)
+    columns = {"labels": (labels, LABELS), "groups": (groups, options.GROUP_COLUMN)}
+    for name, (file, called) in columns.items():
+        if file is not None:
+            cells = _column(file, called, count)
+            column: Any = {name: [*compress(cells, kept)] if kept else cells}
+            found = replace(found, **column)
+    return found
+
+
+def _holds_vectors(source: str) -> bool:
+    from surefind.data.sources import holds_vectors, split_part
+
+    split_part(source)
+    return Path(source).is_file() and holds_vectors(Path(source))
+
+
+def _column(file: Path, names: tuple[str, ...], count: int) -> list[str | None]:
+    """Read a text for each row of a source from a file."""
+    from surefind.data.sources import read_column
+
+    found = _texts(names[0], read_column(file, names))
+    if len(found) != count:
+        raise InputError(
+            f"{file} has {len(found)} rows and the source {count}; give one each.", field=names[0]
+        )
+    return found
 
 
 def _of_dataset(dataset: "sf.Dataset", source: str) -> Items:
@@ -520,7 +707,7 @@ def _of_dataset(dataset: "sf.Dataset", source: str) -> Items:
         classes = dataset.classes
         labels = [_text(classes[x] if classes else x) for x in dataset.labels.tolist()]
     files, named = getattr(dataset.inputs, "paths", None), dataset.names is not None
-    return Items(dataset.inputs, list(names), labels, files, named=named)
+    return Items(dataset.inputs, list(names), labels, files=files, named=named)
 
 
 def _of_vectors(path: Path, *, embedded: bool) -> Items | None:
@@ -580,6 +767,70 @@ def _text(value: Any) -> str | None:
     return None if text in ("", "-1") else text
 
 
+def as_queries(
+    gallery: "sf.Gallery", name: str, known: Items, others: Items | None
+) -> dict[str, Any]:
+    """Return queries as `surefind.Gallery.calibrate` takes them.
+
+    Args:
+        gallery: What they are for.
+        name: What the user calls them.
+        known: Items with labels.
+        others: Items without a match in the gallery, or None.
+
+    Returns:
+        Their embeddings, labels, groups, and ids where they are items of the gallery.
+
+    Raises:
+        InputError: If there are no labels, or one of both has a κ or a novelty and the other has not.
+    """
+    import numpy as np
+
+    if known.labels is None:
+        raise InputError(f"{name} has no labels; give them with --labels FILE.", field="labels")
+    parts, truth = [known.embeddings], labels_like(gallery, [*known.labels])
+    same = own_ids(gallery, known)
+    if others is not None:
+        parts.append(others.embeddings)
+        truth += [None] * len(others)
+    embedded = [p.numpy() for p in parts if isinstance(p, sf.Embeddings)]
+    rows = [e.mean for e in embedded] or [np.asarray(p) for p in parts]
+    kinds = {(isinstance(p, sf.Embeddings), getattr(p, "novelty", None) is not None) for p in parts}
+    if len(kinds) > 1 or len({r.shape[1] for r in rows}) > 1:
+        raise InputError(
+            "the queries and the unknown ones differ in dimension, or only one of both has a κ or a "
+            "novelty; embed both with one model.",
+            field="unknown",
+        )
+    return {
+        "queries": sf.Embeddings.concatenate(embedded) if embedded else np.concatenate(rows),
+        "truth": truth,
+        "ids": [same.get(row, f"query {row}, not an item") for row in range(len(truth))],
+        "groups": known.groups,
+    }
+
+
+def own_ids(gallery: "sf.Gallery", items: Items) -> dict[int, str]:
+    """Return, by row, the id of each item that is in the gallery already.
+
+    Images are the same if their files are: two folders often use the same names. Vectors are the same if
+    their file gives them the same id.
+    """
+    if not items.named and items.files is None:
+        return {}
+    rows = {name: row for row, name in enumerate(items.ids)}
+    there = {id_: rows[id_] for id_ in gallery if isinstance(id_, str) and id_ in rows}
+    if items.files is not None:
+        folder, files = Path(gallery.info.get("images", "")), items.files
+        paths = {id_: (gallery.get(id_).payload or {}).get("path", "") for id_ in there}
+        there = {
+            id_: row
+            for id_, row in there.items()
+            if (folder / str(paths[id_])).resolve() == Path(files[row]).resolve()
+        }
+    return {row: id_ for id_, row in there.items()}
+
+
 def existing_gallery(place: str) -> "sf.Gallery | None":
     """Open a gallery for writing; return None if one can be made at that place.
 
@@ -633,43 +884,18 @@ def labels_like(gallery: "sf.Gallery", labels: Sequence[str | None]) -> list[Any
     return [int(x) if x is not None and x.removeprefix("-").isdecimal() else x for x in labels]
 
 
-def settled(gallery: "sf.Gallery") -> "Calibration | None":
-    """Do after a change what a search would have to, which may be by a process that only reads.
-
-    Returns:
-        The calibration, if it was renewed.
-    """
+def settled(gallery: "sf.Gallery") -> bool:
+    """Do after a change what a search would have to; return whether the gallery was recalibrated."""
     if not len(gallery):
-        return None
+        return False
     before = gallery.calibration
-    with working("fitting the label model, and recalibrating"):
+    with progress("fitting the label model, and recalibrating"):
         gallery.prepare()
         renewed = gallery.renew() if before is not None and before.stale else None
     if renewed is not None:
         reached = "" if renewed.reached else "; the target is not reached any more"
         say(f"Recalibrated for the changed items{reached}.")
-    return renewed
-
-
-def own_ids(gallery: "sf.Gallery", items: Items) -> dict[int, str]:
-    """Return, by row, the id of each item that is in the gallery already.
-
-    Images are the same if their files are: two folders often use the same names. Vectors are the same if
-    their file gives them the same id.
-    """
-    if not items.named and items.files is None:
-        return {}
-    rows = {name: row for row, name in enumerate(items.ids)}
-    there = {id_: rows[id_] for id_ in gallery if isinstance(id_, str) and id_ in rows}
-    if items.files is not None:
-        folder, files = Path(gallery.info.get("images", "")), items.files
-        paths = {id_: (gallery.get(id_).payload or {}).get("path", "") for id_ in there}
-        there = {
-            id_: row
-            for id_, row in there.items()
-            if (folder / str(paths[id_])).resolve() == Path(files[row]).resolve()
-        }
-    return {row: id_ for id_, row in there.items()}
+    return renewed is not None
 
 
 def _fingerprint(run: Path | None) -> str | None:

@@ -24,6 +24,7 @@ from surefind.cli import options
 from surefind.cli.console import (
     console,
     say,
+    say_next,
     spelled,
     stage_progress,
     this_command,
@@ -413,7 +414,7 @@ def fit_and_save(
         finish_run(run, learner)
     say(novelty_sentence(learner))
     say(f"Saved the model and its history in {out}.")
-    say(f"Next: {next_command(out, settings)}")
+    say_next(next_command(out, settings))
     guard = learner.novelty_
     return {
         "run": out,

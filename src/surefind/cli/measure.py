@@ -29,11 +29,11 @@ from surefind.cli import options
 from surefind.cli.console import (
     check_file,
     check_place,
-    count_progress,
+    progress,
     say,
+    say_next,
     show_table,
     spelled,
-    working,
 )
 from surefind.cli.runs import (
     METRICS,
@@ -50,8 +50,10 @@ from surefind.files import write_atomically
 if TYPE_CHECKING:
     from surefind.evaluation.evaluate import Evaluation
 
-BLOCK = 1024
-"""Inputs between two steps of the bar."""
+BATCH, BLOCK = 128, 1024
+"""Inputs that are embedded at a time, and between two steps of the bar."""
+SAMPLES = 100
+"""Samples for the calibration error."""
 COMPARED = 256
 """Inputs that ONNX and PyTorch are compared on, at most."""
 
@@ -64,7 +66,6 @@ def embed(
     out: Annotated[
         Path, Option(help="File to write: .npz or .parquet; .onnx exports the model.")
     ] = Path("embeddings.npz"),
-    batch_size: Annotated[int, Option(min=1, help="Inputs at a time.")] = 128,
     on_bad: options.OnBad = "refuse",
 ) -> Any:
     """Embed images or vectors with a run, each with its uncertainty; or export the model to ONNX.
@@ -81,23 +82,21 @@ def embed(
     if source is None:
         raise InputError("name what to embed: a folder, a list or vectors.", field="source")
     dataset = read_for(learner, source, on_bad)
-    found = embed_in_blocks(learner, dataset, batch_size)
+    found = embed_in_blocks(learner, dataset)
     write_embeddings(out, found, dataset)
     count, dim = found.mean.shape
     sure = float(found.kappa.median())
     say(f"Wrote {count} embeddings of {dim} dimensions, median κ {sure:.4g}, to {out}.")
-    say(f"Next: {spelled('index', out, out='gallery')}")
+    say_next(spelled("index", out))
     return {"file": out, "count": count, "dim": dim, "median_kappa": sure}
 
 
-def embed_in_blocks(
-    learner: "sf.MetricLearner", dataset: "sf.Dataset", batch_size: int
-) -> "sf.Embeddings":
+def embed_in_blocks(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> "sf.Embeddings":
     """Embed a data set with a progress bar."""
     parts = []
-    with count_progress("embedding", len(dataset)) as done:
+    with progress("embedding", len(dataset)) as done:
         for at in range(0, len(dataset), BLOCK):
-            parts.append(learner.embed(dataset[at : at + BLOCK], batch_size=batch_size))
+            parts.append(learner.embed(dataset[at : at + BLOCK], batch_size=BATCH))
             done(min(at + BLOCK, len(dataset)))
     return sf.Embeddings.concatenate(parts)
 
@@ -153,7 +152,7 @@ def export(
         if source is not None:
             raise
     out.parent.mkdir(parents=True, exist_ok=True)
-    with working("exporting"):
+    with progress("exporting"):
         made = sf.export_onnx(learner, out, inputs=inputs)
     what = "synthetic inputs" if inputs is None else f"inputs of {inputs.name}"
     say(
@@ -182,9 +181,6 @@ def evaluate(
         str | None,
         options.source_option(help="Data to search in; the test data themselves by default."),
     ] = None,
-    samples: Annotated[
-        int, Option(min=0, help="Samples for the calibration error; 0 leaves it out.")
-    ] = 100,
     on_bad: options.OnBad = "refuse",
 ) -> Any:
     """Measure a run on unseen data: retrieval, and how good its uncertainty is.
@@ -204,20 +200,19 @@ def evaluate(
     searched = None if gallery is None else read(gallery, prefer="gallery")
     check_parts(test, searched)
     say(f"Evaluating on {len(test)} examples of {test.name}.")
-    with working("evaluating"):
+    with progress("evaluating"):
         found = sf.evaluate(
             learner,
             test,
             unfamiliar,
             gallery=searched,
             generator=seeded(0, "evaluation"),
-            ece_samples=samples,
+            ece_samples=SAMPLES,
         )
     settings = {
         "test": source,
         "ood": ood,
         "gallery": gallery,
-        "samples": samples,
         "examples": {"test": len(test), "ood": 0 if unfamiliar is None else len(unfamiliar)},
     }
     keep_evaluation(folder, found, settings)

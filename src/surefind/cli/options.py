@@ -58,6 +58,7 @@ SOURCE_HELP = (
     "`digits` to try; `:PART` at its end picks a part, as in `digits:test`."
 )
 run_argument = partial(Argument, autocompletion=complete_run)
+run_option = partial(Option, autocompletion=complete_run)
 source_argument = partial(Argument, autocompletion=complete_source)
 source_option = partial(Option, autocompletion=complete_source)
 file_option = partial(Option, exists=True, dir_okay=False)
@@ -92,13 +93,7 @@ TableOut = Annotated[Path | None, Option(help="File to write: .csv, .json or .pa
 Resume = Annotated[
     bool, Option("--resume", help="Resume an interrupted run, or train for more epochs.")
 ]
-Run = Annotated[
-    Path | None,
-    Option(
-        help="Run that embeds the source; without it, the source holds vectors.",
-        autocompletion=complete_run,
-    ),
-]
+Run = Annotated[Path | None, run_option(help="Run that embeds; by default the gallery's.")]
 Seed = Annotated[int, Option(help="Random seed.")]
 Assigned = Annotated[
     list[str] | None,

@@ -29,7 +29,7 @@ import tomli_w
 
 import surefind as sf
 from surefind.checks import install_command
-from surefind.cli.console import check_place, say, this_command, warn
+from surefind.cli.console import check_place, say, this_command
 from surefind.errors import InputError
 from surefind.files import write_atomically
 
@@ -217,36 +217,11 @@ def readable(dataset: "sf.Dataset", on_bad: str) -> "sf.Dataset":
     good, report = dataset.verify(on_bad=on_bad)
     if report is None:
         return good
-    warn_of_contradictions(good)
     if report.bad:
         say(f"Left out {len(report.bad)} images that cannot be read:")
         for name, reason in report.bad[:NAMED]:
             say(f"  {name}: {reason}")
     return good
-
-
-def warn_of_contradictions(dataset: "sf.Dataset") -> None:
-    """Warn of an image that is there under several labels: its file is listed twice, or is a copy."""
-    from surefind.data.images import equal_files
-
-    if dataset.labels is None:
-        return
-    labels = dataset.labels.tolist()
-    names = dataset.names or dataset.inputs.paths
-    called = dataset.classes or {label: label for label in labels}
-    copies = equal_files(dataset.inputs.paths)
-    found = [rows for rows in copies if len({labels[r] for r in rows}) > 1]
-    if not found:
-        return
-    shown = [
-        " = ".join(f"{names[r]} ({called[labels[r]]})" for r in rows[:NAMED])
-        for rows in found[:NAMED]
-    ]
-    more = [f"… and {len(found) - NAMED} more"] if len(found) > NAMED else []
-    warn(
-        f"{len(found)} images of {dataset.name} are there under several labels, of which one at most is "
-        "right. Delete the others, and start again:\n  " + "\n  ".join([*shown, *more])
-    )
 
 
 def read_for(
@@ -255,11 +230,18 @@ def read_for(
     """Read what a fitted learner is to embed; refuse what it cannot take, or a source that is empty."""
     from surefind.data.sources import read_source
 
-    dataset = readable(read_source(source, prefer=prefer, mode=learner.input_spec_.mode), on_bad)
-    if not len(dataset):
-        raise InputError(f"{source} holds nothing that can be read.", field="source")
-    check_fits(learner, dataset)
-    return dataset
+    return usable(
+        learner, read_source(source, prefer=prefer, mode=learner.input_spec_.mode), on_bad
+    )
+
+
+def usable(learner: "sf.MetricLearner", dataset: "sf.Dataset", on_bad: str) -> "sf.Dataset":
+    """Return the examples that can be read; refuse those that a fitted learner cannot take, or none."""
+    good = readable(dataset, on_bad)
+    if not len(good):
+        raise InputError(f"{dataset.name} holds nothing that can be read.", field="source")
+    check_fits(learner, good)
+    return good
 
 
 def check_fits(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> None:

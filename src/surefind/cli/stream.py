@@ -11,7 +11,7 @@ a fast one shares a search among many lines. The gallery is searched as it is wh
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from surefind.errors import InputError
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
+Search = Callable[..., sf.Answers]
 Name = Annotated[str | int | None, Field(union_mode="left_to_right")]
 
 
@@ -38,14 +39,13 @@ class Query(BaseModel):
 
 
 def answer_stream(
-    gallery: "sf.Gallery", learner: "sf.MetricLearner | None", k: int, source: int, sink: int
+    search: Search, learner: "sf.MetricLearner | None", source: int, sink: int
 ) -> tuple[int, int]:
     """Answer all lines, or as many as somebody wants to read.
 
     Args:
-        gallery: Where to search.
+        search: Searches with embeddings, and the groups of queries.
         learner: A model of vectors that embeds those without a κ; None if all are embedded.
-        k: Neighbours of each query.
         source: The descriptor that lines are read from, to its end.
         sink: The descriptor that answers are written to.
 
@@ -61,7 +61,7 @@ def answer_stream(
         for kind in {_kind(q) for q in queries.values()}:
             alike = [n for n, q in queries.items() if _kind(q) == kind]
             rows = [queries[n] for n in alike]
-            found |= zip(alike, _each(gallery, learner, k, rows), strict=True)
+            found |= zip(alike, _each(search, learner, rows), strict=True)
         bad += sum("error" in answer for answer in found.values())
         named = ({"id": getattr(q, "id", None), "line": n} | found[n] for n, q in read.items())
         text = b"".join(to_json(answer, inf_nan_mode="null") + b"\n" for answer in named)
@@ -99,15 +99,15 @@ def _kind(query: Query) -> tuple[int, bool, bool]:
 
 
 def _each(
-    gallery: "sf.Gallery", learner: "sf.MetricLearner | None", k: int, queries: list[Query]
+    search: Search, learner: "sf.MetricLearner | None", queries: list[Query]
 ) -> list[dict[str, Any]]:
     """Search with all; if one of them cannot be used, with each alone."""
     try:
-        answers = gallery.search(_embedded(learner, queries), k, groups=[q.group for q in queries])
+        answers = search(_embedded(learner, queries), groups=[q.group for q in queries])
     except InputError as error:
         if len(queries) == 1:
             return [{"error": str(error)}]
-        return [_each(gallery, learner, k, [query])[0] for query in queries]
+        return [_each(search, learner, [query])[0] for query in queries]
     return [{"stale": answers.stale} | record for record in answers.records()]
 
 

@@ -23,9 +23,8 @@ floating-point tensors by PyTorch, which rounds the box to pixels and cuts first
 """
 
 import hashlib
-import itertools
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -344,35 +343,6 @@ def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2
         )
     rows = np.array([i for i, r in enumerate(reasons) if not r], dtype=np.int64)
     return ImageReport(files[rows], rows, bad)
-
-
-def equal_files(paths: Sequence[str | Path]) -> list[list[int]]:
-    """Find files that are listed twice, or have the same content.
-
-    Only files of the same size are read.
-
-    Args:
-        paths: Files that can be read.
-
-    Returns:
-        The numbers of those that are equal, a list each, in order.
-    """
-    sizes = _grouped((os.path.getsize(path), row) for row, path in enumerate(paths))
-
-    def content(path: str | Path) -> bytes:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
-
-    found = (_grouped((content(paths[row]), row) for row in rows) for rows in sizes)
-    return sorted(itertools.chain.from_iterable(found))
-
-
-def _grouped(keyed: Iterable[tuple[Hashable, int]]) -> list[list[int]]:
-    """Return the numbers that share a key with others."""
-    groups: dict[Hashable, list[int]] = {}
-    for key, row in keyed:
-        groups.setdefault(key, []).append(row)
-    return [rows for rows in groups.values() if len(rows) > 1]
 
 
 def check_exist(paths: Sequence[str | Path], listed_in: str | Path) -> None:

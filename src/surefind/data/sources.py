@@ -25,6 +25,7 @@ Vectors are in NumPy's or Parquet files, see `read_vector_file`. Nothing is unpi
 """
 
 import csv
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,11 +118,11 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a CSV or Parquet file.
+    """Read a CSV, JSON or Parquet file.
 
     Args:
-        path: The file; ``.parquet`` or ``.pq`` is read as Parquet, everything else as CSV in UTF-8
-            with a header.
+        path: The file; ``.parquet`` or ``.pq`` is read as Parquet, ``.json`` as a list of objects,
+            everything else as CSV in UTF-8 with a header.
 
     Returns:
         Its columns as strings.
@@ -129,9 +130,10 @@ def read_table(path: Path) -> Table:
     Raises:
         InputError: If it is missing or broken.
     """
-    if path.suffix.lower() not in PARQUET:
+    suffix = path.suffix.lower()
+    if suffix not in (*PARQUET, ".json"):
         return Table(path, _csv_columns(path))
-    columns = _parquet(path)
+    columns = _json_columns(path) if suffix == ".json" else _parquet(path)
     return Table(path, {name: list(map(_cell_text, cells)) for name, cells in columns.items()})
 
 
@@ -158,6 +160,18 @@ def _csv_columns(path: Path) -> dict[str, list[str]]:
                 field="path",
             )
     return {name: [row[i].strip() for _, row in rows] for i, name in enumerate(header)}
+
+
+def _json_columns(path: Path) -> dict[str, list[Any]]:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: [row.get(name) for row in rows] for name in names}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"{path} cannot be read as a list of objects in JSON: {error}. Write it again.",
+            field="path",
+        ) from error
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:

@@ -125,7 +125,7 @@ def bench(
     there = sum(file.exists() for file in files)
     say(f"{len(files)} results of {problem.name}, {there} of them there already.")
     try:
-        with stage_progress(lines=False) as shown, whole_steps(shown) as reported:
+        with stage_progress("bench") as shown, whole_steps(shown) as reported:
             run_problem(
                 problem,
                 chosen,
@@ -142,7 +142,7 @@ def bench(
         ) from stop
     say(f"Results are in {out / problem.name}.")
     say(f"Next: {spelled('report', out, work=None if work == WORK else work)}")
-    return lambda: {
+    return {
         "folder": out / problem.name,
         "results": [
             {"method": m, "seed": s, "file": file, "values": read_result(file).values}
