@@ -8,7 +8,7 @@ import pytest
 from decisions.worlds import NAMES, asked, is_right
 from scipy.stats import beta
 
-from surefind.decisions.calibration import Calibration, Split, Target, calibrate
+from surefind.decisions.calibration import Calibration, Evidence, Split, Target, calibrate
 from surefind.decisions.decision import (
     COMPETE,
     NOT_ENROLLED,
@@ -168,7 +168,7 @@ def test_labels_left_out_are_unknown_queries():
     rng = np.random.default_rng(7)
     posterior, truth, _ = asked(1500, rng, unknown=0)
     strange, _, p = asked(600, rng, unknown=1)
-    made = calibrate(posterior, truth, max_wrong=0.05, left_out=strange)
+    made = calibrate(posterior, truth, max_wrong=0.05, left_out=Evidence(strange))
     chance = made.model(strange)
     assert made.left_out_queries == 600
     assert made.left_out_matched == (chance >= made.threshold).sum()
@@ -177,7 +177,7 @@ def test_labels_left_out_are_unknown_queries():
     assert f"{made.left_out_matched} of 600 with their label left out" in line
     assert f"upper bound {100 * bound:.3g}" in line
     # They keep max_fpir where no query is unknown: a quarter of them plans.
-    kept = calibrate(posterior, truth, max_wrong=0.05, max_fpir=0.05, left_out=strange)
+    kept = calibrate(posterior, truth, max_wrong=0.05, max_fpir=0.05, left_out=Evidence(strange))
     assert kept.left_out_queries == 450
     bound = beta.ppf(0.95, kept.left_out_matched + 1, 450 - kept.left_out_matched)
     assert bound <= 0.05 < made.left_out_matched / 600
@@ -187,8 +187,7 @@ def test_labels_left_out_are_unknown_queries():
         truth,
         max_wrong=0.05,
         novelty=np.ones(1500),
-        left_out=strange,
-        left_out_novelty=p,
+        left_out=Evidence(strange, p),
     )
     assert gated.left_out_matched == ((chance >= made.threshold) & (p > 0.1)).sum()
 
@@ -297,7 +296,7 @@ def test_reasons_are_what_a_person_would_say(calibration):
 
 def test_a_label_that_was_not_tested_is_a_review_at_most(calibration, fresh):
     plain = calibration.decide(fresh[0])
-    held = calibration.decide(fresh[0], untested=[NAMES[2]])
+    held = replace(calibration, labels=(*NAMES[:2], *NAMES[3:])).decide(fresh[0])
     new = plain.label == NAMES[2]
     np.testing.assert_array_equal(plain.decision[~new], held.decision[~new])
     match = new & (plain.decision == "match")
@@ -351,7 +350,7 @@ def test_kappa_decides_only_where_it_was_learned():
     assert not unknown.model.uses_kappa
     # What is left out without κ could not be compared.
     strange, _, _ = asked(300, rng, unknown=1)
-    assert not calibrate(posterior, truth, kappa=kappa, left_out=strange).model.uses_kappa
+    assert not calibrate(posterior, truth, kappa=kappa, left_out=Evidence(strange)).model.uses_kappa
 
 
 def test_truth_that_is_listed_by_no_row_counts_as_unknown_unless_said():
@@ -398,7 +397,11 @@ def test_unusable_input_is_refused(field, value):
         ("unknown_share", {"unknown_share": 0.2}, "known"),
         ("unknown_share", {"unknown_share": 0.2}, "unknown"),
         ("unknown_share", {"unknown_share": 0.0}, "unknown"),
-        ("novelty", {"left_out": asked(30, np.random.default_rng(0))[0], "novelty": 1.0}, "known"),
+        (
+            "novelty",
+            {"left_out": Evidence(asked(30, np.random.default_rng(0))[0]), "novelty": 1.0},
+            "known",
+        ),
     ],
 )
 def test_queries_that_a_target_lacks_are_named(field, options, rows):

@@ -150,7 +150,7 @@ def test_a_saved_decider_answers_equally(own, itself, calibrated, tmp_path):
     if not own:
         assert again.renew().calibration.renewals == 1
     damaged = json.loads((tmp_path / "decider.json").read_text())
-    damaged["state"]["value"]["untested"] = ["bird 0"]
+    damaged["state"]["value"]["missing"] = "nothing"
     (tmp_path / "damaged.json").write_text(json.dumps(damaged))
     with pytest.raises(InputError):
         Decider.load(tmp_path / "damaged.json")

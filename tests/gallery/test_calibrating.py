@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from gallery.people import DIM, People, names, unit
 
-from surefind.decisions.decider import Decider
+from surefind.decisions.decider import LEAST, Decider
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.gallery.calibrating import LEAST
 from surefind.gallery.gallery import Gallery
 from surefind.labels.model import LabelModel
 
@@ -98,7 +97,7 @@ def test_queries_that_are_items_are_left_out_or_refused(people):
 
 
 def test_labels_that_are_enrolled_or_removed_change_sides(gallery, people):
-    before, truth = gallery.calibration, gallery._kept.queries.truth
+    before, truth = gallery.calibration, gallery._asked().truth.tolist()
     people.enrol(gallery, [20, 20, 21, 21])
     assert gallery.calibration.stale
     after = gallery.renew()
@@ -151,7 +150,7 @@ def test_copies_and_groups_of_a_new_label_do_not_answer_each_other():
         gallery.renew()
         found = gallery.search(people.faces([40, 41] * 10))
         assert "match" not in found.decision
-        assert not {"p40", "p41"} & {*gallery._kept.record.labels}
+        assert not {"p40", "p41"} & {*gallery.calibration.labels}
         gallery.delete(next(iter(gallery)))
 
 
@@ -258,12 +257,16 @@ def test_an_edited_threshold_is_refused(gallery, people, tmp_path):
         assert opened.search(people.faces([0])).decision is not None
 
 
-def test_edited_queries_renew_nothing(gallery, tmp_path):
+def test_edited_queries_renew_nothing(gallery, people, tmp_path):
     gallery.save(tmp_path / "g")
     gallery.close()
-    edited(tmp_path / "g", ("metadata queries", lambda kept: kept["value"]["truth"].reverse()))
+    edited(
+        tmp_path / "g", ("metadata queries", lambda kept: kept["value"]["truth"]["data"].reverse())
+    )
     with Gallery.open(tmp_path / "g") as opened:
         opened.delete("0-0")
+        assert opened.info["reviews_needed"] > 1
+        assert opened.search(people.faces([3])).label[0] == "p3"
         with pytest.raises(InputError) as refused:
             opened.renew()
         assert refused.value.field == "stored"
@@ -293,24 +296,24 @@ def test_a_changed_gallery_answers_like_a_new_one(people):
     """Items that come and go change the centres, until they are a tenth of all."""
     gallery = people.gallery(each=20)
     gallery.search(people.faces([0]))
-    fitted = gallery._fit.model.settings.items
+    fitted = gallery._learned.model.settings.items
     people.enrol(gallery, np.arange(20), ids=range(20))
     gallery.update(people.faces([7, 8]), ids=["7-140", "8-160"])
     gallery.update(ids=["9-180"], labels=["p10"])
     gallery.delete([f"3-{n}" for n in range(60, 75)])
-    assert gallery._fit.model.settings.items == fitted
+    assert gallery._learned.model.settings.items == fitted
     items = list(gallery.items())
-    model = gallery._fit.model.recounted(
+    model = gallery._learned.model.recounted(
         np.stack([i.vector for i in items]), [i.label for i in items]
     )
     queries = people.faces(np.arange(20))
     found, expected = gallery.search(queries), model.posterior(queries)
-    assert gallery._fit.model.counts == model.counts == gallery.labels()
+    assert gallery._learned.model.counts == model.counts == gallery.labels()
     assert found.label.tolist() == expected.label.tolist()
     np.testing.assert_allclose(found.none, expected.none, atol=0.05)
     people.enrol(gallery, np.arange(20).repeat(3))
     gallery.search(queries)
-    assert gallery._fit.model.settings.items == len(gallery)
+    assert gallery._learned.model.settings.items == len(gallery)
 
 
 def test_items_that_somebody_else_added_can_be_deleted(gallery, people):
@@ -408,7 +411,7 @@ def test_what_is_stored_is_not_written_again_with_small_changes(gallery, tmp_pat
     written = []
     original = LabelModel.to_stored
     monkeypatch.setattr(LabelModel, "to_stored", lambda model: written.append(1) or original(model))
-    gallery.describe(run="runs/a")
+    gallery.info |= {"run": "runs/a"}
     gallery.add(unit(np.ones((1, DIM))), labels=["p0"])
     assert not written
     gallery.close()

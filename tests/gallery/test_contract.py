@@ -150,8 +150,8 @@ def test_facts_are_kept_and_decide_nothing(place, draw):
     with Gallery(path=path, **options) as gallery:
         gallery.add(draw(3))
         before = gallery.info["fingerprint"]
-        gallery.describe(images="pictures", run="runs/a")
-        gallery.describe(run=None)
+        gallery.info |= {"images": "pictures", "run": "runs/a"}
+        gallery.info |= {"run": None}
         assert (gallery.info["images"], gallery.info.get("run")) == ("pictures", None)
         assert gallery.info["fingerprint"] == before
         if path is None:

@@ -1,5 +1,6 @@
 import json
 import os
+import threading
 import zlib
 
 import numpy as np
@@ -28,6 +29,7 @@ def test_the_graph_finds_almost_all_through_changes_and_removals():
     rng = np.random.default_rng(1)
     x, followed, q = unit(rng, 2000), Graph(), unit(rng, 50)
     for round_ in range(6):
+        assert followed.follow(x)
         rows = followed.search(x, q, 10)
         assert recall(rows, nearest(x, q, 10)) > 0.95
         assert rows.max() < len(x)
@@ -36,7 +38,7 @@ def test_the_graph_finds_almost_all_through_changes_and_removals():
             filled, sources = gone[gone < size], np.setdiff1d(np.arange(size, len(x)), gone)
             x[filled] = x[sources]
             x = x[:size]
-            followed.moved(np.stack([filled, sources]), size)
+            followed.changed(filled)
         rows = rng.choice(len(x), 100, replace=False)
         x = np.concatenate([x, unit(rng, 40 * round_)])
         x[rows] = unit(rng, 100)
@@ -47,18 +49,20 @@ def test_the_graph_finds_almost_all_through_changes_and_removals():
 def test_a_graph_of_dead_nodes_is_built_anew_and_answers():
     rng = np.random.default_rng(2)
     x, followed = unit(rng, 300), Graph()
-    followed.search(x, x[:1], 1)
+    followed.follow(x)
     for _ in range(298):
-        followed.moved(np.array([[0], [len(x) - 1]]), len(x) - 1)
+        followed.changed(np.array([0]))
         x[0] = x[-1]
         x = x[:-1]
+    assert followed.missing(2) == 2
+    followed.follow(x)
     assert sorted(followed.search(x, x[:1], 2)[0].tolist()) == [0, 1]
 
 
 def test_a_query_that_the_graph_answers_too_shortly_is_searched_exactly(monkeypatch):
     rng = np.random.default_rng(3)
     x, followed = unit(rng, 50), Graph()
-    followed.search(x, x[:1], 1)
+    followed.follow(x)
 
     class Short:
         def search(self, queries, count, params):
@@ -139,12 +143,12 @@ def test_a_changed_label_leaves_the_graph_alone(kept):
     before = found(kept)
     with Gallery.open(kept) as gallery:
         gallery.search(unit(np.random.default_rng(0), 1))
-        nodes = len(gallery._engine._graph._row_of)
+        nodes = gallery._engine._graph._same.tolist()
         gallery.update(ids=range(100, 140), labels=["other"] * 40)
         assert (
             gallery.search(unit(np.random.default_rng(6), 40), k=10).ids.tolist() == before.tolist()
         )
-        assert len(gallery._engine._graph._row_of) == nodes
+        assert gallery._engine._graph._same.tolist() == nodes
 
 
 def test_a_graph_is_written_again_only_when_it_has_grown(kept):
@@ -164,12 +168,8 @@ def test_a_graph_is_written_again_only_when_it_has_grown(kept):
         lambda whole: b"",
         lambda whole: whole[: len(whole) // 2],
         lambda whole: whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
-        lambda whole: whole.replace(b'"version": 2', b'"version": 3'),
-        lambda whole: rewritten(whole, lambda rows, index: (rows[:-1], index)),  # a node too few
-        lambda whole: rewritten(whole, lambda rows, index: (rows + 500, index)),  # no such rows
-        lambda whole: rewritten(
-            whole, lambda rows, index: (rows, index[:40])
-        ),  # FAISS cannot read it
+        lambda whole: whole.replace(b'"version": 3', b'"version": 4'),
+        lambda whole: rewritten(whole, lambda index: index[:40]),  # FAISS cannot read it
         lambda whole: b"[]\n",
     ],
 )
@@ -188,11 +188,8 @@ def test_a_graph_that_cannot_be_used_is_built_anew(kept, builds, damage):
 def rewritten(whole, change):
     """Change what a graph's file holds, with a checksum that fits."""
     head, _, body = whole.partition(b"\n")
-    about = json.loads(head)
-    size = 8 * about["nodes"]
-    rows, index = change(np.frombuffer(body[:size], dtype="<i8"), body[size:])
-    body = rows.tobytes() + index
-    about |= {"nodes": len(rows), "checksum": zlib.crc32(body)}
+    body = change(body)
+    about = json.loads(head) | {"checksum": zlib.crc32(body)}
     return json.dumps(about).encode() + b"\n" + body
 
 
@@ -207,20 +204,6 @@ def test_a_graph_of_another_gallery_answers_nothing(kept, builds, tmp_path):
     assert len(builds) == 1
 
 
-def test_a_row_has_one_node(builds, tmp_path):
-    x = unit(np.random.default_rng(9), 50)
-    x[1] = x[2]
-    one, other = Graph(), Graph()
-    one.search(x, x[:1], 1)
-    one.save(tmp_path / "graph.bin")
-    whole = (tmp_path / "graph.bin").read_bytes()
-    twice = rewritten(whole, lambda rows, index: (np.where(rows == 1, 2, rows), index))
-    (tmp_path / "graph.bin").write_bytes(twice)
-    other.load(tmp_path / "graph.bin", x)
-    assert all(len(set(row)) == 3 for row in other.search(x, x, 3).tolist())
-    assert len(builds) == 1
-
-
 def test_a_disk_without_room_for_the_graph_fails_no_search(builds, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -231,3 +214,44 @@ def test_a_disk_without_room_for_the_graph_fails_no_search(builds, tmp_path, mon
         monkeypatch.setattr(os, "replace", full)
         assert len(gallery.search(unit(rng, 3))) == 3
     assert not [p for p in (tmp_path / "g").iterdir() if "graph" in p.name]
+
+
+def test_a_graph_that_takes_long_is_built_behind_the_searches(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "AT_ONCE", 10)
+    go, follow, rng = threading.Event(), Graph.follow, np.random.default_rng(12)
+
+    def later(*given):
+        assert go.wait(60)
+        return follow(*given)
+
+    monkeypatch.setattr(Graph, "follow", later)
+    x = unit(rng, 300)
+    with Gallery(path=tmp_path / "g", index="hnsw") as gallery, Gallery(index="exact") as exact:
+        gallery.add(x)
+        exact.add(x)
+        q = unit(rng, 20)
+        assert gallery.search(q).ids.tolist() == exact.search(q).ids.tolist()
+        assert gallery.info["faults"] == ["graph: it is being built, and searches are exact"]
+        for one in (gallery, exact):  # while it is built
+            one.delete([0, 5])
+            one.add(-x[7:8], ids=[900])
+            one.update(x[8:9], ids=[7])
+        go.set()
+        gallery._engine._builder.join()
+        assert gallery.info["faults"] == []
+        found = gallery.search(np.concatenate([q, -x[7:8], x[8:9]]), k=2).ids
+        assert gallery._engine._graph._same.sum() > 290
+        assert recall(found[:20], exact.search(q, k=2).ids) > 0.95
+        assert found[20, 0] == 900
+        assert {*found[21]} == {7, 8}
+
+
+def test_a_graph_that_is_being_built_is_given_up_when_the_gallery_is_closed(monkeypatch):
+    monkeypatch.setattr(memory, "AT_ONCE", 10)
+    monkeypatch.setattr(graph, "BUILT", 1)
+    with Gallery(index="hnsw") as gallery:
+        gallery.add(unit(np.random.default_rng(13), 20_000))
+        gallery.renew()
+        builder = gallery._engine._builder
+    assert not builder.is_alive()
+    assert gallery._open_engine is None

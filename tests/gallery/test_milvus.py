@@ -163,7 +163,7 @@ def test_a_gallery_with_metadata_is_opened_by_another_process(path):
         "if sys.argv[2] == 'make':\n"
         "    with Gallery(sys.argv[1], 'milvus', model='net') as made:\n"
         "        made.add(np.eye(4), labels=list('abcd'))\n"
-        "        made.describe(run='runs/net')\n"
+        "        made.info |= {'run': 'runs/net'}\n"
         "else:\n"
         "    with Gallery.open(sys.argv[1]) as found:\n"
         "        print(found.model, found.info['run'], found.search(np.eye(4), k=1).label.tolist())\n"

@@ -74,7 +74,7 @@ def test_answers_have_the_novelty_of_the_queries(made):
     records = json.loads(json.dumps(answers.records(), allow_nan=False))
     assert [record["novelty"] for record in records] == asked.novelty.tolist()
     far = made.search(embedded(4, 3, novelty=False), k=2).novelty
-    np.testing.assert_array_equal(far, made._fit.model.novelty(asked.mean))
+    np.testing.assert_array_equal(far, made._learned.model.novelty(asked.mean))
 
 
 @pytest.fixture(scope="module")

@@ -87,10 +87,10 @@ TARGET = {"max_wrong": 0.2, "confidence": 0.9}
 
 def test_reviews_join_the_kept_queries_and_the_target_stays(gallery):
     gallery.calibrate(*queries(300, 2), max_fpir=0.3, seed=3, **TARGET)
-    before = gallery._kept.target
+    before = gallery.calibration.target
     found = gallery.calibrate(reviews=sample(100))
     assert found.queries == 400
-    assert gallery._kept.target == before
+    assert gallery.calibration.target == before
     assert "100 of the queries are a random share of live ones" in found.summary
     assert "the other 300 were held out" in found.summary
     x, labels = queries(300, 2)

@@ -51,7 +51,7 @@ def history(path, tmp_path):
         left("added")
         gallery.update(unit(1, 1), ids=[2])
         left("updated")
-        gallery.describe(run="runs/a")
+        gallery.info |= {"run": "runs/a"}
         left("described")
         gallery.delete([1])
         left("deleted")
@@ -264,7 +264,7 @@ def test_a_reader_changes_nothing(path):
         for call in (
             lambda: reader.add(unit(1)),
             lambda: reader.delete(1),
-            lambda: reader.describe(run="x"),
+            lambda: setattr(reader, "info", {"run": "x"}),
         ):
             with pytest.raises(InputError, match="only reads"):
                 call()

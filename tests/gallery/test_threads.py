@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from gallery.people import People, names
 
-from surefind.gallery import calibrating
 from surefind.labels.model import LabelModel
 
 SLOW, MOST = 1.0, 0.5
@@ -41,11 +40,13 @@ def slow(monkeypatch, gallery):
     return begun
 
 
-@pytest.mark.parametrize("call", ["renew", "calibrate", "audit", "prepare"])
-def test_searches_and_changes_go_on_meanwhile(gallery, people, slow, call):
-    if call == "prepare":  # fits where nothing is calibrated
-        gallery._kept.record = None
+@pytest.mark.parametrize("calibrated", [True, False])
+@pytest.mark.parametrize("call", ["renew", "calibrate", "audit"])
+def test_searches_and_changes_go_on_meanwhile(gallery, people, slow, call, calibrated):
+    if not calibrated:
+        gallery._record = None
         people.enrol(gallery, [21] * 20)
+        gallery._behind = True
     work = threading.Thread(target=getattr(gallery, call))
     work.start()
     assert slow.wait(30)
@@ -59,7 +60,7 @@ def test_searches_and_changes_go_on_meanwhile(gallery, people, slow, call):
         count += 1
     assert max(waited) < MOST
     work.join()
-    assert gallery._fit.model.counts == gallery.labels()
+    assert gallery._learned.model.counts == gallery.labels()
 
 
 @pytest.mark.parametrize("call", ["renew", "calibrate"])
@@ -83,7 +84,7 @@ def test_what_changes_meanwhile_is_computed_once_more(gallery, people, monkeypat
     times = 2
     assert getattr(gallery, call)().stale
     assert fits == [137, 142]
-    assert gallery._fit.model.counts == gallery.labels()
+    assert gallery._learned.model.counts == gallery.labels()
     assert (gallery.search(people.faces([24] * 20)).label == "p24").mean() > 0.8
     times = 0
     assert not gallery.renew().stale
@@ -130,22 +131,22 @@ def test_one_search_fits_and_the_others_wait_for_it(people, monkeypatch):
     assert [found.tolist() for found in answers] == [names(range(3))] * 4
 
 
-def test_after_prepare_no_search_fits_again(people):
+def test_after_renew_no_search_fits_again(people):
     gallery = people.gallery()
-    gallery.prepare()
-    fitted = gallery._fit.model.settings.items
+    gallery.renew()
+    fitted = gallery._learned.model.settings.items
     people.enrol(gallery, np.arange(20).repeat(5))
     assert (gallery.search(people.faces(np.arange(20))).label == names(range(20))).mean() > 0.8
-    assert gallery._fit.model.settings.items == fitted
-    gallery.prepare()
-    assert gallery._fit.model.settings.items == len(gallery)
+    assert gallery._learned.model.settings.items == fitted
+    gallery.renew()
+    assert gallery._learned.model.settings.items == len(gallery)
 
 
 def test_a_fit_that_fails_leaves_what_was_there(gallery, people, monkeypatch):
     def broken(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(calibrating.LabelModel, "fit", broken)
+    monkeypatch.setattr(LabelModel, "fit", broken)
     before = gallery.calibration
     with pytest.raises(MemoryError):
         gallery.renew()

@@ -57,7 +57,7 @@ def gallery(camera):
 
 def test_queries_are_compared_with_those_that_tested(camera, gallery):
     """All of them by novelty, by probability those that passed the gate and were not fitted to."""
-    made, watch = gallery.calibration, gallery._kept._watch
+    made, watch = gallery.calibration, gallery._watch._watch
     seen, tested = watch.bags.sum(axis=1).tolist()
     assert seen == made.queries
     assert tested == np.isfinite(made.tested_probability).sum()
@@ -153,7 +153,7 @@ def test_a_damaged_watch_is_no_reason_not_to_search(camera, gallery, tmp_path):
     gallery.save(tmp_path / "g")
     engine = gallery._engine
     engine.set_metadata({**engine.metadata, "watch": {"checksum": ""}})
-    gallery._kept._watch = None
+    gallery._watch._watch = None
     gallery.close()
     with pytest.warns(RuntimeWarning, match="not watched"):
         again = Gallery.open(tmp_path / "g")
@@ -164,4 +164,4 @@ def test_a_damaged_watch_is_no_reason_not_to_search(camera, gallery, tmp_path):
         again.renew()
         again.search(camera.anybody(3))
         assert again.watch().queries == 3
-        assert isinstance(again._kept._watch, Watch)
+        assert isinstance(again._watch._watch, Watch)

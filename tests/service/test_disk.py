@@ -22,7 +22,7 @@ from surefind.service.review_store import Reviews
 def place(tmp_path):
     with Gallery(path=tmp_path / "gallery") as gallery:
         gallery.add(np.eye(3), ids=list("abc"), labels=["x", "y", "x"])
-        gallery.prepare()
+        gallery.renew()
     return tmp_path / "gallery"
 
 

@@ -101,7 +101,7 @@ def test_what_the_watch_saw_survives_reading_again(world, tmp_path):
         before = reader.watch().queries
         reader.search(queries)
         assert reader.watch().queries == before + 20
-        writer.describe(images="elsewhere")
+        writer.info |= {"images": "elsewhere"}
         assert reader.refresh()
         assert reader.watch().queries == before + 20
 

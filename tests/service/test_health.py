@@ -79,8 +79,8 @@ def test_a_gallery_that_was_closed_is_a_reason(serve):
 
 def test_a_graph_is_built_in_the_background_and_searches_are_exact_meanwhile(serve, monkeypatch):
     monkeypatch.setattr(memory, "AT_ONCE", 10)
-    go, built = threading.Event(), graph.Graph.build
-    monkeypatch.setattr(graph.Graph, "build", lambda *args: go.wait(60) and built(*args))
+    go, built = threading.Event(), graph.Graph.follow
+    monkeypatch.setattr(graph.Graph, "follow", lambda *args: go.wait(60) and built(*args))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 8))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -116,4 +116,4 @@ def test_a_graph_is_built_in_the_background_and_searches_are_exact_meanwhile(ser
 
 def test_a_graph_that_is_being_built_is_given_up_when_the_service_stops():
     x = np.eye(8, dtype=np.float32)[np.arange(5000) % 8]
-    assert graph.Graph.build(x, lambda: True) is None
+    assert not graph.Graph().follow(x, lambda: True)

@@ -253,7 +253,7 @@ def filled_gallery(
         pil.fromarray(pixels).save(images / f"{id_}.png")
     payload = [{"path": f"{id_}.png"} for id_ in ids]
     gallery.add(items, ids=ids, labels=names, payload=payload)
-    gallery.describe(images=str(images.resolve()), run=str(run.resolve()))
+    gallery.info |= {"images": str(images.resolve()), "run": str(run.resolve())}
     truth = [name if name in names else None for name in _names(digits.calibration)]
     gallery.calibrate(
         learner.embed(digits.calibration),

@@ -56,7 +56,7 @@ from surefind.errors import CommandInterruptedError, InputError
 if TYPE_CHECKING:
     import numpy as np
 
-    from surefind.gallery.engine import Id, Label
+    from surefind.gallery.records import Id, Label
 
 EMBEDDED, BLOCK = 1024, 10_000
 """Items that are written at a time: of a run, and vectors."""
@@ -190,7 +190,7 @@ def index(
                     write_rows(gallery, block, rows, ids, there, columns)
                     last = rows.stop == len(ids)
                     mark = None if last else json.dumps({"key": key, "done": rows.stop})
-                    gallery.describe(**{MARK: mark})
+                    gallery.info |= {MARK: mark}
                     done(rows.stop)
         except KeyboardInterrupt as stop:
             written = done_before(gallery, key)
@@ -605,13 +605,13 @@ def remember(
     The gallery's first folder of images stays; files elsewhere get their full path.
     """
     if run is not None:
-        gallery.describe(run=str(run.resolve()))
+        gallery.info |= {"run": str(run.resolve())}
     if files is None:
         return None
     paths = [Path(file).resolve() for file in files]
     folder = Path(gallery.info.get("images") or os.path.commonpath([p.parent for p in paths]))
     if folder != Path(folder.anchor):  # or else every file of the machine would be shown
-        gallery.describe(images=str(folder))
+        gallery.info |= {"images": str(folder)}
     inside = [p.relative_to(folder) if p.is_relative_to(folder) else p for p in paths]
     return [{"path": p.as_posix()} for p in inside]
 
@@ -619,7 +619,7 @@ def remember(
 def check_items(items: Items, ids: list[str], dim: int | None) -> None:
     """Require items that a gallery of this dimension takes, before it is made or changed."""
     from surefind.checks import id_values
-    from surefind.gallery.engine import read_vectors
+    from surefind.gallery.records import read_vectors
 
     id_values("ids", ids)
     later = isinstance(items.embeddings, EmbeddedLater)  # of which one shows what all are like
@@ -890,8 +890,8 @@ def settled(gallery: "sf.Gallery") -> bool:
         return False
     before = gallery.calibration
     with progress("fitting the label model, and recalibrating"):
-        gallery.prepare()
-        renewed = gallery.renew() if before is not None and before.stale else None
+        renewed = gallery.renew()
+    renewed = renewed if before is not None and before.stale else None
     if renewed is not None:
         reached = "" if renewed.reached else "; the target is not reached any more"
         say(f"Recalibrated for the changed items{reached}.")

@@ -5,13 +5,15 @@ Axes: ``q`` queries, ``c`` candidates, ``k`` neighbours.
 
 import json
 from collections import Counter
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 
 from surefind.checks import id_values, require
 from surefind.embeddings import kappa_to_json
+from surefind.labels.left_out import joined
 from surefind.labels.posterior import LabelPosterior
 
 ROWS = 5
@@ -21,8 +23,32 @@ WIDTHS = 16, 38
 """Characters of a label and of a reason in it."""
 
 
+class Columns:
+    """What frozen dataclasses of columns have in common; a column is None where nothing is known."""
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))
+
+    def __getitem__(self, rows: Any) -> Self:
+        """Return some of the rows: by an index array, a mask or a slice."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
+        return replace(self, **{n: x[rows] for n, x in values if hasattr(x, "__getitem__")})  # type: ignore[type-var]
+
+    @classmethod
+    def concatenate(cls, parts: "Sequence[Self]") -> Self:
+        """Return the rows of several parts; what is not known of all is known of none."""
+        rows = ([getattr(part, field.name) for field in fields(cls)] for part in parts)  # type: ignore[arg-type]
+        return cls(*map(_joined, zip(*rows, strict=True)))
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if any(part is None for part in parts):
+        return None
+    return joined([*parts]) if isinstance(parts[0], LabelPosterior) else np.concatenate(parts)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Answers:
+class Answers(Columns):
     """The answer to each query.
 
     Attributes:
@@ -69,17 +95,6 @@ class Answers:
             posterior.none,
             **known,
         )
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-    def __getitem__(self, rows: Any) -> "Answers":
-        """Return the answers to some of the queries: by an index array, a mask or a slice."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Answers(**{
-            name: value[rows] if isinstance(value, np.ndarray) else value
-            for name, value in values.items()
-        })
 
     def __repr__(self) -> str:
         table = [("query", "label", "probability", "decision", "reason")]

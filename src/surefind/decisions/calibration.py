@@ -31,9 +31,10 @@ are needed for a chance of 90 %; None if more of the same would not help.
 Axes: ``q`` queries.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -42,7 +43,7 @@ from jaxtyping import Bool, Float
 
 from surefind.checks import as_correct, as_scores, check_int, label_values
 from surefind.decisions import risk
-from surefind.decisions.answers import Answers
+from surefind.decisions.answers import Answers, Columns
 from surefind.decisions.decision import HIGHEST, UNTESTED, Gate, GateCounts, Limits, read_novelty
 from surefind.decisions.identification import Identification
 from surefind.decisions.probability import MatchProbability, fit_probability
@@ -118,6 +119,21 @@ def check_between(name: str, value: Any, high: float = 1.0) -> None:
         raise InputError(
             f"{name} must lie between 0 and {high:g}, both excluded; got {value!r}.", field=name
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence(Columns):
+    """What is known of queries.
+
+    Attributes:
+        posterior: Of their labels.
+        novelty: p-values (q), or None.
+        kappa: Concentrations (q), infinite where one is not known, or None.
+    """
+
+    posterior: LabelPosterior
+    novelty: Any = None
+    kappa: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,9 +289,11 @@ class Calibration:
         more_queries: If not reached: how many more are needed, None if more would not help. 0 if reached.
         notes: What to keep in mind.
         tested_probability: Of each query, NaN if the probability was fitted to it or a gate stopped it (q).
+        novelty: p-value of each query (q); None without a gate.
         made: When it was made or last renewed.
         renewals: How often it was renewed since.
         stale: Whether the items have changed since.
+        labels: Those that may be a match; None for all.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
@@ -297,9 +315,11 @@ class Calibration:
     more_queries: int | None
     notes: tuple[str, ...]
     tested_probability: Array = field(compare=False)
+    novelty: Array | None = field(compare=False)
     made: datetime | None = field(default=None, compare=False)
     renewals: int = field(default=0, compare=False)
     stale: bool = field(default=False, compare=False)
+    labels: tuple[str | int, ...] | None = None
 
     @property
     def threshold(self) -> float | None:
@@ -318,7 +338,6 @@ class Calibration:
         novelty: Any = None,
         kappa: Any = None,
         groups: Sequence[Any] | None = None,
-        untested: Collection[Any] = (),
     ) -> Answers:
         """Answer match, review or no match, with reasons.
 
@@ -328,7 +347,6 @@ class Calibration:
             kappa: Concentration of each query, if the calibration's queries had one.
             groups: The group of each query; None, and a group that was not calibrated, use the common
                 threshold.
-            untested: Labels that no calibration query could test: review at most.
 
         Returns:
             The answers.
@@ -349,8 +367,8 @@ class Calibration:
         if short:
             why = self.limits.reasons(posterior, factors, log_kappa, np.isfinite(threshold))
             reasons[short] = np.fromiter(map(why, short), dtype=object, count=len(short))
-        for row, label in enumerate(posterior.label) if untested else ():
-            if label in untested and decision[row] != "no_match":
+        for row, label in enumerate(posterior.label) if self.labels is not None else ():
+            if label not in self._tested and decision[row] != "no_match":
                 decision[row], reasons[row] = "review", (UNTESTED, *reasons[row])
         values = None if self.gate is None and novelty is None else read_novelty(novelty, length)
         if self.gate is not None and values is not None:
@@ -364,6 +382,10 @@ class Calibration:
             kappa=None if kappa is None else as_scores("kappa", kappa),
             stale=self.stale,
         )
+
+    @cached_property
+    def _tested(self) -> frozenset[str | int | None]:
+        return frozenset({*(self.labels or ()), None})
 
     def _factors(
         self, posterior: LabelPosterior, log_kappa: np.ndarray | None
@@ -485,9 +507,7 @@ def calibrate(
     groups: Sequence[Any] | None = None,
     enrolled: Any = None,
     unknown_share: float | None = None,
-    left_out: LabelPosterior | None = None,
-    left_out_novelty: Any = None,
-    left_out_kappa: Any = None,
+    left_out: Evidence | None = None,
     notes: Sequence[str] = (),
     seed: int = 0,
 ) -> Calibration:
@@ -506,9 +526,7 @@ def calibrate(
         groups: The group of each query, for thresholds of their own; None for no group.
         enrolled: Whether each label is enrolled (q); by default, whether the posterior names it.
         unknown_share: The share of unknown queries to expect, where it is another one than among these.
-        left_out: Evidence about other queries, whose own label was left out.
-        left_out_novelty: Their p-values, if these queries have a novelty.
-        left_out_kappa: Their concentrations, if these queries have one.
+        left_out: What is known of other queries, whose own label was left out.
         notes: What to keep in mind about the queries, a sentence each.
         seed: Splits the queries.
 
@@ -531,13 +549,14 @@ def calibrate(
     length, log_kappa = len(posterior), _log_kappa(kappa, len(posterior))
     good, known = _checked(posterior, truth, enrolled)
     gate = None if novelty is None else Gate(float(max_false_alarms))
-    through, counts = np.ones(length, dtype=bool), None
+    through, counts, values = np.ones(length, dtype=bool), None, None
     if gate is not None:
-        outcome = gate.outcome(read_novelty(novelty, length))
+        values = read_novelty(novelty, length)
+        outcome = gate.outcome(values)
         through, counts = outcome == "pass", GateCounts.of(outcome, known)
     split = Split.draw(through, seed)
     _check(through, known, known[split.test], target, left_out is not None)
-    left_kappa = None if left_out is None else _log_kappa(left_out_kappa, len(left_out))
+    left_kappa = None if left_out is None else _log_kappa(left_out.kappa, len(left_out))
     if left_out is not None and left_kappa is None:
         log_kappa = None  # otherwise these could not be compared
     fit, test = split.fit[through[split.fit]], split.test
@@ -552,9 +571,9 @@ def calibrate(
     chance[through] = model(posterior, log_kappa)[through]
     strange, aside = np.empty(0), None
     if left_out is not None:
-        strange = model(left_out, left_kappa)
+        strange = model(left_out.posterior, left_kappa)
         if gate is not None:
-            passed = gate.outcome(read_novelty(left_out_novelty, len(left_out))) == "pass"
+            passed = gate.outcome(read_novelty(left_out.novelty, len(left_out))) == "pass"
             strange[~passed] = -np.inf
         if max_fpir is not None and known.all():
             parts = Split.draw(np.ones(len(strange), dtype=bool), seed)
@@ -595,6 +614,7 @@ def calibrate(
         more_queries=risk.more_queries(curve, length, fitted_share=share, **target.risk),
         notes=(*notes, *_notes(good[through], known, by_group, gate, counts)),
         tested_probability=tested,
+        novelty=values,
         made=datetime.now(UTC),
     )
 

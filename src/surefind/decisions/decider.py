@@ -1,38 +1,64 @@
 """Vectors in, decisions out: a label model with its calibration.
 
-`Decider.fit` calibrates itself. Every item is answered by a model that was fitted without it, and plays one
-role: half of them, drawn at random, play queries of their label, the others play unknown ones, answered
-by a model without any item of their label. All items that did not play unknown are also answered without
-their label, and the summary counts how many of these would be a match. Items of a label that has no other
-are only counted so. The guarantee is about queries like the items, and about unknown ones like labels left
-out; labelled queries from where the decider will be used are better (`Decider.calibrate`).
+`Learned` is what a `Decider` and a gallery know: an immutable value that is replaced whole, so that a
+thread that decides while another one adds items sees the old value or the new one. Both ask it the same,
+and answer equally.
 
-A label that comes later was tested by no query: its answers are a review at most until the next calibration
-with queries of it.
+**Items play the queries** where there are no others. Every item is answered by a model that was fitted
+without it, its group and its copies, and plays one role: half of them, drawn at random, play unknown
+queries, answered by a model without any item of their label, the others play queries of their label. All
+items that did not play unknown are also answered without their label, and the summary counts how many of
+these would be a match. Items of a label that has no other are only counted so. The guarantee is about
+queries like the items, and about unknown ones like labels left out; labelled queries from where decisions
+will be made are better.
 
-What a decider knows is one immutable value that is replaced whole, so that a thread that decides while
-another one adds items sees the old value or the new one.
+**Labelled queries** were held out from the items. One that is an item after all, by its id or because its
+vector is the same, is left out, and more than half of such queries are refused: what was enrolled says
+nothing about inputs to come. Unknown queries are always tested by items whose label is left out too, beside
+what the queries say.
+
+**A label that comes later** was tested by no query: its answers are a review at most. A renewal asks the
+same queries again and tests it with those of its label, and with items of it that were left out: as many as
+an average label of the queries has. It counts as tested from `LEAST` on.
+
+κ and novelty: with those of the queries' own the calibration counts, if items have them too; the label
+model has a novelty for whoever has none.
+
+Axes: ``q`` queries, ``d`` features, ``r`` left-out items.
 """
 
 import copy
 import hashlib
 import json
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Int
-from pydantic import PlainSerializer, PlainValidator
+from pydantic import Field, PlainSerializer, PlainValidator
 
 from surefind.checks import as_scores, as_vectors, label_values
-from surefind.decisions.answers import Answers
-from surefind.decisions.calibration import LEAST_QUERIES, UNKNOWN, Calibration, Target, calibrate
+from surefind.decisions.answers import Answers, Columns
+from surefind.decisions.calibration import (
+    LEAST_QUERIES,
+    UNKNOWN,
+    Calibration,
+    Evidence,
+    Target,
+    calibrate,
+)
+from surefind.decisions.decision import read_novelty
 from surefind.errors import DegenerateError, InputError
 from surefind.files import Array, from_stored, to_stored, write_atomically
 from surefind.labels.audit import LabelAudit, audit_labels
-from surefind.labels.left_out import LeftOut, joined
+from surefind.labels.left_out import LeftOut
 from surefind.labels.model import LabelModel
+
+LEAST = 5
+"""Queries that test a label."""
 
 FROM_ITEMS = (
     "Items played the queries, each left out, a quarter with its label: the guarantee is about queries "
@@ -47,13 +73,258 @@ Model = Annotated[
 
 
 @dataclass(frozen=True, eq=False)
-class Queries:
-    """Labelled queries that a calibration was made with."""
+class Queries(Columns):
+    """Labelled queries.
+
+    Attributes:
+        vectors: Their vectors (q, d).
+        truth: Their labels (q), None for a query of which only is known that it was not enrolled.
+        kappa: Concentrations (q).
+        novelty: p-values (q).
+        groups: For thresholds of their own (q).
+        ids: Of the items that they would be (q).
+        live: Which are reviewed live queries, a random share of all (q).
+    """
 
     vectors: Array
-    truth: tuple[str | int | None, ...]
-    groups: tuple[str | int | None, ...] | None
-    kappa: Array | None
+    truth: Array
+    kappa: Array | None = None
+    novelty: Array | None = None
+    groups: Array | None = None
+    ids: Array | None = None
+    live: Array | None = None
+
+    @classmethod
+    def read(cls, vectors: Any, truth: Any, enrolled: Collection[Any], **known: Any) -> "Queries":
+        """Read the truth of queries, and their groups.
+
+        Args:
+            vectors: Theirs, as they were read.
+            truth: What the caller gave.
+            enrolled: Labels that items have, and the truth of at least one query, if any has one.
+            **known: Other attributes.
+
+        Returns:
+            The queries.
+
+        Raises:
+            InputError: If none of the labels is enrolled.
+        """
+        given = [None] * len(vectors) if truth is None else truth
+        names = _objects("truth", given, len(vectors))
+        names[[x in UNKNOWN for x in names]] = None
+        named = {*names} - {None}
+        if named and not named & {*enrolled}:
+            raise InputError(
+                f"none of the {len(named)} labels is enrolled, such as {min(named, key=str)!r}.",
+                field="truth",
+                hint="Give labels as the items have them (1 and '1' differ), None for unknown queries.",
+            )
+        if known.get("groups") is not None:
+            known["groups"] = _objects("groups", known["groups"], len(vectors))
+        return cls(vectors, names, **known)
+
+    def without(self, items: Int[np.ndarray, " n"], ids: Collection[Any]) -> "Queries":
+        """Leave out those that are items, by the hash of the vector or the id; most may not be."""
+        met = np.isin(hashes(self.vectors), items)
+        if self.ids is not None:
+            met |= np.array([id_ in ids for id_ in self.ids], dtype=bool)
+        if 2 * met.sum() > len(met):
+            raise InputError(
+                f"{met.sum():,} of the {len(met):,} queries are items: to find oneself teaches nothing.",
+                field="queries",
+                hint="Give queries that are not enrolled; or none, and items are asked without themselves.",
+            )
+        return self[~met]
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """A label model and its calibration; what changes one returns another value.
+
+    Attributes:
+        model: Of the items.
+        calibration: None before the first.
+        own_novelty: Whether queries must have a novelty of their own; the model's is used otherwise.
+        fresh: Whether no item has come or gone since the model was fitted.
+        left_out: What the model said then of the items, each left out; None if it was stored.
+        kappa: Concentrations of these (r); None if they have none.
+        novelty: Their own p-values (r); None if not all have one.
+    """
+
+    model: Model
+    calibration: Calibration | None = None
+    own_novelty: bool = False
+    fresh: Annotated[bool, Field(exclude=True)] = False
+    left_out: Annotated[Any, Field(exclude=True)] = None
+    kappa: Annotated[Any, Field(exclude=True)] = None
+    novelty: Annotated[Any, Field(exclude=True)] = None
+
+    @classmethod
+    def fit(
+        cls,
+        vectors: Any,
+        labels: Any,
+        *,
+        groups: Any = None,
+        background: Any = None,
+        kappa: Any = None,
+        novelty: Any = None,
+        seed: int = 0,
+    ) -> "Learned":
+        """Fit the label model to items; those without a label are left aside."""
+        model = LabelModel(seed=seed).fit(vectors, labels, groups=groups, background=background)
+        left = model.left_out()
+        own = None if novelty is None else novelty[left.rows]
+        return cls(
+            model,
+            fresh=True,
+            left_out=left,
+            kappa=None if kappa is None else kappa[left.rows],
+            novelty=None if own is None or np.isnan(own).any() else own,
+        )
+
+    def changed(self, change: Literal["add", "remove"], vectors: Any, labels: Any) -> "Learned":
+        """Add items, or remove them as they were added; the calibration is stale then."""
+        model = getattr(copy.copy(self.model), change)(vectors, labels)
+        made = self.calibration and replace(self.calibration, stale=True)
+        return replace(self, model=model, calibration=made, fresh=False)
+
+    def calibrated(
+        self,
+        queries: Queries | None,
+        target: Target,
+        items: Any = (),
+        ids: Collection[Any] = (),
+        *,
+        before: Calibration | None = None,
+    ) -> "Learned":
+        """Calibrate.
+
+        Args:
+            queries: Held-out ones; None: the items play them.
+            target: What to guarantee.
+            items: Hashes of the items' vectors.
+            ids: Those of the items.
+            before: The calibration that is renewed.
+
+        Returns:
+            The same model with the calibration.
+
+        Raises:
+            DegenerateError: If there are too few queries or items.
+        """
+        new = None if before is None else {*self.model.labels}.difference(before.labels or ())
+        if queries is None:
+            given = self._items(target.seed)
+        else:
+            given = self._asked(queries, queries.without(items, ids), new or set())
+        made = calibrate(**given, **asdict(target))
+        labels = self.model.labels
+        if before is not None and new is not None:
+            asked = Counter(given["truth"])
+            labels = tuple(x for x in labels if x not in new or asked[x] >= LEAST)
+            made = replace(made, renewals=before.renewals + 1)
+        own = self.novelty if queries is None else queries.novelty
+        return replace(self, calibration=replace(made, labels=labels), own_novelty=own is not None)
+
+    def decide(
+        self,
+        vectors: Any,
+        *,
+        labels: Any = None,
+        novelty: Any = None,
+        kappa: Any = None,
+        groups: Any = None,
+    ) -> Answers:
+        """Answer queries, and decide if there is a calibration."""
+        posterior, made = self.model.posterior(vectors, labels=labels), self.calibration
+        if made is not None and self.own_novelty:
+            novelty = read_novelty(novelty, len(posterior))
+        if novelty is None or (made is not None and not self.own_novelty):
+            novelty = self.model.novelty(vectors)
+        if made is None:
+            return Answers.of(posterior, novelty=novelty, kappa=kappa)
+        return made.decide(posterior, novelty=novelty, kappa=kappa, groups=groups)
+
+    def _evidence(self, left: LeftOut, which: str) -> Evidence:
+        """Return what is known of left-out items: "known" ones, or "unknown" ones without their label."""
+        novelty = left.novelty if which == "known" else left.unknown_novelty
+        novelty = novelty if self.novelty is None else self.novelty
+        return Evidence(getattr(left, which), novelty, self.kappa)
+
+    def _items(self, seed: int) -> dict[str, Any]:
+        """Return what `calibrate` is given where left-out items play the queries."""
+        left = self.left_out if self.fresh else self.model.left_out()
+        order = np.random.default_rng(seed).permutation(np.flatnonzero(left.enrolled))
+        if len(order) < LEAST_QUERIES:
+            raise DegenerateError(
+                f"only {len(order)} items have a label that others have too, and it takes {LEAST_QUERIES}.",
+                field="labels",
+                hint="Give more items a label, or calibrate with labelled queries.",
+            )
+        asked, truth = self._evidence(left, "known"), left.truth[order].tolist()
+        enrolled, others = np.ones(len(order), dtype=bool), None
+        if left.unknown is None:
+            asked = asked[order]
+        else:
+            count, strange = len(order) // 2, self._evidence(left, "unknown")
+            asked = Evidence.concatenate([strange[order[:count]], asked[order[count:]]])
+            truth[:count] = [None] * count
+            enrolled[:count] = False
+            others = strange[np.setdiff1d(np.arange(len(left)), order[:count])]
+        known = {"enrolled": enrolled, "left_out": others, "notes": (FROM_ITEMS,)}
+        return {**vars(asked), "truth": truth, **known}
+
+    def _asked(self, given: Queries, queries: Queries, new: set[Any]) -> dict[str, Any]:
+        """Return what `calibrate` is given of held-out queries, and of items that test new labels."""
+        model, left, own = self.model, self.left_out, queries.novelty
+        novelty = model.novelty(queries.vectors) if own is None else own
+        asked = Evidence(model.posterior(queries.vectors), novelty, queries.kappa)
+        truth, groups, others, rows = queries.truth, queries.groups, None, []
+        if left is not None and (own is None or self.novelty is not None):
+            others = None if left.unknown is None else self._evidence(left, "unknown")
+            rows = _testing(left, truth, new)
+        if rows:
+            asked = Evidence.concatenate([asked, self._evidence(left, "known")[rows]])
+            truth = np.append(truth, left.truth[rows])
+            groups = None if groups is None else np.append(groups, [None] * len(rows))
+        counted = model.counts
+        enrolled = np.array([label in counted for label in truth])
+        live = 0 if queries.live is None else int(queries.live.sum())
+        met, rest = len(given) - len(queries), len(queries) - live
+        absent = sum(label is not None and label not in counted for label in queries.truth)
+        others_too = (
+            f"; the other {rest:,} were held out, and the guarantee is about live queries if those are "
+            "like them"
+        )
+        said = {
+            f"{met:,} of the queries are items, and were left out.": met,
+            f"{live:,} of the queries are a random share of live ones that people reviewed"
+            f"{others_too * bool(rest)}.": live,
+            f"{absent:,} of the queries have labels that are not enrolled, and count as unknown.": absent,
+            f"{len(rows):,} items of labels that are new since the calibration played queries too, each "
+            "answered without itself.": rows,
+        }
+        return {
+            **vars(asked),
+            "truth": truth.tolist(),
+            "groups": groups,
+            "enrolled": enrolled,
+            "left_out": others,
+            "notes": [sentence for sentence, holds in said.items() if holds],
+        }
+
+
+def _testing(left: LeftOut, truth: np.ndarray, new: set[Any]) -> list[int]:
+    """Return which left-out items test new labels: of each as many as other labels have queries."""
+    named = [label for label in truth if label is not None and label not in new]
+    most = max(LEAST, round(len(named) / max(len({*named}), 1)))
+    of_label: dict[Any, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(left.enrolled).tolist() if new else ():
+        if left.truth[row] in new:
+            of_label[left.truth[row]].append(row)
+    return [row for rows in of_label.values() if len(rows) >= LEAST for row in rows[:most]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,19 +332,15 @@ class State:
     """All that a decider has learned, as it is saved.
 
     Attributes:
-        model: Of the items.
-        calibration: None if there were too few items for one.
-        missing: Why there is none.
-        untested: Labels that came since.
+        learned: The label model and its calibration.
         items: Content hashes of the items, sorted.
+        missing: Why there is no calibration.
         queries: Those of the calibration; None if the items played them.
     """
 
-    model: Model
-    calibration: Calibration | None
-    missing: str
-    untested: tuple[str | int, ...]
+    learned: Learned
     items: Array
+    missing: str = ""
     queries: Queries | None = None
 
 
@@ -104,7 +371,6 @@ class Decider:
     ) -> None:
         self.target = Target(max_wrong, max_fpir, confidence, max_false_alarms, seed=seed)
         self._state: State | None = None
-        self._left_out: LeftOut | None = None
 
     def __repr__(self) -> str:
         items = "not fitted" if self._state is None else f"{len(self._state.items):,} items"
@@ -113,22 +379,21 @@ class Decider:
     @property
     def model(self) -> LabelModel:
         """The label model."""
-        return self._learned.model
+        return self._now.learned.model
 
     @property
     def calibration(self) -> Calibration:
         """What was found; ``print(decider.calibration.summary)``."""
-        state = self._learned
-        if state.calibration is None:
-            raise InputError(
-                f"This Decider is not calibrated: {state.missing}",
-                field="calibration",
-                hint="Call calibrate() with labelled queries.",
-            )
-        return state.calibration
+        return self._calibrated.learned.calibration  # type: ignore[return-value]
 
     def fit(
-        self, vectors: Any, labels: Any, *, groups: Any = None, background: Any = None
+        self,
+        vectors: Any,
+        labels: Any,
+        *,
+        groups: Any = None,
+        background: Any = None,
+        kappa: Any = None,
     ) -> "Decider":
         """Fit the label model, and calibrate on the items themselves, each left out.
 
@@ -137,21 +402,20 @@ class Decider:
             labels: Theirs (n): strings or integers, None for an item without one, which is ignored.
             groups: What items were taken from together with others (n); these are left out together.
             background: A pair of vectors and labels that are not enrolled, but vary as these do.
+            kappa: Concentration of each item (n), if it is known.
 
         Returns:
             Itself.
         """
         given = as_vectors("vectors", vectors)
-        model = LabelModel(seed=self.target.seed).fit(
-            given, labels, groups=groups, background=background
-        )
-        left, calibration, missing = model.left_out(), None, ""
+        beside = {"groups": groups, "background": background, "seed": self.target.seed}
+        known = None if kappa is None else as_scores("kappa", kappa, length=len(given))
+        learned, missing = Learned.fit(given, labels, kappa=known, **beside), ""
         try:
-            calibration = calibrate_items(left, replace(self.target, unknown_share=None))
+            learned = learned.calibrated(None, replace(self.target, unknown_share=None))
         except DegenerateError as error:
             missing = error.message
-        self._state = State(model, calibration, missing, (), np.unique(hashes(given)))
-        self._left_out = left
+        self._state = State(learned, np.unique(hashes(given)), missing)
         return self
 
     def calibrate(
@@ -166,11 +430,11 @@ class Decider:
         """Calibrate the match threshold on labelled queries.
 
         Args:
-            queries: Vectors that are no items (q, d).
+            queries: Vectors that are no items (q, d); those that are items are left out.
             truth: The label of each; None or -1 where nothing enrolled is right.
             unknown_share: The share of unknown queries to expect, where it is another one than among these.
             groups: The group of each query, for thresholds of their own.
-            kappa: Concentration of each query, if it is known.
+            kappa: Concentration of each query, if it is known; it counts if the items have one too.
 
         Returns:
             Itself.
@@ -178,30 +442,12 @@ class Decider:
         Raises:
             InputError: If most queries are items of the decider.
         """
-        state, given = self._learned, as_vectors("queries", queries)
-        met = int(np.isin(hashes(given), state.items).sum())
-        if 2 * met > len(given):
-            raise InputError(
-                f"{met:,} of the {len(given):,} queries are items of this decider: to find oneself teaches "
-                "nothing.",
-                field="queries",
-                hint="Give queries that were not fitted; fit() has calibrated on the items already.",
-            )
-        names = [
-            None if x in UNKNOWN else x for x in label_values("truth", truth, count=len(given))
-        ]
-        asked = Queries(
-            given,
-            tuple(names),
-            None if groups is None else tuple(label_values("groups", groups, count=len(given))),
-            None if kappa is None else as_scores("kappa", kappa, length=len(given)),
-        )
-        self.target = replace(self.target, unknown_share=unknown_share)
-        made = self._calibrated(state, asked)
-        if met:
-            note = f"{met:,} of the queries are items of this decider, which find themselves."
-            made = replace(made, notes=(*made.notes, note))
-        self._state = replace(state, calibration=made, untested=(), queries=asked)
+        state, given = self._now, as_vectors("queries", queries)
+        known = None if kappa is None else as_scores("kappa", kappa, length=len(given))
+        asked = Queries.read(given, truth, self.model.labels, kappa=known, groups=groups)
+        target = replace(self.target, unknown_share=unknown_share)
+        learned = state.learned.calibrated(asked, target, state.items)
+        self.target, self._state = target, replace(state, learned=learned, queries=asked)
         return self
 
     def renew(self) -> "Decider":
@@ -213,17 +459,16 @@ class Decider:
         Raises:
             InputError: If the items played the queries: vectors are not kept.
         """
-        state, asked = self._learned, self._learned.queries
-        if asked is None:
+        state = self._now
+        if state.queries is None:
             raise InputError(
                 "This Decider calibrated itself on its items, and vectors are not kept.",
                 field="queries",
                 hint="Call fit() again with all items, or calibrate() with labelled queries.",
             )
-        made = self._calibrated(state, asked)
-        made = replace(made, renewals=self.calibration.renewals + 1)
-        untested = tuple(label for label in state.untested if label not in asked.truth)
-        self._state = replace(state, calibration=made, untested=untested)
+        asked, before = state.queries, self.calibration
+        learned = state.learned.calibrated(asked, self.target, state.items, before=before)
+        self._state = replace(state, learned=learned)
         return self
 
     def decide(
@@ -240,26 +485,16 @@ class Decider:
         Returns:
             The answers.
         """
-        calibration, state = self.calibration, self._learned
-        return calibration.decide(
-            state.model.posterior(queries, labels=labels),
-            novelty=state.model.novelty(queries),
-            kappa=kappa,
-            groups=groups,
-            untested=state.untested,
-        )
+        learned = self._calibrated.learned
+        return learned.decide(queries, labels=labels, kappa=kappa, groups=groups)
 
     def add(self, vectors: Any, labels: Any) -> "Decider":
         """Enrol items; answers with a new label are a review until queries of it were calibrated with."""
-        state, given = self._learned, as_vectors("vectors", vectors)
-        model = copy.copy(state.model).add(given, labels)
-        return self._changed(model, np.union1d(state.items, hashes(given)))
+        return self._changed("add", vectors, labels)
 
     def remove(self, vectors: Any, labels: Any) -> "Decider":
         """Remove items, given as they were enrolled."""
-        state, given = self._learned, as_vectors("vectors", vectors)
-        model = copy.copy(state.model).remove(given, labels)
-        return self._changed(model, np.setdiff1d(state.items, hashes(given)))
+        return self._changed("remove", vectors, labels)
 
     def audit(self, vectors: Any, labels: Any, *, groups: Any = None) -> LabelAudit:
         """Find items whose label is probably wrong (`surefind.labels.audit`)."""
@@ -267,7 +502,7 @@ class Decider:
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file that `load` reads; vectors of items are not in it."""
-        stored = {"target": asdict(self.target), "state": to_stored(State, self._learned)}
+        stored = {"target": asdict(self.target), "state": to_stored(State, self._now)}
         write_atomically(path, json.dumps(stored) + "\n")
 
     @classmethod
@@ -293,85 +528,36 @@ class Decider:
         return made
 
     @property
-    def _learned(self) -> State:
+    def _now(self) -> State:
         if self._state is None:
             raise InputError("This Decider is not fitted. Call fit() with vectors and labels.")
         return self._state
 
-    def _calibrated(self, state: State, asked: Queries) -> Calibration:
-        left = None if asked.kappa is not None else self._left_out
-        return calibrate(
-            state.model.posterior(asked.vectors),
-            asked.truth,
-            enrolled=np.array([name in state.model.counts for name in asked.truth]),
-            novelty=state.model.novelty(asked.vectors),
-            kappa=asked.kappa,
-            groups=asked.groups,
-            left_out=None if left is None else left.unknown,
-            left_out_novelty=None if left is None else left.unknown_novelty,
-            **asdict(self.target),
-        )
+    @property
+    def _calibrated(self) -> State:
+        state = self._now
+        if state.learned.calibration is None:
+            raise InputError(
+                f"This Decider is not calibrated: {state.missing}",
+                field="calibration",
+                hint="Call calibrate() with labelled queries.",
+            )
+        return state
 
-    def _changed(self, model: LabelModel, items: np.ndarray) -> "Decider":
-        state, calibration = self._learned, self._learned.calibration
-        new = {*model.counts} - {*state.model.counts} | {*state.untested}
-        self._state = replace(
-            state,
-            model=model,
-            items=items,
-            untested=tuple(label for label in model.counts if label in new),
-            calibration=None if calibration is None else replace(calibration, stale=True),
-        )
-        self._left_out = None
+    def _changed(self, change: Literal["add", "remove"], vectors: Any, labels: Any) -> "Decider":
+        state, given = self._now, as_vectors("vectors", vectors)
+        items = (np.union1d if change == "add" else np.setdiff1d)(state.items, hashes(given))
+        learned = state.learned.changed(change, given, labels)
+        self._state = replace(state, learned=learned, items=items)
         return self
 
 
 def hashes(vectors: np.ndarray) -> Int[np.ndarray, " n"]:
     """Return a content hash of each vector, in float32."""
     rows = np.ascontiguousarray(vectors, dtype=np.float32)
-    digests = b"".join(hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+    digests = b"".join(hashlib.blake2b(row, digest_size=8).digest() for row in rows)
     return np.frombuffer(digests, dtype=np.int64)
 
 
-def calibrate_items(
-    left: LeftOut, target: Target, *, novelty: Any = None, kappa: Any = None
-) -> Calibration:
-    """Calibrate on the items of a label model, each left out and in one role.
-
-    Args:
-        left: What the model says of its items.
-        target: What to guarantee.
-        novelty: p-values that left-out items have of their own (r), in place of the model's.
-        kappa: Their concentrations (r), if they have some.
-
-    Returns:
-        The calibration.
-
-    Raises:
-        DegenerateError: If there are too few items.
-    """
-    order = np.random.default_rng(target.seed).permutation(np.flatnonzero(left.enrolled))
-    if len(order) < LEAST_QUERIES:
-        raise DegenerateError(
-            f"only {len(order)} items have a label that others have too, and it takes {LEAST_QUERIES}.",
-            field="labels",
-            hint="Give more items a label, or calibrate with labelled queries.",
-        )
-    p_known, p_unknown = (left.novelty, left.unknown_novelty) if novelty is None else [novelty] * 2
-    own: dict[str, Any] = {
-        "enrolled": np.ones(len(order), dtype=bool),
-        "novelty": p_known[order],
-        "kappa": None if kappa is None else kappa[order],
-    }
-    posterior, truth = left.known[order], left.truth[order].tolist()
-    if left.unknown is not None:
-        count = len(order) // 2
-        unknown, known = order[:count], order[count:]
-        others = np.setdiff1d(np.arange(len(left.rows)), unknown)
-        posterior = joined([left.unknown[unknown], left.known[known]])
-        truth[:count] = [None] * count
-        own["enrolled"][:count] = False
-        own["novelty"][:count] = p_unknown[unknown]
-        own |= {"left_out": left.unknown[others], "left_out_novelty": p_unknown[others]}
-        own["left_out_kappa"] = None if kappa is None else kappa[others]
-    return calibrate(posterior, truth, notes=(FROM_ITEMS,), **own, **asdict(target))
+def _objects(name: str, values: Any, count: int) -> np.ndarray:
+    return np.array([*label_values(name, values, count=count), None], dtype=object)[:-1]

@@ -21,10 +21,11 @@ import numpy as np
 from jaxtyping import Int
 
 from surefind.decisions.calibration import Calibration
+from surefind.decisions.decider import Learned
 from surefind.decisions.decision import UNLIKE, Gate, p_text
-from surefind.gallery.calibrating import Fit
-from surefind.gallery.engine import Id, Label, Records, exact_gaps
+from surefind.gallery.calibrating import fitted
 from surefind.gallery.graph import near_rows
+from surefind.gallery.records import Id, Label, Records, exact_gaps
 from surefind.labels.audit import audit_labels
 
 CLOSER, CLOSEST = 20, 1e-6
@@ -126,9 +127,9 @@ class Audit:
 
 def audit_items(
     records: Records,
-    known: Fit | None = None,
-    *,
+    known: Learned | None = None,
     calibration: Calibration | None = None,
+    *,
     items: int | None = None,
     duplicate: float | None = None,
     seed: int = 0,
@@ -152,7 +153,7 @@ def audit_items(
     everything = len(records)
     if items is not None and items < everything:
         drawn = np.sort(np.random.default_rng(seed).permutation(everything)[:items])
-        records, known = records.some(drawn), None
+        records, known = records[drawn], None
     ids, labels = records.ids, records.labels
     judged = audit_labels(records.vectors, [*labels], groups=[*records.groups], seed=seed)
     left, found = judged.left_out, []
@@ -170,7 +171,7 @@ def audit_items(
     gate = Gate() if calibration is None else calibration.gate or Gate()
     found += _unusable(records, left.rows, gate)
     if calibration is not None:
-        found += _impostors(records, Fit.of(records, seed, known), calibration)
+        found += _impostors(records, fitted(records, known, seed), calibration)
     return Audit(
         items=everything,
         labels=len(judged.model.labels),
@@ -181,17 +182,17 @@ def audit_items(
     )
 
 
-def _impostors(records: Records, fit: Fit | None, calibration: Calibration) -> list[Finding]:
+def _impostors(records: Records, known: Learned, calibration: Calibration) -> list[Finding]:
     """List items that would be a match without their label, the most probable first."""
-    left = None if fit is None else fit.left_out
-    if fit is None or left is None or left.unknown is None:
+    left = known.left_out
+    if left.unknown is None:
         return []
-    novelty = left.unknown_novelty if fit.novelty is None else fit.novelty
-    answers = calibration.decide(left.unknown, novelty=novelty, kappa=fit.kappa)
+    novelty = left.unknown_novelty if known.novelty is None else known.novelty
+    answers = calibration.decide(left.unknown, novelty=novelty, kappa=known.kappa)
     chance = np.where(answers.decision == "match", np.asarray(answers.probability), 0.0)
     found = []
     for i in np.argsort(-chance, kind="stable")[: int((chance > 0).sum())]:
-        id_, label, score = records.ids[fit.rows[i]], left.truth[i], float(chance[i])
+        id_, label, score = records.ids[left.rows[i]], left.truth[i], float(chance[i])
         sentence = (
             f"Without {label} in the gallery, {answers.label[i]} would be a match ({score:.3f})."
         )

@@ -18,23 +18,22 @@ anything of them: fits, calibrations, renewals and audits take a copy of the rec
 lock, and put the result in its place if nothing has changed meanwhile. Otherwise they do it once more, and
 then keep what they have: the label model with what was missed added and removed, the calibration as stale.
 Searches go on meanwhile by what was there before. Only the first search of items that no model was ever
-fitted to waits for a fit; where `Gallery.prepare` is used, it alone fits again.
+fitted to waits for a fit; where `Gallery.renew` is used, it alone fits again.
 """
 
-import copy
 import functools
 import threading
+import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from surefind.checks import (
-    check_choice,
     check_count,
     check_fraction,
     check_int,
@@ -44,49 +43,37 @@ from surefind.checks import (
 )
 from surefind.decisions.answers import Answers
 from surefind.decisions.calibration import Calibration, Target
-from surefind.decisions.decision import read_novelty
-from surefind.decisions.drift import WatchReport
+from surefind.decisions.decider import LEAST, Learned, Queries, hashes
+from surefind.decisions.drift import Watch, WatchReport
 from surefind.errors import DegenerateError, InputError, StorageError
+from surefind.files import from_stored, to_stored
 from surefind.gallery.audit import Audit, audit_items
 from surefind.gallery.calibrating import (
-    LEAST,
+    CALIBRATION,
     MODEL,
-    Fit,
-    Kept,
-    Queries,
+    QUERIES,
+    WATCH,
+    KeptWatch,
     Record,
-    learn,
+    fitted,
+    outdated,
     store,
+    usable,
 )
-from surefind.gallery.engine import (
-    Engine,
-    Id,
-    Item,
-    Label,
-    Records,
-    find,
-    read_groups,
-    read_labels,
-    read_vectors,
-)
-from surefind.gallery.memory import FaissEngine
-from surefind.gallery.milvus_engine import MilvusEngine
+from surefind.gallery.engine import Engine, find, make_engine, open_engine
+from surefind.gallery.records import Id, Item, Label, Records, objects, read_names, read_vectors
 from surefind.gallery.review_sample import ReviewSample
-from surefind.gallery.store import change_count, holds_gallery
+from surefind.gallery.store import change_count
 from surefind.labels.model import LabelModel
 from surefind.labels.posterior import LabelPosterior
 
 SCAN = 1000
 
-ENGINES = ("faiss", "milvus")
-INDICES = ("auto", "exact", "hnsw")
-MODES = ("w", "r")
-
-Learned = tuple[Record, np.ndarray | None]
-
 AUTOMATIC = 2**52
 """Automatic ids stay below: whoever takes a higher number, up to the highest that every reader of JSON
 knows (2^53 - 1), leaves room for them."""
+
+Change = tuple[Literal["add", "remove"], Records]
 
 
 class Gallery:
@@ -182,15 +169,28 @@ class Gallery:
         """Held by the one thread that fits, calibrates or renews."""
         self._behind = False
         self._version, self._unsaved = 0, False
-        self._missed: list[tuple[str, Records]] | None = None
-        self._view: tuple[LabelModel | None, set[Label]] | None = None
-        self._kept, self._fit = Kept(engine), _stored_fit(engine)
+        self._missed: list[Change] | None = None
+        self._record: Record | None = None
+        self._queries: tuple[Any, Queries | None] = None, None
+        self._take_over(engine)
+
+    def _take_over(self, engine: Engine) -> None:
+        """Go on with the items of an engine, and with what is kept beside them."""
+        learned = _stored_model(engine)
+        record: Record | None = usable(Record, engine, CALIBRATION, "searching without decisions")
+        watch = usable(Watch, engine, WATCH, "drift is not watched")
+        with self._lock:
+            if record is None or record != self._record:
+                self._watch = KeptWatch(watch)
+            self._open_engine, self._learned, self._record = engine, learned, record
+            self._version += 1
 
     @property
     def calibration(self) -> Calibration | None:
         """What `calibrate` found, when, how often it was renewed and whether it is stale; or None."""
         with self._lock:
-            return self._kept.calibration
+            record = self._record
+            return None if record is None else replace(record.calibration, stale=self._stale)
 
     @property
     def info(self) -> dict[str, Any]:
@@ -199,17 +199,19 @@ class Gallery:
         ``place`` (a folder, an address or ``"memory"``), ``dim`` (None until the first item), ``model``,
         ``index``, ``fingerprint`` (changes with every id, label, vector and κ, not with their order),
         ``faults`` (why it cannot answer as it should, a phrase each, beginning with "gallery", "graph" or
-        "calibration"), ``reviews_needed`` (reviewed queries that `calibrate` needs at least), and what
-        `describe` stored.
+        "calibration"), and ``reviews_needed`` (reviewed queries that `calibrate` needs at least).
+
+        Assign to it to keep further facts with the gallery: ``gallery.info |= {"camera": "north"}``; None
+        forgets one. They decide nothing. `surefind index` keeps ``run``, the folder of the model that
+        embeds, and ``images``, the folder in which the payloads' paths begin.
         """
         engine = self._open_engine
         if engine is None:
             return {"faults": ["gallery: it is closed"]}
         faults = [] if engine.graph_ready else ["graph: it is being built, and searches are exact"]
-        kept = self._kept
-        if kept.record is not None and kept.record.model != self.model:
+        if self._record is not None and self._record.model != self.model:
             faults.append("calibration: it was made with another model")
-        elif kept.stale:
+        elif self._stale:
             faults.append("calibration: items were added, updated or deleted")
         return {
             **engine.metadata.get("about", {}),
@@ -217,10 +219,20 @@ class Gallery:
             "dim": engine.dim,
             "model": self.model,
             "index": engine.index,
-            "fingerprint": engine.fingerprint(),
+            "fingerprint": engine.fingerprint,
             "faults": faults,
-            "reviews_needed": kept.reviews_needed,
+            "reviews_needed": self._reviews_needed,
         }
+
+    @info.setter
+    def info(self, facts: Mapping[str, Any]) -> None:
+        with self._lock:
+            before, own = self._engine.metadata.get("about", {}), self.info.keys()
+            kept = {
+                k: x for k, x in facts.items() if x is not None and (k in before or k not in own)
+            }
+            if kept != before:
+                self._engine.set_metadata({**self._engine.metadata, "about": kept})
 
     def __len__(self) -> int:
         with self._lock:
@@ -229,7 +241,7 @@ class Gallery:
     def labels(self) -> dict[Label, int]:
         """Return how many items have each label; those without one do not count."""
         with self._lock:
-            counts = self._engine.label_counts()
+            counts = self._engine.label_counts
             return {label: count for label, count in counts.items() if label is not None and count}
 
     def __contains__(self, id_: object) -> bool:
@@ -254,8 +266,9 @@ class Gallery:
     def refresh(self) -> bool:
         """Read what another process has changed, in a gallery that was opened with ``mode="r"``.
 
-        Searches go on meanwhile with what was there before. What `watch` has seen here is kept as long as
-        the calibration is the same; with another one, it begins with what the writer's had seen.
+        Searches go on meanwhile with what was there before. A label model and a graph are made if need
+        be. What `watch` has seen here is kept as long as the calibration is the same; with another one, it
+        begins with what the writer's had seen.
 
         Returns:
             Whether there was something to read.
@@ -264,16 +277,13 @@ class Gallery:
         if self._reopen is None or not engine.read_only:
             return False
         seen = change_count(Path(engine.place))
-        if seen == self._seen:
-            return False
-        found = self._reopen()
-        kept, fit = Kept(found), _stored_fit(found)
-        with self._lock:
-            kept.go_on(self._kept)
-            self._open_engine, self._kept, self._fit = found, kept, fit
-            self._seen, self._version, self._view = seen, self._version + 1, None
-        engine.close()
-        return True
+        changed = seen != self._seen
+        if changed:
+            self._take_over(self._reopen())
+            self._seen = seen
+            engine.close()
+        self._keep_up()
+        return changed
 
     def get(self, id_: Id) -> Item:
         """Return one item.
@@ -333,13 +343,9 @@ class Gallery:
             InputError: If something cannot be used, or an id is in the gallery already.
         """
         with self._lock:
-            vectors, kappa, novelty = self._read(embeddings)
-            named = self._fresh_ids(len(vectors)) if ids is None else id_values("ids", ids)
-            check_count("ids", named, len(vectors))
-            texts = payload_values("payload", payload, count=len(vectors))
-            own = read_groups(groups, len(vectors))
-            called = read_labels(labels, len(vectors))
-            records = Records(named, vectors, kappa, _or_nan(novelty, kappa), called, texts, own)
+            named = None if ids is None else id_values("ids", ids)
+            records = self._records(named, embeddings, labels, payload, groups)
+            named = records.ids.tolist()
             if there := self._engine.known(named):
                 raise InputError(
                     f"{len(there)} of the ids are in the gallery already, such as "
@@ -347,10 +353,10 @@ class Gallery:
                     field="ids",
                 )
             self._engine.put(records)
-            self._follow(add=records)
+            self._follow(("add", records))
             if self._next_id is not None:
                 self._next_id = _after(named, self._next_id)
-            return named
+            return list(named)
 
     def update(
         self,
@@ -373,22 +379,10 @@ class Gallery:
         with self._lock:
             named = self._present(ids)
             old = self._engine.fetch(named)
-            vectors, kappa, novelty = old.vectors, old.kappa, old.novelty
-            if embeddings is not None:
-                vectors, kappa, known = self._read(embeddings)
-                novelty = _or_nan(known, kappa)
-            check_count("ids", named, len(vectors))
-            new_labels = old.labels if labels is None else read_labels(labels, len(named))
-            texts = (
-                old.payload
-                if payload is None
-                else payload_values("payload", payload, count=len(named))
-            )
-            own = old.groups if groups is None else read_groups(groups, len(named))
-            new = Records(named, vectors, kappa, novelty, new_labels, texts, own)
+            new = self._records(named, embeddings, labels, payload, groups, old)
             self._engine.put(new)
             if any(changed is not None for changed in (embeddings, labels, groups)):
-                self._follow(remove=old, add=new)
+                self._follow(("remove", old), ("add", new))
 
     def delete(self, ids: Any) -> None:
         """Delete items; all of them or, if an id is missing, none.
@@ -400,7 +394,7 @@ class Gallery:
             named = self._present(ids)
             old = self._engine.fetch(named)
             self._engine.remove(named)
-            self._follow(remove=old)
+            self._follow(("remove", old))
 
     def search(
         self,
@@ -433,32 +427,32 @@ class Gallery:
         """
         check_int("k", k, least=1)
         with self._lock:
-            vectors, kappa, own = self._read_queries(queries)
+            vectors, kappa, novelty = self._read_queries(queries)
         self._fit_if_needed(again=not self._behind)
         with self._lock:
             only = None if labels is None else self._enrolled(labels)
-            kept, record = self._kept, self._kept.record if decide else None
-            stale = record is not None and kept.stale
-            model, untested = self._answering()
+            kept, record, stale = self._watch, self._record if decide else None, self._stale
+            learned = self._learned
             found = find(self._engine, vectors, k, only)
-        posterior, novelty = _posterior(model, vectors, only), own
         if record is not None:
             record.check_model(self.model)
-            if record.own_novelty:
-                novelty = read_novelty(own, len(vectors))
-        if novelty is None or (record is not None and not record.own_novelty):
-            novelty = np.ones(len(vectors)) if model is None else model.novelty(vectors)
-        if record is None:
-            answers = Answers.of(posterior, novelty=novelty)
+        if learned is None:  # no item has a label
+            nothing = LabelPosterior(np.full((len(vectors), 1), None), np.zeros((len(vectors), 1)))
+            answers = Answers.of(nothing, novelty=novelty)
         else:
-            answers = record.calibration.decide(
-                posterior, novelty=novelty, kappa=kappa, groups=groups, untested=untested
+            made, own = (
+                (None, False) if record is None else (record.calibration, record.own_novelty)
             )
+            known = replace(learned, calibration=made, own_novelty=own)
+            answers = known.decide(
+                vectors, labels=only, novelty=novelty, kappa=kappa, groups=groups
+            )
+        stale &= record is not None
         answers = replace(answers, kappa=kappa, stale=stale, **found)
         if watch and record is not None and not stale and only is None:
             with self._lock:
-                if kept.record is record:
-                    kept.see(answers)
+                if self._record is record and kept.see(record.calibration, answers):
+                    self._keep_watch()
         return answers
 
     def calibrate(
@@ -513,79 +507,70 @@ class Gallery:
             DegenerateError: If items cannot play the queries, or there are reviews to add, and too few
                 queries in all to reach the target.
         """
+        parts = {
+            "max_wrong": max_wrong,
+            "max_fpir": max_fpir,
+            "confidence": confidence,
+            "max_false_alarms": max_false_alarms,
+            "unknown_share": unknown_share,
+            "seed": seed,
+        }
         with self._lock:
-            base = Target() if queries is not None or reviews is None else self._kept.target
-            target = base.changed(
-                max_wrong=max_wrong,
-                max_fpir=max_fpir,
-                confidence=confidence,
-                max_false_alarms=max_false_alarms,
-                unknown_share=unknown_share,
-                seed=seed,
-            )
+            again = queries is None and reviews is not None
+            target = (self._target if again else Target()).changed(**parts)
             asked: Queries | None = None
             if queries is not None:
-                asked = self._given(queries, truth, ids, groups)
-                if reviews is not None:
-                    asked = self._with_reviews(asked, reviews, least=0)
+                asked = self._given(queries, truth, ids=ids, groups=groups)
             elif truth is not None or ids is not None:
                 raise InputError(
                     "truth and ids belong to queries, and there are none.",
                     field="queries",
                     hint="Give the queries, or leave truth and ids out.",
                 )
-            elif reviews is not None:
-                if self._kept.record is not None:
-                    self._kept.record.check_model(self.model)
-                asked = self._with_reviews(self._kept.queries, reviews, least=target.least_queries)
-            else:
+            elif again and self._record is not None:
+                self._record.check_model(self.model)
+                asked = self._held_out()
+            elif reviews is None:
                 self._group_items(groups)
-        model = self.model
+            if reviews is not None:
+                asked = self._with_reviews(asked, reviews, least=target.least_queries * again)
 
-        def make(records: Records, fit: Fit | None) -> tuple[Fit, Learned]:
-            fit = Fit.of(records, target.seed, fit)
-            if fit is None:
-                raise DegenerateError(
-                    "no item of the gallery has a label, so there is nothing to decide.",
-                    field="queries",
-                    hint="Give labels to items with update.",
-                )
-            return fit, learn(fit, asked, records, target, model=model)
+        def make(records: Records, known: Learned | None) -> Learned:
+            return _calibrated(fitted(records, known, target.seed), asked, target, records)
 
         with self._fitting:
-            self._compute(make, asked)
+            self._learn(make, asked)
         return self.calibration  # type: ignore[return-value]
 
     def renew(self) -> Calibration | None:
-        """Make the calibration again for the items that are there now, if it is stale.
+        """Bring up to date what was made of the items: the label model, the calibration and the graph.
 
-        Searches go on meanwhile, and use the new calibration when it is whole.
+        To be called after changes, in a thread of its own perhaps: searches go on meanwhile, by what there
+        is, and use what is new when it is whole. Whoever calls it once keeps calling it: from then on no
+        search fits the label model again by itself.
 
         Returns:
-            The calibration; None if there is none.
+            The calibration, made again for the items that are there now if it was stale; None if there is
+            none.
         """
+        self._keep_up()
         with self._fitting:
             with self._lock:
-                kept = self._kept
-                record = kept.record
-                if record is None or not kept.stale or not self._labelled():
-                    return kept.calibration
-                queries = kept.queries
-            before, model = record, self.model
+                record = self._record
+                if record is None or not self._stale or not self._labelled():
+                    return self.calibration
+                asked, before = self._asked(), record.calibration
 
-            def make(records: Records, fit: Fit | None) -> tuple[Fit, Learned]:
+            def make(records: Records, known: Learned | None) -> Learned:
                 counts = Counter(label for label in records.labels if label is not None)
-                new = {name for name, n in counts.items() if n >= LEAST} - set(before.labels)
+                new = {name for name, n in counts.items() if n >= LEAST} - set(before.labels or ())
                 # What is left out is known right after a fit only; queries need it for new labels alone.
-                known = queries is not None and fit is not None and fit.left_out is not None
-                if fit is None or new or not known or fit.outdated(counts.total()):
-                    fit = Fit.of(records, before.calibration.target.seed, fit)
-                if fit is None:
-                    raise DegenerateError("no item has a label any more.")
-                target = before.calibration.target
-                return fit, learn(fit, queries, records, target, model=model, before=before)
+                enough = asked is not None and known is not None and known.left_out is not None
+                if known is None or new or not enough or outdated(known, counts.total()):
+                    known = fitted(records, known, before.target.seed)
+                return _calibrated(known, asked, before.target, records, before)
 
-            self._compute(make, queries)
+            self._learn(make, asked)
         return self.calibration
 
     def watch(self) -> WatchReport | None:
@@ -600,7 +585,9 @@ class Gallery:
             What was found, in a ``sentence`` too; None without a calibration.
         """
         with self._lock:
-            return self._kept.drift
+            if self._watch.bet():
+                self._keep_watch()
+            return None if self._record is None else self._watch.report
 
     def audit(
         self, *, items: int | None = None, duplicate: float | None = None, seed: int = 0
@@ -625,35 +612,16 @@ class Gallery:
             check_fraction("duplicate", duplicate)
         with self._lock:
             self._check_filled()
-            records, made = self._engine.copied(), self._kept.calibration
-            fit = None if self._fit is None else self._fit.copied()
-        return audit_items(
-            Records.concatenate(records),
-            fit,
-            calibration=made,
-            items=items,
-            duplicate=duplicate,
-            seed=seed,
-        )
+            made, known, parts = self.calibration, self._learned, self._engine.copied()
+        records = Records.concatenate([*parts])
+        return audit_items(records, known, made, items=items, duplicate=duplicate, seed=seed)
 
-    def prepare(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Do what a search would do otherwise: fit the label model again, and build the graph.
-
-        To be called in a thread of its own, after changes; searches go on meanwhile, by the model there is,
-        and look at every item while there is no graph. From the first call on no search does either by
-        itself, until somebody calls this again. Where there is a calibration, `renew` fits the model.
-
-        Args:
-            stop: Asked now and then, in the thread that calls this, whether to give up the graph.
-        """
+    def _keep_up(self) -> None:
+        """Make what searches need, which from now on do not make it again."""
         self._behind = True
-        self._fit_if_needed(again=True)
         with self._lock:
-            build = self._engine.graph_task(stop)
-        if build is not None:
-            install = build()
-            with self._lock:
-                install()
+            self._engine.keep_up()
+        self._fit_if_needed(again=True)
 
     def _fit_if_needed(self, *, again: bool) -> None:
         """Fit the label model; while one thread does, others go on with the one there is.
@@ -663,114 +631,136 @@ class Gallery:
         """
 
         def wanted() -> bool:
-            labelled, fit = self._labelled(), self._fit
-            if fit is None or not labelled:
-                return labelled > 0
-            return again and self._kept.record is None and fit.outdated(labelled)
+            with self._lock:
+                labelled, known = self._labelled(), self._learned
+                if known is None or not labelled:
+                    return labelled > 0
+                return again and self._record is None and outdated(known, labelled)
 
-        with self._lock:
-            needed, first = wanted(), self._fit is None
-        if needed and self._fitting.acquire(blocking=first):
+        if wanted() and self._fitting.acquire(blocking=self._learned is None):
             try:
-                with self._lock:
-                    needed = wanted()
-                if needed:
-                    self._compute(lambda records, _: (Fit.of(records), None))
+                if wanted():
+                    self._learn(lambda records, _: fitted(records))
             finally:
                 self._fitting.release()
 
     def _labelled(self) -> int:
-        return len(self._engine) - self._engine.label_counts().get(None, 0)
+        return len(self._engine) - self._engine.label_counts.get(None, 0)
 
-    def _answering(self) -> tuple[LabelModel | None, set[Label]]:
-        """Return the label model as it is, None if no item has a label; and labels that are not tested."""
-        if self._view is None:
-            model = None if self._fit is None else copy.copy(self._fit.model)
-            labels = set() if model is None else {*model.labels}
-            record = self._kept.record
-            self._view = (
-                model if labels else None,
-                labels - set(() if record is None else record.labels),
-            )
-        return self._view
+    @property
+    def _stale(self) -> bool:
+        """Whether the calibration was made for other items."""
+        return self._record is not None and self._record.content != self._engine.fingerprint
 
-    def _compute(
+    @property
+    def _target(self) -> Target:
+        return Target() if self._record is None else self._record.calibration.target
+
+    def _asked(self) -> Queries | None:
+        """Return the calibration's queries; None if there is none, or if items played them."""
+        stored = self._engine.metadata.get(QUERIES)
+        if self._queries[0] is not stored:
+            queries = stored and from_stored(Queries, stored, "the calibration's queries")
+            self._queries = stored, queries
+        return self._queries[1]
+
+    def _held_out(self) -> Queries | None:
+        """Return those of them that were not reviewed live queries."""
+        asked = self._asked()
+        return asked if asked is None or asked.live is None else asked[~asked.live]
+
+    @property
+    def _reviews_needed(self) -> int:
+        held_out = None
+        with suppress(InputError):  # they cannot be used, and reviews take their place
+            held_out = self._held_out()
+        return max(1, self._target.least_queries - len(() if held_out is None else held_out))
+
+    def _learn(
         self,
-        make: Callable[[Records, Fit | None], tuple[Fit | None, Learned | None]],
+        make: Callable[[Records, Learned | None], Learned],
         queries: Queries | None = None,
     ) -> None:
         """Make a label model, and perhaps a calibration, of a copy of the records, and install them.
 
         Args:
-            make: Called without the lock, with the records and a copy of the label model.
+            make: Called without the lock, with the records and what is known of them.
             queries: Those of the calibration.
         """
         for last in (False, True):
             with self._lock:
                 engine, version, self._missed = self._engine, self._version, []
-                parts: Iterable[Records] = engine.copied()
+                known, parts = self._learned, engine.copied()
                 if last:  # of Milvus, which cannot be copied: nothing may change while it is read
-                    parts = list(parts)
-                fit = None if self._fit is None else self._fit.copied()
+                    parts = [*parts]
             try:
-                fit, learned = make(Records.concatenate(parts), fit)
-                content = engine.fingerprint()  # which Milvus may have to count first
-                stored = None if fit is None else fit.model.to_stored()
+                learned = make(Records.concatenate([*parts]), known)
+                content = engine.fingerprint  # which Milvus may have to count first
+                stored = learned.model.to_stored()
             except BaseException:
-                with self._lock:
-                    self._missed = None
+                self._missed = None
                 raise
             with self._lock:
                 missed, self._missed = self._missed, None
                 same = self._version == version
-                if not same and (not last or self._engine is not engine):
-                    continue
-                if fit is not None:
-                    for change, records in missed or ():
-                        _apply(fit.model, change, records)
-                    fit = replace(fit, fresh=fit.fresh and same)
-                self._fit, self._unsaved, self._view = fit, not same, None
-                content = content if same else ""  # the stored model is then brought up to date
-                values = {MODEL: {"model": stored, "content": content}} if stored else {}
-                if learned is None:
-                    with suppress(StorageError):  # it can be fitted again
-                        store(self._engine, values)
-                else:
-                    record, novelty = learned
-                    self._kept.install(replace(record, content=content), novelty, queries, values)
-                return
+                if same or (last and self._engine is engine):
+                    self._install(learned, stored, content if same else "", queries)
+                    for change in missed or ():
+                        self._learned = _changed(self._learned, change)
+                    return
 
-    def _follow(self, *, remove: Records | None = None, add: Records | None = None) -> None:
-        """Tell the label model, and whoever fits one now, what came and went; the lock is held."""
-        self._version, self._unsaved, self._view = self._version + 1, True, None
-        for change, records in (("remove", remove), ("add", add)):
-            if records is None:
-                continue
-            if self._fit is not None:
-                try:
-                    _apply(self._fit.model, change, records)
-                    self._fit = replace(self._fit, fresh=False)
-                except InputError:  # items of others, as in a shared collection: it is fitted again
-                    self._fit = None
-            if self._missed is not None:
-                self._missed.append((change, records))
-
-    def _keep_fit(self) -> None:
-        """Store the label model if it has changed."""
-        if self._fit is not None and self._unsaved:
-            stored = {
-                "model": self._fit.model.to_stored(),
-                "content": self._engine.fingerprint(),
-            }
+    def _install(
+        self, learned: Learned, model: dict[str, Any], content: str, queries: Queries | None
+    ) -> None:
+        """Store what was learned of some content, in place of what there is."""
+        values: dict[str, Any] = {MODEL: {"model": model, "content": content}}
+        made = learned.calibration
+        if made is None:
             with suppress(StorageError):  # it can be fitted again
-                store(self._engine, {MODEL: stored})
+                store(self._engine, values)
+        else:
+            record = Record(made, learned.own_novelty, self.model, content)
+            watch = self._watch.next(made, learned.own_novelty)
+            values |= {CALIBRATION: to_stored(Record, record), WATCH: to_stored(Watch, watch)}
+            if not made.renewals:
+                values[QUERIES] = None if queries is None else to_stored(Queries, queries)
+            store(self._engine, values)
+            self._record, self._watch = record, KeptWatch(watch)
+        self._learned, self._unsaved = replace(learned, calibration=None), not content
+
+    def _follow(self, *changes: Change) -> None:
+        """Tell the label model, and whoever fits one now, what came and went; the lock is held."""
+        self._version, self._unsaved = self._version + 1, True
+        for change in changes:
+            self._learned = _changed(self._learned, change)
+            if self._missed is not None:
+                self._missed.append(change)
+
+    def _keep(self) -> None:
+        """Store what was learned and seen since it was stored."""
+        if self._learned is not None and self._unsaved:
+            model = {"model": self._learned.model.to_stored(), "content": self._engine.fingerprint}
+            with suppress(StorageError):  # it can be fitted again
+                store(self._engine, {MODEL: model})
                 self._unsaved = False
+        self._watch.bet()
+        self._keep_watch()
+
+    def _keep_watch(self) -> None:
+        """Store the drift that was seen since it was last stored, if that is allowed."""
+        watch = self._watch.unstored()
+        if watch is not None:
+            try:
+                store(self._engine, {WATCH: to_stored(Watch, watch)})
+            except StorageError as error:
+                # No reason to fail a search that was answered; it is tried again later.
+                warnings.warn(f"the drift that was seen is not stored: {error}", RuntimeWarning, 2)
 
     def _enrolled(self, labels: Any) -> list[Label]:
         """Read labels that are alone possible: some items have each of them."""
         one = isinstance(labels, str | int)
         named = [*dict.fromkeys(label_values("labels", [labels] if one else labels))]
-        counts = self._engine.label_counts()
+        counts = self._engine.label_counts
         missing = [label for label in named if label is None or not counts.get(label)]
         if missing or not named:
             raise InputError(
@@ -780,29 +770,13 @@ class Gallery:
             )
         return named
 
-    def _given(self, queries: Any, truth: Any, ids: Any, groups: Any) -> Queries:
+    def _given(self, queries: Any, truth: Any, *, ids: Any = None, groups: Any = None) -> Queries:
         vectors, kappa, novelty = self._read_queries(queries)
-        count = len(vectors)
-        labels = read_labels(truth, count, name="truth")
-        named = {label for label in labels if label is not None}
-        if named and not named & self._engine.label_counts().keys():
-            raise InputError(
-                f"none of the {len(named)} labels is in the gallery, such as "
-                f"{min(named, key=str)!r}; give the labels as the items have them (1 and '1' differ), or "
-                "None for a query that has no match there.",
-                field="truth",
-            )
-        if groups is not None:
-            check_count("groups", groups, count)
-        return Queries(
-            vectors,
-            kappa,
-            novelty,
-            labels,
-            [None] * count if ids is None else id_values("ids", ids, count=count),
-            [None] * count if groups is None else list(groups),
-            np.zeros(count, dtype=bool),
-        )
+        if ids is not None:
+            ids = objects(id_values("ids", ids, count=len(vectors)), (len(vectors),))
+        enrolled = self._engine.label_counts
+        known = {"kappa": kappa, "novelty": novelty, "groups": groups, "ids": ids}
+        return Queries.read(vectors, truth, enrolled, **known)
 
     def _with_reviews(
         self, others: Queries | None, reviews: ReviewSample, *, least: int
@@ -815,15 +789,17 @@ class Gallery:
                 field="reviews",
                 hint="Review queries that the model of now has embedded.",
             )
-        live = self._given(reviews.queries, reviews.labels, None, None)
+        live = self._given(reviews.queries, reviews.labels)
         if others is not None and others.novelty is not None and live.novelty is None:
             raise InputError(
                 "the calibration's queries have a novelty and not all of the reviewed ones do.",
                 field="reviews",
                 hint="Calibrate with queries that all have it.",
             )
-        live = replace(live, live=np.ones(len(live), dtype=bool))
-        queries = live if others is None else others.joined(live)
+        queries = replace(live, live=np.ones(len(live), dtype=bool))
+        if others is not None:
+            old = replace(others, live=np.zeros(len(others), dtype=bool))
+            queries = Queries.concatenate([old, queries])
         if len(queries) < least:
             raise DegenerateError(
                 f"{len(queries):,} queries, {len(live):,} of them reviewed, are too few for the target, "
@@ -844,19 +820,6 @@ class Gallery:
         if groups:
             self.update(ids=list(groups), groups=list(groups.values()))
 
-    def describe(self, **facts: str | None) -> None:
-        """Store facts about the gallery with it, which `info` has; they decide nothing.
-
-        Args:
-            **facts: Strings; None forgets one. `surefind index` keeps ``run``, the folder of the model that
-                embeds, and ``images``, the folder in which the payloads' paths begin.
-        """
-        with self._lock:
-            before = self._engine.metadata.get("about", {})
-            about = {name: text for name, text in (before | facts).items() if text is not None}
-            if about != before:
-                self._engine.set_metadata({**self._engine.metadata, "about": about})
-
     def save(self, path: str | Path | None = None) -> None:
         """Move a gallery from memory into a folder; copy one that has a place; or compact its folder.
 
@@ -871,8 +834,7 @@ class Gallery:
             StorageError: If it cannot be written; then there is no such folder.
         """
         with self._lock:
-            self._kept.keep()
-            self._keep_fit()
+            self._keep()
             engine = self._engine
             if path is None or engine.place == "memory":
                 engine.save(None if path is None else Path(path))
@@ -883,8 +845,7 @@ class Gallery:
         """Let go of files and connections. Closing twice is fine."""
         with self._lock:
             if self._open_engine is not None:
-                self._kept.keep()
-                self._keep_fit()
+                self._keep()
                 self._open_engine.close()
                 self._open_engine = None
 
@@ -917,15 +878,33 @@ class Gallery:
             )
         return named
 
-    def _fresh_ids(self, count: int) -> list[Id]:
-        if self._next_id is None:
-            self._next_id = _after(self, 0)
-        return list(range(self._next_id, self._next_id + count))
-
-
-def _or_nan(novelty: np.ndarray | None, like: np.ndarray) -> np.ndarray:
-    """Return p-values as records have them: NaN where none is known."""
-    return np.full_like(like, np.nan) if novelty is None else novelty
+    def _records(
+        self,
+        ids: Sequence[Id] | None,
+        embeddings: Any,
+        labels: Any,
+        payload: Any,
+        groups: Any,
+        old: Records | None = None,
+    ) -> Records:
+        """Read items; what is not given is that of the old records."""
+        if old is None or embeddings is not None:
+            vectors, kappa, novelty = self._read(embeddings)
+            novelty = np.full_like(kappa, np.nan) if novelty is None else novelty
+        else:
+            vectors, kappa, novelty = old.vectors, old.kappa, old.novelty
+        if ids is None:
+            if self._next_id is None:
+                self._next_id = _after(self, 0)
+            ids = range(self._next_id, self._next_id + len(vectors))
+        count = len(ids)
+        check_count("ids", ids, len(vectors))
+        texts = payload_values("payload", payload, count=count)
+        names, own = read_names("labels", labels, count), read_names("groups", groups, count)
+        read = Records([*ids], vectors, kappa, novelty, names, texts, own)
+        given = {"labels": labels, "payload": payload, "groups": groups}
+        kept = [name for name, value in given.items() if old is not None and value is None]
+        return replace(read, **{name: getattr(old, name) for name in kept})
 
 
 def _after(ids: Iterable[Id], least: int) -> int:
@@ -933,7 +912,7 @@ def _after(ids: Iterable[Id], least: int) -> int:
     return max([least, *(i + 1 for i in ids if isinstance(i, int) and i < AUTOMATIC)])
 
 
-def _stored_fit(engine: Engine) -> Fit | None:
+def _stored_model(engine: Engine) -> Learned | None:
     """Return the label model that is stored with the items, brought up to date; None if there is none."""
     stored = engine.metadata.get(MODEL)
     if stored is None:
@@ -942,74 +921,29 @@ def _stored_fit(engine: Engine) -> Fit | None:
         model = LabelModel.from_stored(stored["model"])
     except InputError:  # of another version
         return None
-    if stored["content"] != engine.fingerprint():
-        records = Records.concatenate(engine.copied())
-        named = [row for row, label in enumerate(records.labels) if label is not None]
-        model = model.recounted(records.vectors[named], [records.labels[row] for row in named])
-    return Fit(model)
+    if stored["content"] != engine.fingerprint:
+        records = Records.concatenate([*engine.copied()])
+        model = model.recounted(records.vectors, [*records.labels])
+    return Learned(model)
 
 
-def _apply(model: LabelModel, change: str, records: Records) -> None:
-    """Add records to a label model, or remove them; those without a label do not count."""
-    rows = [row for row, label in enumerate(records.labels) if label is not None]
-    if rows:
-        getattr(model, change)(records.vectors[rows], [records.labels[row] for row in rows])
+def _changed(learned: Learned | None, change: Change) -> Learned | None:
+    """Return what is known after a change; None if the model must be fitted again."""
+    how, records = change
+    try:
+        return learned and learned.changed(how, records.vectors, [*records.labels])
+    except InputError:  # items of others, as in a shared collection
+        return None
 
 
-def _posterior(
-    model: LabelModel | None, queries: np.ndarray, labels: Collection[Label] | None
-) -> LabelPosterior:
-    """Return what a label model says; that no label is possible if there is none."""
-    if model is None:
-        nothing = np.full((len(queries), 1), None)
-        return LabelPosterior(nothing, np.zeros(nothing.shape), np.ones(len(queries)))
-    return model.posterior(queries, labels=labels)
-
-
-def make_engine(engine: str, path: str | Path | None, *, index: str, **milvus: Any) -> Engine:
-    """Make an engine for a new gallery; the arguments are those of `Gallery`."""
-    check_choice("engine", engine, ENGINES)
-    check_choice("index", index, INDICES)
-    if engine == "faiss":
-        made = FaissEngine(index)
-        if path is not None:
-            made.save(Path(path))
-        return made
-    if path is None or not _is_milvus(path):
-        raise InputError(
-            "engine='milvus' needs a path: 'NAME.db' for milvus-lite on this machine, or "
-            f"'http://host:port' for a server; got {path!r}."
-        )
-    found = MilvusEngine(str(path), index=index, **milvus)
-    if found.dim is not None:
-        found.close()
-        raise InputError(
-            f"{found.place} holds a gallery already; open it with Gallery.open({str(path)!r})."
-        )
-    return found
-
-
-def open_engine(path: str | Path, *, mode: str, index: str | None, **milvus: Any) -> Engine:
-    """Open the engine of a gallery that exists; the arguments are those of `Gallery.open`."""
-    check_choice("mode", mode, MODES)
-    if index is not None:
-        check_choice("index", index, INDICES)
-    if not _is_milvus(path):
-        return FaissEngine.open(Path(path), index=index, read_only=mode == "r")
-    there = "://" in str(path) or Path(path).exists()
-    found = MilvusEngine(str(path), index=index or "auto", **milvus) if there else None
-    if found is None or found.dim is None:
-        if found is not None:
-            found.close()
-        raise InputError(
-            f"there is no gallery at {path}.",
-            field="path",
-            hint=f"Make one: surefind.Gallery('milvus', {str(path)!r}), or `surefind index SOURCE --out "
-            f"{path}`.",
-        )
-    return found
-
-
-def _is_milvus(path: str | Path) -> bool:
-    text = str(path)
-    return "://" in text or (text.endswith(".db") and not holds_gallery(Path(text)))
+def _calibrated(
+    known: Learned,
+    asked: Queries | None,
+    target: Target,
+    records: Records,
+    before: Calibration | None = None,
+) -> Learned:
+    """Calibrate for records."""
+    items = () if asked is None else hashes(records.vectors)
+    ids = () if asked is None or asked.ids is None else {*records.ids}
+    return known.calibrated(asked, target, items, ids, before=before)

@@ -1,18 +1,18 @@
 """Records in this process: a search looks at all of them, or walks FAISS's HNSW graph.
 
 Up to `LARGE` records a search looks at every vector, which is exact; beyond, it walks a graph
-(`surefind.gallery.graph`). ``"exact"`` and ``"hnsw"`` choose one for any size. The graph is built from
-the vectors at the first search that needs it, and kept in the folder if it is large. Where searches must
-not wait for that, somebody else builds it (`FaissEngine.graph_task`): until it is there, and whenever more
-than `AT_ONCE` rows are missing in it, searches look at every vector.
+(`surefind.gallery.graph`). ``"exact"`` and ``"hnsw"`` choose one for any size. A graph is brought up to
+date by the search that needs it where that is soon done, and otherwise by a thread of its own; until it is
+there, searches look at every vector. A large one is kept in the folder.
 
 The records are dense columns, with a row for each id: the last record moves into the place of a removed
 one. So a brute-force search reads one block of memory, and a removal costs O(1). With a folder, every
 change is on the disk before it is made here (`surefind.gallery.store`).
 """
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import count as count_from
 from pathlib import Path
@@ -22,17 +22,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from surefind.errors import InputError
-from surefind.gallery.engine import (
-    Id,
-    Label,
-    Metadata,
-    ObjectColumn,
-    Records,
-    as_fingerprint,
-    forget,
-    objects,
-)
 from surefind.gallery.graph import Graph, near_rows
+from surefind.gallery.records import Id, Label, Metadata, Records, as_fingerprint, forget
 from surefind.gallery.store import (
     GRAPH,
     Store,
@@ -48,32 +39,35 @@ LARGE = 1_000_000
 100 ms, and a decision that rests on all neighbours is worth that; ask for ``"hnsw"`` where it is not."""
 
 AT_ONCE = 1000
-"""Rows that a search gives nodes itself, where somebody builds graphs in the background: some 100 ms."""
+"""Rows that a search gives nodes itself: some 100 ms."""
 
-IDS, LABELS = 0, 1
-"""Which columns of a table's objects they are."""
+IDS, VECTORS, LABELS = 0, 1, 4
+"""Which columns of the records they are."""
 
 SMALLEST = 1024
 """Rows that are set aside at first; the columns double when they are full."""
 
 
 class FaissEngine:
-    """An `Engine` of this process, in memory or with a folder."""
+    """Records in memory, or with a folder; `surefind.gallery.engine` says what it does.
+
+    Args:
+        index: ``"auto"``, ``"exact"`` or ``"hnsw"``.
+    """
 
     def __init__(self, index: str = "auto") -> None:
-        """Start empty and in memory.
-
-        Args:
-            index: ``"auto"``, ``"exact"`` or ``"hnsw"``.
-        """
         self._index = index
-        self._table = Table()
-        self._graph = Graph()
-        self._in_background = False
-        self._missed: list[Callable[[Graph], None]] | None = None
         self.metadata: dict[str, Any] = {}
         self._store: Store | None = None
         self._folder: Path | None = None
+        none = np.empty(0)
+        nothing = Records([], np.empty((0, 0), dtype=np.float32), none, none, [], [], [])
+        self._take_over(Stored(nothing, 0, {}))
+        self._graph = Graph()
+        self._builder: threading.Thread | None = None
+        self._built: Graph | None = None
+        self._missed: list[np.ndarray] = []
+        self._closing = threading.Event()
 
     @classmethod
     def open(cls, folder: Path, *, index: str | None = None, read_only: bool) -> "FaissEngine":
@@ -93,11 +87,20 @@ class FaissEngine:
             stored = read_store(folder)
         else:
             engine._store, stored = open_store(folder)
-        engine._table, engine.metadata = Table(stored.records, stored.total), stored.metadata
+        engine._take_over(stored)
         engine._index = index or engine.metadata.get("index", "auto")
         if engine._index != "exact":
-            engine._graph.load(folder / GRAPH, engine._table.vectors)
+            engine._graph = Graph.load(folder / GRAPH, engine._vectors)
         return engine
+
+    def _take_over(self, stored: Stored) -> None:
+        """Hold records, whose arrays are not copied."""
+        records = stored.records
+        self._columns = [*vars(records).values()]
+        self._size, self._total, self.metadata = len(records), stored.total, stored.metadata
+        self._row_of: dict[Id, int] = {id_: row for row, id_ in enumerate(records.ids)}
+        self.label_counts: Counter[Label] = Counter(records.labels)
+        """How many records each label in use has."""
 
     @property
     def place(self) -> str:
@@ -106,14 +109,14 @@ class FaissEngine:
 
     @property
     def dim(self) -> int | None:
-        """The vectors' dimension; None until the first record."""
-        return self._table.dim
+        """The vectors' dimension; None until the first record ever."""
+        return self._columns[VECTORS].shape[1] or None
 
     @property
     def index(self) -> str:
         """How it searches now: ``"exact"`` or ``"hnsw"``."""
         if self._index == "auto":
-            return "hnsw" if len(self._table) > LARGE else "exact"
+            return "hnsw" if len(self) > LARGE else "exact"
         return self._index
 
     @property
@@ -121,39 +124,59 @@ class FaissEngine:
         """Whether changes are refused."""
         return self._store is None and self._folder is not None
 
+    @property
+    def fingerprint(self) -> str:
+        """The content fingerprint, in hexadecimal."""
+        return as_fingerprint(self._total)
+
     def __len__(self) -> int:
-        return len(self._table)
+        return self._size
 
     def known(self, ids: Sequence[Id]) -> set[Id]:
         """Return those of the ids that are kept."""
-        return {i for i in ids if i in self._table.row_of}
+        return {i for i in ids if i in self._row_of}
 
     def put(self, records: Records) -> None:
         """Keep records, in place of those with the same ids."""
-        table = self._table
-        rows = table.rows(records.ids)
-        replaced = table.take(rows[rows < len(table)])
-        total = table.total + sum(records.hashes()) - sum(replaced.hashes())
+        rows, size = self._rows(records.ids), len(self)
+        known = rows[rows < size]
+        total = self._total + records.hash_sum - self._take(known).hash_sum
         if store := self._writable():
-            store.put(rows, records, table.total, total)
-        changed = table.put(rows, records, total)
-        self._follow(lambda graph: graph.changed(changed))
+            store.put(rows, records, self._total, total)
+        self._size = int(rows.max(initial=size - 1)) + 1
+        self._reserve(records.vectors.shape[1])
+        forget(self.label_counts, self._columns[LABELS][known])
+        self.label_counts.update(records.labels)
+        changed = (rows >= size) | (self._columns[VECTORS][rows] != records.vectors).any(axis=1)
+        for column, new in zip(self._columns, vars(records).values(), strict=True):
+            column[rows] = new
+        self._row_of.update(zip(records.ids, rows.tolist(), strict=True))
+        self._total = total
+        self._changed(rows[changed])
 
     def remove(self, ids: Sequence[Id]) -> None:
-        """Drop records, all of which are kept."""
-        table = self._table
-        gone = table.rows(ids)
-        moves = table.moves(gone)
-        total = table.total - sum(table.take(gone).hashes())
+        """Drop records, all of which are kept; the last ones move into their rows."""
+        gone, size = self._rows(ids), len(self) - len(ids)
+        old = self._take(gone)
+        moves = np.stack([gone[gone < size], np.setdiff1d(np.arange(size, len(self)), gone)])
+        total = self._total - old.hash_sum
         if store := self._writable():
-            store.remove(gone, moves, table.total, total)
-        table.remove(ids, moves, total)
-        size = len(table)
-        self._follow(lambda graph: graph.moved(moves, size))
+            store.remove(gone, moves, self._total, total)
+        filled, sources = moves
+        forget(self.label_counts, old.labels)
+        for id_ in ids:
+            del self._row_of[id_]
+        for column in self._columns:
+            column[filled] = column[sources]
+            if column.dtype == object:
+                column[size : len(self)] = None
+        self._size, self._total = size, total
+        self._row_of.update(zip(self._columns[IDS][filled], filled.tolist(), strict=True))
+        self._changed(filled)
 
     def fetch(self, ids: Sequence[Id]) -> Records:
-        """Return kept records, in the order of the ids."""
-        return self._table.take(self._table.rows(ids))
+        """Return kept records, in the order of the ids, as copies."""
+        return self._take(self._rows(ids))
 
     def search(
         self,
@@ -161,98 +184,49 @@ class FaissEngine:
         count: int,
         labels: Collection[Label] | None = None,
     ) -> Records:
-        """Find ``count`` candidates of high cosine, with some label; there are that many records."""
-        if labels is not None:
-            some = self._table.rows_of(labels)
-            found = near_rows(self._table.vectors[some], queries, count)
-            return self._table.take(some[found.ravel()])
-        find = self._graph.search if self._uses_graph else near_rows
-        rows = find(self._table.vectors, queries, count)
-        if not self._in_background:
-            self._save_graph()
-        return self._table.take(rows.ravel())
-
-    @property
-    def _uses_graph(self) -> bool:
-        return self.index == "hnsw" and (self.graph_ready or not self._in_background)
-
-    @property
-    def graph_ready(self) -> bool:
-        """Whether searches need no graph, or one that is there but for a few rows."""
-        return self.index != "hnsw" or self._graph.missing(len(self._table)) <= AT_ONCE
-
-    def graph_task(self, stop: Callable[[], bool]) -> Callable[[], Callable[[], None]] | None:
-        """Leave graphs to whoever calls this, who keeps changes away while it does.
+        """Find candidates of high cosine for each query; there are ``count`` records.
 
         Args:
-            stop: Asked now and then whether to give up.
+            queries: Unit vectors in float32.
+            count: How many, at most as many as there are.
+            labels: Only records with one of these; all by default.
 
         Returns:
-            None if nothing is to be done. Otherwise what builds a graph and writes its file; changes may go
-            on meanwhile. That returns what puts the graph in its place, for which they must wait again.
+            Equally many for each query, perhaps a few more, in no order; the first query's first.
         """
-        self._in_background = True
-        if self.graph_ready:
-            return None
-        missed: list[Callable[[Graph], None]] = []
-        self._missed = missed
-        vectors = self._table.vectors.copy()
-        folder = None if self._store is None else self._store.folder
-
-        def install(graph: Graph | None) -> None:
-            self._missed = None
-            if graph is not None:
-                for change in missed:
-                    change(graph)
-                self._graph = graph
-
-        def build() -> Callable[[], None]:
-            graph = Graph.build(vectors, stop)
-            if folder is not None and graph is not None and graph.worth_keeping:
-                with suppress(OSError):
-                    graph.save(folder / GRAPH)
-            return lambda: install(graph)
-
-        return build
-
-    def _follow(self, change: Callable[[Graph], None]) -> None:
-        change(self._graph)
-        if self._missed is not None:
-            self._missed.append(change)
+        vectors = self._vectors
+        if labels is not None:
+            own, wanted = self._columns[LABELS][: len(self)], {*labels}
+            some = np.flatnonzero(np.fromiter((x in wanted for x in own), bool, len(own)))
+            rows = some[near_rows(vectors[some], queries, count)]
+        else:
+            find = self._graph.search if self.keep_up() else near_rows
+            rows = find(vectors, queries, count)
+        return self._take(rows.ravel())
 
     def scan(self, size: int) -> Iterator[Records]:
-        """Return all records, ``size`` at a time."""
-        for start in range(0, len(self._table), size):
-            yield self._table.everything().some(slice(start, start + size))
+        """Return all records, ``size`` at a time, in no order that means anything."""
+        for start in range(0, len(self), size):
+            yield self._take(slice(start, min(start + size, len(self))))
 
-    def label_counts(self) -> Mapping[Label, int]:
-        """Return how many records each label in use has."""
-        return self._table.label_counts
-
-    def fingerprint(self) -> str:
-        """Return the content fingerprint, in hexadecimal."""
-        return as_fingerprint(self._table.total)
+    def copied(self) -> list[Records]:
+        """Return all records as they are now, in parts, to be read beside changes."""
+        return [self._take(np.arange(len(self)))]
 
     def set_metadata(self, metadata: Metadata) -> None:
         """Keep a JSON object, in place of the last one."""
         if store := self._writable():
-            store.set_metadata(metadata, self.metadata, self._table.total)
+            store.set_metadata(metadata, self.metadata, self._total)
         self.metadata = dict(metadata)
-
-    def copied(self) -> Iterator[Records]:
-        """Return all records as they are now."""
-        columns: Iterator[Any] = iter(vars(self._table.everything()).values())
-        return iter([Records(*(column.copy() for column in columns))])
 
     def save(self, folder: Path | None) -> None:
         """Move from memory into a new folder, copy the own folder to it, or compact the own folder."""
         if self._folder is not None and folder is not None:
             copy_store(self._folder, folder)
         elif folder is not None:
-            stored = Stored(self._table.everything(), self._table.total, self.metadata)
-            self._store = create_store(folder, stored)
+            everything = self._take(slice(len(self)))
+            self._store = create_store(folder, Stored(everything, self._total, self.metadata))
             self._folder = folder
-            self._save_graph()
         elif self._store is not None:
             self._store.compact()
         elif self._folder is None:
@@ -260,8 +234,54 @@ class FaissEngine:
 
     def close(self) -> None:
         """Let go of the folder."""
+        self._closing.set()
+        if self._builder is not None:
+            self._builder.join()
         if self._store is not None:
+            self._save_graph(self._graph)
             self._store.close()
+
+    @property
+    def graph_ready(self) -> bool:
+        """Whether searches need no graph, or there is one but for a few rows."""
+        if self.index != "hnsw" or self._built is not None:
+            return True
+        return self._builder is None and self._graph.missing(len(self)) <= AT_ONCE
+
+    def keep_up(self) -> bool:
+        """Bring the graph up to date, behind if that takes long; return whether it can be searched."""
+        if self.index != "hnsw" or (self._builder is not None and self._builder.is_alive()):
+            return False
+        if self._built is not None:
+            for rows in self._missed:
+                self._built.changed(rows)
+            self._graph = self._built
+        self._built = self._builder = None
+        missing = self._graph.missing(len(self))
+        if missing > AT_ONCE:
+            self._missed = []
+            work = (self._graph.copy, self._vectors.copy())
+            self._builder = threading.Thread(target=self._build, args=work, daemon=True)
+            self._builder.start()
+        elif missing:
+            self._graph.follow(self._vectors)
+        return missing <= AT_ONCE
+
+    def _build(self, copy: Any, vectors: np.ndarray) -> None:
+        graph = copy()
+        if graph.follow(vectors, self._closing.is_set):
+            self._save_graph(graph)
+            self._built = graph
+
+    def _save_graph(self, graph: Graph) -> None:
+        if self._store is not None and graph.worth_keeping:
+            with suppress(OSError):  # nobody fails for want of a cache
+                graph.save(self._store.folder / GRAPH)
+
+    def _changed(self, rows: Int[np.ndarray, " n"]) -> None:
+        self._graph.changed(rows)
+        if self._builder is not None:
+            self._missed.append(rows)
 
     def _writable(self) -> Store | None:
         if self.read_only:
@@ -271,132 +291,29 @@ class FaissEngine:
             )
         return self._store
 
-    def _save_graph(self) -> None:
-        if self._store is not None and self._graph.worth_keeping:
-            # A search that has its answer does not fail for want of a cache.
-            with suppress(OSError):
-                self._graph.save(self._store.folder / GRAPH)
-
-
-class Table:
-    """Records by row and by id, of one dimension once there are any.
-
-    Args:
-        records: The first rows, whose arrays are not copied; none by default.
-        total: The sum of their hashes.
-    """
-
-    ids: list[Id]
-    labels: list[Label]
-    payload: list[str | None]
-    groups: list[Label]
-    row_of: dict[Id, int]
-    total: int
-
-    def __init__(self, records: Records | None = None, total: int = 0) -> None:
-        if records is None:
-            none = np.empty(0)
-            records = Records([], np.empty((0, 0), dtype=np.float32), none, none, [], [], [])
-        # Ids, labels, payload and groups, so that the rows of a search are taken out of all at once.
-        self._objects = np.empty((4, len(records)), dtype=object)
-        for column, values in zip(self._objects, _objects_of(records), strict=True):
-            column[:] = values
-        self._size = len(records)
-        self.label_counts: Counter[Label] = Counter(records.labels)
-        self.row_of = {id_: row for row, id_ in enumerate(records.ids)}
-        self.total = total
-        self._vectors, self._kappa, self._novelty = records.vectors, records.kappa, records.novelty
-
-    def __len__(self) -> int:
-        return self._size
-
     @property
-    def dim(self) -> int | None:
-        """The vectors' dimension; None until the first record ever."""
-        return self._vectors.shape[1] or None
-
-    @property
-    def vectors(self) -> np.ndarray:
+    def _vectors(self) -> np.ndarray:
         """Unit vectors (n, z), a view."""
-        return self._vectors[: len(self)]
+        return np.asarray(self._columns[VECTORS][: len(self)])
 
-    def rows(self, ids: ObjectColumn) -> Int[np.ndarray, " n"]:
+    def _rows(self, ids: Sequence[Id]) -> Int[np.ndarray, " n"]:
         """Return the row of each id, for new ids the next free ones."""
         free = count_from(len(self))
-        known = (self.row_of.get(id_) for id_ in ids)
+        known = (self._row_of.get(id_) for id_ in ids)
         return np.array([next(free) if row is None else row for row in known], dtype=np.int64)
 
-    def rows_of(self, labels: Collection[Label]) -> Int[np.ndarray, " n"]:
-        """Return the rows of all records with one of some labels."""
-        wanted = set(labels)
-        own = self._objects[LABELS, : len(self)]
-        return np.flatnonzero(np.fromiter((label in wanted for label in own), bool, len(self)))
+    def _take(self, rows: Any) -> Records:
+        """Return the records of some rows, in their order: as copies of an array of rows."""
+        return Records(*(column[rows] for column in self._columns))
 
-    def put(
-        self, rows: Int[np.ndarray, " n"], records: Records, total: int
-    ) -> Int[np.ndarray, " m"]:
-        """Keep records in their rows; return those rows whose vector changed."""
-        size, places = len(self), rows.tolist()
-        self._reserve(int(rows.max(initial=size - 1)) + 1, records.vectors.shape[1])
-        self.row_of.update(zip(records.ids, places, strict=True))
-        forget(self.label_counts, self._objects[LABELS, rows[rows < size]])
-        self.label_counts.update(records.labels)
-        for column, new in zip(self._objects, _objects_of(records), strict=True):
-            column[rows] = objects(new, (len(rows),))
-        self._size = int(rows.max(initial=size - 1)) + 1
-        changed = (rows >= size) | (self._vectors[rows] != records.vectors).any(axis=1)
-        self._vectors[rows], self._kappa[rows] = records.vectors, records.kappa
-        self._novelty[rows] = records.novelty
-        self.total = total
-        return np.asarray(rows[changed])
-
-    def moves(self, gone: Int[np.ndarray, " n"]) -> Int[np.ndarray, "2 m"]:
-        """Return the rows that removals leave empty, and the last rows that are to fill them."""
-        size = len(self) - len(gone)
-        last = np.setdiff1d(np.arange(size, len(self)), gone)
-        return np.stack([gone[gone < size], last])
-
-    def remove(self, ids: Sequence[Id], moves: Int[np.ndarray, "2 m"], total: int) -> None:
-        """Drop records, and move others into their rows."""
-        filled, sources = moves
-        forget(self.label_counts, self._objects[LABELS, [self.row_of[id_] for id_ in ids]])
-        for id_ in ids:
-            del self.row_of[id_]
-        for array in (self._vectors, self._kappa, self._novelty):
-            array[filled] = array[sources]
-        self._objects[:, filled] = self._objects[:, sources]
-        self._size -= len(ids)
-        self._objects[:, self._size :] = None
-        self.row_of.update(zip(self._objects[IDS, filled], filled.tolist(), strict=True))
-        self.total = total
-
-    def take(self, rows: Int[np.ndarray, " n"]) -> Records:
-        """Return the records of some rows, in their order, as copies."""
-        ids, *others = self._objects[:, rows]
-        numbers = self._vectors[rows], self._kappa[rows], self._novelty[rows]
-        return Records(ids, *numbers, *others)
-
-    def everything(self) -> Records:
-        """Return all records; the arrays are views."""
-        ids, *others = self._objects[:, : len(self)]
-        numbers = self.vectors, self._kappa[: len(self)], self._novelty[: len(self)]
-        return Records(ids, *numbers, *others)
-
-    def _reserve(self, count: int, dim: int) -> None:
-        if self._vectors.shape[1] == 0:
-            self._vectors = np.empty((0, dim), dtype=np.float32)
-        if count <= len(self._vectors):
-            return
-        room = max(count, 2 * len(self._vectors), SMALLEST)
-        size = len(self)
-        vectors, kappa, novelty = np.empty((room, dim), dtype=np.float32), *np.empty((2, room))
-        kept = np.empty((len(self._objects), room), dtype=object)
-        kept[:, :size] = self._objects[:, :size]
-        vectors[:size], kappa[:size] = self.vectors, self._kappa[:size]
-        novelty[:size] = self._novelty[:size]
-        self._vectors, self._kappa, self._novelty = vectors, kappa, novelty
-        self._objects = kept
-
-
-def _objects_of(records: Records) -> tuple[ObjectColumn, ...]:
-    return records.ids, records.labels, records.payload, records.groups
+    def _reserve(self, dim: int) -> None:
+        """Make room for all rows, and double it where it is too small."""
+        if self.dim is None:
+            self._columns[VECTORS] = np.empty((0, dim), dtype=np.float32)
+        room = len(self._columns[IDS])
+        if self._size > room:
+            more = max(self._size - room, room, SMALLEST)
+            self._columns = [
+                np.concatenate([x, np.zeros((more, *x.shape[1:]), dtype=x.dtype)])
+                for x in self._columns
+            ]

@@ -30,16 +30,15 @@ from jaxtyping import Float
 
 from surefind.checks import install_command
 from surefind.errors import InputError, StorageError
-from surefind.gallery.engine import (
+from surefind.gallery.memory import FaissEngine
+from surefind.gallery.records import (
     Id,
     Label,
     Metadata,
-    ObjectColumn,
     Records,
     as_fingerprint,
     forget,
 )
-from surefind.gallery.memory import FaissEngine
 
 BATCH = 1000
 """Rows per request: with 1,024 dimensions about 4 MB."""
@@ -69,7 +68,17 @@ Row = dict[str, Any]
 
 
 class MilvusEngine:
-    """An `Engine` in Milvus."""
+    """Records in Milvus; `surefind.gallery.engine` says what it does.
+
+    Args:
+        address: A folder for milvus-lite that ends in ``.db``, or ``http://host:port``.
+        collection: Its name.
+        index: ``"auto"`` and ``"exact"`` look at every vector, ``"hnsw"`` does not.
+        token: ``user:password``, for a server that wants it.
+        timeout: Seconds after which a call fails.
+    """
+
+    read_only, graph_ready = False, True
 
     def __init__(
         self,
@@ -80,15 +89,6 @@ class MilvusEngine:
         token: str = "",
         timeout: float | int = 60,
     ) -> None:
-        """Connect, and take what the collection holds if it exists.
-
-        Args:
-            address: A folder for milvus-lite that ends in ``.db``, or ``http://host:port``.
-            collection: Its name.
-            index: ``"auto"`` and ``"exact"`` look at every vector, ``"hnsw"`` does not.
-            token: ``user:password``, for a server that wants it.
-            timeout: Seconds after which a call fails.
-        """
         self._name, self._metadata_name = collection, f"{collection}_metadata"
         self.index = "hnsw" if index == "hnsw" else "exact"
         self.dim: int | None = None
@@ -102,11 +102,6 @@ class MilvusEngine:
             # milvus-lite loads a collection when it is made, and not when its folder is opened again.
             self._milvus.call("load_collection", self._metadata_name)
             self.metadata = self._read_metadata()
-
-    @property
-    def read_only(self) -> bool:
-        """Whether changes are refused: never by this side."""
-        return False
 
     @property
     def place(self) -> str:
@@ -129,7 +124,7 @@ class MilvusEngine:
         if self.dim is None:
             self._create(records.vectors.shape[1])
         if self._total is not None:
-            self._total += sum(records.hashes()) - self._hash_sum(records.ids)
+            self._total += records.hash_sum - self._hash_sum(records.ids)
         if self._counts is not None:
             forget(self._counts, self._labels_of(records.ids))
             self._counts.update(records.labels)
@@ -178,26 +173,23 @@ class MilvusEngine:
         for rows in self._walk(COLUMNS, size):
             yield _to_records(rows)
 
+    @property
     def label_counts(self) -> Mapping[Label, int]:
-        """Return how many records each label in use has; the first call reads all labels."""
+        """How many records each label in use has; the first call reads all labels."""
         if self._counts is None:
             walk = self._walk(["label"], BATCH)
             self._counts = Counter(json.loads(row["label"]) for rows in walk for row in rows)
         return self._counts
 
+    @property
     def fingerprint(self) -> str:
-        """Return the content fingerprint, in hexadecimal; the first call reads all records."""
+        """The content fingerprint, in hexadecimal; the first call reads all records."""
         if self._total is None:
-            self._total = sum(sum(records.hashes()) for records in self.scan(BATCH))
+            self._total = sum(records.hash_sum for records in self.scan(BATCH))
         return as_fingerprint(self._total)
 
-    @property
-    def graph_ready(self) -> bool:
-        """Whether there is a graph, if one is needed: Milvus sees to that."""
-        return True
-
-    def graph_task(self, stop: Callable[[], bool]) -> None:
-        """Return None: there is no graph to build here."""
+    def keep_up(self) -> None:
+        """Do nothing: Milvus sees to its graph."""
 
     def copied(self) -> Iterator[Records]:
         """Return all records, read while the iterator is used: changes until then may be among them."""
@@ -282,7 +274,7 @@ class MilvusEngine:
             self._total = self._counts = None
             raise
 
-    def _rows(self, ids: ObjectColumn, columns: list[str]) -> list[Row]:
+    def _rows(self, ids: Sequence[Id], columns: list[str]) -> list[Row]:
         if self.dim is None:
             return []
         return self._milvus.rows(self._name, [_key(i) for i in ids], columns)
@@ -290,11 +282,11 @@ class MilvusEngine:
     def _walk(self, columns: list[str], size: int) -> Iterator[list[Row]]:
         return iter(()) if self.dim is None else self._milvus.walk(self._name, columns, size)
 
-    def _labels_of(self, ids: ObjectColumn) -> list[Label]:
+    def _labels_of(self, ids: Sequence[Id]) -> list[Label]:
         return [json.loads(row["label"]) for row in self._rows(ids, ["key", "label"])]
 
-    def _hash_sum(self, ids: ObjectColumn) -> int:
-        return sum(_to_records(self._rows(ids, COLUMNS)).hashes())
+    def _hash_sum(self, ids: Sequence[Id]) -> int:
+        return _to_records(self._rows(ids, COLUMNS)).hash_sum
 
 
 class Milvus:

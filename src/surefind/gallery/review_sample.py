@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from surefind.embeddings import Embeddings
-from surefind.gallery.engine import Label
+from surefind.gallery.records import Label
 
 
 @dataclass(frozen=True)

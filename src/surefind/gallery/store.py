@@ -41,7 +41,7 @@ from jaxtyping import Int
 
 from surefind.errors import InputError, StorageError
 from surefind.files import flush, write_atomically
-from surefind.gallery.engine import Metadata, Records
+from surefind.gallery.records import Metadata, Records
 
 FILE, GRAPH, LOCK = "gallery.sqlite", "graph.bin", "lock"
 TEMPORARY = f".{FILE}.tmp"

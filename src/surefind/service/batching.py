@@ -32,8 +32,8 @@ import numpy as np
 from surefind.checks import UNIT_TOLERANCE
 from surefind.embeddings import Embeddings, kappa_from_json
 from surefind.errors import DegenerateError, InputError, SurefindError
-from surefind.gallery.engine import Id, Label, read_vectors
 from surefind.gallery.gallery import Gallery
+from surefind.gallery.records import Id, Label, read_vectors
 from surefind.service.wire import RefusedError
 
 LINGER = 0.004

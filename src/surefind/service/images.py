@@ -40,7 +40,7 @@ from surefind.data.images import Frame, decode_image, full_frame
 from surefind.data.inputs import InputSpec
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError, StorageError
-from surefind.gallery.engine import Id
+from surefind.gallery.records import Id
 from surefind.service.wire import RefusedError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")

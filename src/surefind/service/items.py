@@ -26,8 +26,8 @@ from fastapi import APIRouter, Depends, Form, Query, Response
 
 from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
 from surefind.errors import InputError
-from surefind.gallery.engine import Id, Item, objects, ordered
 from surefind.gallery.gallery import Gallery
+from surefind.gallery.records import Id, Item, objects, ordered
 from surefind.service import wire
 from surefind.service.images import picture_response
 from surefind.service.problems import described

@@ -35,7 +35,7 @@ import numpy as np
 from surefind.embeddings import Embeddings, kappa_from_json, novelty_from_json
 from surefind.errors import DegenerateError, InputError
 from surefind.gallery import store
-from surefind.gallery.engine import Label
+from surefind.gallery.records import Label
 from surefind.gallery.review_sample import Draw, ReviewCounts, ReviewSample, usable_rows
 from surefind.service.wire import ANONYMOUS, RefusedError
 

@@ -48,8 +48,8 @@ from pydantic_core import to_json
 
 from surefind.embeddings import kappa_from_json, kappa_to_json
 from surefind.errors import SurefindError
-from surefind.gallery.engine import Item, Label, exact_gaps
 from surefind.gallery.gallery import Gallery
+from surefind.gallery.records import Item, Label, exact_gaps
 from surefind.service import batching, wire
 from surefind.service.batching import HasPicture, Reply, unit_vectors
 from surefind.service.images import INSPECTED

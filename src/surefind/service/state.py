@@ -7,10 +7,8 @@ threads, so that none waits for another kind.
 **Recalibration in the background.** After a change a thread of its own calls `Gallery.renew`, one renewal
 at a time; what changes meanwhile is taken in by the next one. It waits for `DELAY` seconds first, so that a
 burst of changes is one renewal. Answers are marked as stale until then, and each of them uses one
-calibration. A renewal that fails is logged and counted, and the next change tries again. Another thread
-calls `Gallery.prepare`, at the start and after changes: it fits the label model again where there is no
-calibration to renew, and builds the graph that searches walk; they are exact until it is there. Neither
-makes a search wait.
+calibration. A renewal that fails is logged and counted, and the next change tries again. Where there is no
+calibration, it fits the label model again. No search waits for it.
 
 **Replicas.** A service that only reads (``read_only``) looks every `PAUSE` seconds whether the writer has
 changed anything, and reads the gallery again if it has, beside the searches. If it cannot be read, that is
@@ -86,8 +84,6 @@ class Renewer:
         self._closing = threading.Event()
         self._task: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-renew")
-        self._prepared: Future[None] | None = None
-        self._builder = ThreadPoolExecutor(1, thread_name_prefix="surefind-prepare")
 
     @property
     def busy(self) -> bool:
@@ -102,26 +98,12 @@ class Renewer:
                 return
             if self._task is None:
                 self._task = self._thread.submit(self._work)
-        self.build()
-
-    def build(self) -> None:
-        """Fit and build what searches would have to; return at once."""
-        with self._lock:
-            if not self._closing.is_set() and (self._prepared is None or self._prepared.done()):
-                self._prepared = self._builder.submit(self._build)
 
     def close(self) -> None:
-        """Wait for a renewal that has begun; one that has not is left to the next start, as is a graph."""
+        """Wait for a renewal that has begun; one that has not is left to the next start."""
         with self._lock:
             self._closing.set()
-        self._builder.shutdown()
         self._thread.shutdown()
-
-    def _build(self) -> None:
-        try:
-            self._gallery.prepare(self._closing.is_set)
-        except Exception as error:  # searches go on with what there is
-            self._failed(error)
 
     def _work(self) -> None:
         while True:
@@ -169,7 +151,7 @@ class Follower:
 
     def _work(self) -> None:
         failing = False
-        while not self._closing.wait(PAUSE):
+        while True:
             try:
                 if self._gallery.refresh():
                     self._followed()
@@ -178,6 +160,8 @@ class Follower:
                 if not failing:
                     self._failed(error)
                 failing = True
+            if self._closing.wait(PAUSE):
+                return
 
 
 class Readiness:
@@ -296,12 +280,10 @@ class AppState:
         if self.settings.read_only:
             failed = self.metrics.following_failed
             self._follower = Follower(self.gallery, followed=self._followed, failed=failed)
-            self.renewer.build()
         else:
             self.renewer.changed()  # it may have been, while nothing served it
 
     def _followed(self) -> None:
-        self.renewer.build()
         self.thumbnails.look_again()
         self.metrics.followed(len(self.gallery))
 
