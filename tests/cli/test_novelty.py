@@ -41,7 +41,7 @@ def test_files_keep_novelty(tmp_path, file):
     p = np.linspace(0, 1, 6)
     dataset = sf.Dataset(np.zeros((6, 2), dtype=np.float32), y)
     write_embeddings(tmp_path / file, sf.Embeddings(x, np.full(6, np.inf), p), dataset)
-    found = read_items(str(tmp_path / file), None).embeddings
+    found = read_items(str(tmp_path / file), None).embedded
     np.testing.assert_array_equal(found.novelty, p)
     np.testing.assert_array_equal(found.mean, x)
 

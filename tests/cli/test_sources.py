@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +7,7 @@ import surefind as sf
 from surefind.cli.galleries import read_items
 from surefind.cli.learn import chosen_encoder, labelled
 from surefind.data.inputs import Preprocessing
-from surefind.data.sources import part_names, read_source, read_vectors, split_part
+from surefind.data.sources import part_names, read_source, read_vector_file, split_part
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +48,8 @@ def test_one_reader_serves_every_command(column):
     for name in ("a.npz", "a.parquet"):
         data, items = read_source(name), read_items(name, None)
         np.testing.assert_array_equal(data.read().numpy(), vectors)
-        np.testing.assert_array_equal(items.embeddings.mean, vectors)
-        assert items.embeddings.kappa.tolist() == beside["kappa"]
+        np.testing.assert_array_equal(items.embedded.mean, vectors)
+        assert items.embedded.kappa.tolist() == beside["kappa"]
         assert [data.classes[y] for y in data.labels] == items.labels == beside["labels"]
         assert list(data.names) == items.ids == beside["ids"]
 
@@ -61,7 +59,7 @@ def test_one_reader_serves_every_command(column):
 )
 def test_examples_without_a_label_are_left_out_of_a_fit(labels, capsys):
     np.savez("a.npz", features=np.eye(3), labels=labels)
-    found = labelled(read_vectors(Path("a.npz")))
+    found = labelled(read_vector_file("a.npz").dataset("a"))
     assert found.names is None
     np.testing.assert_array_equal(found.inputs, np.eye(3)[[0, 2]])
     heard = capsys.readouterr().out

@@ -221,7 +221,7 @@ def search(
             return answer_lines(look, model, out, groups)
         items = read_items(queries, model, groups=groups, on_bad=on_bad)
         with progress("searching"):
-            answers = look(items.embeddings, groups=items.groups)
+            answers = look(items.embeddings(), groups=items.groups)
         enough = enough_items(opened)
     records = [
         {"query": name, "stale": answers.stale} | record

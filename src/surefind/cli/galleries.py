@@ -28,14 +28,14 @@ import json
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields, replace
-from itertools import compress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 import surefind as sf
+from surefind.checks import UNIT_TOLERANCE
 from surefind.cli import options
 from surefind.cli.console import (
     TABLES,
@@ -49,17 +49,15 @@ from surefind.cli.console import (
     this_command,
     write_table,
 )
-from surefind.cli.measure import BATCH, embed_in_blocks
 from surefind.cli.runs import MODEL, open_run, readable, usable
 from surefind.errors import CommandInterruptedError, InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from surefind.data.sources import VectorFile
     from surefind.gallery.records import Id, Label
 
-EMBEDDED, BLOCK = 1024, 10_000
-"""Items that are written at a time: of a run, and vectors."""
+BATCH, EMBEDDED, BLOCK = 128, 1024, 10_000
+"""Inputs that are embedded at a time; items that are written at a time, of a run and of vectors."""
 MARK = "indexing"
 """What the gallery remembers of a source until all of it is indexed: its key, and how many are."""
 OWN, APART = "images.csv", 0.2
@@ -74,50 +72,57 @@ COLUMNS = {"id": str, "label": str, "group": str, "kappa": float, "novelty": flo
 
 
 @dataclass(frozen=True, eq=False)
-class EmbeddedLater:
-    """What a run embeds, when it is taken."""
-
-    learner: "sf.MetricLearner"
-    dataset: "sf.Dataset"
-
-    def __getitem__(self, rows: Any) -> "sf.Embeddings":
-        return self.learner.embed(self.dataset[rows], batch_size=BATCH)
-
-
-@dataclass(frozen=True, eq=False)
 class Items:
-    """What a source gives.
+    """What a source gives: rows that are embedded, or that a run embeds when they are taken.
 
     Attributes:
-        embeddings: `Embeddings`, or plain vectors (n, z), of which no κ is known; or `EmbeddedLater`.
+        dataset: Names and files, and what a run embeds.
         ids: One a row, distinct within a source of images.
         labels: A text or None each; None if the source has none at all.
         groups: The same of groups.
-        files: The images' files; None if the source is in memory or holds vectors.
-        named: Whether the ids are the source's own, and not made of its name and the row.
+        embedded: The embeddings, if no run makes them.
+        learner: The run's model, if one does.
     """
 
-    embeddings: "sf.Embeddings | Any"
+    dataset: "sf.Dataset"
     ids: list[str]
     labels: list[str | None] | None
     groups: list[str | None] | None = None
-    files: "Sequence[str] | None" = None
-    named: bool = False
+    embedded: "sf.Embeddings | None" = None
+    learner: "sf.MetricLearner | None" = None
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __getitem__(self, rows: slice) -> "sf.Embeddings":
+        if self.learner is None:
+            return self.embedded[rows]  # type: ignore[index]
+        return self.learner.embed(self.dataset[rows], batch_size=BATCH).numpy()
+
+    def embeddings(self) -> "sf.Embeddings":
+        """Return all embeddings."""
+        blocks = []
+        with progress("embedding", len(self)) as done:
+            for at in range(0, len(self), EMBEDDED):
+                blocks.append(self[at : at + EMBEDDED])
+                done(at + len(blocks[-1]))
+        return sf.Embeddings.concatenate(blocks)
+
+    @property
+    def files(self) -> Sequence[str] | None:
+        """The images' files; None if the source is in memory or holds vectors."""
+        return getattr(self.dataset.inputs, "paths", None)
 
     def without(self, files: Container[str]) -> "Items":
         """Return the items of other files."""
         rows = [r for r, f in enumerate(self.files or ()) if str(Path(f).resolve()) not in files]
         if not files or len(rows) == len(self):
             return self
-        some: dict[str, Any] = {
+        columns: Any = {
             name: None if (cells := getattr(self, name)) is None else [cells[row] for row in rows]
-            for name in ("ids", "labels", "groups", "files")
+            for name in ("ids", "labels", "groups")
         }
-        later: Any = self.embeddings
-        return replace(self, embeddings=replace(later, dataset=later.dataset[rows]), **some)
+        return replace(self, dataset=self.dataset[rows], **columns)
 
 
 def index(
@@ -152,6 +157,9 @@ def index(
 
     Example: `surefind index digits:train --run runs/digits --out gallery`
     """
+    from surefind.checks import id_values
+    from surefind.gallery.records import read_vectors
+
     with ExitStack() as closing:
         gallery = existing_gallery(out)
         if gallery is not None:
@@ -164,17 +172,19 @@ def index(
                 raise InputError("--groups needs --run: train a model first.", field="groups")
             run, source, held = own_run(source, out, labels, on_bad)
             labels = None
-        items = read_items(source, run, labels=labels, groups=groups, on_bad=on_bad, later=True)
+        items = read_items(source, run, labels=labels, groups=groups, on_bad=on_bad)
         items = items.without(kept_apart(run))
         ids = [prefix + i for i in items.ids]
-        check_items(items, ids, None if gallery is None else gallery.info["dim"])
+        id_values("ids", ids)
+        dim = None if gallery is None else gallery.info["dim"]
+        read_vectors(items[0:1], normalize=False, dim=dim)
         if gallery is None:
             engine = "milvus" if _on_milvus(out) else "faiss"
             gallery = closing.enter_context(sf.Gallery(out, engine, model=_fingerprint(run)))
-        own = None if items.labels is None else labels_like(gallery, items.labels)
+        own = labels_like(gallery, items.labels)
         payload = remember(gallery, run, items.files)
-        key = source_key(items, ids, own, _fingerprint(run))
-        there, later = set(gallery), isinstance(items.embeddings, EmbeddedLater)
+        key = source_key(source, items, prefix, own, _fingerprint(run))
+        there = set(gallery)
         begun = done_before(gallery, key)
         begun = begun if there.issuperset(ids[:begun]) else 0  # some were deleted since
         if begun:
@@ -183,10 +193,10 @@ def index(
         updated = sum(i in there for i in ids[begun:])
         try:
             with progress("indexing", len(ids)) as done:
-                size = EMBEDDED if later else BLOCK
+                size = BLOCK if items.learner is None else EMBEDDED
                 for at in range(begun, len(ids), size):
                     rows = range(at, min(at + size, len(ids)))
-                    block = items.embeddings[rows.start : rows.stop]
+                    block = items[rows.start : rows.stop]
                     write_rows(gallery, block, rows, ids, there, columns)
                     last = rows.stop == len(ids)
                     mark = None if last else json.dumps({"key": key, "done": rows.stop})
@@ -250,7 +260,7 @@ def own_run(
         if not listed.is_file():
             whole = read_source(source)
             if labels is not None:
-                texts = _column(labels, LABELS, len(whole))
+                texts = read_texts(labels, LABELS, len(whole))
                 whole = replace(whole, labels=[text or "" for text in texts], classes=None)
             whole = with_relation(readable(whole, on_bad))
             if not isinstance(whole.inputs, ImageFiles) or whole.labels is None:
@@ -463,7 +473,7 @@ def relabel_items(
     gallery: "sf.Gallery", chosen: "list[Id]", texts: Sequence[str | None]
 ) -> list[dict[str, Any]]:
     """Give items other labels; return which were changed, from what to what."""
-    new = labels_like(gallery, texts)
+    new = labels_like(gallery, texts) or []
     old = [gallery.get(id_).label for id_ in chosen]
     changed = [row for row in range(len(chosen)) if old[row] != new[row]]
     if changed:
@@ -573,22 +583,13 @@ def write_rows(
             )
 
 
-def source_key(items: Items, ids: list[str], labels: Any, model: str | None) -> str:
+def source_key(source: str, items: Items, *more: Any) -> str:
     """Return a digest of everything that is to be indexed, which a resumed command must share."""
-    import numpy as np
-
-    source: Any = items.embeddings
-    total = hashlib.sha256(json.dumps([ids, labels, items.groups, model]).encode())
-    if items.files is not None:
-        seen = [(file, os.stat(file)) for file in items.files]
-        total.update(json.dumps([[f, s.st_size, s.st_mtime_ns] for f, s in seen]).encode())
-        return total.hexdigest()[:32]
-    if isinstance(source, EmbeddedLater):
-        source = source.dataset.inputs
-    embedded = [getattr(source, f.name) for f in fields(source)] if hasattr(source, "kappa") else []
-    for part in embedded or [source]:
-        total.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
-    return total.hexdigest()[:32]
+    files = items.files or ([source] if Path(source).is_file() else [])
+    seen = [(file, os.stat(file)) for file in files]
+    stamps = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in seen]
+    key = json.dumps([items.ids, items.groups, stamps, *more])
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 def done_before(gallery: "sf.Gallery", key: str) -> int:
@@ -616,18 +617,6 @@ def remember(
     return [{"path": p.as_posix()} for p in inside]
 
 
-def check_items(items: Items, ids: list[str], dim: int | None) -> None:
-    """Require items that a gallery of this dimension takes, before it is made or changed."""
-    from surefind.checks import id_values
-    from surefind.gallery.records import read_vectors
-
-    id_values("ids", ids)
-    later = isinstance(items.embeddings, EmbeddedLater)  # of which one shows what all are like
-    for at in range(0, 1 if later else len(ids), BLOCK):
-        some = items.embeddings[at : 1 if later else at + BLOCK]
-        read_vectors(some, normalize=False, dim=dim)
-
-
 def read_items(
     source: str,
     run: Path | None,
@@ -635,9 +624,8 @@ def read_items(
     labels: Path | None = None,
     groups: Path | None = None,
     on_bad: str = "refuse",
-    later: bool = False,
 ) -> Items:
-    """Read vectors, or embed what a source holds.
+    """Read vectors, or what a run embeds.
 
     Args:
         source: A folder, a file or the digits, perhaps with ``:PART``.
@@ -645,7 +633,6 @@ def read_items(
         labels: A file with labels instead of the source's own.
         groups: A file with groups.
         on_bad: "refuse" or "skip" images that cannot be read.
-        later: Whether what a run embeds is embedded only when rows of it are taken.
 
     Returns:
         The items, at least one.
@@ -653,32 +640,55 @@ def read_items(
     Raises:
         InputError: If there is nothing, or nothing that embeds it.
     """
-    from surefind.data.images import ImageFiles
-    from surefind.data.sources import LABELS, read_source
+    from surefind.data.sources import LABELS, read_source, read_vector_file
 
-    found = _of_vectors(Path(source), embedded=run is None) if _holds_vectors(source) else None
-    count, kept = 0 if found is None else len(found), None
-    if found is None:
-        if run is None:
-            raise InputError(
-                f"{source} holds images; give --run RUN, which embeds them.", field="run"
-            )
+    file = read_vector_file(source) if _holds_vectors(source) else None
+    learner = embedded = None
+    if file is not None and (run is None or file.kappa is not None):
+        embedded = as_embeddings(file, source)
+        good = whole = file.dataset(Path(source).stem)
+    elif run is None:
+        raise InputError(f"{source} holds images; give --run RUN, which embeds them.", field="run")
+    else:
         learner = open_run(run).learner()
         whole = read_source(source, mode=learner.input_spec_.mode)
-        good, count = usable(learner, whole, on_bad), len(whole)
-        if isinstance(whole.inputs, ImageFiles) and len(good) < count:
-            files = {*good.inputs.paths}
-            kept = [path in files for path in whole.inputs.paths]
-        later_on = EmbeddedLater(learner, good)
-        embeddings = later_on if later else embed_in_blocks(learner, good)
-        found = replace(_of_dataset(good, source), embeddings=embeddings)
-    columns = {"labels": (labels, LABELS), "groups": (groups, options.GROUP_COLUMN)}
-    for name, (file, called) in columns.items():
-        if file is not None:
-            cells = _column(file, called, count)
-            column: Any = {name: [*compress(cells, kept)] if kept else cells}
-            found = replace(found, **column)
-    return found
+        good = usable(learner, whole, on_bad)
+    rows = [*range(len(whole))]
+    if len(good) < len(whole):
+        kept = {*good.inputs.paths}
+        rows = [row for row in rows if whole.inputs.paths[row] in kept]
+    columns: list[Any] = []
+    for path, names in ((labels, LABELS), (groups, options.GROUP_COLUMN)):
+        cells = None if path is None else read_texts(path, names, len(whole))
+        columns.append(cells and [cells[row] for row in rows])
+    own = good.labels
+    if columns[0] is None and own is not None:
+        columns[0] = [_text(good.classes[x] if good.classes else x) for x in own.tolist()]
+    ids: list[Any] = [f"{Path(source).stem}/{row}" for row in rows]
+    if good.names is not None:
+        ids = list(good.names)
+    return Items(good, ids, columns[0], columns[1], embedded, learner)
+
+
+def as_embeddings(file: "VectorFile", source: str) -> "sf.Embeddings":
+    """Return the embeddings that a file holds; vectors of other lengths than 1 are rescaled."""
+    import numpy as np
+
+    from surefind.checks import as_directions
+
+    if file.vectors.ndim != 2:
+        raise InputError(
+            f"{source} holds an array of shape {file.vectors.shape}, which are no vectors (n, d). Images "
+            "need --run RUN, which embeds them.",
+            field="run",
+        )
+    kappa = np.full(len(file.vectors), np.inf) if file.kappa is None else file.kappa
+    directions = as_directions(source, file.vectors, normalize=file.kappa is None)
+    off = abs(np.linalg.norm(file.vectors.astype(np.float64), axis=1) - 1) > UNIT_TOLERANCE
+    if off.any():
+        say(f"{off.sum():,} of {len(off):,} vectors did not have length 1, and were rescaled.")
+    directions = np.where(off[:, None], directions, file.vectors).astype(np.float32)
+    return sf.Embeddings(directions, kappa.astype(np.float32), file.novelty)
 
 
 def _holds_vectors(source: str) -> bool:
@@ -688,77 +698,17 @@ def _holds_vectors(source: str) -> bool:
     return Path(source).is_file() and holds_vectors(Path(source))
 
 
-def _column(file: Path, names: tuple[str, ...], count: int) -> list[str | None]:
-    """Read a text for each row of a source from a file."""
+def read_texts(file: Path, names: tuple[str, ...], count: int) -> list[str | None]:
+    """Read a label or a group for each row of a source from a file."""
+    from surefind.checks import label_values
     from surefind.data.sources import read_column
 
-    found = _texts(names[0], read_column(file, names))
+    found = [_text(cell) for cell in label_values(names[0], read_column(file, names))]
     if len(found) != count:
         raise InputError(
             f"{file} has {len(found)} rows and the source {count}; give one each.", field=names[0]
         )
     return found
-
-
-def _of_dataset(dataset: "sf.Dataset", source: str) -> Items:
-    names = dataset.names or [f"{Path(source).stem}/{i}" for i in range(len(dataset))]
-    labels = None
-    if dataset.labels is not None:
-        classes = dataset.classes
-        labels = [_text(classes[x] if classes else x) for x in dataset.labels.tolist()]
-    files, named = getattr(dataset.inputs, "paths", None), dataset.names is not None
-    return Items(dataset.inputs, list(names), labels, files=files, named=named)
-
-
-def _of_vectors(path: Path, *, embedded: bool) -> Items | None:
-    """Read vectors that are embedded, as all are or those with κ; None if they are yet to be."""
-    import numpy as np
-
-    from surefind.data.sources import read_vector_file
-
-    found = read_vector_file(path)
-    if found.kappa is None and not embedded:
-        return None
-    vectors: Any = found.vectors.astype(np.float32)
-    if vectors.ndim != 2 or not len(vectors):
-        raise InputError(
-            f"{path} holds an array of shape {vectors.shape}, which are no vectors (n, d). Images need "
-            "--run RUN, which embeds them.",
-            field="run",
-        )
-    ids: list[Any] = [f"{path.stem}/{row}" for row in range(len(vectors))]
-    if found.ids is not None:
-        ids = _texts("ids", found.ids)
-    if None in ids:
-        raise InputError(f"{path}: row {ids.index(None)} has no id.", field="ids")
-    if found.kappa is not None or found.novelty is not None:
-        kappa = np.full(len(vectors), np.inf) if found.kappa is None else found.kappa
-        vectors = sf.Embeddings(vectors, kappa.astype(np.float32), found.novelty)
-    else:
-        vectors = unit_rows(vectors)
-    labels = None if found.labels is None else _texts("labels", found.labels)
-    return Items(vectors, ids, labels, named=found.ids is not None)
-
-
-def unit_rows(vectors: "np.ndarray") -> "np.ndarray":
-    """Rescale vectors to length 1 and say so; what has no direction stays, for the gallery to refuse."""
-    import numpy as np
-
-    rows = vectors.astype(np.float64)
-    lengths = np.linalg.norm(rows, axis=1)
-    others = (abs(lengths - 1) > 1e-3) & (lengths > 0) & np.isfinite(lengths)
-    if not others.any():
-        return vectors
-    say(f"{others.sum():,} of {len(rows):,} vectors did not have length 1, and were rescaled.")
-    rows[others] /= lengths[others, None]
-    return rows.astype(np.float32)
-
-
-def _texts(name: str, cells: "np.ndarray") -> list[str | None]:
-    """Write labels, ids or groups of a file as texts, read as `surefind.checks` says."""
-    from surefind.checks import label_values
-
-    return [_text(cell) for cell in label_values(name, cells)]
 
 
 def _text(value: Any) -> str | None:
@@ -782,32 +732,26 @@ def as_queries(
         Their embeddings, labels, groups, and ids where they are items of the gallery.
 
     Raises:
-        InputError: If there are no labels, or one of both has a κ or a novelty and the other has not.
+        InputError: If there are no labels, or both were not embedded alike.
     """
-    import numpy as np
+    from numpy import isfinite
 
     if known.labels is None:
         raise InputError(f"{name} has no labels; give them with --labels FILE.", field="labels")
-    parts, truth = [known.embeddings], labels_like(gallery, [*known.labels])
-    same = own_ids(gallery, known)
-    if others is not None:
-        parts.append(others.embeddings)
-        truth += [None] * len(others)
-    embedded = [p.numpy() for p in parts if isinstance(p, sf.Embeddings)]
-    rows = [e.mean for e in embedded] or [np.asarray(p) for p in parts]
-    kinds = {(isinstance(p, sf.Embeddings), getattr(p, "novelty", None) is not None) for p in parts}
-    if len(kinds) > 1 or len({r.shape[1] for r in rows}) > 1:
+    parts = [items.embeddings() for items in (known, others) if items is not None]
+    kinds = {(p.mean.shape[1], p.novelty is None, bool(isfinite(p.kappa).any())) for p in parts}
+    if len(kinds) > 1:
         raise InputError(
             "the queries and the unknown ones differ in dimension, or only one of both has a κ or a "
             "novelty; embed both with one model.",
             field="unknown",
         )
-    return {
-        "queries": sf.Embeddings.concatenate(embedded) if embedded else np.concatenate(rows),
-        "truth": truth,
-        "ids": [same.get(row, f"query {row}, not an item") for row in range(len(truth))],
-        "groups": known.groups,
-    }
+    own = own_ids(gallery, known)
+    rest = 0 if others is None else len(others)
+    ids = [own.get(row, f"query {row}, not an item") for row in range(len(known) + rest)]
+    truth = [*(labels_like(gallery, known.labels) or ()), *[None] * rest]
+    queries = sf.Embeddings.concatenate(parts)
+    return {"queries": queries, "truth": truth, "ids": ids, "groups": known.groups}
 
 
 def own_ids(gallery: "sf.Gallery", items: Items) -> dict[int, str]:
@@ -816,19 +760,15 @@ def own_ids(gallery: "sf.Gallery", items: Items) -> dict[int, str]:
     Images are the same if their files are: two folders often use the same names. Vectors are the same if
     their file gives them the same id.
     """
-    if not items.named and items.files is None:
-        return {}
-    rows = {name: row for row, name in enumerate(items.ids)}
-    there = {id_: rows[id_] for id_ in gallery if isinstance(id_, str) and id_ in rows}
-    if items.files is not None:
-        folder, files = Path(gallery.info.get("images", "")), items.files
-        paths = {id_: (gallery.get(id_).payload or {}).get("path", "") for id_ in there}
-        there = {
-            id_: row
-            for id_, row in there.items()
-            if (folder / str(paths[id_])).resolve() == Path(files[row]).resolve()
-        }
-    return {row: id_ for id_, row in there.items()}
+    folder, there = Path(gallery.info.get("images", "")), set(gallery)
+
+    def same(row: int, id_: str) -> bool:
+        if items.files is None:
+            return items.dataset.names is not None
+        path = (gallery.get(id_).payload or {}).get("path", "")
+        return (folder / str(path)).resolve() == Path(items.files[row]).resolve()
+
+    return {row: id_ for row, id_ in enumerate(items.ids) if id_ in there and same(row, id_)}
 
 
 def existing_gallery(place: str) -> "sf.Gallery | None":
@@ -877,10 +817,10 @@ def check_model(gallery: "sf.Gallery", run: Path | None) -> None:
         )
 
 
-def labels_like(gallery: "sf.Gallery", labels: Sequence[str | None]) -> list[Any]:
-    """Convert labels to integers if those of the gallery are."""
-    if not any(isinstance(label, int) for label in gallery.labels()):
-        return list(labels)
+def labels_like(gallery: "sf.Gallery", labels: Sequence[str | None] | None) -> list[Any] | None:
+    """Convert labels to integers if those of the gallery are; None stays None."""
+    if labels is None or not any(isinstance(label, int) for label in gallery.labels()):
+        return None if labels is None else list(labels)
     return [int(x) if x is not None and x.removeprefix("-").isdecimal() else x for x in labels]
 
 

@@ -548,11 +548,11 @@ def _prepared(dataset: "sf.Dataset", dim: Any, metric: str) -> tuple["sf.Dataset
 
 
 def _vectors(source: str, labels: Path | None) -> "sf.Dataset":
-    from surefind.data.sources import holds_vectors, read_source, read_vectors
+    from surefind.data.sources import holds_vectors, read_source, read_vector_file
 
     path = Path(source)
     if path.is_file() and holds_vectors(path):
-        return labelled(read_vectors(path, labels))
+        return labelled(read_vector_file(path).dataset(path.stem, labels))
     return read_source(source, prefer="train")
 
 

@@ -35,6 +35,7 @@ from surefind.cli.console import (
     show_table,
     spelled,
 )
+from surefind.cli.galleries import Items
 from surefind.cli.runs import (
     METRICS,
     NO_FIGURES,
@@ -50,8 +51,6 @@ from surefind.files import write_atomically
 if TYPE_CHECKING:
     from surefind.evaluation.evaluate import Evaluation
 
-BATCH, BLOCK = 128, 1024
-"""Inputs that are embedded at a time, and between two steps of the bar."""
 SAMPLES = 100
 """Samples for the calibration error."""
 COMPARED = 256
@@ -74,6 +73,8 @@ def embed(
 
     Example: `surefind embed runs/digits --out digits.onnx`
     """
+    import numpy as np
+
     check_file(out, (".npz", ".parquet", ".onnx"))
     folder = open_run(run)
     learner = folder.learner()
@@ -82,23 +83,14 @@ def embed(
     if source is None:
         raise InputError("name what to embed: a folder, a list or vectors.", field="source")
     dataset = read_for(learner, source, on_bad)
-    found = embed_in_blocks(learner, dataset)
+    names = dataset.names or [str(row) for row in range(len(dataset))]
+    found = Items(dataset, [*names], None, learner=learner).embeddings()
     write_embeddings(out, found, dataset)
     count, dim = found.mean.shape
-    sure = float(found.kappa.median())
+    sure = float(np.median(found.kappa))
     say(f"Wrote {count} embeddings of {dim} dimensions, median κ {sure:.4g}, to {out}.")
     say_next(spelled("index", out))
     return {"file": out, "count": count, "dim": dim, "median_kappa": sure}
-
-
-def embed_in_blocks(learner: "sf.MetricLearner", dataset: "sf.Dataset") -> "sf.Embeddings":
-    """Embed a data set with a progress bar."""
-    parts = []
-    with progress("embedding", len(dataset)) as done:
-        for at in range(0, len(dataset), BLOCK):
-            parts.append(learner.embed(dataset[at : at + BLOCK], batch_size=BATCH))
-            done(min(at + BLOCK, len(dataset)))
-    return sf.Embeddings.concatenate(parts)
 
 
 def write_embeddings(file: Path, embeddings: "sf.Embeddings", dataset: "sf.Dataset") -> None:

@@ -391,6 +391,26 @@ class VectorFile:
     kappa: np.ndarray | None
     novelty: np.ndarray | None
 
+    def dataset(self, name: str, labels: Path | None = None) -> Dataset:
+        """Return the vectors as a data set; a label that is missing is empty, or -1 among numbers.
+
+        Args:
+            name: What to call it.
+            labels: A file with their labels, if these are not beside them.
+
+        Raises:
+            InputError: If labels or ids cannot be used.
+        """
+        column = self.labels if labels is None else read_column(labels, LABELS)
+        known = None if column is None else label_values("labels", column)
+        if known is not None:
+            missing: str | int = "" if any(isinstance(label, str) for label in known) else NO_LABEL
+            known = [missing if label is None else label for label in known]
+        ids = None if self.ids is None else label_values("ids", self.ids)
+        if ids and (empty := [row for row, id_ in enumerate(ids) if id_ in (None, "")]):
+            raise InputError(f"{name}: row {empty[0]} has no id.", field="ids")
+        return Dataset(self.vectors, known, names=ids, name=name)
+
 
 def read_vector_file(path: str | Path) -> VectorFile:
     """Read vectors, and the labels, ids, κ and novelty beside them.
@@ -524,28 +544,6 @@ def holds_vectors(path: Path) -> bool:
     return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
 
 
-def read_vectors(path: Path, labels: Path | None = None) -> Dataset:
-    """Read vectors as a data set.
-
-    Args:
-        path: As `read_vector_file` takes it.
-        labels: A file with their labels, if these are not beside them.
-
-    Returns:
-        The data; a label that is missing is empty, or -1 among numbers.
-
-    Raises:
-        InputError: If the file holds no vectors, or labels cannot be used.
-    """
-    found = read_vector_file(path)
-    column = found.labels if labels is None else read_column(labels, LABELS)
-    known = None if column is None else label_values("labels", column)
-    if known is not None:
-        missing: str | int = "" if any(isinstance(label, str) for label in known) else NO_LABEL
-        known = [missing if label is None else label for label in known]
-    return Dataset(found.vectors, known, names=found.ids, name=path.stem)
-
-
 def read_source(source: str, *, prefer: str | None = None, mode: str | None = None) -> Dataset:
     """Read one part of what a user named.
 
@@ -605,7 +603,7 @@ def _parts(where: str, mode: str) -> Splits:
     if path.suffix.lower() in EXTENSIONS:
         return Splits({"all": _unlabelled([path], mode, path.name)})
     if holds_vectors(path):
-        return Splits({"all": read_vectors(path)})
+        return Splits({"all": read_vector_file(path).dataset(path.stem)})
     return load_manifest(path, mode=mode)
 
 
