@@ -52,14 +52,6 @@ def test_missing_or_stale_package_information_is_no_crash_and_no_claim(surefind,
     assert "cli: all there" in out
 
 
-def test_memory_is_not_known_everywhere(monkeypatch):
-    total, free = doctor.memory()
-    assert total > free > 0
-    monkeypatch.setattr(Path, "is_file", lambda _: False)
-    assert doctor.memory() == (None, None)
-    assert not any(line.startswith("memory") for line in doctor.machine())
-
-
 def test_messages_name_libraries_that_a_registry_has(monkeypatch):
     """Whether surefind came from a clone or a wheel, what a message says to type works."""
     sources = (PROJECT.parent / "src").rglob("*.py")

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -36,66 +35,40 @@ def doctor() -> Any:
 
     Example: `surefind doctor`
     """
-    libraries = {name: _version(name) for name in CORE}
-    core = ", ".join(f"{name} {found}" for name, found in libraries.items())
+    found = {name: _version(name) for name in CORE}
+    missing = {extra: lacking(extra) for extra in EXTRAS}
     system = f"Python {platform.python_version()} on {platform.platform()}"
-    sections = {
-        "Versions": [f"surefind {sf.__version__}, {system}", core],
-        "Machine": machine(),
-        "Extras": extras(),
-    }
-    for title, lines in sections.items():
-        say(title, style="bold")
-        for line in lines:
-            say(f"  {line}")
+    extras = [
+        f"{extra}: {', '.join(gone)} missing: {install_command(*gone)}"
+        if gone
+        else f"{extra}: all there"
+        for extra, gone in missing.items()
+    ]
+    versions = [f"surefind {sf.__version__}, {system}"]
+    versions.append(", ".join(f"{name} {number}" for name, number in found.items()))
+    for title, lines in {"Versions": versions, "Machine": machine(), "Extras": extras}.items():
+        say("\n  ".join([title, *lines]))
     return {
         "surefind": sf.__version__,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "libraries": libraries,
+        "libraries": found,
         "processors": os.cpu_count(),
-        "memory": dict(zip(("total", "free"), memory(), strict=True)),
-        "missing": {extra: lacking(extra) for extra in EXTRAS},
+        "missing": missing,
     }
 
 
 def machine() -> list[str]:
-    """Describe processors, devices, memory and disk."""
+    """Describe processors, devices and disk."""
     import torch
 
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        devices.append("Apple GPU")
-    lines = [
+    devices += ["Apple GPU"] if torch.backends.mps.is_available() else []
+    return [
         f"{os.cpu_count()} processors, {torch.get_num_threads()} threads of PyTorch",
         f"GPU: {', '.join(devices) or 'none; everything runs on the processor'}",
+        f"disk: {decimal(shutil.disk_usage(Path()).free)} free in {Path().resolve()}",
     ]
-    total, free = memory()
-    if total is not None:
-        left = "" if free is None else f", {decimal(free)} free"
-        lines.append(f"memory: {decimal(total)}{left}")
-    lines.append(f"disk: {decimal(shutil.disk_usage(Path()).free)} free in {Path().resolve()}")
-    return lines
-
-
-def memory() -> tuple[int | None, int | None]:
-    """Return the machine's memory and what is free of it, in bytes; None where that is not reported."""
-    listed = Path("/proc/meminfo")
-    if not listed.is_file():
-        return None, None
-    text = listed.read_text()
-    total, free = (re.search(rf"{name}:\s+(\d+) kB", text) for name in ("MemTotal", "MemAvailable"))
-    return total and int(total[1]) * 1024, free and int(free[1]) * 1024
-
-
-def extras() -> list[str]:
-    """List what each optional part of surefind lacks, because it cannot be imported, and the remedy."""
-    lines = []
-    for extra in EXTRAS:
-        missing = lacking(extra)
-        remedy = f"{', '.join(missing)} missing: {install_command(*missing)}"
-        lines.append(f"{extra}: {remedy if missing else 'all there'}")
-    return lines
 
 
 def lacking(*names: str) -> list[str]:

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 import surefind as sf
 from surefind.cli import options
@@ -73,7 +73,7 @@ def calibrate(
     gallery: options.GalleryArgument,
     queries: Annotated[
         str | None,
-        options.source_argument(
+        Argument(
             help="Labelled queries that neither the model nor the gallery has seen; one whose label is -1, "
             "empty or not enrolled is unknown. Left out: leave-one-out calibration on the gallery's items. "
             f"{options.SOURCE_HELP}"
@@ -83,7 +83,7 @@ def calibrate(
     labels: options.Labels = None,
     unknown: Annotated[
         str | None,
-        options.source_option(help="More queries, none of which has a match in the gallery."),
+        Option(help="More queries, none of which has a match in the gallery."),
     ] = None,
     groups: options.Groups = None,
     with_reviews: Annotated[
@@ -191,7 +191,7 @@ def search(
     gallery: options.GalleryArgument,
     queries: Annotated[
         str,
-        options.source_argument(
+        Argument(
             help=f"What to look up. {options.SOURCE_HELP} `-` reads JSON lines with a vector each from the "
             "standard input."
         ),

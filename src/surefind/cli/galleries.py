@@ -135,7 +135,7 @@ def index(
     ] = "gallery",
     run: Annotated[
         Path | None,
-        options.run_option(help="Run that embeds images; by default the gallery's, or a new one."),
+        Option(help="Run that embeds images; by default the gallery's, or a new one."),
     ] = None,
     labels: options.Labels = None,
     groups: Annotated[

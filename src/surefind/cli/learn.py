@@ -17,7 +17,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from typer import Option
+from typer import Argument, Option
 
 import surefind as sf
 from surefind.cli import options
@@ -160,16 +160,12 @@ def train(
 def fit(
     model: Annotated[
         str,
-        options.run_argument(
-            metavar="RUN|VECTORS", help="A trained run, or vectors: .npy, .npz or .parquet."
-        ),
+        Argument(metavar="RUN|VECTORS", help="A trained run, or vectors: .npy, .npz or .parquet."),
     ],
     out: options.Out,
     on: Annotated[
         str | None,
-        options.source_option(
-            help=f"What to fit on; a run's own training data by default. {options.SOURCE_HELP}"
-        ),
+        Option(help=f"What to fit on; a run's own training data by default. {options.SOURCE_HELP}"),
     ] = None,
     labels: options.Labels = None,
     metric: Annotated[

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 import surefind as sf
 from surefind.checks import require
@@ -59,9 +59,7 @@ COMPARED = 256
 
 def embed(
     run: options.RunArgument,
-    source: Annotated[
-        str | None, options.source_argument(help=f"What to embed. {options.SOURCE_HELP}")
-    ] = None,
+    source: Annotated[str | None, Argument(help=f"What to embed. {options.SOURCE_HELP}")] = None,
     out: Annotated[
         Path, Option(help="File to write: .npz or .parquet; .onnx exports the model.")
     ] = Path("embeddings.npz"),
@@ -160,18 +158,18 @@ def evaluate(
     run: options.RunArgument,
     source: Annotated[
         str | None,
-        options.source_argument(
+        Argument(
             help="Labelled test data; the test part of the run's own data by default. "
             f"{options.SOURCE_HELP}"
         ),
     ] = None,
     ood: Annotated[
         str | None,
-        options.source_option(help="Out-of-distribution data, which should be detected."),
+        Option(help="Out-of-distribution data, which should be detected."),
     ] = None,
     gallery: Annotated[
         str | None,
-        options.source_option(help="Data to search in; the test data themselves by default."),
+        Option(help="Data to search in; the test data themselves by default."),
     ] = None,
     on_bad: options.OnBad = "refuse",
 ) -> Any:

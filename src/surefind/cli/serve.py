@@ -16,11 +16,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Option
+from typer import Argument, Option
 
 import surefind as sf
 from surefind.checks import install_command
-from surefind.cli import options
 from surefind.cli.about import lacking
 from surefind.cli.console import put, say, spelled, to_stderr, warn
 from surefind.cli.galleries import check_model, remembered_run
@@ -40,7 +39,7 @@ Index = Literal["exact", "hnsw", "auto"]
 def serve(
     target: Annotated[
         str,
-        options.run_argument(
+        Argument(
             metavar="RUN|GALLERY", help="A run, or a gallery: its folder or its Milvus address."
         ),
     ],
