@@ -64,16 +64,9 @@ def vectors(surefind):
     return ("my vectors.npy", "--labels", "labels.npy")
 
 
-def test_a_set_with_a_test_part_is_measured(surefind):
+def test_a_set_with_a_test_part_is_measured_and_gets_an_uncertainty(surefind):
     train = ("train", "digits", "--epochs", 1, "--method", "deterministic")
-    assert follow(*train, "--out", "runs/a") == ["train", "evaluate"]
-
-
-def test_a_run_without_an_uncertainty_is_told_how_to_get_one(surefind, run):
-    code, out, _ = surefind("evaluate", "plain")
-    assert code == 0
-    hint = re.search(r"Give it an uncertainty: (surefind fit \S+ --out \S+)", out)[1]
-    assert follow(*shlex.split(hint)[1:]) == ["fit", "evaluate"]
+    assert follow(*train, "--out", "runs/a") == ["train", "evaluate", "fit", "evaluate"]
 
 
 def test_vectors_with_a_run_lead_to_a_gallery_that_answers(vectors):

@@ -32,10 +32,8 @@ from surefind.cli.console import (
 )
 from surefind.cli.runs import (
     LOSS,
-    NO_FIGURES,
     RunFolder,
     as_settings,
-    can_draw,
     check_fits,
     check_run,
     create_run,
@@ -466,9 +464,7 @@ def finish_run(run: RunFolder, learner: "sf.MetricLearner") -> None:
     history = {stage: [vars(e) for e in epochs] for stage, epochs in learner.history_.items()}
     run.write_json("history.json", history)
     trained = {stage: epochs for stage, epochs in history.items() if epochs}
-    if not can_draw():
-        run.log(NO_FIGURES)
-    elif trained:
+    if trained:
         losses = {stage: [e["loss"] for e in epochs] for stage, epochs in trained.items()}
         run.draw(LOSS, "loss_chart", losses)
     last = "; ".join(f"{stage}: loss {e[-1]['loss']:.4f}" for stage, e in trained.items())

@@ -38,9 +38,7 @@ from surefind.cli.console import (
 from surefind.cli.galleries import Items
 from surefind.cli.runs import (
     METRICS,
-    NO_FIGURES,
     RunFolder,
-    can_draw,
     open_run,
     read_for,
 )
@@ -96,38 +94,35 @@ def write_embeddings(file: Path, embeddings: "sf.Embeddings", dataset: "sf.Datas
     import numpy as np
 
     arrays = embeddings.numpy()
-    names = dataset.names or [str(i) for i in range(len(dataset))]
     columns: dict[str, Any] = {
-        "ids": np.array(names),
+        "ids": np.array(dataset.names or [str(row) for row in range(len(dataset))]),
         "mean": arrays.mean,
         "kappa": arrays.kappa,
         "uncertainty": arrays.uncertainty,
+        "novelty": arrays.novelty,
+        "labels": None if dataset.labels is None else dataset.labels.numpy(),
     }
-    if arrays.novelty is not None:
-        columns["novelty"] = arrays.novelty
-    if dataset.labels is not None:
-        labels = dataset.labels.numpy()
-        columns["labels"] = labels if dataset.classes is None else np.array(dataset.classes)[labels]
+    if dataset.labels is not None and dataset.classes is not None:
+        columns["labels"] = np.array(dataset.classes)[columns["labels"]]
+    columns = {name: values for name, values in columns.items() if values is not None}
+
+    def write(beside: Path) -> None:
+        if file.suffix.lower() == ".npz":
+            with beside.open("wb") as stream:  # or else NumPy adds a suffix to the file's name
+                np.savez(stream, **columns)
+            return
+        arrow, singular = (
+            require("pyarrow", "write Parquet files"),
+            {"ids": "id", "labels": "label"},
+        )
+        table = arrow.table({
+            singular.get(name, name): list(values) if values.ndim == 2 else values
+            for name, values in columns.items()
+        })
+        require("pyarrow.parquet", "write Parquet files").write_table(table, beside)
+
     file.parent.mkdir(parents=True, exist_ok=True)
-    write = _write_npz if file.suffix.lower() == ".npz" else _write_parquet
-    write_atomically(file, lambda beside: write(beside, columns))
-
-
-def _write_npz(file: Path, columns: dict[str, Any]) -> None:
-    import numpy as np
-
-    with file.open("wb") as stream:  # or else NumPy adds a suffix to the file's name
-        np.savez(stream, **columns)
-
-
-def _write_parquet(file: Path, columns: dict[str, Any]) -> None:
-    arrow = require("pyarrow", "write Parquet files")
-    singular = {"ids": "id", "labels": "label"}
-    table = arrow.table({
-        singular.get(name, name): list(values) if values.ndim == 2 else values
-        for name, values in columns.items()
-    })
-    require("pyarrow.parquet", "write Parquet files").write_table(table, file)
+    write_atomically(file, write)
 
 
 def export(
@@ -199,29 +194,35 @@ def evaluate(
             generator=seeded(0, "evaluation"),
             ece_samples=SAMPLES,
         )
-    settings = {
+    measured = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "test": source,
         "ood": ood,
         "gallery": gallery,
         "examples": {"test": len(test), "ood": 0 if unfamiliar is None else len(unfamiliar)},
+        "values": {k: v for k, v in found.values.items() if math.isfinite(v)},
+        "intervals": found.intervals,
+        "left_out": found.left_out,
     }
-    keep_evaluation(folder, found, settings)
-    show_table(("metric", "value", "95 % interval", "meaning"), evaluation_rows(found))
+    keep_evaluation(folder, found, measured)
+    between = {name: " … ".join(f"{v:.3f}" for v in ends) for name, ends in found.intervals.items()}
+    rows = [
+        (name, f"{found.values[name]:.3f}", between.get(name), meaning)
+        for name, meaning in MEANINGS.items()
+        if name in found.values
+    ]
+    show_table(("metric", "value", "95 % interval", "meaning"), rows)
     for sentence in best_detectors(found.values, found.intervals):
         say(sentence)
-    if "ausc" not in found.values:
-        named = None if "source" in folder.config else "TRAINING-DATA"
-        fitting = spelled("fit", run, out=f"{run}-posthoc", on=named)
-        say(
-            "This model has no uncertainty (κ = ∞), so nothing that needs it is measured. "
-            f"Give it an uncertainty: {fitting}"
-        )
     if found.left_out:
         say(f"{found.left_out} queries have no other example of their class and are not counted.")
-    figures = f"figures to {run / 'plots'}" if can_draw() else NO_FIGURES
-    say(f"Wrote numbers to {run / METRICS}; {figures}.")
-    measured = {"values": found.values, "intervals": found.intervals, "left_out": found.left_out}
-    return {"run": run, "file": run / METRICS, **settings, **measured}
+    if "ausc" not in found.values:
+        say("This model has no uncertainty (κ = ∞), so nothing that needs it is measured.")
+        named = None if "source" in folder.config else "TRAINING-DATA"
+        fitting = spelled("fit", run, out=f"{run}-posthoc", on=named)
+        say_next(fitting, why="Next" if named is None else "To give it an uncertainty")
+    say(f"Wrote numbers to {run / METRICS}; figures to {run / 'plots'}.")
+    return {"run": run, "file": run / METRICS, **measured}
 
 
 def own_test(run: RunFolder) -> str:
@@ -237,42 +238,18 @@ def own_test(run: RunFolder) -> str:
     return f"{where}:test"
 
 
-def keep_evaluation(run: RunFolder, found: "Evaluation", settings: dict[str, Any]) -> None:
+def keep_evaluation(run: RunFolder, found: "Evaluation", measured: dict[str, Any]) -> None:
     """Store metrics and figures in a run, with a line in its log."""
-    measured = {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "values": {k: v for k, v in found.values.items() if math.isfinite(v)},
-        "intervals": found.intervals,
-        "left_out": found.left_out,
-        "curves": found.curves,
-    }
-    run.forget_evaluation()
-    run.write_json(METRICS, settings | measured)
-    if can_draw():
-        for name, points in found.curves.items():
-            run.draw(f"{name}.svg", "curve_chart", name, points["x"], points["y"])
-        draw_uncertainty(run, found.uncertainty)
-    shown = ", ".join(f"{k} {v:.4f}" for k, v in found.values.items() if k in MEANINGS)
-    run.log(f"evaluated on {settings['test']}, OOD: {settings['ood']}: {shown}")
-
-
-def draw_uncertainty(run: RunFolder, uncertainty: Any) -> None:
-    """Draw the distribution of κ, if some uncertainty is positive and finite."""
     import numpy as np
 
     from surefind.evaluation.evaluate import kappa_histogram
 
-    finite = {PARTS[part]: v[(v > 0) & np.isfinite(v)] for part, v in uncertainty.items()}
-    finite = {part: v for part, v in finite.items() if len(v)}
-    if finite:
+    run.forget_evaluation()
+    run.write_json(METRICS, measured | {"curves": found.curves})
+    for name, points in found.curves.items():
+        run.draw(f"{name}.svg", "curve_chart", name, points["x"], points["y"])
+    parts = {PARTS[p]: v[(v > 0) & np.isfinite(v)] for p, v in found.uncertainty.items()}
+    if finite := {part: values for part, values in parts.items() if len(values)}:
         run.draw("uncertainty.svg", "kappa_chart", *kappa_histogram(finite), "Distribution of κ")
-
-
-def evaluation_rows(found: "Evaluation") -> list[tuple[str, ...]]:
-    """Return the metrics of an evaluation, each with its interval and its meaning."""
-    between = {name: " … ".join(f"{v:.3f}" for v in ends) for name, ends in found.intervals.items()}
-    return [
-        (name, f"{found.values[name]:.3f}", between.get(name, ""), meaning)
-        for name, meaning in MEANINGS.items()
-        if name in found.values
-    ]
+    shown = ", ".join(f"{k} {v:.4f}" for k, v in found.values.items() if k in MEANINGS)
+    run.log(f"evaluated on {measured['test']}, OOD: {measured['ood']}: {shown}")

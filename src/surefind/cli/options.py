@@ -61,8 +61,9 @@ Assigned = Annotated[
 ]
 
 
-REAL = {"margin", "decay"}
-"""Settings that stay real numbers where they are whole ones."""
+WHOLE = {"examples_per_class", "workers", "trained_stages", "views", "epochs", "embedding_dim"}
+WHOLE |= {"seed", "members", "n_samples"}
+"""Settings that are whole numbers; other numbers are real."""
 
 
 def read_assigned(given: list[str] | None, names: set[str]) -> dict[str, Any]:
@@ -89,6 +90,5 @@ def read_assigned(given: list[str] | None, names: set[str]) -> dict[str, Any]:
             )
         found[name] = value.strip()
         with suppress(ValueError):
-            found[name] = float(value)
-            found[name] = found[name] if name in REAL else int(value)
+            found[name] = int(value) if name in WHOLE else float(value)
     return found

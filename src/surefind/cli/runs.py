@@ -21,14 +21,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 import surefind as sf
-from surefind.checks import install_command
 from surefind.cli.console import check_place, say, this_command
 from surefind.errors import InputError
 from surefind.files import write_atomically
@@ -39,7 +37,6 @@ LOSS = "loss.svg"
 """The figure of the training; all others are of the last evaluation."""
 FINGERPRINT = "sha256:"
 """What the name of a model's content begins with."""
-NO_FIGURES = f"no figures: matplotlib is not installed ({install_command('matplotlib')})"
 NAMED = 10
 """Images at most that are named when they are left out."""
 
@@ -72,25 +69,22 @@ class RunFolder:
 
     def learner(self) -> "sf.MetricLearner":
         """Load the fitted model; refuse a run that has none yet, or whose model cannot be read."""
-        if not self.trained:
-            again = f" Resume it: {self.again}" if self.again else ""
-            raise InputError(
-                f"{self.path} has no {MODEL}: its training did not end.{again}", field="run"
-            )
-        return sf.load(self.path)
+        if self.trained:
+            return sf.load(self.path)
+        words = shlex.split(self.config.get("command", ""))
+        if "--out" in words:  # wherever the folder is by now
+            words[words.index("--out") + 1] = str(self.path)
+        if words and not {"--resume", "index"} & {*words}:
+            words.append("--resume")
+        again = f" Resume it: {shlex.join(words)}" if words else ""
+        raise InputError(
+            f"{self.path} has no {MODEL}: its training did not end.{again}", field="run"
+        )
 
     @property
     def trained(self) -> bool:
         """Whether there is a model."""
         return (self.path / MODEL).is_file()
-
-    @property
-    def again(self) -> str:
-        """The command that resumes it, wherever its folder is by now; empty if that is not known."""
-        words = shlex.split(self.config.get("command", ""))
-        if "--out" in words:
-            words[words.index("--out") + 1] = str(self.path)
-        return shlex.join([*words, *(["--resume"] if words and "--resume" not in words else [])])
 
     def own_source(self, otherwise: str) -> str:
         """Return what it was trained on; refuse if that is not there, and say what else to do."""
@@ -133,11 +127,6 @@ class RunFolder:
         from surefind.evaluation import figures
 
         figures.write_figure(self.path / "plots" / name, getattr(figures, chart)(*data))
-
-
-def can_draw() -> bool:
-    """Return whether matplotlib is installed."""
-    return find_spec("matplotlib") is not None
 
 
 def check_run(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
