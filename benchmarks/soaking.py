@@ -36,7 +36,7 @@ import httpx
 import numpy as np
 
 LAUNCH = "import typer; from surefind.cli.serve import serve; typer.run(serve)"
-TOKEN = "soak"
+TOKEN = "soak" * 4
 LABELS = [f"label {n}" for n in range(8)]
 DIM = 16
 SMALL = 2**28

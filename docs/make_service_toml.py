@@ -27,7 +27,7 @@ def example() -> str:
 
 def _sample(name: str, value: Any) -> str:
     if value is None or name == "folder":
-        return '"FOLDER-OR-FILE"' if name in PATHS else '"…"'
+        return '"FOLDER-OR-FILE"' if name in PATHS else f'"A-SECRET-{name.upper()}"'
     return json.dumps(value)
 
 

@@ -16,6 +16,7 @@ import typer
 
 from surefind.cli.app import app
 from surefind.service.settings import Settings
+from surefind.service.state import KEEPING
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -54,7 +55,8 @@ def test_what_the_image_copies_is_there_and_reaches_the_build():
 
 def test_the_image_installs_an_extra_that_exists_with_pinned_versions():
     (install,) = [rest for rest in of("RUN") if "pip install" in rest]
-    assert "-c constraints.txt" in install
+    assert install.count("pip install") == install.count("-c constraints.txt") == 2
+    assert any(rest.startswith("TORCH_INDEX=") and rest.endswith("/cpu") for rest in of("ARG"))
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -62,7 +64,7 @@ def test_the_image_installs_an_extra_that_exists_with_pinned_versions():
     assert default in extras
     assert '".[${EXTRAS}]"' in install
     for base in of("FROM"):
-        assert re.match(r"python:3\.\d+-slim-\w+( AS \w+)?$", base), base
+        assert re.match(r"python:3\.\d+\.\d+-slim-\w+( AS \w+)?$", base), base
 
 
 def test_the_image_does_not_run_as_root_and_runs_a_command_of_ours():
@@ -137,6 +139,11 @@ def test_proxies_pass_to_our_port_and_let_through_what_we_accept(name):
     (number, _) = re.search(r"(?:client_max_body_size|max_size) (\d+)(m;|MiB)", text).groups()
     assert int(number) * 2**20 == SETTINGS.max_bytes
     assert text.count("{") == text.count("}")
+
+
+def test_nginx_waits_for_what_the_service_works_on():
+    (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", (DEPLOY / "nginx.conf").read_text())
+    assert int(seconds) > KEEPING
 
 
 def test_nginx_replaces_what_clients_say_about_themselves():

@@ -46,6 +46,9 @@ INTEGERS = 2**128
 DEPTH = 100
 """Lists and dicts within a payload's lists and dicts. Readers of JSON give up at 128 and more."""
 
+LONGEST_PAYLOAD = 2**14
+"""Characters of a payload's JSON: answers may hold the payloads of some hundred items."""
+
 UNIT_TOLERANCE = 1e-3
 """How far a unit vector's length may be from one: room for float16 storage, none for raw vectors."""
 
@@ -478,6 +481,8 @@ def _json_text(name: str, value: Any) -> str | None:
         )
     try:
         text = json.dumps(value, allow_nan=False)
+        if len(text) > LONGEST_PAYLOAD:
+            raise ValueError(f"it has {len(text):,} characters, and may have {LONGEST_PAYLOAD:,}")
         if "\\ud" in text:  # a surrogate: half of a character, or a lone one
             json.dumps(value, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:

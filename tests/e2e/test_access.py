@@ -68,7 +68,7 @@ def test_axe_finds_nothing_serious_in_any_view(serve, open_page, world, scheme):
 
 
 def test_axe_finds_nothing_serious_where_a_token_is_asked_for(serve, open_page):
-    page = open_page(serve(read_token="r"), wait=False)
+    page = open_page(serve(read_token="r" * 16), wait=False)
     page.wait_for_selector("#token-form:not([hidden])")
     assert violations(page) == []
 

@@ -64,14 +64,14 @@ def test_a_device_that_is_offline_is_told_so(page, world):
 
 
 def test_a_token_is_asked_for_without_a_word_of_headers(serve, open_page):
-    page = open_page(serve(read_token="reader", write_token="writer"), wait=False)
+    page = open_page(serve(read_token="reader" * 3, write_token="writer" * 3), wait=False)
     assert "password" in text(page, "#token-form")
     assert page.is_hidden("#trouble")
     assert not re.search("header|Bearer", page.inner_text("body"))
     page.fill("#token", "wrong")
     page.press("#token", "Enter")
     says(page, "#token-said", "does not know this token")
-    page.fill("#token", "writer")
+    page.fill("#token", "writer" * 3)
     page.press("#token", "Enter")
     says(page, "#about", "240")
     assert page.is_hidden("#token-form")
@@ -82,8 +82,8 @@ def test_a_token_is_asked_for_without_a_word_of_headers(serve, open_page):
 
 
 def test_a_token_that_may_not_change_can_be_changed(serve, open_page, world):
-    page = open_page(serve(read_token="reader", write_token="writer"), wait=False)
-    page.fill("#token", "reader")
+    page = open_page(serve(read_token="reader" * 3, write_token="writer" * 3), wait=False)
+    page.fill("#token", "reader" * 3)
     page.press("#token", "Enter")
     says(page, "#about", "240")
     page.route(
@@ -93,7 +93,7 @@ def test_a_token_that_may_not_change_can_be_changed(serve, open_page, world):
     drop(page, known(world)[0])
     says(page, "#trouble", "This token may read. Another token may.")
     page.click("#other-token")
-    page.fill("#token", "writer")
+    page.fill("#token", "writer" * 3)
     page.press("#token", "Enter")
     page.wait_for_selector("#token-form", state="hidden")
     go(page, "items")

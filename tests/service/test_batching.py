@@ -25,6 +25,18 @@ def gallery():
     return made
 
 
+def asked(gallery, queries):
+    """Let everybody ask at once; return a reply or an error for each."""
+
+    async def main():
+        batcher = Batcher(lambda batch: search_together(gallery, nothing, batch))
+        found = await asyncio.gather(*map(batcher.ask, queries), return_exceptions=True)
+        await batcher.close()
+        return found
+
+    return asyncio.run(main())
+
+
 def test_each_gets_its_own_rows_and_its_own_k(gallery):
     queries = [
         Query([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], [5.0, None], 2),
@@ -46,17 +58,17 @@ def test_each_gets_its_own_rows_and_its_own_k(gallery):
 )
 def test_a_fault_stays_with_the_query_that_has_it(gallery, bad):
     good = Query([[1.0, 0.0, 0.0]], [None], 3)
-    first, wrong, last = search_together(gallery, nothing, [good, Query(bad, [None], 3), good])
+    first, wrong, last = asked(gallery, [good, Query(bad, [None], 3), good])
     assert isinstance(wrong, InputError)
     assert first.answers == last.answers
     assert first.answers[0]["neighbours"][0]["id"] == "a"
-    (alone,) = search_together(gallery, nothing, [Query(bad, [None], 3)])
+    (alone,) = asked(gallery, [Query(bad, [None], 3)])
     assert (type(alone), str(alone)) == (type(wrong), str(wrong))
 
 
 def test_an_empty_gallery_refuses_everybody_whatever_they_sent():
     queries = [Query([[1.0, 0.0]], [None], 1), Query([[1.0, 0.0, 0.0]], [None], 1)]
-    for answer in search_together(Gallery(), nothing, queries):
+    for answer in asked(Gallery(), queries):
         assert isinstance(answer, DegenerateError)
 
 
@@ -66,7 +78,7 @@ def test_what_holds_for_all_is_told_to_each(gallery, monkeypatch):
 
     monkeypatch.setattr(gallery, "search", refuse)
     good = Query([[1.0, 0.0, 0.0]], [None], 3)
-    found = search_together(gallery, nothing, [good, good])
+    found = asked(gallery, [good, good])
     assert [type(answer) for answer in found] == [InputError, InputError]
 
 
@@ -78,8 +90,7 @@ def test_what_arrives_together_is_done_together():
             time.sleep(0.02)
             return [item * 2 for item in items]
 
-        batcher = Batcher(run, most=4)
-        batcher.observe = sizes.append
+        batcher = Batcher(run, most=4, observe=sizes.append)
         found = await asyncio.gather(*(batcher.ask(i) for i in range(10)))
         await batcher.close()
         return found
@@ -138,8 +149,7 @@ def test_callers_that_were_answered_together_ask_together_again(monkeypatch):
             time.sleep(0.05)
             return items
 
-        batcher = Batcher(run)
-        batcher.observe = sizes.append
+        batcher = Batcher(run, observe=sizes.append)
 
         async def caller(number):
             for _ in range(5):
@@ -163,18 +173,6 @@ def test_a_lone_caller_waits_for_nobody(monkeypatch):
             return [await batcher.ask(i) for i in range(5)]
 
     assert asyncio.run(main()) == [0, 1, 2, 3, 4]
-
-
-def test_callers_that_do_not_come_back_are_not_waited_for_long(monkeypatch):
-    monkeypatch.setattr(batching, "LINGER", 0.05)
-
-    async def main():
-        batcher = Batcher(lambda items: items, most=64)
-        await asyncio.gather(*(batcher.ask(i) for i in range(3)))
-        async with asyncio.timeout(30):
-            return [await batcher.ask(i) for i in range(3)]
-
-    assert asyncio.run(main()) == [0, 1, 2]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import threading
 import time
 from contextlib import ExitStack, suppress
 
@@ -12,10 +13,11 @@ import pytest
 from service.live import live
 
 from surefind.gallery.gallery import Gallery
-from surefind.service import guard
+from surefind.service import guard, items
 from surefind.service.app import create_app
 from surefind.service.settings import Settings
 
+SEARCH = {"vectors": [[1, 0, 0]]}
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -26,10 +28,8 @@ def folder(tmp_path):
     return tmp_path / "gallery"
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Nobody waits for long."""
-    monkeypatch.setattr(guard, "IDLE", 0.5)
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
     monkeypatch.setattr(guard, "TURN", 0.05)
 
 
@@ -72,7 +72,7 @@ def test_silent_connections_give_way_to_newcomers(folder):
         assert status(silent[-1]) == 200
 
 
-def test_an_address_takes_no_more_than_its_share(folder):
+def test_the_address_with_the_most_connections_gives_way(folder):
     with live(folder, None, max_connections=20) as address, ExitStack() as held:
         other = held.enter_context(connect(address, source="127.0.0.2"))
         silent = [held.enter_context(connect(address)) for _ in range(60)]
@@ -82,80 +82,64 @@ def test_an_address_takes_no_more_than_its_share(folder):
         assert is_closed(silent[0])
 
 
-def test_a_trusted_proxy_may_have_more(folder):
-    with (
-        live(folder, None, trusted_proxies=("127.0.0.0/8",), max_connections=40) as address,
-        ExitStack() as held,
-    ):
-        many = [held.enter_context(connect(address)) for _ in range(30)]
-        many[0].sendall(HEAD + b"\r\n")
-        assert status(many[0]) == 200
+BEGUN = b"POST /v1/items HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{"
 
 
-def test_where_everybody_is_busy_a_newcomer_is_sent_away(folder):
-    """Bodies are on their way, which is no silence until their time is over."""
-    begun = b"POST /v1/items HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{"
-    with live(folder, None, max_connections=10, seconds=30) as address, ExitStack() as held:
-        busy = [held.enter_context(connect(address, begun)) for _ in range(5)]
-        for _ in range(400):
-            with connect(address, HEAD + b"\r\n") as raw:
-                found = status(raw)
-            if found == 503:
-                break
-            time.sleep(0.05)
-        assert found == 503
-        for raw in busy:
-            raw.sendall(b'"items":1')
-            assert status(raw) == 422
+def test_bodies_that_are_still_coming_take_no_place_from_others(folder):
+    """Once 256 of one address kept the service from saying that it is well in 19 of 20 cases."""
+    with live(folder, None, max_connections=64) as address, ExitStack() as held:
+        slow = [held.enter_context(connect(address, BEGUN)) for _ in range(256)]
+        assert all(healthy(address) for _ in range(20))
+        assert httpx.post(f"{address}/v1/search/vector", json=SEARCH).status_code == 200
+        slow[-1].sendall(b'"items":1')
+        assert status(slow[-1]) == 422
+
+
+def test_where_everybody_is_busy_health_has_a_place_and_others_are_sent_away(folder, monkeypatch):
+    hold = threading.Event()
+    labels = Gallery.labels
+    monkeypatch.setattr(Gallery, "labels", lambda self: hold.wait(60) and labels(self))
+    ask = b"GET /v1/labels HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with live(folder, None, max_connections=5, seconds=60) as address, ExitStack() as held:
+        busy = [held.enter_context(connect(address, ask)) for _ in range(5)]
+        time.sleep(1)
+        with connect(address, ask) as raw:
+            assert status(raw) == 503
         assert healthy(address)
+        hold.set()
+        assert [status(raw) for raw in busy] == [200] * 5
+        assert httpx.get(f"{address}/v1/gallery").status_code == 200
 
 
-def test_a_header_that_does_not_come_is_not_waited_for(folder, quick):
-    with live(folder, None) as address:
+def test_what_does_not_come_or_trickles_is_not_waited_for(folder):
+    """Also of a body that was refused."""
+    refused = b"POST /v1/items HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    with live(folder, None, seconds=0.5, write_token="w" * 16) as address:
         for data in (b"", b"GET /heal", HEAD):
             with connect(address, data) as raw:
                 assert is_closed(raw)
+        for data in (HEAD, refused):
+            with connect(address, data) as raw, pytest.raises(ConnectionError):
+                trickle(raw, b"x")
         assert healthy(address)
 
 
-def test_a_header_that_trickles_is_not_waited_for(folder, quick):
-    with live(folder, None) as address, connect(address, HEAD) as raw:
-        with pytest.raises(ConnectionError):
-            trickle(raw, b"x")
-        assert healthy(address)
-
-
-def test_a_body_that_was_refused_is_not_waited_for(folder, quick):
-    head = b"POST /v1/items HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
-    with live(folder, None, write_token="writer") as address, connect(address, head) as raw:
-        assert status(raw) == 401
-        with pytest.raises(ConnectionError):
-            trickle(raw, b"x")
-
-
-@pytest.mark.nightly
 def test_who_does_not_read_the_answer_is_cut_off(tmp_path, monkeypatch):
-    monkeypatch.setattr(guard, "PATIENCE", 1)
-    monkeypatch.setattr(guard, "TURN", 0.05)
+    gone, abort = threading.Event(), guard.Connections.abort
+    monkeypatch.setattr(guard.Connections, "abort", lambda *some: (abort(*some), gone.set()))
+    monkeypatch.setattr(items, "LONGEST", 2**26)
     with Gallery(path=tmp_path / "gallery") as gallery:
         x = np.random.default_rng(0).normal(size=(1000, 1024))
         gallery.add(x / np.linalg.norm(x, axis=1, keepdims=True))
     ask = b"GET /v1/items?limit=1000&vectors=true HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with live(tmp_path / "gallery", None, seconds=10) as address, connect(address) as raw:
+    with live(tmp_path / "gallery", None, seconds=5) as address, connect(address) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.sendall(ask)
-        time.sleep(20)
-        seen = b""
-        with suppress(ConnectionResetError):
-            while part := raw.recv(2**20):
-                seen += part
-    assert len(seen) < 10**7  # not all of it
+        assert gone.wait(60)
 
 
 def test_a_request_that_takes_minutes_is_not_cut_off(folder, monkeypatch):
     """A calibration or a snapshot has more time than others, and so has its connection."""
-    monkeypatch.setattr(guard, "PATIENCE", 1)
-    monkeypatch.setattr(guard, "TURN", 0.05)
     snapshot = Gallery.save
 
     def slow(self, place):
@@ -164,7 +148,7 @@ def test_a_request_that_takes_minutes_is_not_cut_off(folder, monkeypatch):
 
     monkeypatch.setattr(Gallery, "save", slow)
     with live(folder, None, seconds=1) as address:
-        assert httpx.post(f"{address}/v1/snapshot", timeout=60).status_code == 201
+        assert httpx.post(f"{address}/v1/snapshot", json={}, timeout=60).status_code == 201
 
 
 def test_a_long_header_is_refused(folder):
@@ -228,10 +212,14 @@ SEARCHES = ("POST", "/v1/search/vector"), ("POST", "/v1/search/image")
 
 @pytest.mark.parametrize(
     ("token", "expected", "places"),
-    [(None, 401, WRITES + SEARCHES), ("wrong", 401, WRITES + SEARCHES), ("reader", 403, WRITES)],
+    [
+        (None, 401, WRITES + SEARCHES),
+        ("wrong", 401, WRITES + SEARCHES),
+        ("r" * 16, 403, WRITES),
+    ],
 )
 def test_nothing_of_a_body_is_read_before_the_token(tmp_path, token, expected, places):
-    settings = Settings(folder=tmp_path, read_token="reader", write_token="writer")
+    settings = Settings(folder=tmp_path, read_token="r" * 16, write_token="w" * 16)
     app = create_app(Gallery(), settings=settings)
     sent = []
 

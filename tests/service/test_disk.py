@@ -56,7 +56,9 @@ def pictures(client):
 def failures(client):
     lines = client.get("/metrics").text.splitlines()
     return next(
-        float(x.split()[1]) for x in lines if x.startswith("surefind_review_failures_total ")
+        float(x.split()[1])
+        for x in lines
+        if x.startswith('surefind_failures_total{kind="review"} ')
     )
 
 

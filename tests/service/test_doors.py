@@ -15,7 +15,11 @@ from surefind.service.app import create_app
 from surefind.service.guard import MOST_CLIENTS, Buckets
 from surefind.service.settings import NOTHING, READ, WRITE, Settings, check_listening, permission
 
-READER, WRITER = {"Authorization": "Bearer reader"}, {"Authorization": "Bearer writer"}
+READER, WRITER = (
+    {"Authorization": "Bearer reader-reader-reader"},
+    {"Authorization": "Bearer writer-writer-writer"},
+)
+TOKENS = {"read_token": "reader-reader-reader", "write_token": "writer-writer-writer"}
 ITEM = {"items": [{"vector": [0.0, 0.0, 1.0]}]}
 
 
@@ -35,15 +39,15 @@ def small(serve):
     ("tokens", "header", "expected"),
     [
         ((None, None), None, WRITE),
-        (("reader", None), None, NOTHING),
-        (("reader", None), "Bearer reader", READ),
-        ((None, "writer"), "Bearer writer", WRITE),
-        ((None, "writer"), "Bearer reader", NOTHING),
-        (("reader", "writer"), "Bearer reader", READ),
-        (("reader", "writer"), "bearer writer", WRITE),
-        (("reader", "writer"), "Basic writer", NOTHING),
-        (("reader", "writer"), "Bearer ", NOTHING),
-        (("reader", "wrïter"), "Bearer wrïter", WRITE),
+        (("reader-reader-reader", None), None, NOTHING),
+        (("reader-reader-reader", None), "Bearer reader-reader-reader", READ),
+        ((None, "writer-writer-writer"), "Bearer writer-writer-writer", WRITE),
+        ((None, "writer-writer-writer"), "Bearer reader-reader-reader", NOTHING),
+        (("reader-reader-reader", "writer-writer-writer"), "Bearer reader-reader-reader", READ),
+        (("reader-reader-reader", "writer-writer-writer"), "bearer writer-writer-writer", WRITE),
+        (("reader-reader-reader", "writer-writer-writer"), "Basic writer-writer-writer", NOTHING),
+        (("reader-reader-reader", "writer-writer-writer"), "Bearer ", NOTHING),
+        (("reader-reader-reader", "wrïter-wrïter-wrïter"), "Bearer wrïter-wrïter-wrïter", WRITE),
     ],
 )
 def test_permission(tmp_path, tokens, header, expected):
@@ -52,7 +56,7 @@ def test_permission(tmp_path, tokens, header, expected):
 
 
 def test_readers_read_writers_write_and_nobody_else_does(small):
-    client = small(read_token="reader", write_token="writer")
+    client = small(**TOKENS)
     search = {"vectors": [[1, 0, 0]]}
     for path in ("/v1/items", "/v1/calibration", "/v1/reviews", "/v1/gallery", "/metrics"):
         assert client.get(path).status_code == 401
@@ -74,7 +78,7 @@ def test_readers_read_writers_write_and_nobody_else_does(small):
 
 
 def test_a_reader_leaves_nothing_in_the_queue(serve, world, ask):
-    client = serve(read_token="reader")
+    client = serve(read_token="reader-reader-reader")
     client.headers.update(READER)
     for image in world.unknown[:20]:
         assert ask(client, png(image)).json()["answers"][0]["review"] is None
@@ -85,7 +89,7 @@ def test_beyond_this_machine_a_token_is_needed(tmp_path):
     for host in ("127.0.0.1", "localhost", "::1", "[::1]", "127.9.9.9"):
         check_listening(Settings(folder=tmp_path, host=host))
     for host in ("0.0.0.0", "::", "example.org", "192.168.0.1"):
-        check_listening(Settings(folder=tmp_path, host=host, write_token="x"))
+        check_listening(Settings(folder=tmp_path, host=host, write_token="x" * 16))
         with pytest.raises(InputError):
             check_listening(Settings(folder=tmp_path, host=host))
 
@@ -98,6 +102,27 @@ def test_a_page_of_another_host_is_refused(small):
     for host in ("localhost:8765", "127.0.0.1:1", "[::1]:8765", "[::1]"):
         headers = {"Host": host, "Origin": f"http://{host}"}
         assert client.get("/v1/items", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://[", "null", "http://localhost.evil.example", "[::1]"])
+def test_an_origin_that_is_none_is_refused(small, origin):
+    assert small().get("/v1/items", headers={"Origin": origin}).status_code == 403
+
+
+def test_a_page_elsewhere_gets_the_page_and_nothing_else(small):
+    """An image on a page of another host names no origin, but its browser says whence it asks."""
+    client = small()
+    for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200)):
+        for path in ("/v1/audit", "/v1/items", "/v1/openapi.json", "/metrics", "/healthz"):
+            found = client.get(path, headers={"Sec-Fetch-Site": site}).status_code
+            assert found == status or (path, found) == ("/v1/audit", 409), path
+        for path in ("/", "/page/main.js"):
+            assert client.get(path, headers={"Sec-Fetch-Site": site}).status_code == 200
+
+
+def test_a_request_has_one_host(small):
+    headers = [("Host", "localhost"), ("Host", "evil.example")]
+    assert small().get("/healthz", headers=headers).status_code == 400
 
 
 def test_a_body_that_is_too_large_is_refused_unread(small):
@@ -147,6 +172,13 @@ def test_too_many_requests_are_refused_and_health_is_not(small):
     assert statuses == [200, 429, 429]
     assert client.get("/v1/gallery").headers["retry-after"]
     assert client.get("/healthz").status_code == 200
+
+
+def test_a_search_takes_a_drop_for_each_vector(small):
+    client, vectors = small(rate=40), [[1, 0, 0]]
+    for count, status in ((256, 200), (1, 429)):
+        body = {"vectors": vectors * count}
+        assert client.post("/v1/search/vector", json=body).status_code == status
 
 
 def test_a_bucket_fills_again():

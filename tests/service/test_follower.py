@@ -51,7 +51,7 @@ def test_a_reader_follows_items_calibration_and_pictures(pair, world):
     for one in answers:
         one["answers"][0]["review"] = None
     assert answers[0] == answers[1]
-    assert "surefind_follow_failures_total 0.0" in reader.get("/metrics").text
+    assert 'surefind_failures_total{kind="follow"} 0.0' in reader.get("/metrics").text
     writer.delete("/v1/items/north").raise_for_status()
     until(lambda: reader.get("/v1/items/north").status_code == 404)
 
@@ -112,7 +112,7 @@ def test_a_gallery_that_cannot_be_read_again_stays_as_it_was(world, tmp_path, se
     reader = serve(gallery=Gallery.open(place, mode="r"), read_only=True)
     (place / "gallery.sqlite").rename(place / "away")
     (place / "lock").write_bytes((place / "lock").read_bytes() + b"\n")
-    until(lambda: "surefind_follow_failures_total 1.0" in reader.get("/metrics").text)
+    until(lambda: 'surefind_failures_total{kind="follow"} 1.0' in reader.get("/metrics").text)
     assert reader.post("/v1/search/vector", json=BODY).status_code == 200
     (place / "away").rename(place / "gallery.sqlite")
     until(lambda: "surefind_follows_total 1.0" in reader.get("/metrics").text)

@@ -38,8 +38,8 @@ def test_health_waits_neither_for_the_threads_nor_for_the_gallery(serve):
     release = threading.Event()
     with state.gallery._lock:
         for _ in range(16):
-            state._pool.submit(release.wait)
-            state._lister.submit(release.wait)
+            for pool in state._pools.values():
+                pool.submit(release.wait)
         try:
             assert in_time(lambda: client.get("/healthz")).status_code == 200
             assert in_time(lambda: client.get("/readyz")).status_code == 200
@@ -48,14 +48,14 @@ def test_health_waits_neither_for_the_threads_nor_for_the_gallery(serve):
 
 
 def test_neither_needs_a_token(serve):
-    client = serve(write_token="secret")
+    client = serve(write_token="secret" * 3)
     assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
 
 
 def test_a_calibration_of_another_model_is_a_reason(world, serve, tmp_path):
     gallery = Gallery.open(copy(world, tmp_path), model="another")
     client = serve(gallery=gallery)
-    while client.app.state.service.renewer.busy:
+    while client.app.state.service._renewing():
         time.sleep(0.01)
     answer = client.get("/readyz")
     assert answer.status_code == 503

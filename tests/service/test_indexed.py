@@ -42,7 +42,7 @@ def test_a_gallery_finds_its_model_and_its_pictures(indexed, serve, ask, world):
     gallery = Gallery.open(indexed / "gallery")
     learner, images = serving.learner_for(gallery, None), serving.remembered_images(gallery)
     client = serve(gallery=gallery, learner=learner, images=images)
-    (answer,) = ask(client, png(world.known[0])).json()["answers"]
+    (answer,) = ask(client, png(world.known[0]), payload=True).json()["answers"]
     nearest = answer["neighbours"][0]
     assert nearest["payload"] == {"path": f"digit {world.known_labels[0]}/0.png"}
     assert nearest["image"]

@@ -4,12 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from service.test_batching import asked
 from service.world import png
 
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
-from surefind.service.batching import Query, search_together
+from surefind.service.batching import Query
 from surefind.service.review_store import Reviews, read_reviews
 
 AXES = np.eye(4)
@@ -81,7 +82,7 @@ def test_a_batch_of_queries_with_and_without_is_taken_apart(gated):
         return Query([AXES[row].tolist()], [50.0], 1, None if p is None else [p])
 
     queries = [query(0, 0.5), query(1, None), query(2, 0.001), query(3, None)]
-    with_, without, stopped, again = search_together(gated, lambda *_: False, queries)
+    with_, without, stopped, again = asked(gated, queries)
     assert (with_.answers[0]["label"], with_.answers[0]["decision"]) == (0, "match")
     assert (stopped.answers[0]["label"], stopped.answers[0]["decision"]) == (2, "no_match")
     for error in (without, again):

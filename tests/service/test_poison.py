@@ -37,7 +37,9 @@ def add(client, **item):
 
 
 def search(client, count=1):
-    return client.post("/v1/search/vector", json={"vectors": [NEAR] * count, "k": 10})
+    return client.post(
+        "/v1/search/vector", json={"vectors": [NEAR] * count, "k": 10, "payload": True}
+    )
 
 
 def test_what_cannot_be_read_back_is_refused_and_no_item_is_changed_into_it(client):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from surefind.gallery import calibrating
+from surefind.gallery import gallery as module
 
 NEW = {"items": [{"id": "new", "vector": [0.0, 0.0, 1.0], "label": 0}]}
 
@@ -46,14 +46,14 @@ def test_what_is_promised_is_said_clearly(client):
 def test_searches_and_changes_go_on_meanwhile_and_are_taken_in(serve, monkeypatch):
     client = serve()
     state = client.app.state.service
-    begun, go, calibrate = threading.Event(), threading.Event(), calibrating.calibrate_items
+    begun, go, calibrate = threading.Event(), threading.Event(), module._calibrated
 
     def slow(*args, **kwargs):
         begun.set()
         go.wait(60)
         return calibrate(*args, **kwargs)
 
-    monkeypatch.setattr(calibrating, "calibrate_items", slow)
+    monkeypatch.setattr(module, "_calibrated", slow)
     answers = []
     ask = {"from_items": True, "max_wrong": 0.3}
     thread = threading.Thread(

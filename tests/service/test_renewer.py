@@ -13,7 +13,7 @@ from strange import strange_images
 
 from surefind.gallery.gallery import Gallery
 from surefind.service import state as module
-from surefind.service.state import Renewer
+from surefind.service.state import Worker
 
 
 def wait_until(true, seconds=30):
@@ -73,7 +73,7 @@ def test_after_every_kind_of_change_it_is_renewed(client, world):
         wait_until(lambda c=count: figure(client, "renewals_total") == c)
     assert calibration(client)["made"] >= before["made"]
     assert figure(client, "renewal_seconds") > 0
-    assert figure(client, "stale") == figure(client, "renewal_failures_total") == 0
+    assert figure(client, "stale") == figure(client, 'failures_total{kind="renew"}') == 0
 
 
 def test_what_changed_while_nothing_served_is_renewed_at_the_start(serve, client, world):
@@ -142,37 +142,37 @@ def slow(monkeypatch):
 
 
 def test_a_burst_is_one_renewal_and_what_comes_meanwhile_another(slow):
-    times, errors = [], []
-    renewer = Renewer(slow, renewed=times.append, failed=errors.append)
+    errors = []
+    renewer = Worker("renew", slow.renew, lambda *error: errors.append(error), delay=0.1)
     for _ in range(50):
-        renewer.changed()
+        renewer.tell()
     wait_until(lambda: slow.begun == 1)
     for _ in range(50):
-        renewer.changed()
+        renewer.tell()
     assert slow.begun == 1
     slow.go.release(5)
     wait_until(lambda: slow.renewals == 2)
     time.sleep(0.1)
-    assert (slow.renewals, len(times), errors) == (2, 2, [])
-    renewer.changed()
+    assert (slow.renewals, errors) == (2, [])
+    renewer.tell()
     wait_until(lambda: slow.renewals == 3)
     renewer.close()
-    renewer.changed()
+    renewer.tell()
     assert slow.begun == 3
 
 
 def test_a_failure_is_told_and_the_next_change_tries_again(slow):
     errors = []
-    renewer = Renewer(slow, renewed=lambda _seconds: None, failed=errors.append)
+    renewer = Worker("renew", slow.renew, lambda *error: errors.append(error), delay=0.1)
     slow.error = RuntimeError("disk")
     slow.go.release(2)
-    renewer.changed()
+    renewer.tell()
     wait_until(lambda: errors)
     slow.error = None
-    renewer.changed()
+    renewer.tell()
     wait_until(lambda: slow.renewals == 1)
     renewer.close()
-    assert [type(error) for error in errors] == [RuntimeError]
+    assert [(name, type(error)) for name, error in errors] == [("renew", RuntimeError)]
 
 
 def test_a_renewal_that_fails_is_counted_and_logged_without_its_text(client, caplog, monkeypatch):
@@ -181,10 +181,10 @@ def test_a_renewal_that_fails_is_counted_and_logged_without_its_text(client, cap
 
     monkeypatch.setattr(client.app.state.service.gallery, "renew", fail)
     assert client.delete("/v1/items/digit-5").status_code == 200
-    wait_until(lambda: figure(client, "renewal_failures_total") >= 1)
+    wait_until(lambda: figure(client, 'failures_total{kind="renew"}') >= 1)
     assert figure(client, "stale") == 1
     assert calibration(client)["stale"]
-    record = next(r for r in caplog.records if r.message == "renewal failed")
+    record = next(r for r in caplog.records if r.message == "renew failed")
     assert record.fields["defect"].startswith("RuntimeError at fail")
     assert "secret-label" not in caplog.text
 

@@ -98,11 +98,11 @@ def test_the_draw_knows_nothing_about_the_query(serve, world):
 
 def test_who_may_be_asked_about(serve, world):
     """Sampled queries of readers too, for whom nothing else is kept; none if the caller says so."""
-    client = serve(review_share=1, read_token="r", write_token="w")
+    client = serve(review_share=1, read_token="r" * 16, write_token="w" * 16)
     queries = world.learner.embed(world.known[:5])
-    client.headers["Authorization"] = "Bearer r"
+    client.headers["Authorization"] = f"Bearer {'r' * 16}"
     assert all(answer["review"] for answer in searched(client, queries))
-    client.headers["Authorization"] = "Bearer w"
+    client.headers["Authorization"] = f"Bearer {'w' * 16}"
     assert not any(answer["review"] for answer in searched(client, queries, keep=False))
 
 
@@ -313,7 +313,7 @@ def test_decisions_are_exported(client):
 
 def test_no_label_or_name_is_a_formula_of_a_spreadsheet(client):
     reviews = client.app.state.service.reviews
-    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"]
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "＝1+1", "＋1", "－1", "＠SUM(A1)"]
     for label in (*texts, -1):
         reviews.decide(reviews.ask(asked(label)), "accept", reviewer=str(label))
     rows = list(csv.DictReader(StringIO(client.get("/v1/reviews?format=csv").text, newline="")))

@@ -110,7 +110,7 @@ def test_a_gallery_that_rescales_takes_vectors_of_any_length(serve):
 
 
 def test_after_a_change_answers_are_marked_as_stale(client, world):
-    client.app.state.service.renewer.close()  # or it would be renewed soon
+    client.app.state.service._workers["renew"].close()  # or it would be renewed soon
     body = body_of(world, world.known[0])
     assert not client.post("/v1/search/vector", json=body).json()["stale"]
     client.post("/v1/items", json={"items": [{"vector": body["vectors"][0]}]})
@@ -120,7 +120,7 @@ def test_after_a_change_answers_are_marked_as_stale(client, world):
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"vectors": [[1.0, 0.0]]}, "vector"),
+        ({"vectors": [[1.0, 0.0]]}, "columns"),
         ({"vectors": [[2.0, 0.0, 0.0]]}, "length"),
         ({"vectors": [[0.0, 0.0, 0.0]]}, "zero"),
         ({"vectors": [[1e308, 1e308, 0.0]]}, "length"),

@@ -90,7 +90,7 @@ def test_beyond_this_machine_without_a_token_is_refused(gallery):
     assert found.exit_code == 1
     assert "SUREFIND_WRITE_TOKEN" in found.output
     found = CliRunner().invoke(
-        app, [str(gallery), "--host", "0.0.0.0", "--check"], env={"SUREFIND_WRITE_TOKEN": "x"}
+        app, [str(gallery), "--host", "0.0.0.0", "--check"], env={"SUREFIND_WRITE_TOKEN": "x" * 16}
     )
     assert found.exit_code == 0, found.output
 

@@ -65,9 +65,10 @@ def test_an_option_goes_before_the_environment_and_that_before_the_file(file, mo
         ("port = 70000", "port"),
         ("images = 3", "images"),
         ("[limits]\nrate = 3", "limits"),
-        ("read_token = ''", "read_token"),
-        ("write_token = ['hush-hush']", "write_token"),
-        ("trusted_proxies = ['hush-hush']", "trusted_proxies"),
+        ("read_token = 'fifteen letters'", "read_token"),
+        ("read_token = 'sixteen letters!'\nwrite_token = 'sixteen letters!'", "read_token"),
+        ("write_token = ['hush-hush-hush-hush']", "write_token"),
+        ("trusted_proxies = ['hush-hush-hush-hush']", "trusted_proxies"),
         ("read_only = true\nreview_share = 0.1", "review_share"),
     ],
 )
@@ -97,6 +98,12 @@ def test_other_places_are_named_too(monkeypatch, options, variables, path, field
     with pytest.raises(InputError) as refused:
         configure(FOLDER, options, path)
     assert refused.value.field == field
+
+
+def test_settings_are_validated_together_when_all_places_were_read(file):
+    path = file("read_only = true\nreview_share = 0.1")
+    found, _ = configure(FOLDER, {"review_share": 0.0}, path)
+    assert (found.read_only, found.review_share) == (True, 0)
 
 
 def test_variables_that_are_perhaps_misspelt_are_found(monkeypatch):
@@ -130,7 +137,7 @@ def gallery(tmp_path):
 
 
 def test_a_check_shows_the_settings_and_where_they_came_from(gallery, file):
-    path = file("rate = 7\nwrite_token = 'hush-hush'")
+    path = file("rate = 7\nwrite_token = 'hush-hush-hush-hush'")
     arguments = [str(gallery), "--check", "--config", str(path), "--set", "max_bytes=9"]
     found = CliRunner().invoke(app, arguments, env={"SUREFIND_SECONDS": "3", "SUREFIND_X": "1"})
     assert found.exit_code == 0, found.output

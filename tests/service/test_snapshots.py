@@ -1,10 +1,7 @@
 """Copies of the gallery while it is served."""
 
-import threading
-
 import numpy as np
 import pytest
-from service.world import copy
 
 from surefind.errors import InputError, StorageError
 from surefind.gallery import store
@@ -31,17 +28,6 @@ def test_a_snapshot_is_the_gallery_at_one_moment(client, tmp_path):
         assert "new" not in before
         assert not before.calibration.stale
     assert "new" in gallery
-
-
-def test_a_snapshot_waits_for_nobody_and_nobody_for_it(world, tmp_path):
-    """While one is written the gallery's lock is free; and it is written while somebody else holds that."""
-    with Gallery.open(copy(world, tmp_path)) as gallery:
-        engine = gallery._engine
-        thread = threading.Thread(target=engine.save, args=(tmp_path / "copy",))
-        with gallery._lock:
-            thread.start()
-            thread.join(60)
-        assert len(Gallery.open(tmp_path / "copy", mode="r")) == 240
 
 
 def test_a_gallery_in_memory_has_no_snapshots(serve):

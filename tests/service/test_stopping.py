@@ -69,7 +69,7 @@ def test_it_stops_soon_also_under_load_and_with_idle_connections(world, tmp_path
     arguments = [sys.executable, "-c", LAUNCH, str(copy(world, tmp_path)), "--port", "0"]
     body = request("/v1/search/vector", SEARCH | {"kappa": [20.0], "novelty": [0.5]})
     with subprocess.Popen(
-        [*arguments, "--rate", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [*arguments, "--set", "rate=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         try:
             lines = (re.search(rb"http://([^/:]+):(\d+)", line) for line in process.stdout)
@@ -94,17 +94,14 @@ def test_it_stops_soon_also_under_load_and_with_idle_connections(world, tmp_path
             for client in clients:
                 client.start()
             time.sleep(1.0)
-            before = time.monotonic()
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
-            took = time.monotonic() - before
+            process.wait(timeout=8)  # five seconds, where the machine is not busy
             stopped.set()
             for one in idle:
                 one.close()
         finally:
             process.kill()
     assert process.returncode == 0
-    assert took < 9  # half of it, where the machine is not busy; half a body alone may take ten
 
 
 def answers(place):

@@ -29,8 +29,9 @@ from surefind.errors import InputError
 if TYPE_CHECKING:
     from surefind.service.settings import Settings
 
-LAST = 4.5
-"""Seconds after which the process ends when it is stopped, whatever it does."""
+LAST, AFTER = 4.8, 0.5
+"""Seconds after which the process ends when it is stopped, and when the gallery is closed: all that was
+acknowledged is on the disk long before."""
 BACKLOG = 1024
 """Connections that the system holds until they are taken in."""
 Index = Literal["exact", "hnsw", "auto"]
@@ -115,6 +116,7 @@ def serve(
     except ModuleNotFoundError as error:
         needed = install_command(*lacking("serve", "cli", "torch"))
         raise InputError(f"serving needs more ({error}): {needed}.") from error
+    os.umask(0o077)  # what is kept is nobody else's
     place, run = gallery_and_run(target)
     named: dict[str, Any] = {"host": host, "port": port, "tokens": tokens}
     named |= {"review_share": review_share, "read_only": read_only}
@@ -151,7 +153,15 @@ def serve(
         app = create_app(gallery, learner, settings=settings)
         run_until_stopped(guarded_config(app, settings), listening)
     say("Stopped; everything that was acknowledged is kept.")
+    end_within(AFTER)  # a thread may compute what nobody waits for, and Python waits for threads
     return {"gallery": place, "stopped": True}
+
+
+def end_within(seconds: float) -> None:
+    """End the process after some seconds, whatever it does then."""
+    last = threading.Timer(seconds, os._exit, (0,))
+    last.daemon = True
+    last.start()
 
 
 def make_named_token(target: str, file: Path, name: str, *, write: bool) -> dict[str, Any]:
@@ -260,10 +270,7 @@ def run_until_stopped(config: Any, listening: socket.socket) -> None:
     stop = server.handle_exit
 
     def stopping(*signalled: Any) -> None:
-        # Whatever still computes then: all that was acknowledged is on the disk.
-        last = threading.Timer(LAST, os._exit, (0,))
-        last.daemon = True
-        last.start()
+        end_within(LAST)
         stop(*signalled)
 
     server.handle_exit = stopping

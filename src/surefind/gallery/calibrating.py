@@ -159,6 +159,11 @@ class KeptWatch:
         soon = together >= TOGETHER or now - self._since >= SECONDS
         return soon and (self.bet() or self._unstored >= EVERY)
 
+    @property
+    def due(self) -> bool:
+        """Whether what was seen is to be stored soon."""
+        return self._unstored + 2 * TOGETHER >= EVERY
+
     def bet(self) -> bool:
         """Bet on the queries that wait; return whether an alarm was raised."""
         waiting, self._waiting = self._waiting, []

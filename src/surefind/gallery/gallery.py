@@ -26,7 +26,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -905,6 +905,17 @@ class Gallery:
         given = {"labels": labels, "payload": payload, "groups": groups}
         kept = [name for name, value in given.items() if old is not None and value is None]
         return replace(read, **{name: getattr(old, name) for name in kept})
+
+
+@contextmanager
+def at_once(gallery: Gallery) -> Iterator[bool]:
+    """Say whether a search that begins inside would wait for no thread, no fit and no disk."""
+    free = gallery._lock.acquire(blocking=False)
+    try:
+        yield free and gallery._learned is not None and not gallery._watch.due
+    finally:
+        if free:
+            gallery._lock.release()
 
 
 def _after(ids: Iterable[Id], least: int) -> int:

@@ -191,7 +191,7 @@ class Graph:
             with beside.open("wb") as out:
                 out.writelines([json.dumps(about).encode(), b"\n", body])
 
-        write_atomically(file, write)
+        write_atomically(file, write, private=True)
         self._kept = len(self._same)
 
     @classmethod

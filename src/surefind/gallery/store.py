@@ -40,7 +40,7 @@ import numpy as np
 from jaxtyping import Int
 
 from surefind.errors import InputError, StorageError
-from surefind.files import flush, write_atomically
+from surefind.files import PRIVATE, flush, write_atomically
 from surefind.gallery.records import Metadata, Records
 
 FILE, GRAPH, LOCK = "gallery.sqlite", "graph.bin", "lock"
@@ -156,7 +156,7 @@ def create_store(folder: Path, stored: Stored) -> Store:
     """Make a folder for a gallery, which must not exist or be empty, and hold it for writing."""
     check_free(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StorageError(f"cannot make {folder}: {error.strerror or error}.") from error
     lock = _locked(folder)
@@ -198,7 +198,8 @@ def copy_store(folder: Path, copy: Path) -> None:
     words = (f"cannot copy {folder} to {copy}", "Make room, or choose another place.")
     with failing_in_words(*words, (sqlite3.Error, OSError)):
         shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+        beside.mkdir(parents=True, mode=0o700)
+        (beside / FILE).touch(PRIVATE)
         try:
             with closing(connect_reader(folder / FILE)) as connection:
                 connection.execute("VACUUM INTO ?", (str(beside / FILE),))
@@ -466,7 +467,7 @@ def _write_whole(folder: Path, stored: Stored) -> None:
                 _write_metadata(connection, stored.metadata, {})
             connection.execute("PRAGMA journal_mode=WAL")
 
-    write_atomically(folder / FILE, write, durable=True)
+    write_atomically(folder / FILE, write, durable=True, private=True)
 
 
 def _require_gallery(folder: Path) -> None:
@@ -487,7 +488,7 @@ def _refuse_earlier(folder: Path) -> None:
 def _locked(folder: Path) -> IO[bytes]:
     """Take the lock, which the system gives back when the process ends, however it ends."""
     try:
-        (folder / LOCK).touch()
+        (folder / LOCK).touch(PRIVATE)
         file = open(folder / LOCK, "r+b", buffering=0)  # noqa: SIM115
     except OSError as error:
         raise StorageError(

@@ -98,7 +98,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_middleware(EncodedIds)
-    app.add_middleware(Limits, settings=settings)
+    app.add_middleware(Limits, settings=settings, buckets=state.buckets)
     app.add_middleware(Recorder, metrics=state.metrics)
     if settings.trusted_proxies:
         app.add_middleware(
@@ -236,7 +236,7 @@ async def recalibrate(body: Recalibration, state: State) -> wire.Recalibrated:
         with conflicting():
             reviewed = read_reviews(state.settings.folder) if body.with_reviews else None
             found = state.gallery.calibrate(reviews=reviewed, **how)
-        state.renewer.changed()  # items may have been, meanwhile
+        state.changed()  # items may have been, meanwhile
         return wire.Recalibrated(
             reached=found.reached,
             summary=found.summary,

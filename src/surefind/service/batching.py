@@ -2,42 +2,48 @@
 
 Callers put items into the queue of a `Batcher`. One worker thread takes what has come, up to a limit, and
 does it in one call; while it works, more items gather for the next call. So a busy service has large
-batches and an idle one answers at once, or after ``wait`` seconds if that is given to let others join.
-Callers that ask again as soon as they are answered come one by one: the first would be served alone, and
-the others after it. So a batch waits a moment until as many have come as were there before, which serves
-four such clients 1.3 times as fast and sixteen 1.1 times. Searching on the event loop, which saves the way
-to a thread and back, was measured too: sixteen and sixty-four clients are served 1.15 times as fast. But
-`/healthz`, and whoever asks for anything else, would wait for every search, so it is not done.
+batches and an idle one answers at once. Callers that ask again as soon as they are answered come one by
+one: the first would be served alone, and the others after it. So a batch waits a moment until as many have
+come as were there before.
 
-If a call fails for a reason that nobody foresaw, its items are done again by halves, until the one that it
-fails for is alone: nobody's request fails for what somebody else sent.
+The way to a thread and back takes as long as a search of some thousand items. So an item that is alone may
+be done on the event loop, as long as the last one that was alone took less than `PROMPT`, and if whoever
+does it says that it would wait for nothing; `/healthz` and all others wait no longer than that for it.
+
+If a call fails, its items are done again by halves, until the one that it fails for is alone: nobody's
+request fails for what somebody else sent.
 
 `search_together` is what the queue of searches does: the queries of many callers in one search, taken
 apart again. Labels and decisions do not depend on k, so searching with the largest k of all and cutting
 gives each caller the same answer as searching alone. Queries with novelty and queries without are two
 searches, because a gallery takes all or none with it; so are those with κ and without, of which it may
-refuse the latter, those that are watched and those that are not, and those with other labels. A query that
-cannot be searched fails by itself, and does not spoil the others.
+refuse the latter, those that are watched and those that are not, and those with other labels.
+
+A request with more than `FEW` vectors is answered apart from the others, `FEW` at a time, so that smaller
+ones get their turn in between.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from surefind.checks import UNIT_TOLERANCE
 from surefind.embeddings import Embeddings, kappa_from_json
-from surefind.errors import DegenerateError, InputError, SurefindError
+from surefind.errors import StorageError
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.records import Id, Label, read_vectors
 from surefind.service.wire import RefusedError
 
 LINGER = 0.004
 """Seconds that a batch waits for as many callers as there were around one that has just ended."""
+PROMPT = 0.002
+"""Seconds that the event loop may be held for a search."""
+FEW = 16
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,25 +58,23 @@ class Batcher(Generic[T, R]):
     Args:
         run: Does a batch; returns a result, or an error, for each item.
         most: Items in a batch.
-        wait: Seconds to wait for more when fewer have come.
         waiting: Items that may wait; later ones are sent away.
-
-    Attributes:
+        prompt: For an item that is alone, a context that says whether it would wait for nothing.
         observe: Called with the size of every batch.
     """
-
-    observe: Callable[[int], Any]
 
     def __init__(
         self,
         run: Callable[[list[T]], Sequence[R | Exception]],
         *,
         most: int = 64,
-        wait: float = 0.0,
         waiting: int = 1024,
+        prompt: Callable[[T], AbstractContextManager[bool]] = lambda _: nullcontext(False),
+        observe: Callable[[int], Any] = lambda _: None,
     ) -> None:
-        self._run, self._most, self._wait, self._waiting = run, most, wait, waiting
-        self.observe = lambda _size: None
+        self._run, self._most, self._waiting = run, most, waiting
+        self._prompt, self._observe = prompt, observe
+        self._alone = PROMPT  # seconds that the last one took that was alone
         self._around, self._ended = 0, 0.0  # callers around the last batch, and when that ended
         self._queue: list[tuple[T, asyncio.Future[R]]] = []
         self._drain: asyncio.Task[None] | None = None
@@ -97,15 +101,17 @@ class Batcher(Generic[T, R]):
         self._thread.shutdown()
 
     def _isolated(self, items: list[T]) -> Sequence[R | Exception]:
+        start = time.perf_counter()
         try:
-            return self._run(items)
-        except SurefindError as error:  # foreseen, and everybody's
-            return [error] * len(items)
+            found = self._run(items)
         except Exception as error:
-            if len(items) == 1:
-                return [error]
-        half = len(items) // 2
-        return [*self._isolated(items[:half]), *self._isolated(items[half:])]
+            if len(items) == 1 or isinstance(error, StorageError):
+                return [error] * len(items)
+            half = len(items) // 2
+            return [*self._isolated(items[:half]), *self._isolated(items[half:])]
+        if len(items) == 1:
+            self._alone = time.perf_counter() - start
+        return found
 
     async def _gather(self) -> None:
         # Requests that have reached the socket are read turn by turn of the loop. As long as each turn
@@ -121,23 +127,15 @@ class Batcher(Generic[T, R]):
             await asyncio.sleep(0)
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._queue:
-            if self._wait and len(self._queue) < self._most:
-                await asyncio.sleep(self._wait)
             await self._gather()
             taken, self._queue = self._queue[: self._most], self._queue[self._most :]
             # Whoever has gone away need not be served.
             batch = [(item, future) for item, future in taken if not future.done()]
             if not batch:
                 continue
-            self.observe(len(batch))
-            results: Sequence[Any]
-            try:
-                items = [item for item, _ in batch]
-                results = await loop.run_in_executor(self._thread, self._isolated, items)
-            except Exception as error:  # it belongs to those who asked
-                results = [error] * len(batch)
+            self._observe(len(batch))
+            results = await self._done([item for item, _ in batch])
             self._around, self._ended = len(self._queue) + len(batch), time.perf_counter()
             for (_, future), result in zip(batch, results, strict=True):
                 if future.done():
@@ -147,6 +145,14 @@ class Batcher(Generic[T, R]):
                 else:
                     future.set_result(result)
         self._drain = None
+
+    async def _done(self, items: list[T]) -> Sequence[R | Exception]:
+        if len(items) == 1 and self._alone < PROMPT:
+            with self._prompt(items[0]) as at_once:
+                if at_once:
+                    return self._isolated(items)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._isolated, items)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +166,7 @@ class Query:
         novelty: Their p-values, from 0 to 1; None if they have none.
         watch: Whether they are queries like those to come, which the gallery's watch should see.
         labels: Those that are alone possible; None for all.
+        payload: Whether the items' payloads are wanted.
     """
 
     vectors: Vectors
@@ -168,6 +175,20 @@ class Query:
     novelty: Sequence[float] | None = None
     watch: bool = True
     labels: tuple[Label, ...] | None = None
+    payload: bool = False
+
+    def parts(self) -> list["Query"]:
+        """Return queries of `FEW` vectors each."""
+        every = [slice(start, start + FEW) for start in range(0, len(self.vectors), FEW)]
+        return [
+            replace(
+                self,
+                vectors=self.vectors[rows],
+                kappa=self.kappa[rows],
+                novelty=None if self.novelty is None else self.novelty[rows],
+            )
+            for rows in every
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,83 +206,47 @@ class Reply:
     stale: bool
 
 
+def search_many(gallery: Gallery, has_picture: HasPicture, query: Query) -> Reply:
+    """Search with many vectors, some at a time."""
+    replies = [search_together(gallery, has_picture, [part])[0] for part in query.parts()]
+    return Reply(
+        [answer for reply in replies for answer in reply.answers],
+        np.concatenate([reply.vectors for reply in replies]),
+        any(reply.stale for reply in replies),
+    )
+
+
 def search_together(
     gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query]
-) -> list[Reply | Exception]:
-    """Search for several callers at once; return a reply, or what is wrong with the query, for each."""
-    found: dict[int, Reply | Exception] = {}
+) -> list[Reply]:
+    """Search for several callers at once; return a reply for each."""
+    found: dict[int, Reply] = {}
     kinds = [(q.novelty is not None, q.watch, None in q.kappa, q.labels) for q in queries]
     for kind in set(kinds):
         rows = [row for row, own in enumerate(kinds) if own == kind]
-        alike = _search_alike(gallery, has_picture, [queries[row] for row in rows])
+        alike = _searched(gallery, has_picture, [queries[row] for row in rows])
         found |= zip(rows, alike, strict=True)
     return [found[row] for row in range(len(queries))]
 
 
-def _search_alike(
-    gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query]
-) -> list[Reply | Exception]:
-    try:
-        return [*_searched(gallery, has_picture, queries)]
-    except InputError as error:
-        if len(queries) == 1:
-            return [error]
-    # Somebody's vectors cannot be used. Reading is cheap, so all are read again, one by one.
-    faults = [_fault(gallery, query) for query in queries]
-    good = [query for query, fault in zip(queries, faults, strict=True) if fault is None]
-    replies: Iterator[Reply | Exception]
-    try:
-        replies = iter(_searched(gallery, has_picture, good) if good else ())
-    except InputError as error:  # nothing is wrong with their vectors, so it belongs to all of them
-        replies = iter([error] * len(good))
-    return [fault or next(replies) for fault in faults]
-
-
 def _searched(gallery: Gallery, has_picture: HasPicture, queries: Sequence[Query]) -> list[Reply]:
-    vectors = unit_vectors(gallery, [vector for query in queries for vector in query.vectors])
+    asked = [vector for query in queries for vector in query.vectors]
+    vectors, _, _ = read_vectors(asked, normalize=gallery.normalize, dim=None, name="vectors")
     kappa = np.array([kappa_from_json(value) for query in queries for value in query.kappa])
     values = [p for query in queries for p in query.novelty or ()]
     embeddings = Embeddings(vectors, kappa, np.array(values) if values else None)
     most, only = max(query.k for query in queries), queries[0].labels
     labels = None if only is None else list(only)
     found = gallery.search(embeddings, most, labels=labels, watch=queries[0].watch)
-    answers = found.records()
-    ks = [query.k for query in queries for _ in query.vectors]
-    for answer, k in zip(answers, ks, strict=True):
-        near = answer["neighbours"][:k]
-        for item in near:
-            item["image"] = has_picture(item["id"], item["payload"])
-        answer |= {"neighbours": near, "vector": None, "review": None}
-    replies, start = [], 0
+    records, replies, start = found.records(), [], 0
     for query in queries:
         rows = slice(start, start + len(query.vectors))
-        replies.append(Reply(answers[rows], vectors[rows], found.stale))
+        for answer in records[rows]:
+            near = answer["neighbours"][: query.k]
+            for item in near:
+                item["image"] = has_picture(item["id"], item["payload"])
+                item["payload"] = item["payload"] if query.payload else None
+            answer |= {"neighbours": near, "vector": None, "review": None, "dropped": False}
+        replies.append(Reply(records[rows], vectors[rows], found.stale))
         start = rows.stop
     return replies
-
-
-def unit_vectors(gallery: Gallery, vectors: Vectors) -> np.ndarray:
-    """Return queries as unit vectors (q, z), float32; refused if the gallery has no use for them."""
-    dim = gallery.info["dim"]
-    if dim is None:
-        raise DegenerateError("the gallery is empty, so nothing can be found; add items first.")
-    odd = next((vector for vector in vectors if len(vector) != dim), None)
-    if odd is not None:
-        raise InputError(
-            f"a vector has {len(odd)} dimensions and the gallery {dim}; embed both with one model."
-        )
-    rows = np.array(vectors, dtype=np.float64)
-    with np.errstate(over="ignore"):
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    if (abs(lengths - 1) <= UNIT_TOLERANCE).all():
-        return np.asarray(rows / lengths, dtype=np.float32)
-    # The gallery's own door, which is slower, rescales the vectors or says what is wrong.
-    return read_vectors(rows, normalize=gallery.normalize, dim=dim)[0]
-
-
-def _fault(gallery: Gallery, query: Query) -> InputError | None:
-    try:
-        unit_vectors(gallery, query.vectors)
-    except InputError as error:
-        return error
-    return None

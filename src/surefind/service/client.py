@@ -18,9 +18,10 @@ import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
+
+from pydantic import BaseModel
 
 from surefind.checks import require
 from surefind.errors import StorageError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Id = str | int
 Label = str | int | None
 Picture = bytes | str | Path
-Where = Mapping[str, Any]
+M = TypeVar("M", bound=BaseModel)
 
 
 class Client:
@@ -42,7 +43,7 @@ class Client:
     Args:
         address: Of the service, such as ``"http://127.0.0.1:8765"``.
         token: Its bearer token, or None.
-        timeout: Seconds for an answer.
+        timeout: Seconds for an answer. A service that is busy takes a minute before it gives up.
         retries: How often a connection is tried again.
         transport: An httpx transport in place of the network.
 
@@ -56,7 +57,7 @@ class Client:
         address: str,
         *,
         token: str | None = None,
-        timeout: float | int = 30,
+        timeout: float | int = 120,
         retries: int = 4,
         transport: "httpx.BaseTransport | None" = None,
     ) -> None:
@@ -72,12 +73,7 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -86,69 +82,41 @@ class Client:
 
     def gallery(self) -> wire.GalleryView:
         """Return what can be searched, and how."""
-        return wire.GalleryView.model_validate_json(self._send("GET", "/v1/gallery"))
+        return self._ask(wire.GalleryView, "GET", "/v1/gallery")
 
     def search(
-        self,
-        vectors: Any,
-        *,
-        kappa: Any = None,
-        novelty: Any = None,
-        k: int = 10,
-        keep: bool | None = None,
-        watch: bool = True,
-        where: Where | None = None,
-        labels: Sequence[Label] | None = None,
+        self, vectors: Any, *, labels: Sequence[Label] | None = None, **asked: Any
     ) -> wire.SearchAnswer:
         """Search with vectors of length 1.
 
         Args:
             vectors: One row per query: lists, an array or a tensor.
-            kappa: Their concentrations, if these are known.
-            novelty: Their p-values; needed if the calibration's queries had them.
-            k: How many neighbours.
-            keep: Whether unsure queries wait for a person; None lets only random checks wait.
-            watch: Whether these are queries like those to come.
-            where: Values of the payload that items must have; nothing is decided then.
             labels: Labels that are alone possible, of the query and of the items.
+            **asked: ``kappa`` and ``novelty`` of each, if they are known; ``k``, by default 10; ``keep``:
+                let unsure queries wait for a person; ``watch``: False if these are no queries like those
+                to come; ``payload``: True for the items' payloads.
 
         Returns:
             One answer per query.
         """
-        body = {"vectors": vectors, "kappa": kappa, "novelty": novelty, "k": k, "keep": keep}
-        body |= {"watch": watch, "where": where, "labels": labels}
-        found = self._send("POST", "/v1/search/vector", json=_plain(body))
-        return wire.SearchAnswer.model_validate_json(found)
+        body = _plain({"vectors": vectors, "labels": labels} | asked)
+        return self._ask(wire.SearchAnswer, "POST", "/v1/search/vector", json=body)
 
     def search_image(
-        self,
-        image: Picture,
-        *,
-        k: int = 10,
-        keep: bool = True,
-        watch: bool = True,
-        where: Where | None = None,
-        labels: Sequence[Label] | None = None,
+        self, image: Picture, *, labels: Sequence[Label] | None = None, **asked: Any
     ) -> wire.SearchAnswer:
         """Search with an image: a path, or the bytes of a file; the rest as for `search`."""
-        data = image if isinstance(image, bytes) else Path(image).read_bytes()
-        asked = {"k": k, "keep": keep, "watch": watch} | _filter(where, labels)
-        found = self._send("POST", "/v1/search/image", files={"file": data}, params=asked)
-        return wire.SearchAnswer.model_validate_json(found)
+        files = {"file": image if isinstance(image, bytes) else Path(image).read_bytes()}
+        given = asked | _labels(labels)
+        return self._ask(wire.SearchAnswer, "POST", "/v1/search/image", files=files, params=given)
 
     def items(
-        self,
-        *,
-        where: Where | None = None,
-        labels: Sequence[Label] | None = None,
-        vectors: bool = False,
-        size: int = 500,
+        self, *, labels: Sequence[Label] | None = None, vectors: bool = False, size: int = 500
     ) -> Iterator[wire.ItemView]:
         """Iterate over the items, fetching ``size`` at a time; one that does not change comes once."""
-        asked = {"limit": size, "vectors": vectors} | _filter(where, labels)
+        asked = {"limit": size, "vectors": vectors} | _labels(labels)
         while True:
-            answer = self._send("GET", "/v1/items", params=asked)
-            page = wire.ItemPage.model_validate_json(answer)
+            page = self._ask(wire.ItemPage, "GET", "/v1/items", params=asked)
             yield from page.items
             if page.next is None:
                 return
@@ -156,7 +124,7 @@ class Client:
 
     def item(self, id_: Id) -> wire.ItemView:
         """Return one item."""
-        return wire.ItemView.model_validate_json(self._send("GET", *_address(id_)))
+        return self._ask(wire.ItemView, "GET", *_address(id_))
 
     def add(self, items: Iterable[Mapping[str, Any]]) -> list[Id]:
         """Add items, all of them or none.
@@ -168,39 +136,36 @@ class Client:
         Returns:
             Their ids.
         """
-        named = [{"id": uuid.uuid4().hex} | dict(item) for item in items]
-        answer = self._send("POST", "/v1/items", json={"items": _plain(named)})
-        return wire.Ids.model_validate_json(answer).ids
+        body = {"items": _plain([{"id": uuid.uuid4().hex} | dict(item) for item in items])}
+        return self._ask(wire.Ids, "POST", "/v1/items", json=body).ids
 
     def update(self, id_: Id, **fields: Any) -> None:
         """Change fields of an item, named as for `add`; those that are left out stay."""
-        self._send("PUT", *_address(id_), json=_plain(fields))
+        self._ask(wire.Ids, "PUT", *_address(id_), json=_plain(fields))
 
     def delete(self, id_: Id) -> None:
         """Delete an item."""
-        self._send("DELETE", *_address(id_))
+        self._ask(wire.Ids, "DELETE", *_address(id_))
 
     def reviews(self, *, limit: int = 50) -> wire.ReviewList:
         """Return what waits for a person, the oldest first, and the latest decisions."""
-        answer = self._send("GET", "/v1/reviews", params={"limit": limit})
-        return wire.ReviewList.model_validate_json(answer)
+        return self._ask(wire.ReviewList, "GET", "/v1/reviews", params={"limit": limit})
 
     def decide(
         self, id_: str, verdict: wire.Verdict, label: Label = None, *, reviewer: str | None = None
     ) -> wire.DecidedView:
         """Decide about a query that waits: accept, reject, or relabel with what it is."""
         said = {"id": id_, "verdict": verdict, "label": label, "reviewer": reviewer}
-        return wire.DecidedView.model_validate_json(self._send("POST", "/v1/reviews", json=said))
+        return self._ask(wire.DecidedView, "POST", "/v1/reviews", json=said)
 
-    def _send(self, method: str, path: str, params: Any = None, **body: Any) -> bytes:
+    def _ask(self, kind: type[M], method: str, path: str, params: Any = None, **body: Any) -> M:
         try:
             answer = self._http.request(method, path, params=params, **body)
         except self._failure as error:
-            kind = type(error).__name__
-            raise StorageError(f"the service did not answer ({kind}: {error}).") from error
+            name = type(error).__name__
+            raise StorageError(f"the service did not answer ({name}: {error}).") from error
         if answer.is_success:
-            content: bytes = answer.content
-            return content
+            return kind.model_validate_json(answer.content)
         try:
             sentence = str(answer.json()["error"])
         except (ValueError, KeyError, TypeError):
@@ -213,9 +178,8 @@ def _address(id_: Id) -> tuple[str, dict[str, str]]:
     return f"/v1/items/{quote(str(id_), safe='')}", {"kind": kind}
 
 
-def _filter(where: Where | None, labels: Sequence[Label] | None) -> dict[str, Any]:
-    asked: dict[str, Any] = {} if where is None else {"where": json.dumps(dict(where))}
-    return asked if labels is None else asked | {"label": [json.dumps(label) for label in labels]}
+def _labels(labels: Sequence[Label] | None) -> dict[str, Any]:
+    return {} if labels is None else {"label": [json.dumps(label) for label in labels]}
 
 
 def _plain(value: Any) -> Any:

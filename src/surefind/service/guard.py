@@ -1,35 +1,31 @@
 """Limits that hold before anything is parsed: on requests, and on connections.
 
 Rate: every client (by address) has a bucket of twice ``rate`` drops that fills at ``rate`` drops a second;
-a request takes one. Bytes: a body that says it is too large is refused unread; one that does not say is
-refused when it has become too large.
+a request takes one, and a search one for each vector, of which it may owe some. Bytes: a body that says it
+is too large is refused unread; one that does not say is refused when it has become too large.
 
-Origin: a browser names the page that asks. A page of another host is refused, and without tokens the
-service answers only to this machine's own names, so that no page elsewhere can make a browser speak for it.
+Origin: a browser names the page that asks, or at least says that it is one of another site. Such a page
+gets nothing but the page of this service itself, and without tokens the service answers only to this
+machine's own names, so that no page elsewhere can make a browser speak for it.
 
-A connection is *waiting* while no request of it is being answered: it is silent, sends a header bit by bit,
-or the rest of a body that was refused. Waiting costs a caller nothing and the service a place, so
+A connection is *waiting* while no request of it is being worked on: it is silent, sends a header or a body
+bit by bit, or does not read its answer. Waiting costs a caller nothing and the service a place, so
 
-* a connection that has been waiting for `IDLE` seconds is closed;
-* where a newcomer finds no place, in all or for its address, the one that has been waiting longest gives up
-  its own, or else one that does not read its answer. Only if every place is busy is the newcomer sent away.
+* a connection that has been waiting for longer than ``seconds`` is closed;
+* where a newcomer finds no place, of the address that has the most connections the one that has been
+  waiting longest gives up its own;
+* where every place is being worked for, only the paths of `FREE` are answered.
 
-A trusted proxy has as many connections as it likes, up to those in all. A request whose answer nobody reads
-is cut off when the time of `PATIENCE` of them has passed; one that is worked on has the time that a
-calibration or a snapshot may take on top.
-
-uvicorn has none of this. Its one limit counts silent connections like others, and sends newcomers away; its
-fast parser keeps a header of any length, and copies it at every packet; the time for a header is not
-limited. So `GuardedProtocol` adds to it at the few moments that matter.
+A reverse proxy does this better, and more of it (``deploy``). uvicorn has none of it: its one limit counts
+silent connections like others, and sends newcomers away; its fast parser keeps a header of any length. So a
+`Connection` stands before uvicorn's protocol, and hears what asyncio tells it.
 """
 
 import asyncio
 import functools
-import ipaddress
 import time
 from collections import Counter, OrderedDict
 from typing import Any
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -37,35 +33,25 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from surefind.service.problems import answer_to
+from surefind.service.problems import answer_to, problem
 from surefind.service.settings import LOCAL_NAMES, Settings
-from surefind.service.state import KEEPING
-
-IDLE = 10.0
-"""Seconds that a connection may wait; above uvicorn's 5 between two requests."""
 
 HEADER = 2**15
 """Bytes of a request's first line and headers."""
-
-PATIENCE = 6
-"""Times the settings' ``seconds``: to come, to be decoded, embedded, searched, kept and sent."""
-
+SPARE = 16
+"""Connections beyond the limit, for those who ask for a path of `FREE`."""
 TURN = 1.0
 """Seconds between two looks at who has waited too long."""
-
-GRACE = 3
+GRACE = 2
 """Seconds that requests have to end when the service is stopped."""
-
-TOO_LARGE, BUSY = (
-    f"HTTP/1.1 {status}\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode()
-    for status in ("431 Request Header Fields Too Large", "503 Service Unavailable")
-)
-
-
 MOST_CLIENTS = 10_000
 """Clients whose rate is remembered; the one that was away longest is forgotten first."""
 FREE = ("/healthz", "/readyz")
 """Asked for by machines that watch, however busy the service is."""
+LATER = {"Retry-After": "1", "Connection": "close"}
+BODY = (b"content-length", b"transfer-encoding")
+"""Headers of requests with a body."""
+TOO_LARGE = b"HTTP/1.1 431 Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class Buckets:
@@ -75,24 +61,24 @@ class Buckets:
         self._rate, self._burst = rate, max(1.0, 2 * rate)
         self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def wait(self, client: str, now: float) -> float:
-        """Take a drop; return 0 if there was one, or else the seconds until there is."""
+    def wait(self, client: str, now: float, drops: int = 1, *, owe: bool = False) -> float:
+        """Take drops; return 0 if there was one, or if they may be owed, or else the seconds until then."""
         if not self._rate:
             return 0.0
         level, before = self._level.pop(client, (self._burst, now))
         level = min(self._burst, level + (now - before) * self._rate)
-        self._level[client] = (max(level - 1, level if level < 1 else 0.0), now)
+        taken = owe or level >= 1
+        self._level[client] = (level - drops if taken else level, now)
         if len(self._level) > MOST_CLIENTS:
             self._level.popitem(last=False)
-        return 0.0 if level >= 1 else (1 - level) / self._rate
+        return 0.0 if taken else (1 - level) / self._rate
 
 
 class Limits:
     """ASGI middleware that refuses early."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app, self._settings = app, settings
-        self._buckets = Buckets(settings.rate)
+    def __init__(self, app: ASGIApp, settings: Settings, buckets: Buckets) -> None:
+        self._app, self._settings, self._buckets = app, settings, buckets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -107,16 +93,15 @@ class Limits:
             await self._app(scope, self._bounded(receive), send)
 
     def _check(self, scope: Scope) -> None:
-        headers = Headers(scope=scope)
-        _check_origin(headers, self._settings)
-        client = (scope.get("client") or ("", 0))[0]
-        wait = 0.0 if scope["path"] in FREE else self._buckets.wait(client, time.monotonic())
+        headers, path = Headers(scope=scope), scope["path"]
+        _check_origin(headers, self._settings, page=path == "/" or path.startswith("/page/"))
+        wait = 0.0 if path in FREE else self._buckets.wait(client_of(scope), time.monotonic())
         if wait:
             later = {"Retry-After": str(int(wait) + 1)}
             raise HTTPException(429, "too many requests; wait a moment.", later)
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._settings.max_bytes:
-            raise _too_large(self._settings)
+            raise self._too_large()
 
     def _bounded(self, receive: Receive) -> Receive:
         # Raised below while a body is read, where FastAPI passes on nothing but an HTTPException.
@@ -134,21 +119,29 @@ class Limits:
             seen += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if seen > self._settings.max_bytes:
-                raise _too_large(self._settings)
+                raise self._too_large()
             return message
 
         return bounded
 
+    def _too_large(self) -> HTTPException:
+        # What is left of the body is not read, so the connection cannot be used again.
+        sentence = f"a request may have {self._settings.max_bytes:,} bytes at most."
+        return HTTPException(413, sentence, {"Connection": "close"})
 
-def _too_large(settings: Settings) -> HTTPException:
-    # What is left of the body is not read, so the connection cannot be used again.
-    sentence = f"a request may have {settings.max_bytes:,} bytes at most."
-    return HTTPException(413, sentence, {"Connection": "close"})
+
+def client_of(scope: Scope) -> str:
+    """Return the address of who asks."""
+    return str((scope.get("client") or ("", 0))[0])
 
 
-def _check_origin(headers: Headers, settings: Settings) -> None:
+def _check_origin(headers: Headers, settings: Settings, *, page: bool) -> None:
     host, origin = headers.get("host", ""), headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if len(headers.getlist("host")) > 1:
+        raise HTTPException(400, "a request has one host.")
+    site = headers.get("sec-fetch-site", "none")
+    foreign = site not in ("same-origin", "none") and not page
+    if foreign or (origin is not None and origin.partition("://")[2] != host):
         raise HTTPException(403, "a page of another host may not use this service.")
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if not settings.has_token and name not in LOCAL_NAMES:
@@ -156,12 +149,12 @@ def _check_origin(headers: Headers, settings: Settings) -> None:
         raise HTTPException(403, f"without a token this service answers as {names} only.")
 
 
-def guarded_config(app: Any, settings: Settings) -> uvicorn.Config:
+def guarded_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     """Return how uvicorn serves an application within the limits of its settings."""
-    guard = ConnectionGuard(settings)
+    connections = Connections(app, settings)
     return uvicorn.Config(
-        app,
-        http=functools.partial(GuardedProtocol, guard),  # type: ignore[arg-type]
+        connections,
+        http=functools.partial(Connection, connections),  # type: ignore[arg-type]
         ws="none",
         proxy_headers=False,  # `surefind.service.app` reads them, of trusted proxies
         log_config=None,
@@ -171,161 +164,149 @@ def guarded_config(app: Any, settings: Settings) -> uvicorn.Config:
     )
 
 
-class ConnectionGuard:
-    """Who is connected, and which of them wait, the longest first.
+class Connections:
+    """Who is connected and who of them waits; and ASGI middleware that learns of it."""
 
-    Args:
-        settings: Have the limits.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._most, self._each = settings.max_connections, (settings.max_connections + 1) // 2
-        self._proxies = settings.trusted_proxies
-        self._patience = PATIENCE * settings.seconds
-        self._count: Counter[str] = Counter()
-        self._waiting: OrderedDict[GuardedProtocol, float] = OrderedDict()
-        self._busy: OrderedDict[GuardedProtocol, float] = OrderedDict()
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app, self._most = app, settings.max_connections
+        self._patience = settings.seconds + TURN  # so that who is too slow may still be told so
+        self.body = 2 * settings.max_bytes + HEADER  # chunks have lines of their own
+        self._held: dict[Any, Connection] = {}
+        self._waiting: OrderedDict[Connection, float] = OrderedDict()
         self._turn: asyncio.TimerHandle | None = None
 
-    def made(self, connection: "GuardedProtocol") -> bool:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and note when it is worked on."""
+        own = self._held.get(scope.get("client")) if scope["type"] == "http" else None
+        if own is None:
+            await self._app(scope, receive, send)
+            return
+        complete, own.asked, own.room = False, True, self.body
+
+        async def watched() -> Message:
+            nonlocal complete
+            message = await receive()
+            if not complete and not message.get("more_body", False):
+                complete = True
+                self.works(own)
+            return message
+
+        try:
+            if _length(scope) > HEADER:
+                await problem(431, "the header is too long.", LATER)(scope, receive, send)
+            elif len(self._held) - len(self._waiting) >= self._most and scope["path"] not in FREE:
+                await problem(503, "the service is busy; try again.", LATER)(scope, receive, send)
+            else:
+                complete = not any(name in BODY and size != b"0" for name, size in scope["headers"])
+                if complete:
+                    self.works(own)
+                await self._app(scope, watched, send)
+        finally:
+            own.begun = own.asked = False
+            own.room = HEADER if complete else own.room  # what was refused still comes
+            self.waits(own)
+
+    def made(self, own: "Connection") -> bool:
         """Take in a connection, in the place of another one if need be; return whether there is room."""
-        crowd = self._crowd(connection.address)
-        if crowd is not None and not self._shed(crowd):
+        if len(self._held) >= self._most and self._waiting:
+            crowd = Counter(other.peer[0] for other in self._held.values())
+            self.abort(max(self._waiting, key=lambda other: crowd[other.peer[0]]))
+        if len(self._held) >= self._most + SPARE:
             return False
-        self._count[connection.address] += 1
-        self.waits(connection)
+        self._held[own.peer] = own
+        self.waits(own)
         if self._turn is None:
-            self._turn = connection.loop.call_later(TURN, self._look, connection.loop)
+            self._look(asyncio.get_running_loop())
         return True
 
-    def lost(self, connection: "GuardedProtocol") -> None:
-        """Forget a connection, if it had a place."""
-        places = [held.pop(connection, None) for held in (self._waiting, self._busy)]
-        if places != [None, None]:
-            self._count[connection.address] -= 1
-            if not self._count[connection.address]:
-                del self._count[connection.address]
+    def waits(self, own: "Connection") -> None:
+        """Note that nothing of a connection is worked on, from now on."""
+        if own.peer in self._held:
+            self._waiting.setdefault(own, time.monotonic())
 
-    def waits(self, connection: "GuardedProtocol") -> None:
-        """Note that a connection has nothing to be answered, from now on."""
-        self._busy.pop(connection, None)
-        self._waiting[connection] = connection.loop.time()
+    def works(self, own: "Connection") -> None:
+        """Note that a request of a connection is worked on."""
+        self._waiting.pop(own, None)
+        own.room = HEADER
 
-    def works(self, connection: "GuardedProtocol") -> None:
-        """Note that a request of a connection is being answered."""
-        self._waiting.pop(connection, None)
-        self._busy[connection] = connection.loop.time()
+    def lost(self, own: "Connection") -> None:
+        """Forget a connection."""
+        self._waiting.pop(own, None)
+        if self._held.get(own.peer) is own:
+            del self._held[own.peer]
 
-    def _crowd(self, address: str) -> "list[GuardedProtocol] | None":
-        """Return whose places a newcomer may take, the first ones first; None if there is a free one."""
-        own = self._count[address] >= self._each and not self._trusted(address)
-        if not own and len(self._waiting) + len(self._busy) < self._most:
-            return None
-        idle = (*self._waiting, *(busy for busy in self._busy if busy.flow.write_paused))
-        return [other for other in idle if other.address == address or not own]
-
-    def _trusted(self, address: str) -> bool:
-        return any(ipaddress.ip_address(address) in network for network in self._proxies)
-
-    def _shed(self, crowd: "list[GuardedProtocol]") -> bool:
-        for connection in crowd[:1]:
-            self.lost(connection)
-            connection.transport.abort()
-        return bool(crowd)
+    def abort(self, own: "Connection") -> None:
+        """Close a connection at once."""
+        self.lost(own)
+        own.transport.abort()
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
-        late = [c for c, since in self._waiting.items() if now - since > IDLE]
-        for connection, since in self._busy.items():
-            longer = 0.0 if connection.flow.write_paused else KEEPING
-            if now - since > self._patience + longer:
-                late.append(connection)
-        for connection in late:
-            self._shed([connection])
-        some = self._waiting or self._busy
-        self._turn = loop.call_later(TURN, self._look, loop) if some else None
+        now = time.monotonic()
+        for own in [c for c, since in self._waiting.items() if now - since > self._patience]:
+            self.abort(own)
+        self._turn = loop.call_later(TURN, self._look, loop) if self._held else None
 
 
-class GuardedProtocol(HttpToolsProtocol):
-    """A connection as uvicorn serves it, watched by a `ConnectionGuard`."""
+def _length(scope: Scope) -> int:
+    """Return how long the first line and the headers of a request are, separators included."""
+    lines = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    return len(scope["raw_path"]) + len(scope["query_string"]) + lines
 
-    def __init__(self, guard: ConnectionGuard, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._guard = guard
-        self._refused = False
-        self._received = self._body = self._header = 0
-        self.address: str = ""
+
+class Connection(asyncio.Protocol):
+    """A connection, which passes on to uvicorn what asyncio tells it.
+
+    Attributes:
+        transport: Where it writes.
+        peer: The address and the port of who is connected.
+        begun: Whether the whole header of a request has come.
+        asked: Whether the application has the request.
+        room: Bytes that may still come.
+    """
+
+    transport: Any
+    peer: Any
+
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        self._all, self._uvicorn = connections, HttpToolsProtocol(**options)
+        self.begun = self.asked = False
+        self.room, self._tail = HEADER, b""
 
     def connection_made(self, transport: Any) -> None:
         """Take a place, if there is one."""
-        super().connection_made(transport)
-        self.address = self.client[0] if self.client else ""
-        if not self._guard.made(self):
-            self._refuse(BUSY)
+        self.transport, self.peer = transport, transport.get_extra_info("peername")[:2]
+        self._uvicorn.connection_made(transport)
+        if not self._all.made(self):
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place back."""
-        self._guard.lost(self)
-        super().connection_lost(exc)
+        self._all.lost(self)
+        self._uvicorn.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless what is no body has become too long."""
-        if self._refused:
-            return
-        self._received += len(data)
-        super().data_received(data)
-        # A body may come in chunks, each with a line of its own.
-        if self._received - self._body > HEADER + self._body:
-            self._refuse(TOO_LARGE)
-
-    def on_message_begin(self) -> None:
-        """Begin to count a header."""
-        self._header = 0
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        """Take a part of the first line."""
-        self._header += len(url)
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
-        self._header += len(name) + len(value)
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """Answer the request, unless its header was too long."""
-        if self._header > HEADER:
-            self._refuse(TOO_LARGE)
-        if not self._refused:
-            self._guard.works(self)
-            super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
-        self._body += len(body)
-        if not self._refused:
-            super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """Begin to count the next request."""
-        self._received = self._body = 0
-        if not self._refused:
-            super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request, or begin one that came already."""
-        if not (self.pipeline or self.transport.is_closing()):
-            self._guard.waits(self)
-        super().on_response_complete()
-
-    def _refuse(self, answer: bytes) -> None:
-        """Close the connection, with an answer if none is under way."""
-        if self._refused or self.transport.is_closing():
-            return
-        self._refused = True
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.write(answer)
-            self.transport.close()
+        """Pass on what has come, unless it is too much of a header or of a body."""
+        if not self.begun and b"\r\n\r\n" in self._tail + data:
+            self.begun, self.room = True, self._all.body
         else:
-            self.transport.abort()
+            self.room -= len(data)
+        self._tail = data[-3:]
+        if self.room < 0:
+            if self.begun:
+                self.transport.abort()
+            elif not self.transport.is_closing():
+                self.transport.write(TOO_LARGE)
+                self.transport.close()
+        elif not self.transport.is_closing():
+            self._uvicorn.data_received(data)
+
+    def pause_writing(self) -> None:
+        """Wait for who does not read the answer."""
+        self._uvicorn.pause_writing()
+        self._all.waits(self)
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._uvicorn.resume_writing()
+        if self.asked:
+            self._all.works(self)

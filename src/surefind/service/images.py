@@ -9,10 +9,6 @@ A small picture's name is a hash, so that an id can be any text. It is a comfort
 depends on it. Where a payload has a ``"path"``, the picture can also come from a folder that the service
 was given; a path that leads out of that folder leads nowhere.
 
-Memory is bounded however many clients upload. A decoder holds a whole image, with four bytes a pixel, and
-now and then a second copy, turned upright or in other colours. So images wait for each other, the first the
-longest, until together they have at most as many pixels as one may have (`PixelBudget`).
-
 An upload is prepared by itself, as for training (`surefind.data.inputs.InputSpec`); all that wait are
 embedded in one pass.
 """
@@ -21,9 +17,7 @@ import functools
 import hashlib
 import json
 import os
-import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BytesIO
@@ -140,7 +134,7 @@ class Thumbnails:
         """
         beside = self._folder / f".{uuid.uuid4().hex}.tmp"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             beside.write_bytes(picture)
         except OSError as error:
             with suppress(OSError):
@@ -206,38 +200,6 @@ def picture_response(picture: bytes) -> Response:
 @functools.lru_cache(maxsize=2**16)
 def _name(id_: Id) -> str:
     return hashlib.blake2b(json.dumps(id_).encode(), digest_size=16).hexdigest()
-
-
-class PixelBudget:
-    """Shared by the threads that decode.
-
-    Args:
-        most: Pixels at once; one image alone may have as many.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most, self._used = most, 0
-        self._turn = threading.Condition()
-        self._waiting: deque[object] = deque()
-
-    @contextmanager
-    def taken(self, pixels: int) -> Iterator[None]:
-        """Wait for one's turn and for room, and give it back at the end."""
-        pixels, own = min(pixels, self._most), object()
-        with self._turn:
-            self._waiting.append(own)
-            self._turn.wait_for(
-                lambda: self._waiting[0] is own and self._used + pixels <= self._most
-            )
-            self._waiting.popleft()
-            self._used += pixels
-            self._turn.notify_all()
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._used -= pixels
-                self._turn.notify_all()
 
 
 @runtime_checkable

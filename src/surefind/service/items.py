@@ -18,16 +18,18 @@ A cursor is opaque to callers, and harmless if it is made up: it is compared wit
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from typing import Annotated, Literal
 
 import numpy as np
 from fastapi import APIRouter, Depends, Form, Query, Response
 
+from surefind.checks import LONGEST_PAYLOAD
 from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
-from surefind.gallery.records import Id, Item, objects, ordered
+from surefind.gallery.records import Id, Item
 from surefind.service import wire
 from surefind.service.images import picture_response
 from surefind.service.problems import described
@@ -36,16 +38,15 @@ from surefind.service.routes import (
     PathId,
     State,
     allowed,
+    as_json,
     body_described,
     json_body,
     may_write,
 )
 from surefind.service.search import (
     AskedLabels,
-    AskedWhere,
     Upload,
     asked_labels,
-    read_filter,
     read_form,
     read_json,
 )
@@ -54,11 +55,14 @@ from surefind.service.wire import RefusedError
 
 NUMBER = re.compile(r"-?\d{1,39}", re.ASCII)
 Order = Literal["surest", "least-sure"]
+Key = tuple[float, bool, Id]
 NewItems = Annotated[wire.NewItems, Depends(json_body(wire.NewItems))]
 ItemChange = Annotated[wire.ItemChange, Depends(json_body(wire.ItemChange))]
 AskedKind = Annotated[wire.Kind | None, Query(description="What the id is, if both are there.")]
 LOOKED_AT = 10_000
-"""Items that a request with a filter looks at."""
+"""Items that a request with a label looks at."""
+LONGEST = 2**22
+"""Characters of payloads and vectors after which a part of a list ends."""
 
 router = APIRouter(
     prefix="/v1",
@@ -69,7 +73,7 @@ router = APIRouter(
 )
 
 
-@router.get("/items")
+@router.get("/items", response_model=wire.ItemPage)
 async def list_items(
     state: State,
     order: Order = "surest",
@@ -79,73 +83,54 @@ async def list_items(
     after: Annotated[
         str | None, Query(max_length=2048, description="``next`` of the part before.")
     ] = None,
-    where: AskedWhere = None,
     label: AskedLabels = None,
-) -> wire.ItemPage:
-    """List items, from the surest or from the least sure."""
-    chosen = None
-    if where is not None or label is not None:
-        chosen = read_filter(read_json(where, wire.Where, "where"), asked_labels(label))
+) -> Response:
+    """List items, from the surest or from the least sure; fewer than ``limit`` where they are large."""
+    labels = asked_labels(label)
 
     def read() -> wire.ItemPage:
-        gallery, ids = state.gallery, state.current(_surest)
-        ids = ids[::-1] if order == "least-sure" else ids
-        start = offset if after is None else _behind(gallery, order, ids, after) + offset
-        # With a filter a request looks at so many items, and says where to go on.
-        most = min(len(ids), start + (limit if chosen is None else LOOKED_AT))
-        page: list[Item] = []
-        end = start
-        while end < most and len(page) < limit:
-            item = gallery.get(ids[end]) if ids[end] in gallery else None
-            if item is not None and (chosen is None or chosen.admits(item)):
-                page.append(item)
+        gallery, keys = state.gallery, state.current(_surest)
+        start = offset + (0 if after is None else _behind(keys, order, after))
+        keys = keys[::-1] if order == "least-sure" else keys
+        # With a label a request looks at so many items, and says where to go on.
+        most = min(len(keys), start + (limit if labels is None else LOOKED_AT))
+        page: list[wire.ItemView] = []
+        end, size = start, 0
+        while end < most and len(page) < limit and size < LONGEST:
+            with suppress(InputError):  # it was deleted while this was listed
+                item = gallery.get(keys[end][2])
+                if labels is None or item.label in labels:
+                    page.append(view(state, item, with_vector=vectors))
+                    size += len(json.dumps(item.payload)) + 20 * len(item.vector) * vectors
             end += 1
         return wire.ItemPage(
-            total=len(ids) if chosen is None else None,
+            total=len(keys) if labels is None else None,
             offset=start,
-            items=[view(state, item, with_vector=vectors) for item in page],
-            next=_cursor(gallery, order, ids[end - 1]) if 0 < end < len(ids) else None,
+            items=page,
+            next=_cursor(order, keys[end - 1]) if 0 < end < len(keys) else None,
         )
 
-    return await state.list(read)
+    return await state.list(lambda: as_json(read()))
 
 
-def _surest(gallery: Gallery) -> list[Id]:
-    """Return all ids, the highest κ first, and of equal ones by id, integers before strings."""
-    found = [(item.id, item.kappa) for item in gallery.items()]
-    ids, kappa = objects([id_ for id_, _ in found], (len(found),)), np.array([k for _, k in found])
-    (order,) = ordered(-kappa[None], ids[None])
-    return list(ids[order])
+def _surest(gallery: Gallery) -> list[Key]:
+    """Return what orders all items: the highest κ first, of equal ones by id, numbers before texts."""
+    return sorted((-item.kappa, isinstance(item.id, str), item.id) for item in gallery.items())
 
 
-def _cursor(gallery: Gallery, order: Order, id_: Id) -> str:
-    text = json.dumps([order, _kappa(gallery, id_), id_])
-    return urlsafe_b64encode(text.encode()).decode()
+def _cursor(order: Order, key: Key) -> str:
+    return urlsafe_b64encode(json.dumps([order, *key]).encode()).decode()
 
 
-def _behind(gallery: Gallery, order: Order, ids: list[Id], cursor: str) -> int:
+def _behind(keys: list[Key], order: Order, cursor: str) -> int:
     """Return the position of the first item behind a cursor; refused if it is not of this order."""
-    try:
-        own, kappa, id_ = json.loads(urlsafe_b64decode(cursor))
-    except (ValueError, TypeError, RecursionError):
-        own, kappa, id_ = None, None, None
-    if own != order or type(kappa) is not float or type(id_) not in (int, str):
-        raise RefusedError(422, "after must be the ``next`` of a list in the same order.")
-    there = (-kappa, isinstance(id_, str), id_)
-
-    def behind(other: Id) -> bool:
-        here = (-_kappa(gallery, other), isinstance(other, str), other)
-        return here < there if order == "least-sure" else here > there
-
-    return bisect_left(ids, True, key=behind)
-
-
-def _kappa(gallery: Gallery, id_: Id) -> float:
-    try:
-        return gallery.get(id_).kappa
-    except InputError as error:  # it was deleted while this was listed
-        sentence = "the gallery changed while it was listed; ask again."
-        raise RefusedError(503, sentence, {"Retry-After": "1"}) from error
+    with suppress(ValueError, TypeError, RecursionError):
+        own, kappa, text, id_ = json.loads(urlsafe_b64decode(cursor))
+        there = (kappa, text, id_)
+        if own == order and type(kappa) is float and type(id_) in (int, str):
+            surest = order == "surest"
+            return bisect_right(keys, there) if surest else len(keys) - bisect_left(keys, there)
+    raise RefusedError(422, "after must be the ``next`` of a list in the same order.")
 
 
 @router.get("/labels")
@@ -163,13 +148,10 @@ async def labels(
         sought = contains.casefold()
         found = [(str(label), label) for label in counts if sought in str(label).casefold()]
         found.sort(key=lambda pair: (pair[0].casefold() != sought, -counts[pair[1]], pair[0]))
+        kind: dict[bool, wire.Kind] = {True: "text", False: "number"}
         views = [
-            wire.LabelCount(
-                label=label,
-                kind="text" if isinstance(label, str) else "number",
-                items=counts[label],
-            )
-            for _, label in found[:limit]
+            wire.LabelCount(label=x, kind=kind[isinstance(x, str)], items=counts[x])
+            for _, x in found[:limit]
         ]
         return wire.LabelList(total=len(counts), matching=len(found), labels=views)
 
@@ -197,7 +179,7 @@ async def add_items(body: NewItems, state: State) -> wire.Ids:
             payload=[item.payload for item in body.items],
             groups=[item.group for item in body.items],
         )
-        state.renewer.changed()
+        state.changed()
         return ids
 
     return wire.Ids(ids=await state.work(add))
@@ -211,7 +193,9 @@ async def add_image(
     state: State,
     id: Annotated[str | None, Form(max_length=256, description="JSON, or a plain text.")] = None,
     label: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
-    payload: Annotated[str | None, Form(max_length=65536, description="A JSON object.")] = None,
+    payload: Annotated[
+        str | None, Form(max_length=LONGEST_PAYLOAD, description="A JSON object.")
+    ] = None,
     group: Annotated[str | None, Form(max_length=256, description="As the id.")] = None,
 ) -> wire.Ids:
     """Add an image as an item."""
@@ -228,7 +212,7 @@ async def add_image(
                 embedding, ids=new or None, labels=[called], payload=[extra], groups=[taken]
             )
             place(ids[0])
-        state.renewer.changed()
+        state.changed()
         return ids
 
     return wire.Ids(ids=await state.work(add))
@@ -277,7 +261,7 @@ async def change_item(
             payload=[body.payload] if "payload" in given else None,
             groups=[body.group] if "group" in given else None,
         )
-        state.renewer.changed()
+        state.changed()
         if body.vector is not None:
             state.thumbnails.drop(there)
         return wire.Ids(ids=[there])
@@ -292,7 +276,7 @@ async def delete_item(id: PathId, state: State, kind: AskedKind = None) -> wire.
     def delete() -> wire.Ids:
         there = _present(state, id, kind)
         state.gallery.delete([there])
-        state.renewer.changed()
+        state.changed()
         state.thumbnails.drop(there)
         return wire.Ids(ids=[there])
 

@@ -1,12 +1,14 @@
 """Answers that wait for a person: the queue, what people decide, and a way to take a decision back."""
 
 import csv
-from collections import Counter
+import unicodedata
+from contextlib import suppress
 from io import StringIO
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
+from surefind.errors import InputError
 from surefind.service import wire
 from surefind.service.images import picture_response
 from surefind.service.problems import described
@@ -15,6 +17,7 @@ from surefind.service.routes import (
     GuardedRoute,
     State,
     allowed,
+    as_json,
     body_described,
     json_body,
     may_write,
@@ -48,7 +51,7 @@ async def list_reviews(
     format: Annotated[
         Literal["json", "csv"], Query(description="csv: all decisions as a file.")
     ] = "json",
-) -> Any:
+) -> Response:
     """List what waits for a person, the oldest first, and the latest decisions, the newest first."""
     if format == "csv":
         name = {"Content-Disposition": 'attachment; filename="decisions.csv"'}
@@ -56,30 +59,21 @@ async def list_reviews(
         return Response(text, media_type="text/csv; charset=utf-8", headers=name)
 
     def read() -> wire.ReviewList:
-        pending = state.reviews.pending()
-        found = [
-            entry
-            for entry in pending
-            if (reason is None or reason in map(reason_name, entry.get("reasons", ())))
-            and least <= (entry.get("probability") or 0) <= most
-            and (sampled is None or bool(entry.get("sampled")) == sampled)
-        ]
-        names = Counter(reason_name(name) for e in pending for name in e.get("reasons", ()))
-        room = state.settings.max_reviews - state.reviews.waiting(sampled=False)
-        shown = [] if decided else found[offset : offset + limit]
-        said = state.reviews.history(limit, offset if decided else 0)
+        reviews, filters = state.reviews, (reason, least, most, sampled)
+        shown = [] if decided else reviews.pending(limit, offset, filters)
+        room = state.settings.max_reviews - reviews.waiting(sampled=False)
         return wire.ReviewList(
-            total=len(pending),
-            matching=len(found),
-            reasons=dict(names),
-            dropped=state.reviews.dropped,
+            total=len(reviews),
+            matching=reviews.matching(filters),
+            reasons=reviews.reasons(),
+            dropped=reviews.dropped,
             room=max(room, 0),
-            pending=[wire.ReviewView.model_validate(entry) for entry in shown],
-            decisions=state.reviews.decisions(),
-            decided=[_entry(one) for one in said],
+            pending=[_view(state, asked) for asked in shown],
+            decisions=reviews.decisions(),
+            decided=[_entry(one) for one in reviews.history(limit, offset if decided else 0)],
         )
 
-    return await state.work(read)
+    return await state.work(lambda: as_json(read()))
 
 
 @router.get("/{id}/image", response_class=Response)
@@ -111,12 +105,18 @@ async def decide(body: Verdict, state: State, found: Allowed) -> wire.DecidedVie
 @router.delete("/{id}/decision", dependencies=[Depends(may_write)])
 async def undo(id: ReviewId, state: State) -> wire.ReviewView:
     """Take a decision back: the query waits again, where it was in the queue."""
-    return wire.ReviewView.model_validate(await state.work(lambda: state.reviews.undo(id)))
+    return await state.work(lambda: _view(state, state.reviews.undo(id)))
 
 
-def reason_name(reason: str) -> str:
-    """Return a reason without what it says about one query: what competes, or a p-value."""
-    return reason.partition(": ")[0].partition(" (p ")[0]
+def _view(state: AppState, asked: dict[str, Any]) -> wire.ReviewView:
+    """Describe a question, with the items that it found as they are now."""
+    near = []
+    for found in asked["neighbours"]:
+        with suppress(InputError):  # it was deleted
+            item = state.gallery.get(found["id"])
+            image = state.thumbnails.has(item.id, item.payload)
+            near.append(found | {"label": item.label, "payload": None, "image": image})
+    return wire.ReviewView.model_validate(asked | {"neighbours": near})
 
 
 def _table(state: AppState) -> str:
@@ -131,7 +131,9 @@ def _table(state: AppState) -> str:
 
 def _plain(value: Any) -> Any:
     """Return a value that no spreadsheet computes: labels and reviewers' names are anybody's."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    # Spreadsheets read full-width signs like the others.
+    formula = isinstance(value, str) and unicodedata.normalize("NFKC", value).startswith(FORMULA)
+    return f"'{value}" if formula else value
 
 
 def _entry(said: dict[str, Any]) -> wire.HistoryEntry:

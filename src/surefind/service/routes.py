@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 from fastapi import Depends, Path, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from surefind.service.problems import invalid_sentence
@@ -82,6 +82,7 @@ class GuardedRoute(APIRoute):
             found = await allowed(request)
             if may_write in asked:
                 await may_write(found, await state_of(request))
+            await request.body()  # a request is worked on when all of it is there
             response: Response = await answer(request)
             return response
 
@@ -124,6 +125,11 @@ def json_body(kind: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
             raise RefusedError(422, invalid_sentence(found)) from error
 
     return read
+
+
+def as_json(found: BaseModel, status: int = 200) -> Response:
+    """Return an answer that is written already; to be called in a thread, if it may be long."""
+    return Response(found.model_dump_json(), status, media_type="application/json")
 
 
 def body_described(kind: type[Message]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ A file of tokens is TOML, one table per name; the token itself is nowhere in it:
 
 A token is 256 random bits, so one round of SHA-256 cannot be undone by guessing, and comparing the hashes
 of all tokens takes the same time whichever is right. The service looks at the file before every request,
-and so follows it without a restart. A file that cannot be used any more leaves the last good tokens in
-force, and the log says so once.
+and so follows it without a restart. A file that cannot be read as such leaves the last good tokens in
+force, and the log says so once; without the file none of its tokens is in force.
 """
 
 import functools
@@ -43,6 +43,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -70,7 +71,7 @@ PREFIX = "sf_"
 
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Secret = Annotated[str, Field(min_length=1)]
+Secret = Annotated[str, Field(min_length=16)]
 Network = Annotated[
     ipaddress.IPv4Network | ipaddress.IPv6Network,
     BeforeValidator(lambda name: ipaddress.ip_network(name, strict=False)),
@@ -138,9 +139,13 @@ class Settings(BaseSettings):
     )
 
     @model_validator(mode="after")
-    def _reading_keeps_nothing(self) -> "Settings":
+    def _fits_together(self) -> "Settings":
         if self.read_only and self.review_share:
-            raise ValueError("it must be 0, because a service that only reads keeps no queries")
+            raise PydanticCustomError(
+                "review_share", "it must be 0, because a service that only reads keeps no queries"
+            )
+        if self.read_token is not None and self.read_token == self.write_token:
+            raise PydanticCustomError("read_token", "it must not be the token that may write")
         return self
 
     @classmethod
@@ -202,7 +207,7 @@ def configure(
         return made(**given), places
     except ValidationError as error:
         found = error.errors(include_input=False)[0]
-        name = str(found["loc"][0]) if found["loc"] else "review_share"
+        name = str(found["loc"][0]) if found["loc"] else found["type"]
         reason = f"cannot be used: {found['msg'].removeprefix('Value error, ')}"
         if found["type"] == "extra_forbidden":
             reason = f"is no setting; there are {', '.join(Settings.model_fields)}"
@@ -286,7 +291,7 @@ class Keyring:
             return
         self._seen = now
         try:
-            self._tokens = (*self._fixed, *read_tokens(self._file))
+            self._tokens = (*self._fixed, *(read_tokens(self._file) if now else ()))
         except InputError as error:
             self.failed(error)
         else:
@@ -345,14 +350,6 @@ def make_token(file: Path, name: str, *, write: bool) -> str:
     entries = _read_entries(file) if file.exists() else {}
     _write_entries(file, entries | {name: TokenEntry(sha256=_digest(secret).hex(), write=write)})
     return secret
-
-
-def remove_token(file: Path, name: str) -> None:
-    """Forget a token; its bearer is refused from the next request on."""
-    entries = _read_entries(file)
-    if name not in entries:
-        raise InputError(f"{file} has no token of the name {name!r}.", field="name")
-    _write_entries(file, {known: entry for known, entry in entries.items() if known != name})
 
 
 def _read_entries(file: Path) -> dict[str, TokenEntry]:

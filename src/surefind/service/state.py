@@ -1,18 +1,19 @@
 """What all endpoints share: the gallery, the queues in front of it, its upkeep, and the folder beside it.
 
-Nothing slow happens on the event loop. Searches and image passes go through one queue each
-(`surefind.service.batching`); decoding, writing, listing, and what takes minutes, go to small pools of
-threads, so that none waits for another kind.
+Nothing slow happens on the event loop. Searches and image passes go through queues
+(`surefind.service.batching`), requests of many vectors through one of their own; decoding, writing,
+listing, and what takes minutes, go to small pools of threads, so that none waits for another kind. Two
+images are decoded at a time, which bounds the memory that uploads take.
 
-**Recalibration in the background.** After a change a thread of its own calls `Gallery.renew`, one renewal
-at a time; what changes meanwhile is taken in by the next one. It waits for `DELAY` seconds first, so that a
-burst of changes is one renewal. Answers are marked as stale until then, and each of them uses one
-calibration. A renewal that fails is logged and counted, and the next change tries again. Where there is no
-calibration, it fits the label model again. No search waits for it.
+**Upkeep** (`Worker`). After a change `Gallery.renew` is called, one renewal at a time; what changes
+meanwhile is taken in by the next one. It begins `DELAY` seconds later, so that a burst of changes is one
+renewal. Answers are marked as stale until then, and each of them uses one calibration. Where there is no
+calibration, it fits the label model again. No search waits for it. What fails is logged and counted, and
+tried again after the next change.
 
 **Replicas.** A service that only reads (``read_only``) looks every `PAUSE` seconds whether the writer has
-changed anything, and reads the gallery again if it has, beside the searches. If it cannot be read, that is
-logged and counted once, and tried until it can; answers are from what was read last.
+changed anything, and reads the gallery again if it has, beside the searches. If it cannot be read, answers
+are from what was read last.
 
 **Readiness.** Alive is whoever answers at all. Ready is a service whose gallery is open, whose graph is
 built, whose calibration is fresh and whose disk can be written. A calibration that is being renewed counts
@@ -27,141 +28,88 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from surefind.embeddings import Embeddings
-from surefind.gallery.gallery import Gallery
-from surefind.service.batching import Batcher, Query, Reply, search_together
-from surefind.service.images import (
-    THUMBNAIL,
-    ImageEmbedder,
-    Learner,
-    PixelBudget,
-    Thumbnails,
-    check_header,
-    small_picture,
-)
+from surefind.gallery.gallery import Gallery, at_once
+from surefind.service.batching import FEW, Batcher, Query, Reply, search_many, search_together
+from surefind.service.guard import Buckets
+from surefind.service.images import THUMBNAIL, ImageEmbedder, Learner, Thumbnails, small_picture
 from surefind.service.review_store import FILE, Reviews
 from surefind.service.settings import Settings
 from surefind.service.telemetry import Metrics, tokens_failed, tokens_reloaded
 from surefind.service.wire import RefusedError
 
 R = TypeVar("R")
-THREADS = 4
+THREADS, DECODERS, LARGE = 4, 2, 64
+"""Threads that write and look, threads that decode, and requests of many vectors that may wait."""
 KEEPING = 600.0
 """Seconds for a calibration, a snapshot or an audit."""
-IMAGES_WAIT = 0.002
-"""Seconds that an image waits for others to be embedded with."""
-DELAY, PAUSE = 0.1, 1.0
+DELAY, PAUSE, STOPPING = 0.1, 1.0, 1.0
 FRESH, PATIENCE, RENEWING = 0.5, 2.0, 60.0
 LEAST_ROOM = 2**20
 """Bytes that must be free on the disk."""
 
 
-class Renewer:
-    """A thread that renews a gallery's calibration when it is told of a change.
+class Worker:
+    """A thread that does something after it was told to, once for all that it was told meanwhile.
 
     Args:
-        gallery: Whose calibration.
-        renewed: Called with the seconds of every renewal.
-        failed: Called with every error.
+        name: Of what it does.
+        work: Does it.
+        failed: Called with the name and the error if it fails, once for failures in a row.
+        delay: Seconds that it waits first.
+        every: Seconds after which it does it without being told.
     """
 
     def __init__(
         self,
-        gallery: Gallery,
+        name: str,
+        work: Callable[[], object],
+        failed: Callable[[str, Exception], None],
         *,
-        renewed: Callable[[float], None],
-        failed: Callable[[Exception], None],
+        delay: float = 0.0,
+        every: float | None = None,
     ) -> None:
-        self._gallery, self._renewed, self._failed = gallery, renewed, failed
-        self._lock = threading.Lock()
-        self._wanted = False
-        self._closing = threading.Event()
-        self._task: Future[None] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-renew")
-
-    @property
-    def busy(self) -> bool:
-        """Whether a renewal is under way, or about to be."""
-        return self._task is not None
-
-    def changed(self) -> None:
-        """Renew soon; return at once."""
-        with self._lock:
-            self._wanted = True
-            if self._closing.is_set():
-                return
-            if self._task is None:
-                self._task = self._thread.submit(self._work)
-
-    def close(self) -> None:
-        """Wait for a renewal that has begun; one that has not is left to the next start."""
-        with self._lock:
-            self._closing.set()
-        self._thread.shutdown()
-
-    def _work(self) -> None:
-        while True:
-            self._closing.wait(DELAY)
-            with self._lock:
-                if self._closing.is_set() or not self._wanted:
-                    self._task = None
-                    return
-                self._wanted = False
-            start, before = time.perf_counter(), self._gallery.calibration
-            try:
-                after = self._gallery.renew()
-            except Exception as error:  # nobody waits for it; whoever operates the service is told
-                self._failed(error)
-            else:
-                if before is not None and after is not None and after.renewals > before.renewals:
-                    self._renewed(time.perf_counter() - start)
-
-
-class Follower:
-    """A thread that reads a gallery again when it was changed elsewhere.
-
-    Args:
-        gallery: Opened for reading.
-        followed: Called when it was read again.
-        failed: Called with the error when it can no longer be read.
-    """
-
-    def __init__(
-        self,
-        gallery: Gallery,
-        *,
-        followed: Callable[[], None],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self._gallery, self._followed, self._failed = gallery, followed, failed
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="surefind-follow")
+        self._name, self._work, self._failed = name, work, failed
+        self._delay, self._every = delay, every
+        self._told, self.closing = threading.Event(), threading.Event()
+        self.busy = False
+        """Whether something is done, or about to be."""
+        self._thread = threading.Thread(target=self._go_on, name=f"surefind-{name}", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Wait until it has ended."""
-        self._closing.set()
-        self._thread.join()
+    def tell(self) -> None:
+        """Let it be done soon; return at once."""
+        self.busy = True
+        self._told.set()
 
-    def _work(self) -> None:
+    def close(self) -> None:
+        """End, and leave what takes longer than a moment to the end of the process."""
+        self.closing.set()
+        self._told.set()
+        self._thread.join(STOPPING)
+
+    def _go_on(self) -> None:
         failing = False
         while True:
+            self._told.wait(self._every)
+            if self.closing.wait(self._delay):
+                return
+            self._told.clear()
             try:
-                if self._gallery.refresh():
-                    self._followed()
+                self._work()
                 failing = False
             except Exception as error:  # nobody waits for it; whoever operates the service is told
-                if not failing:
-                    self._failed(error)
+                if not (failing or self.closing.is_set()):
+                    self._failed(self._name, error)
                 failing = True
-            if self._closing.wait(PAUSE):
-                return
+            self.busy = self._told.is_set()
 
 
 class Readiness:
@@ -175,38 +123,33 @@ class Readiness:
 
     def __init__(self, gallery: Gallery, folder: Path, renewing: Callable[[], bool]) -> None:
         self._gallery, self._folder, self._renewing = gallery, folder, renewing
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-ready")
-        self._found: tuple[float, list[str]] | None = None
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="surefind-ready")
+        self._found: tuple[float, list[str]] = -FRESH, []
         self._asked: asyncio.Future[list[str]] | None = None
         self._stale_since: float | None = None
 
     async def reasons(self) -> list[str]:
         """Return why the service is not ready, a phrase each; none if it is."""
-        if self._found is not None and time.monotonic() - self._found[0] < FRESH:
+        if time.monotonic() - self._found[0] < FRESH:
             return self._found[1]
         if self._asked is None or self._asked.done():
             loop = asyncio.get_running_loop()
-            self._asked = loop.run_in_executor(self._thread, self._look)
+            self._asked = loop.run_in_executor(self.thread, self._look)
         try:
             async with asyncio.timeout(PATIENCE):
                 return await asyncio.shield(self._asked)
         except TimeoutError:
             return [f"service: finding out takes longer than {PATIENCE:g} seconds"]
 
-    def close(self) -> None:
-        """End the thread, without waiting for a disk that does not answer."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
     def _look(self) -> list[str]:
         faults: list[str] = self._gallery.info["faults"]
-        stale = any(fault.startswith("calibration") for fault in faults)
+        fresh = [fault for fault in faults if not fault.startswith("calibration")]
         now = time.monotonic()
-        self._stale_since = (self._stale_since or now) if stale else None
-        if stale and self._renewing() and now - (self._stale_since or now) < RENEWING:
-            faults = [fault for fault in faults if not fault.startswith("calibration")]
-        found = faults + _disk_faults(self._folder)
-        self._found = time.monotonic(), found
-        return found
+        self._stale_since = (self._stale_since or now) if fresh != faults else None
+        if self._renewing() and now - (self._stale_since or now) < RENEWING:
+            faults = fresh
+        self._found = now, faults + _disk_faults(self._folder)
+        return self._found[1]
 
 
 def _disk_faults(folder: Path) -> list[str]:
@@ -233,18 +176,8 @@ class AppState:
         settings: Places, tokens and limits.
     """
 
-    gallery: Gallery
-    settings: Settings
-    reviews: Reviews
-    draws: np.random.Generator
-    thumbnails: Thumbnails
-    review_thumbnails: Thumbnails
-    metrics: Metrics
-    renewer: Renewer
-    readiness: Readiness
-
     def __init__(self, gallery: Gallery, learner: Learner | None, settings: Settings) -> None:
-        self.gallery, self.settings = gallery, settings
+        self.gallery, self.settings, self.buckets = gallery, settings, Buckets(settings.rate)
         settings.keyring.reloaded, settings.keyring.failed = tokens_reloaded, tokens_failed
         self.reviews = Reviews(settings.folder / FILE)
         self.draws = np.random.default_rng()  # for reviews, which must be independent of all else
@@ -254,38 +187,64 @@ class AppState:
         asked = settings.folder / "review-thumbnails"
         self.review_thumbnails = Thumbnails(asked, None, settings.max_pixels)
         self._made: dict[Callable[[Gallery], Any], tuple[str, Any]] = {}
-        self.metrics = Metrics(gallery, self.reviews, settings.folder)
-        self.renewer = Renewer(
-            gallery, renewed=self.metrics.renewed, failed=self.metrics.renewal_failed
+        self.metrics = metrics = Metrics(gallery, self.reviews, settings.folder)
+        self._workers: dict[str, Worker] = {}
+        self.readiness = Readiness(gallery, settings.folder, self._renewing)
+        named = {"service": THREADS, "decode": DECODERS, "list": 1, "keep": 1}
+        self._pools = {
+            name: ThreadPoolExecutor(most, thread_name_prefix=f"surefind-{name}")
+            for name, most in named.items()
+        }
+        has_picture = self.thumbnails.has
+        self._searches: Batcher[Query, Reply] = Batcher(
+            functools.partial(search_together, gallery, has_picture),
+            prompt=self._at_once,
+            observe=metrics.queue("search", lambda: len(self._searches)),
         )
-        self.readiness = Readiness(gallery, settings.folder, lambda: self.renewer.busy)
-        self._follower: Follower | None = None
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-service")
-        self._pixels = PixelBudget(settings.max_pixels)
-        self._decoders = ThreadPoolExecutor(THREADS, thread_name_prefix="surefind-decode")
-        self._lister = ThreadPoolExecutor(1, thread_name_prefix="surefind-list")
-        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="surefind-keep")
-        search = functools.partial(search_together, gallery, self.thumbnails.has)
-        searches: Batcher[Query, Reply] = Batcher(search)
-        searches.observe = self.metrics.queue("search", searches.__len__)
-        self._searches = searches
+        self._large: Batcher[Query, Reply] = Batcher(
+            lambda queries: [search_many(gallery, has_picture, query) for query in queries],
+            most=1,
+            waiting=LARGE,
+            observe=metrics.queue("search-many", lambda: len(self._large)),
+        )
         self._embedder = None if learner is None else ImageEmbedder(learner, settings.max_pixels)
-        self._images: Batcher[np.ndarray, Embeddings] | None = None
-        if self._embedder is not None:
-            self._images = Batcher(self._embedder.embed, wait=IMAGES_WAIT)
-            self._images.observe = self.metrics.queue("embed", self._images.__len__)
+        self._images: Batcher[np.ndarray, Embeddings] = Batcher(
+            self._embedder.embed if self._embedder is not None else list,  # type: ignore[arg-type]
+            observe=metrics.queue("embed", lambda: len(self._images)),
+        )
 
     def begin(self) -> None:
         """Begin to renew the calibration, or to follow the process that does."""
-        if self.settings.read_only:
-            failed = self.metrics.following_failed
-            self._follower = Follower(self.gallery, followed=self._followed, failed=failed)
-        else:
-            self.renewer.changed()  # it may have been, while nothing served it
+        make = functools.partial(Worker, failed=self.metrics.failed)
 
-    def _followed(self) -> None:
-        self.thumbnails.look_again()
-        self.metrics.followed(len(self.gallery))
+        if self.settings.read_only:
+            self._workers["follow"] = make("follow", self._follow, every=PAUSE)
+        else:
+            self._workers["renew"] = make("renew", self._renew, delay=DELAY)
+        self.changed()  # it may have been, while nothing served it
+
+    def changed(self) -> None:
+        """Renew soon what was made of the items; return at once."""
+        for worker in self._workers.values():
+            worker.tell()
+
+    def _renew(self) -> None:
+        start, before = time.perf_counter(), self.gallery.calibration
+        after = self.gallery.renew()
+        if before is not None and after is not None and after.renewals > before.renewals:
+            self.metrics.renewed(time.perf_counter() - start)
+
+    def _follow(self) -> None:
+        if self.gallery.refresh():
+            self.thumbnails.look_again()
+            self.metrics.followed(len(self.gallery))
+
+    def _renewing(self) -> bool:
+        return "renew" in self._workers and self._workers["renew"].busy
+
+    def _at_once(self, query: Query) -> AbstractContextManager[bool]:
+        alone = len(query.vectors) == 1 and query.labels is None
+        return at_once(self.gallery) if alone else nullcontext(False)
 
     @property
     def embeds(self) -> bool:
@@ -293,38 +252,35 @@ class AppState:
         return self._embedder is not None
 
     async def search(self, query: Query) -> Reply:
-        """Search, in one batch with others who search now."""
-        return await self._in_time(self._searches.ask(query))
+        """Search, in one batch with others who search now; or apart, with many vectors."""
+        queue = self._searches if len(query.vectors) <= FEW else self._large
+        return await self._in_time(queue.ask(query))
 
     async def embed(self, data: bytes) -> Embeddings:
         """Decode and embed an upload; refused if it is no image, or there is no model."""
-        embedder, images = self._embedder, self._images
-        if embedder is None or images is None:
+        embedder = self._embedder
+        if embedder is None:
             sentence = "this service has no model, so it cannot embed images; send vectors."
             raise RefusedError(409, sentence)
-        prepared = await self._in_thread(self._decoders, lambda: self._decoded(embedder.read, data))
-        return await self._in_time(images.ask(prepared))
+        prepared = await self._in_thread("decode", lambda: embedder.read(data))
+        return await self._in_time(self._images.ask(prepared))
 
     def picture(self, data: bytes, longest: int = THUMBNAIL) -> bytes:
         """Make a small picture of an upload that was embedded; to be called in a thread."""
         most = self.settings.max_pixels
-        return self._decoded(lambda data: small_picture(data, most, longest), data)
-
-    def _decoded(self, decode: Callable[[bytes], R], data: bytes) -> R:
-        with self._pixels.taken(check_header(data, self.settings.max_pixels)):
-            return decode(data)
+        return self._pools["decode"].submit(small_picture, data, most, longest).result()
 
     async def work(self, call: Callable[[], R]) -> R:
         """Call something slow in a thread; past the time limit it gets 504, and is begun no more."""
-        return await self._in_thread(self._pool, call)
+        return await self._in_thread("service", call)
 
     async def list(self, call: Callable[[], R]) -> R:
         """Call something that may read the whole gallery, one after the other, so that writes go on."""
-        return await self._in_thread(self._lister, call)
+        return await self._in_thread("list", call)
 
     async def keep(self, call: Callable[[], R]) -> R:
         """Call what keeps the gallery in order, for minutes perhaps, one after the other."""
-        return await self._in_thread(self._keeper, call, KEEPING)
+        return await self._in_thread("keep", call, KEEPING)
 
     def current(self, make: Callable[[Gallery], R]) -> R:
         """Return what is made of the gallery as it is: kept until the gallery changes."""
@@ -335,21 +291,18 @@ class AppState:
         return found
 
     async def close(self) -> None:
-        """Finish what was begun, and begin nothing that waits in a pool."""
-        for queue in (self._images, self._searches):
-            if queue is not None:
-                await queue.close()
-        for pool in (self._decoders, self._pool, self._lister, self._keeper):
-            await asyncio.to_thread(pool.shutdown, cancel_futures=True)
-        await asyncio.to_thread(self.renewer.close)
-        self.readiness.close()
-        if self._follower is not None:
-            await asyncio.to_thread(self._follower.close)
+        """Finish what writes, and begin nothing that waits; what only computes is not waited for."""
+        for queue in (self._images, self._searches, self._large):
+            await queue.close()
+        pools = {**self._pools, "ready": self.readiness.thread}
+        for name, pool in pools.items():
+            writes = name == "service"
+            await asyncio.to_thread(pool.shutdown, wait=writes, cancel_futures=True)
+        for worker in self._workers.values():
+            await asyncio.to_thread(worker.close)
         self.reviews.close()
 
-    async def _in_thread(
-        self, pool: ThreadPoolExecutor, call: Callable[[], R], seconds: float | None = None
-    ) -> R:
+    async def _in_thread(self, pool: str, call: Callable[[], R], seconds: float | None = None) -> R:
         waiting = True
 
         def begin() -> R:
@@ -357,7 +310,7 @@ class AppState:
                 raise RefusedError(504, "nobody waits for this any more.")
             return call()
 
-        task = asyncio.get_running_loop().run_in_executor(pool, begin)
+        task = asyncio.get_running_loop().run_in_executor(self._pools[pool], begin)
         try:
             return await self._in_time(asyncio.shield(task), seconds)
         except BaseException:

@@ -10,12 +10,12 @@ surefind_requests_total{method, route, status}
 surefind_request_seconds{route}             a histogram
 surefind_batch_size{kind}                   a histogram: requests that were done together
 surefind_decisions_total{decision}          "none" without a calibration
-surefind_items, surefind_reviews_pending
+surefind_items, surefind_reviews_pending, surefind_reviews_dropped
 surefind_waiting{kind}                      requests that wait to be searched or embedded
-surefind_review_failures_total              queries that could not be kept for a person
-surefind_renewals_total, surefind_renewal_failures_total
-surefind_renewal_seconds                    of the last renewal
-surefind_follows_total, surefind_follow_failures_total      of a service that only reads
+surefind_failures_total{kind}               of what nobody waits for: a "review" that could not be kept for
+                                            a person, "renew", and "follow" of one that only reads
+surefind_renewals_total, surefind_renewal_seconds       of the calibration, and the time of the last one
+surefind_follows_total                      how often a service that only reads read the gallery again
 surefind_stale                              1 from a change of the items until the renewal, or else 0
 surefind_calibration_age_seconds            since it was made or renewed; NaN without one
 surefind_watch_queries                      seen since the calibration was made
@@ -124,38 +124,31 @@ class Metrics:
     def __init__(self, gallery: Gallery, reviews: Reviews, folder: Path) -> None:
         self._registry = CollectorRegistry()
         own: dict[str, Any] = {"namespace": "surefind", "registry": self._registry}
-
-        def gauge(name: str, meaning: str, value: Callable[[], float]) -> None:
-            Gauge(name, meaning, **own).set_function(value)
-
         requests = Counter("requests", "Requests answered.", ["method", "route", "status"], **own)
         times = Histogram("request_seconds", "Time to answer.", ["route"], buckets=SECONDS, **own)
         decisions = Counter("decisions", "Queries answered, by decision.", ["decision"], **own)
-        self._batches = Histogram(
-            "batch_size", "Requests done together.", ["kind"], buckets=SIZES, **own
-        )
+        self._batches = Histogram("batch_size", "Done together.", ["kind"], buckets=SIZES, **own)
         self._waiting = Gauge("waiting", "Requests that wait.", ["kind"], **own)
-        self._unkept = Counter("review_failures", "Reviews that could not be kept.", **own)
+        self._failures = Counter("failures", "Failures that nobody waits for.", ["kind"], **own)
+        for kind in ("review", "renew", "follow"):
+            self._failures.labels(kind)
         self._renewals = Counter("renewals", "Renewals of the calibration.", **own)
-        self._failures = Counter("renewal_failures", "Renewals that failed.", **own)
         self._last = Gauge("renewal_seconds", "Time of the last renewal.", **own)
         self._follows = Counter("follows", "Times that the gallery was read again.", **own)
-        self._unfollowed = Counter("follow_failures", "Times that this failed.", **own)
-        gauge("items", "Items in the gallery.", lambda: len(gallery))
-        gauge("reviews_pending", "Queries that wait for a person.", lambda: len(reviews))
-        gauge("reviews_dropped", "Queries that found no room to wait.", lambda: reviews.dropped)
-        gauge(
-            "stale",
-            "Whether the calibration is stale.",
-            lambda: getattr(gallery.calibration, "stale", False),
-        )
-        gauge("calibration_age_seconds", "Age of the calibration.", lambda: _age(gallery))
         watched = functools.partial(_watched, gallery)
-        gauge("watch_queries", "Queries compared so far.", lambda: watched("queries"))
-        gauge("watch_capital", "Evidence of a drift; 100 is an alarm.", lambda: watched("capital"))
-        gauge("watch_alarm", "Whether queries have drifted.", lambda: watched("alarm") != 0)
-        free = functools.partial(shutil.disk_usage, folder)
-        gauge("disk_free_bytes", "Free bytes of the service's disk.", lambda: free().free)
+        gauges: dict[str, Callable[[], float]] = {
+            "items": lambda: len(gallery),
+            "reviews_pending": lambda: len(reviews),
+            "reviews_dropped": lambda: reviews.dropped,
+            "stale": lambda: getattr(gallery.calibration, "stale", False),
+            "calibration_age_seconds": lambda: _age(gallery),
+            "watch_queries": lambda: watched("queries"),
+            "watch_capital": lambda: watched("capital"),
+            "watch_alarm": lambda: watched("alarm") != 0,
+            "disk_free_bytes": lambda: shutil.disk_usage(folder).free,
+        }
+        for name, value in gauges.items():
+            Gauge(name, f"{name.replace('_', ' ').capitalize()}.", **own).set_function(value)
         sizes = Gauge("storage_bytes", "Bytes of files.", ["place"], **own)
         sizes.labels("service").set_function(functools.partial(_bytes_of, folder))
         if Path(gallery.info["place"]).is_dir():  # a gallery in memory or on a server has no folder
@@ -183,10 +176,10 @@ class Metrics:
         """Count an answer."""
         self._decided(decision or "none")()
 
-    def review_failed(self, error: Exception) -> None:
-        """Count and log a query that could not be kept for a person."""
-        self._unkept.inc()
-        log_failure("review not kept", error)
+    def failed(self, kind: str, error: Exception) -> None:
+        """Count and log what failed and nobody waits for."""
+        self._failures.labels(kind).inc()
+        log_failure(f"{kind} failed", error)
 
     def renewed(self, seconds: float) -> None:
         """Count a renewal of the calibration."""
@@ -194,20 +187,10 @@ class Metrics:
         self._last.set(seconds)
         log_event("calibration renewed", seconds=round(seconds, 3))
 
-    def renewal_failed(self, error: Exception) -> None:
-        """Count and log a renewal that failed."""
-        self._failures.inc()
-        log_failure("renewal failed", error)
-
     def followed(self, items: int) -> None:
         """Count that the gallery was read again after another process changed it."""
         self._follows.inc()
         log_event("gallery followed", items=items)
-
-    def following_failed(self, error: Exception) -> None:
-        """Count and log that the gallery could not be read again."""
-        self._unfollowed.inc()
-        log_failure("gallery not followed", error)
 
     def text(self) -> tuple[bytes, str]:
         """Return everything as Prometheus reads it, and the content type."""

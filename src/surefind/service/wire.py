@@ -12,8 +12,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    StrictBool,
-    StrictFloat,
     StrictInt,
     StrictStr,
     model_validator,
@@ -23,8 +21,8 @@ from surefind.errors import SurefindError
 
 LARGEST = 2**53 - 1
 """Up to here every program reads a JSON number as the same integer."""
-
-
+MOST_FOUND, MOST_PAYLOADS = 2560, 256
+"""Neighbours that a search may return in all, and those with their payloads."""
 ANONYMOUS = "anonymous"
 """Who asks a service that has no tokens."""
 
@@ -49,6 +47,10 @@ def _addressable(id_: str) -> str:
     return id_
 
 
+def _says(text: str, **more: Any) -> Any:
+    return Field(description=text, **more)
+
+
 String = Annotated[StrictStr, Field(max_length=256)]
 Int = Annotated[StrictInt, Field(ge=-LARGEST, le=LARGEST)]
 ItemId = Annotated[String, Field(min_length=1), AfterValidator(_addressable)] | Int
@@ -56,46 +58,24 @@ ItemLabel = String | Int | None
 KeptId = StrictStr | StrictInt
 """What an answer holds: a gallery that was not filled here may have longer ids and larger numbers."""
 KeptLabel = KeptId | None
-Group = Annotated[
-    ItemLabel,
-    Field(description="What it was taken from together with others: a video, a session."),
-]
+Group = Annotated[ItemLabel, _says("What it was taken from together with others: a video.")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Vector = Annotated[list[Number], Field(min_length=2, max_length=16384)]
 Kappa = Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 PValue = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Payload = dict[str, Any] | None
-Scalar = (
-    Annotated[StrictStr, Field(max_length=1024)]
-    | StrictBool
-    | StrictInt
-    | Annotated[StrictFloat, Field(allow_inf_nan=False)]
-    | None
-)
-Where = Annotated[
-    dict[
-        Annotated[str, Field(max_length=256)],
-        Scalar | Annotated[list[Scalar], Field(min_length=1, max_length=100)],
-    ],
-    Field(
-        min_length=1,
-        max_length=16,
-        description="Only items whose payload has these values: of each key one, or one of a list.",
-    ),
-]
+Payload = Annotated[dict[str, Any] | None, _says("What JSON can hold, in 16,384 characters.")]
 Labels = Annotated[list[ItemLabel], Field(min_length=1, max_length=100)]
-WHERE = (
-    "Only items whose payload has these values; no label is answered then, and nothing is decided."
-)
-LABELS = "Only items with one of these labels, which alone are possible for the query too."
+Fraction = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Kind = Literal["number", "text"]
 Verdict = Literal["accept", "reject", "relabel"]
 Decision = Literal["match", "review", "no_match"]
 
-
+LABELS = "Only items with one of these labels, which alone are possible for the query too."
 WATCHED = (
-    "Compare the query with the calibration's; false for health checks, repeated queries and items."
+    "Compare the query with the calibration's; false for health checks, repeated ones and items."
 )
+PAYLOADS = f"Return the items' payloads, of at most {MOST_PAYLOADS} neighbours in all."
+KEPT = "true: unsure queries wait for a person, and sampled ones; null: only these; false: none."
 
 
 class Message(BaseModel):
@@ -105,33 +85,25 @@ class Message(BaseModel):
 
 
 class VectorSearch(Message):
-    """Queries that are embedded already."""
+    """Queries that are embedded already; vectors times k is at most 2,560."""
 
     vectors: Annotated[list[Vector], Field(min_length=1, max_length=256)]
-    kappa: Annotated[list[Kappa] | None, Field(description="One per vector.")] = None
+    kappa: Annotated[list[Kappa] | None, _says("One per vector.")] = None
     novelty: Annotated[
         list[PValue] | None,
-        Field(
-            description="A p-value per vector: small if it is unlike the training data. Needed if the "
-            "calibration's queries had one."
-        ),
+        _says("A p-value per vector, small if it is unlike the training data: if they are known."),
     ] = None
     k: Annotated[int, Field(ge=1, le=100)] = 10
-    keep: Annotated[
-        bool | None,
-        Field(
-            description="Let unsure queries wait for a person, and sampled ones; null: only sampled ones; "
-            "false: none."
-        ),
-    ] = None
-    watch: Annotated[bool, Field(description=WATCHED)] = True
-    where: Annotated[Where | None, Field(description=WHERE)] = None
-    labels: Annotated[Labels | None, Field(description=LABELS)] = None
+    keep: Annotated[bool | None, _says(KEPT)] = None
+    watch: Annotated[bool, _says(WATCHED)] = True
+    labels: Annotated[Labels | None, _says(LABELS)] = None
+    payload: Annotated[bool, _says(PAYLOADS)] = False
 
     @model_validator(mode="after")
     def _one_each(self) -> "VectorSearch":
-        if len({len(vector) for vector in self.vectors}) > 1:
-            raise ValueError("give vectors of one length")
+        most = MOST_PAYLOADS if self.payload else MOST_FOUND
+        if len(self.vectors) * self.k > most:
+            raise ValueError(f"vectors times k may be {most:,} at most; send several requests")
         for name in ("kappa", "novelty"):
             if (own := getattr(self, name)) is not None and len(own) != len(self.vectors):
                 raise ValueError(f"give one {name} for each vector, or none at all")
@@ -143,8 +115,8 @@ class Neighbour(BaseModel):
 
     id: KeptId
     label: KeptLabel
-    score: float = Field(description="Its cosine.")
-    payload: Any
+    score: float = _says("Its cosine.")
+    payload: Any = _says("null if it was not asked for.")
     image: bool
 
 
@@ -152,81 +124,41 @@ class LabelProbability(BaseModel):
     """A label that the query may have."""
 
     label: KeptLabel
-    probability: float = Field(description="By the evidence alone, before calibration.")
+    probability: float = _says("By the evidence alone, before calibration.")
 
 
 class Answered(BaseModel):
     """What the gallery says about a query."""
 
-    label: KeptLabel = Field(
-        description="The most probable label, which need not be the nearest item's; null if no item has "
-        "one, and in a search with ``where``."
+    label: KeptLabel = _says("The most probable one, perhaps not the nearest item's.")
+    label_probability: list[LabelProbability] = _says(
+        "At most 5 labels, the most probable first; they and none sum to 1 at most."
     )
-    label_probability: list[LabelProbability] = Field(
-        description="At most 5 labels, the most probable first; they and none sum to 1 at most."
+    none: float | None = _says("That no label of the gallery is right, by the evidence alone.")
+    decision: Decision | None = _says("About the label; null without a calibration.")
+    probability: float | None = _says(
+        "That the label is right, as calibrated; meaningless for a query that is unusual or unlike "
+        "anything seen: only others were tested."
     )
-    none: float | None = Field(
-        description="That no label of the gallery is right, by the evidence alone; null in a search with "
-        "``where``."
-    )
-    decision: Decision | None = Field(
-        description="About the label; null without a calibration, and in a search with ``where``."
-    )
-    probability: float | None = Field(
-        description="That the label is right, as calibrated; null where the decision is. It means nothing "
-        "for a query that is unlike anything seen, or unusual: only others were tested."
-    )
-    kappa: float | None = Field(description="How sure the embedding of the query is.")
-    novelty: float | None = Field(
-        default=None,
-        description="p-value of the query, small if it is unlike the training data; null if not known.",
-    )
-    reasons: list[str] = Field(description="Why it is no match, or why nothing was decided.")
-    neighbours: list[Neighbour] = Field(description="The nearest items, nearest first.")
+    kappa: float | None = _says("How sure the embedding of the query is.")
+    novelty: float | None = _says("Small if it is unlike the training data.", default=None)
+    reasons: list[str] = _says("Why it is no match, or why nothing was decided.")
+    neighbours: list[Neighbour] = _says("The nearest items, nearest first.")
 
 
 class Answer(Answered):
     """What is known about one query."""
 
-    vector: list[float] | None = Field(description="Of an image; callers know their own vectors.")
-    review: str | None = Field(description="Where it waits for a person, if it does.")
-    dropped: bool = Field(
-        description="Whether it should wait for a person, and cannot: too many do, or the disk fails."
-    )
+    vector: list[float] | None = _says("Of an image; callers know their own vectors.")
+    review: str | None = _says("Where it waits for a person, if it does.")
+    dropped: bool = _says("Whether it should wait, and cannot: too many do, or the disk fails.")
 
 
 class SearchAnswer(BaseModel):
     """The answers, one per query."""
 
     answers: list[Answer]
-    stale: bool = Field(description="Whether the gallery has changed since it was calibrated.")
-
-
-class NewItem(Message):
-    """An item to add."""
-
-    id: ItemId | None = None
-    vector: Vector
-    kappa: Kappa = None
-    novelty: PValue | None = None
-    label: ItemLabel = None
-    payload: Payload = None
-    group: Group = None
-
-
-class NewItems(Message):
-    """Items to add: all of them, or none."""
-
-    items: Annotated[list[NewItem], Field(min_length=1, max_length=1000)]
-
-    @model_validator(mode="after")
-    def _alike(self) -> "NewItems":
-        for name in ("id", "novelty"):
-            if len({getattr(item, name) is None for item in self.items}) > 1:
-                raise ValueError(f"give every item {name}, or none of them")
-        if len({len(item.vector) for item in self.items}) > 1:
-            raise ValueError("give vectors of one length")
-        return self
+    stale: bool = _says("Whether the gallery has changed since it was calibrated.")
 
 
 class ItemChange(Message):
@@ -243,6 +175,28 @@ class ItemChange(Message):
     def _of_a_vector(self) -> "ItemChange":
         if self.vector is None and (self.kappa is not None or self.novelty is not None):
             raise ValueError("kappa and novelty belong to a vector; give that too")
+        return self
+
+
+class NewItem(ItemChange):
+    """An item to add."""
+
+    id: ItemId | None = None
+    vector: Vector
+
+
+class NewItems(Message):
+    """Items to add: all of them, or none."""
+
+    items: Annotated[list[NewItem], Field(min_length=1, max_length=1000)]
+
+    @model_validator(mode="after")
+    def _alike(self) -> "NewItems":
+        for name in ("id", "novelty"):
+            if len({getattr(item, name) is None for item in self.items}) > 1:
+                raise ValueError(f"give every item {name}, or none of them")
+        if len({len(item.vector) for item in self.items}) > 1:
+            raise ValueError("give vectors of one length")
         return self
 
 
@@ -268,12 +222,12 @@ class ItemView(BaseModel):
 class ItemPage(BaseModel):
     """A part of a list."""
 
-    total: int | None = Field(description="Items in the list; null with a filter.")
+    total: int | None = _says("Items in the list; null with a label.")
     offset: int
     items: list[ItemView]
-    next: str | None = Field(
-        description="Send it as ``after`` for those that follow; null at the end. With a filter a part "
-        "may be empty though others follow."
+    next: str | None = _says(
+        "Send it as ``after`` for those that follow; null at the end. With a label a part may be empty "
+        "though others follow."
     )
 
 
@@ -290,12 +244,12 @@ class Curve(BaseModel):
 class IdentificationCurve(BaseModel):
     """FPIR and FNIR over the same thresholds, with exact bounds."""
 
-    unknown: int = Field(description="Unknown queries that tested the thresholds.")
+    unknown: int = _says("Unknown queries that tested the thresholds.")
     enrolled: int
-    fpir: list[float] = Field(description="Share of unknown queries that are a match.")
+    fpir: list[float] = _says("Share of unknown queries that are a match.")
     fpir_lower: list[float]
     fpir_upper: list[float]
-    fnir: list[float] = Field(description="Share of enrolled queries that are missed.")
+    fnir: list[float] = _says("Share of enrolled queries that are missed.")
     fnir_lower: list[float]
     fnir_upper: list[float]
 
@@ -304,15 +258,13 @@ class Finding(BaseModel):
     """Something that is probably wrong with an item, or with two labels."""
 
     kind: Literal["mislabelled", "duplicate", "confusion", "unusable", "impostor"]
-    id: KeptId | None = Field(description="The item; null for a pair of labels.")
+    id: KeptId | None = _says("The item; null for a pair of labels.")
     label: KeptLabel
-    suggested: KeptLabel = Field(
-        description="What the rest says, or another label it is taken for."
-    )
-    image: bool = Field(description="Whether there is a picture of the item.")
-    other_id: KeptId | None = Field(description="Another item that has to do with it.")
+    suggested: KeptLabel = _says("What the rest says, or another label it is taken for.")
+    image: bool
+    other_id: KeptId | None = _says("Another item that has to do with it.")
     other_image: bool
-    score: float = Field(description="What findings of one kind are ordered by.")
+    score: float = _says("What findings of one kind are ordered by.")
     sentence: str
 
 
@@ -326,26 +278,26 @@ class AuditView(BaseModel):
 class WatchView(BaseModel):
     """Whether queries still look like the calibration's."""
 
-    queries: int = Field(description="Compared since the calibration was made.")
-    capital: float = Field(description="100 raises the alarm.")
-    alarm: str | None = Field(description="A sentence, once queries differ; null before.")
-    since: datetime | None = Field(description="The most likely time of the first that differs.")
-    stream: Literal["novelty", "probability"] | None = Field(description="Where they differ most.")
-    direction: str | None = Field(description="How, in words.")
+    queries: int = _says("Compared since the calibration was made.")
+    capital: float = _says("100 raises the alarm.")
+    alarm: str | None = _says("A sentence, once queries differ; null before.")
+    since: datetime | None = _says("The most likely time of the first that differs.")
+    stream: Literal["novelty", "probability"] | None = _says("Where they differ most.")
+    direction: str | None = _says("How, in words.")
 
 
 class SampleView(BaseModel):
     """What reviews a calibration may use: a random share of all queries."""
 
-    share: float = Field(description="Of all queries that is sampled now.")
-    usable: int = Field(description="Decided, in the order in which they were asked.")
+    share: float = _says("Of all queries that is sampled now.")
+    usable: int = _says("Decided, in the order in which they were asked.")
     waiting: int
-    needed: int = Field(description="Least number with which one can calibrate again.")
-    summary: str = Field(description="What can be used, and what is left out and why.")
+    needed: int = _says("Least number with which one can calibrate again.")
+    summary: str = _says("What can be used, and what is left out and why.")
 
 
 class CalibrationView(BaseModel):
-    """What the decisions rest on; everything but the first is null without a calibration."""
+    """What the decisions rest on; only ``calibrated`` and ``reviews`` are known without one."""
 
     calibrated: bool
     summary: str | None = None
@@ -354,27 +306,19 @@ class CalibrationView(BaseModel):
     threshold: float | None = None
     queries: int | None = None
     unknown: int | None = None
-    left_out_queries: int | None = Field(
+    left_out_queries: int | None = _says("Of labels left out, never fitted to.", default=None)
+    left_out_matched: int | None = _says("Those that would be a match.", default=None)
+    max_false_alarms: float | None = _says(
+        "At most this novelty is unlike anything seen, at most ten times as much is unusual.",
         default=None,
-        description="Queries whose label was left out, and that nothing was fitted to.",
-    )
-    left_out_matched: int | None = Field(default=None, description="Those that would be a match.")
-    max_false_alarms: float | None = Field(
-        default=None,
-        description="At most this novelty is unlike anything seen, at most ten times as much is unusual; "
-        "null without a gate.",
     )
     risk_curve: Curve | None = None
     identification: IdentificationCurve | None = None
-    renewals: int | None = Field(
-        default=None, description="How often it was renewed since somebody calibrated."
-    )
-    made: datetime | None = Field(default=None, description="When it was made or last renewed.")
-    stale: bool | None = Field(
-        default=None, description="Whether the gallery has changed since; it is being renewed then."
-    )
+    renewals: int | None = None
+    made: datetime | None = _says("When it was made or last renewed.", default=None)
+    stale: bool | None = _says("Whether the gallery has changed since.", default=None)
     watch: WatchView | None = None
-    reviews: SampleView | None = None
+    reviews: SampleView
 
 
 class GalleryView(BaseModel):
@@ -383,21 +327,19 @@ class GalleryView(BaseModel):
     items: int
     dim: int | None
     model: str | None
-    images: bool = Field(description="Whether images can be searched with.")
+    images: bool = _says("Whether images can be searched with.")
     calibrated: bool
     may_write: bool
 
 
 class ReviewView(Answered):
-    """A query that waits for a person."""
+    """A query that waits for a person; its neighbours are the items as they are now."""
 
     id: str
     when: str
     image: bool
-    sampled: bool = Field(
-        default=False, description="Whether it is a random check, whatever was decided about it."
-    )
-    count: int = Field(default=1, description="How often it was asked, itself included.")
+    sampled: bool = _says("Whether it is a random check.", default=False)
+    count: int = _says("How often it was asked, itself included.", default=1)
 
 
 class DecidedView(BaseModel):
@@ -406,19 +348,17 @@ class DecidedView(BaseModel):
     id: str
     when: str
     verdict: Verdict
-    label: KeptLabel = Field(description="What the query is; null if it is not in the gallery.")
-    by: str | None = Field(
-        default=None, description="The name of the decider's token; null if it was not kept then."
-    )
-    reviewer: str | None = Field(default=None, description="Who said so, by their own account.")
+    label: KeptLabel = _says("What the query is; null if it is not in the gallery.")
+    by: str | None = _says("The name of the decider's token.", default=None)
+    reviewer: str | None = _says("Who said so, by their own account.", default=None)
 
 
 class HistoryEntry(DecidedView):
     """What a person said about which answer."""
 
     asked_when: str
-    answered: KeptLabel = Field(description="The label that was answered.")
-    decision: Decision | None = Field(None, description="That was made about it by itself.")
+    answered: KeptLabel = _says("The label that was answered.")
+    decision: Decision | None = _says("That was made about it by itself.", default=None)
     probability: float | None = None
     sampled: bool = False
     count: int = 1
@@ -429,43 +369,25 @@ class ReviewList(BaseModel):
     """The queue, the oldest first, and decisions, the newest first."""
 
     total: int
-    matching: int = Field(description="Those that the filters let through.")
-    reasons: dict[str, int] = Field(description="Of all that wait: how many have which reason.")
-    dropped: int = Field(
-        description="Since the service was started: queries that should wait, and for which there was "
-        "no room."
-    )
-    room: int = Field(description="Doubtful queries that may still wait.")
+    matching: int = _says("Those that the filters let through.")
+    reasons: dict[str, int] = _says("Of all that wait: how many have which reason.")
+    dropped: int = _says("Queries since the start for which there was no room.")
+    room: int = _says("Doubtful queries that may still wait.")
     pending: list[ReviewView]
-    decisions: int = Field(description="All decisions.")
+    decisions: int = _says("All decisions.")
     decided: list[HistoryEntry]
-
-
-Fraction = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 class Recalibration(Message):
     """A calibration to make again: with reviewed queries, or from the gallery's own items."""
 
-    with_reviews: Annotated[
-        Literal[True] | None,
-        Field(description="Add reviewed random checks to the calibration's queries."),
-    ] = None
-    from_items: Annotated[
-        Literal[True] | None, Field(description="Let the gallery's own items play the queries.")
-    ] = None
-    max_wrong: Annotated[
-        Fraction | None, Field(description="Highest share of wrong answers among matches.")
-    ] = None
-    max_fpir: Annotated[
-        Fraction | None, Field(description="Highest share of unknown queries that may be a match.")
-    ] = None
-    confidence: Annotated[
-        Fraction | None, Field(description="With what probability both are kept.")
-    ] = None
+    with_reviews: Annotated[Literal[True] | None, _says("Add reviewed random checks.")] = None
+    from_items: Annotated[Literal[True] | None, _says("The items play the queries.")] = None
+    max_wrong: Annotated[Fraction | None, _says("Of matches, wrong ones.")] = None
+    max_fpir: Annotated[Fraction | None, _says("Of unknown queries, matches.")] = None
+    confidence: Annotated[Fraction | None, _says("That both are kept.")] = None
     unknown_share: Annotated[
-        float | None,
-        Field(ge=0, lt=1, description="With from_items: the share of unknown queries to expect."),
+        float | None, Field(ge=0, lt=1, description="Of queries to expect, with from_items.")
     ] = None
 
     @model_validator(mode="after")
@@ -489,24 +411,17 @@ class Recalibrated(BaseModel):
 class SnapshotView(BaseModel):
     """A copy of the gallery, beside it."""
 
-    name: str = Field(description="Of its folder in the service's folder of snapshots.")
+    name: str = _says("Of its folder in the service's folder of snapshots.")
     items: int
 
 
 class Verdicts(Message):
-    """What a person says about a query."""
+    """What a person says: the label is right, none of the gallery is, or another one."""
 
     id: Annotated[str, Field(max_length=64)]
-    verdict: Annotated[
-        Verdict,
-        Field(
-            description="The answered label is right; no label of the gallery is; another one is."
-        ),
-    ]
-    label: Annotated[ItemLabel, Field(description="For relabel: what it is.")] = None
-    reviewer: Annotated[
-        StrictStr | None, Field(max_length=64, description="Who says so, to be kept with it.")
-    ] = None
+    verdict: Verdict
+    label: Annotated[ItemLabel, _says("For relabel: what it is.")] = None
+    reviewer: Annotated[StrictStr | None, _says("To be kept with it.", max_length=64)] = None
 
     @model_validator(mode="after")
     def _has_label(self) -> "Verdicts":
@@ -518,7 +433,7 @@ class Verdicts(Message):
 class LabelCount(BaseModel):
     """A label in use."""
 
-    label: KeptLabel = Field(description='A number or a text: 7 and "7" are two labels.')
+    label: KeptLabel = _says('A number or a text: 7 and "7" are two labels.')
     kind: Kind
     items: int
 
@@ -526,7 +441,7 @@ class LabelCount(BaseModel):
 class LabelList(BaseModel):
     """Labels in use, those of the most items first."""
 
-    total: int = Field(description="All labels in use.")
+    total: int = _says("All labels in use.")
     matching: int
     labels: list[LabelCount]
 
@@ -541,6 +456,6 @@ class Ready(BaseModel):
     """Whether the service is ready, and what is missing if it is not."""
 
     ready: bool
-    reasons: list[str] = Field(
-        description='Phrases that begin with "gallery", "graph", "calibration", "disk" or "service".'
+    reasons: list[str] = _says(
+        'Phrases that begin with "gallery", "graph", "calibration", "disk" or "service".'
     )
