@@ -100,6 +100,16 @@ def test_reviews_join_the_kept_queries_and_the_target_stays(gallery):
     assert (again.threshold, again.floor) == (found.threshold, found.floor)
 
 
+def test_groups_and_ids_of_the_queries_stay_beside_reviews(gallery):
+    x, labels = queries(300, 2)
+    groups, ids = ["a"] * 150 + ["b"] * 150, range(1000, 1300)
+    gallery.calibrate(x, labels, groups=groups, ids=ids, **TARGET)
+    gallery.add(-x[:5], ids=range(1000, 1005), labels=[0] * 5)
+    made = gallery.calibrate(reviews=sample(100))
+    assert {group.name for group in made.groups} == {"a", "b"}
+    assert made.queries == 395
+
+
 def test_reviews_given_twice_count_once(gallery, tmp_path):
     gallery.calibrate(*queries(300, 2), **TARGET)
     gallery.calibrate(reviews=sample(50))

@@ -168,18 +168,6 @@ def test_what_is_missing_is_noticed(path, history, change):
         Gallery.open(path)
 
 
-def test_a_folder_of_an_earlier_format_is_refused(path):
-    path.mkdir()
-    (path / "gallery.json").write_text("{}")
-    for call in (
-        lambda: Gallery.open(path),
-        lambda: Gallery.open(path, mode="r"),
-        lambda: Gallery(path=path),
-    ):
-        with pytest.raises(StorageError, match="Index its items again"):
-            call()
-
-
 class Crash(BaseException):
     """The process ends here."""
 

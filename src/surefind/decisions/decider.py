@@ -79,30 +79,45 @@ class Queries(Columns):
     Attributes:
         vectors: Their vectors (q, d).
         truth: Their labels (q), None for a query of which only is known that it was not enrolled.
-        kappa: Concentrations (q).
-        novelty: p-values (q).
-        groups: For thresholds of their own (q).
-        ids: Of the items that they would be (q).
+        groups: For thresholds of their own (q), or None.
+        ids: Of the items that they would be (q), or None.
         live: Which are reviewed live queries, a random share of all (q).
+        kappa: Concentrations (q); None if there are none.
+        novelty: p-values (q); None if there are none.
     """
 
     vectors: Array
     truth: Array
-    kappa: Array | None = None
-    novelty: Array | None = None
-    groups: Array | None = None
-    ids: Array | None = None
-    live: Array | None = None
+    groups: Array
+    ids: Array
+    live: Array
+    kappa: Array | None
+    novelty: Array | None
 
     @classmethod
-    def read(cls, vectors: Any, truth: Any, enrolled: Collection[Any], **known: Any) -> "Queries":
-        """Read the truth of queries, and their groups.
+    def read(
+        cls,
+        vectors: np.ndarray,
+        truth: Any,
+        enrolled: Collection[Any],
+        *,
+        groups: Any = None,
+        ids: Any = None,
+        live: bool = False,
+        kappa: np.ndarray | None = None,
+        novelty: np.ndarray | None = None,
+    ) -> "Queries":
+        """Read what the caller says of queries; vectors, κ and novelty were read.
 
         Args:
-            vectors: Theirs, as they were read.
-            truth: What the caller gave.
+            vectors: As the attribute.
+            truth: As the attribute; -1 is None.
             enrolled: Labels that items have, and the truth of at least one query, if any has one.
-            **known: Other attributes.
+            groups: As the attribute.
+            ids: As the attribute.
+            live: Whether all are reviewed live ones.
+            kappa: As the attribute.
+            novelty: As the attribute.
 
         Returns:
             The queries.
@@ -110,9 +125,12 @@ class Queries(Columns):
         Raises:
             InputError: If none of the labels is enrolled.
         """
-        given = [None] * len(vectors) if truth is None else truth
-        names = _objects("truth", given, len(vectors))
-        names[[x in UNKNOWN for x in names]] = None
+        count, given = len(vectors), {"truth": truth, "groups": groups, "ids": ids}
+        names, *others = (
+            label_values(name, [None] * count if x is None else x, count=count)
+            for name, x in given.items()
+        )
+        names = [None if x in UNKNOWN else x for x in names]
         named = {*names} - {None}
         if named and not named & {*enrolled}:
             raise InputError(
@@ -120,15 +138,13 @@ class Queries(Columns):
                 field="truth",
                 hint="Give labels as the items have them (1 and '1' differ), None for unknown queries.",
             )
-        if known.get("groups") is not None:
-            known["groups"] = _objects("groups", known["groups"], len(vectors))
-        return cls(vectors, names, **known)
+        truth, groups, ids = (np.array([*x, None], dtype=object)[:-1] for x in (names, *others))
+        return cls(vectors, truth, groups, ids, np.full(count, live), kappa, novelty)
 
     def without(self, items: Int[np.ndarray, " n"], ids: Collection[Any]) -> "Queries":
         """Leave out those that are items, by the hash of the vector or the id; most may not be."""
-        met = np.isin(hashes(self.vectors), items)
-        if self.ids is not None:
-            met |= np.array([id_ in ids for id_ in self.ids], dtype=bool)
+        own = (id_ is not None and id_ in ids for id_ in self.ids)
+        met = np.isin(hashes(self.vectors), items) | np.fromiter(own, bool, len(self))
         if 2 * met.sum() > len(met):
             raise InputError(
                 f"{met.sum():,} of the {len(met):,} queries are items: to find oneself teaches nothing.",
@@ -288,10 +304,10 @@ class Learned:
         if rows:
             asked = Evidence.concatenate([asked, self._evidence(left, "known")[rows]])
             truth = np.append(truth, left.truth[rows])
-            groups = None if groups is None else np.append(groups, [None] * len(rows))
+            groups = np.append(groups, [None] * len(rows))
         counted = model.counts
         enrolled = np.array([label in counted for label in truth])
-        live = 0 if queries.live is None else int(queries.live.sum())
+        live = int(queries.live.sum())
         met, rest = len(given) - len(queries), len(queries) - live
         absent = sum(label is not None and label not in counted for label in queries.truth)
         others_too = (
@@ -309,7 +325,7 @@ class Learned:
         return {
             **vars(asked),
             "truth": truth.tolist(),
-            "groups": groups,
+            "groups": None if all(name is None for name in groups) else groups,
             "enrolled": enrolled,
             "left_out": others,
             "notes": [sentence for sentence, holds in said.items() if holds],
@@ -557,7 +573,3 @@ def hashes(vectors: np.ndarray) -> Int[np.ndarray, " n"]:
     rows = np.ascontiguousarray(vectors, dtype=np.float32)
     digests = b"".join(hashlib.blake2b(row, digest_size=8).digest() for row in rows)
     return np.frombuffer(digests, dtype=np.int64)
-
-
-def _objects(name: str, values: Any, count: int) -> np.ndarray:
-    return np.array([*label_values(name, values, count=count), None], dtype=object)[:-1]

@@ -61,7 +61,7 @@ from surefind.gallery.calibrating import (
     usable,
 )
 from surefind.gallery.engine import Engine, find, make_engine, open_engine
-from surefind.gallery.records import Id, Item, Label, Records, objects, read_names, read_vectors
+from surefind.gallery.records import Id, Item, Label, Records, read_names, read_vectors
 from surefind.gallery.review_sample import ReviewSample
 from surefind.gallery.store import change_count
 from surefind.labels.model import LabelModel
@@ -529,7 +529,7 @@ class Gallery:
                 )
             elif again and self._record is not None:
                 self._record.check_model(self.model)
-                asked = self._held_out()
+                asked = self._asked()
             elif reviews is None:
                 self._group_items(groups)
             if reviews is not None:
@@ -664,17 +664,13 @@ class Gallery:
             self._queries = stored, queries
         return self._queries[1]
 
-    def _held_out(self) -> Queries | None:
-        """Return those of them that were not reviewed live queries."""
-        asked = self._asked()
-        return asked if asked is None or asked.live is None else asked[~asked.live]
-
     @property
     def _reviews_needed(self) -> int:
-        held_out = None
+        held_out = 0
         with suppress(InputError):  # they cannot be used, and reviews take their place
-            held_out = self._held_out()
-        return max(1, self._target.least_queries - len(() if held_out is None else held_out))
+            asked = self._asked()
+            held_out = 0 if asked is None else int((~asked.live).sum())
+        return max(1, self._target.least_queries - held_out)
 
     def _learn(
         self,
@@ -770,13 +766,10 @@ class Gallery:
             )
         return named
 
-    def _given(self, queries: Any, truth: Any, *, ids: Any = None, groups: Any = None) -> Queries:
+    def _given(self, queries: Any, truth: Any, **known: Any) -> Queries:
         vectors, kappa, novelty = self._read_queries(queries)
-        if ids is not None:
-            ids = objects(id_values("ids", ids, count=len(vectors)), (len(vectors),))
         enrolled = self._engine.label_counts
-        known = {"kappa": kappa, "novelty": novelty, "groups": groups, "ids": ids}
-        return Queries.read(vectors, truth, enrolled, **known)
+        return Queries.read(vectors, truth, enrolled, kappa=kappa, novelty=novelty, **known)
 
     def _with_reviews(
         self, others: Queries | None, reviews: ReviewSample, *, least: int
@@ -789,17 +782,16 @@ class Gallery:
                 field="reviews",
                 hint="Review queries that the model of now has embedded.",
             )
-        live = self._given(reviews.queries, reviews.labels)
+        live = self._given(reviews.queries, reviews.labels, live=True)
         if others is not None and others.novelty is not None and live.novelty is None:
             raise InputError(
                 "the calibration's queries have a novelty and not all of the reviewed ones do.",
                 field="reviews",
                 hint="Calibrate with queries that all have it.",
             )
-        queries = replace(live, live=np.ones(len(live), dtype=bool))
+        queries = live
         if others is not None:
-            old = replace(others, live=np.zeros(len(others), dtype=bool))
-            queries = Queries.concatenate([old, queries])
+            queries = Queries.concatenate([others[~others.live], live])
         if len(queries) < least:
             raise DegenerateError(
                 f"{len(queries):,} queries, {len(live):,} of them reviewed, are too few for the target, "

@@ -16,10 +16,10 @@ What a server can and cannot promise here:
 pymilvus is imported when a connection is made, not before.
 """
 
-import itertools
+import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,7 @@ from jaxtyping import Float
 from surefind.checks import install_command
 from surefind.errors import InputError, StorageError
 from surefind.gallery.memory import FaissEngine
-from surefind.gallery.records import (
-    Id,
-    Label,
-    Metadata,
-    Records,
-    as_fingerprint,
-    forget,
-)
+from surefind.gallery.records import Id, Label, Metadata, Records, as_fingerprint, forget
 
 BATCH = 1000
 """Rows per request: with 1,024 dimensions about 4 MB."""
@@ -55,13 +48,8 @@ PART, PARTS = TEXT_LENGTH - 16, 256
 NAMES = "names"
 """Where the metadata collection lists what it has, with the number of parts of each."""
 
-LIMITS = {
-    "key": ("an id", KEY_LENGTH),
-    "label": ("a label", TEXT_LENGTH),
-    "payload": ("a payload", TEXT_LENGTH),
-    "group": ("a group", TEXT_LENGTH),
-}
-COLUMNS = ["key", "vector", "kappa", "novelty", "label", "payload", "group"]
+TEXTS, NUMBERS = ["label", "payload", "group"], ["kappa", "novelty"]
+COLUMNS = ["key", "vector", *NUMBERS, *TEXTS]
 UNKNOWN = -1.0
 """In the place of a novelty that is not known: a server refuses NaN."""
 Row = dict[str, Any]
@@ -89,13 +77,12 @@ class MilvusEngine:
         token: str = "",
         timeout: float | int = 60,
     ) -> None:
+        self._milvus = Milvus(address, token=token, timeout=timeout)
         self._name, self._metadata_name = collection, f"{collection}_metadata"
         self.index = "hnsw" if index == "hnsw" else "exact"
         self.dim: int | None = None
         self.metadata: dict[str, Any] = {}
-        self._total: int | None = None
-        self._counts: Counter[Label] | None = None
-        self._milvus = Milvus(address, token=token, timeout=timeout)
+        self._tally: tuple[int, Counter[Label]] | None = None
         if self._milvus.call("has_collection", collection):
             self._take_over()
         if self._milvus.call("has_collection", self._metadata_name):
@@ -122,23 +109,13 @@ class MilvusEngine:
         """Keep records, in place of those with the same ids."""
         rows = _to_rows(records)
         if self.dim is None:
-            self._create(records.vectors.shape[1])
-        if self._total is not None:
-            self._total += records.hash_sum - self._hash_sum(records.ids)
-        if self._counts is not None:
-            forget(self._counts, self._labels_of(records.ids))
-            self._counts.update(records.labels)
-        for part in _parts(rows):
-            self._change("upsert", data=part)
+            self.dim = records.vectors.shape[1]
+            self._milvus.make(self._name, self.dim, TEXTS, NUMBERS, hnsw=self.index == "hnsw")
+        self._change("upsert", rows, records.ids, records)
 
     def remove(self, ids: Sequence[Id]) -> None:
         """Drop records, all of which are kept."""
-        if self._total is not None:
-            self._total -= self._hash_sum(ids)
-        if self._counts is not None:
-            forget(self._counts, self._labels_of(ids))
-        for part in _parts([_key(i) for i in ids]):
-            self._change("delete", ids=part)
+        self._change("delete", [_key(i) for i in ids], ids)
 
     def fetch(self, ids: Sequence[Id]) -> Records:
         """Return kept records, in the order of the ids."""
@@ -170,30 +147,24 @@ class MilvusEngine:
 
     def scan(self, size: int) -> Iterator[Records]:
         """Return all records, at most ``size`` at a time."""
-        for rows in self._walk(COLUMNS, size):
-            yield _to_records(rows)
+        if self.dim is not None:
+            yield from map(_to_records, self._milvus.walk(self._name, COLUMNS, size))
+
+    copied = functools.partialmethod(scan, BATCH)
+    """Return all records, read while the iterator is used: changes until then may be among them."""
 
     @property
-    def label_counts(self) -> Mapping[Label, int]:
-        """How many records each label in use has; the first call reads all labels."""
-        if self._counts is None:
-            walk = self._walk(["label"], BATCH)
-            self._counts = Counter(json.loads(row["label"]) for rows in walk for row in rows)
-        return self._counts
+    def label_counts(self) -> Counter[Label]:
+        """How many records each label in use has."""
+        return self._counted()[1]
 
     @property
     def fingerprint(self) -> str:
-        """The content fingerprint, in hexadecimal; the first call reads all records."""
-        if self._total is None:
-            self._total = sum(records.hash_sum for records in self.scan(BATCH))
-        return as_fingerprint(self._total)
+        """The content fingerprint, in hexadecimal."""
+        return as_fingerprint(self._counted()[0])
 
     def keep_up(self) -> None:
         """Do nothing: Milvus sees to its graph."""
-
-    def copied(self) -> Iterator[Records]:
-        """Return all records, read while the iterator is used: changes until then may be among them."""
-        return self.scan(BATCH)
 
     def save(self, folder: Path | None) -> None:
         """Copy everything into a folder; without one there is nothing to do."""
@@ -207,25 +178,20 @@ class MilvusEngine:
         copy.close()
 
     def set_metadata(self, metadata: Metadata) -> None:
-        """Keep a JSON object, in place of the last one."""
+        """Keep a JSON object, in place of the last one: what differs is written."""
         if not self._milvus.call("has_collection", self._metadata_name):
             self._milvus.make(self._metadata_name, 2, ["text"])
-        texts = {
-            name: json.dumps(value) for name, value in metadata.items()
-        }  # ASCII: characters are bytes
-        changed = {
-            name: text
-            for name, text in texts.items()
-            if name not in self.metadata or self.metadata[name] != metadata[name]
-        }
-        names = json.dumps({name: len(_parts(text, PART)) for name, text in texts.items()})
+        # ASCII: characters are bytes.
+        parts = {name: _parts(json.dumps(value), PART) for name, value in metadata.items()}
+        same = {n for n in metadata if n in self.metadata and self.metadata[n] == metadata[n]}
+        counts = json.dumps({name: len(texts) for name, texts in parts.items()})
         rows = [
-            {"key": f"{name} {n}", "vector": [1.0, 0.0], "text": part}
-            for name, text in [*changed.items(), (NAMES, names)]
-            for n, part in enumerate(_parts(text, PART))
+            {"key": f"{name} {n}", "vector": [1.0, 0.0], "text": text}
+            for name, texts in [*parts.items(), (NAMES, _parts(counts, PART))]
+            for n, text in enumerate(texts if name not in same else ())
         ]
-        for start in range(0, len(rows), PARTS):
-            self._milvus.call("upsert", self._metadata_name, rows[start : start + PARTS])
+        for some in _parts(rows, PARTS):
+            self._milvus.call("upsert", self._metadata_name, some)
         self.metadata = dict(metadata)
 
     def close(self) -> None:
@@ -256,53 +222,49 @@ class MilvusEngine:
         self.index = "hnsw" if index and index["index_type"] == "HNSW" else "exact"
         self._milvus.call("load_collection", self._name)
 
-    def _create(self, dim: int) -> None:
-        self._milvus.make(
-            self._name,
-            dim,
-            ["label", "payload", "group"],
-            numbers=["kappa", "novelty"],
-            hnsw=self.index == "hnsw",
-        )
-        self.dim = dim
+    def _change(
+        self, method: str, values: list[Any], ids: Sequence[Id], new: Records | None = None
+    ) -> None:
+        """Send a change, and count it; if it fails, what is kept must be counted again."""
+        tally, self._tally = self._tally, None
+        old = None if tally is None else _to_records(self._rows(ids, COLUMNS))
+        for part in _parts(values):
+            self._milvus.call(method, self._name, part)
+        if tally is not None and old is not None:
+            total, counts = tally
+            forget(counts, old.labels)
+            counts.update(() if new is None else new.labels)
+            self._tally = total - old.hash_sum + (0 if new is None else new.hash_sum), counts
 
-    def _change(self, method: str, **options: Any) -> None:
-        """Send a change; if it fails, what is kept must be counted again."""
-        try:
-            self._milvus.call(method, self._name, **options)
-        except StorageError:
-            self._total = self._counts = None
-            raise
+    def _counted(self) -> tuple[int, Counter[Label]]:
+        """Return the sum of the hashes, and the labels; the first call reads all records."""
+        if self._tally is None:
+            total, counts = 0, Counter[Label]()
+            for records in self.scan(BATCH):
+                total += records.hash_sum
+                counts.update(records.labels)
+            self._tally = total, counts
+        return self._tally
 
     def _rows(self, ids: Sequence[Id], columns: list[str]) -> list[Row]:
         if self.dim is None:
             return []
         return self._milvus.rows(self._name, [_key(i) for i in ids], columns)
 
-    def _walk(self, columns: list[str], size: int) -> Iterator[list[Row]]:
-        return iter(()) if self.dim is None else self._milvus.walk(self._name, columns, size)
-
-    def _labels_of(self, ids: Sequence[Id]) -> list[Label]:
-        return [json.loads(row["label"]) for row in self._rows(ids, ["key", "label"])]
-
-    def _hash_sum(self, ids: Sequence[Id]) -> int:
-        return _to_records(self._rows(ids, COLUMNS)).hash_sum
-
 
 class Milvus:
-    """A connection: collections of vectors with columns of text and numbers, failures in words."""
+    """A connection: collections of vectors with columns of text and numbers, failures in words.
+
+    Args:
+        address: A folder for milvus-lite that ends in ``.db``, or ``http://host:port``.
+        token: ``user:password``, or nothing.
+        timeout: Seconds after which a call fails.
+
+    Raises:
+        InputError: If pymilvus is not installed.
+    """
 
     def __init__(self, address: str, *, token: str, timeout: float | int) -> None:
-        """Connect.
-
-        Args:
-            address: A folder for milvus-lite that ends in ``.db``, or ``http://host:port``.
-            token: ``user:password``, or nothing.
-            timeout: Seconds after which a call fails.
-
-        Raises:
-            InputError: If pymilvus is not installed.
-        """
         try:
             self._pymilvus: Any = import_module("pymilvus")
         except ImportError as error:
@@ -322,10 +284,9 @@ class Milvus:
 
     def rows(self, collection: str, keys: Sequence[str], columns: list[str]) -> list[Row]:
         """Return the rows of those keys that exist, in any order."""
-        found: list[Row] = []
-        for part in _parts(list(keys)):
-            found += self.call("get", collection, ids=part, output_fields=columns)
-        return found
+        parts = _parts(list(keys))
+        found = (self.call("get", collection, ids=part, output_fields=columns) for part in parts)
+        return [row for rows in found for row in rows]
 
     def walk(self, collection: str, columns: list[str], size: int) -> Iterator[list[Row]]:
         """Return all rows, at most ``size`` at a time."""
@@ -340,8 +301,8 @@ class Milvus:
         collection: str,
         dim: int,
         texts: Sequence[str],
-        *,
         numbers: Sequence[str] = (),
+        *,
         hnsw: bool = False,
     ) -> None:
         """Make a collection of vectors, each with a key and further columns, ready to search.
@@ -400,17 +361,22 @@ def _id(key: str) -> Id:
 
 def _to_rows(records: Records) -> list[Row]:
     """Write records as Milvus takes them, and refuse texts that it would not keep whole."""
-    labels, groups = map(json.dumps, records.labels), map(json.dumps, records.groups)
-    payload = (text or "" for text in records.payload)
-    names, kappa = map(_key, records.ids), records.kappa.tolist()
-    novelty = np.nan_to_num(records.novelty, nan=UNKNOWN).tolist()
-    columns = (names, records.vectors, kappa, novelty, labels, payload, groups)
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True)]
-    for row, (column, (name, most)) in itertools.product(rows, LIMITS.items()):
-        if len(row[column]) > most:
+    columns = {
+        "key": map(_key, records.ids),
+        "vector": records.vectors,
+        "kappa": records.kappa.tolist(),
+        "novelty": np.nan_to_num(records.novelty, nan=UNKNOWN).tolist(),
+        "label": map(json.dumps, records.labels),
+        "payload": (text or "" for text in records.payload),
+        "group": map(json.dumps, records.groups),
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for name, most in (("key", KEY_LENGTH), *((name, TEXT_LENGTH) for name in TEXTS)):
+        if (longest := max((len(row[name]) for row in rows), default=0)) > most:
+            what = "an id" if name == "key" else f"a {name}"
             raise InputError(
-                f"Milvus keeps at most {most} bytes of {name}; that of id {row['key']} has "
-                f"{len(row[column])}. Keep long texts elsewhere, under the id."
+                f"Milvus keeps at most {most} bytes of {what}; there is one of {longest}. Keep long texts "
+                "elsewhere, under the id."
             )
     return rows
 

@@ -48,9 +48,6 @@ TEMPORARY = f".{FILE}.tmp"
 OURS = {FILE, f"{FILE}-wal", f"{FILE}-shm", TEMPORARY, GRAPH, f".{GRAPH}.tmp", LOCK}
 """The names that a gallery's folder may hold."""
 
-EARLIER = "gallery.json"
-"""What a folder holds that was written before there was a database."""
-
 APPLICATION, VERSION = 0x53464731, 7
 PAGE = 8192
 """Bytes of a page: large enough for several vectors, small enough to be written for one changed label."""
@@ -240,7 +237,6 @@ def check_free(folder: Path) -> None:
         raise InputError(
             f"{folder} holds a gallery already; open it with Gallery.open({str(folder)!r})."
         )
-    _refuse_earlier(folder)
     # A process that died before its gallery was whole leaves some of our names behind.
     if folder.exists() and not (
         folder.is_dir() and all(path.name in OURS for path in folder.iterdir())
@@ -472,17 +468,8 @@ def _write_whole(folder: Path, stored: Stored) -> None:
 
 def _require_gallery(folder: Path) -> None:
     if not holds_gallery(folder):
-        _refuse_earlier(folder)
         hint = f"Make one: surefind.Gallery(path=...), or `surefind index SOURCE --out {folder}`."
         raise InputError(f"there is no gallery at {folder}.", field="path", hint=hint)
-
-
-def _refuse_earlier(folder: Path) -> None:
-    if (folder / EARLIER).is_file():
-        raise StorageError(
-            f"{folder} holds a gallery in an earlier format, which this surefind does not read. Index "
-            "its items again, into a new folder."
-        )
 
 
 def _locked(folder: Path) -> IO[bytes]:
