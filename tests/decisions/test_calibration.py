@@ -211,7 +211,7 @@ def test_too_few_and_hopeless_queries_are_told_apart():
 
 
 def test_the_summary_is_six_lines_and_the_notes(calibration):
-    i, found = calibration.risk_curve.chosen, calibration.identification
+    i, found = calibration.risk_curve.chosen, calibration.risk_curve
     lines = calibration.summary.splitlines()
     assert lines[0] == "Guarantee: at most 5 % of matches are wrong (95 % confidence)"
     assert lines[1] == f"  match threshold       probability >= {calibration.threshold:.3f}"

@@ -90,7 +90,7 @@ def test_gated_strangers_are_no_false_positives_and_gated_enrolled_are_missed():
     unknown = np.array([name is None for name in truth])
     novelty = np.where(np.random.default_rng(7).random(3000) < 0.3, 0.001, 0.9)
     made = calibrated(posterior, truth, novelty, max_wrong=0.5)
-    found = made.identification
+    found = made.risk_curve
     assert found.unknown + found.enrolled == pytest.approx(2250, abs=2)
     match = made.decide(posterior, novelty=novelty).decision == "match"
     i = made.risk_curve.chosen

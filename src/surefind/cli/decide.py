@@ -177,7 +177,7 @@ def calibrate(
     say(f"Stored with {gallery}; it recalibrates when items are added or deleted.")
     again = spelled("search", gallery, queries or "QUERIES", on_bad=on_bad)
     say_next(again, why="Next" if queries else "With queries of your own")
-    points = [asdict(point) for point in found.identification.operating_points]
+    points = [asdict(point) for point in found.risk_curve.operating_points]
     return {
         "gallery": gallery,
         **asdict(found.target),

@@ -311,9 +311,7 @@ def write_page(found: dict[str, Any], path: Path) -> None:
     figure = figures.kappa_chart(*histogram, "Distribution of κ for each kind of query")
     calibration = found["calibration"]
     alt = "FNIR against FPIR over all thresholds"
-    identification = figures.identification_chart(
-        calibration.identification, calibration.threshold, alt
-    )
+    identification = figures.identification_chart(calibration.risk_curve, alt)
     # p-values on a logarithmic scale from 1 downwards, in percent of its width; the smallest not on the
     # edge.
     decades = -np.log10(min(p.min() for p in found["novelty"].values()) / 2)

@@ -8,7 +8,7 @@ three quarters, which test them (`surefind.decisions.risk`). So for any number o
 
 and with ``max_fpir`` also P(match | unknown) <= max_fpir, both at once. With ``unknown_share`` the first is
 about queries of which that share is unknown: queries are weighted, none is thrown away. What each threshold
-does to unknown and to enrolled queries: `surefind.decisions.identification`.
+does to unknown and to enrolled queries: FPIR and FNIR of the risk curve.
 
 **Floor.** Below it an answer is no match: the highest value with at most 5 % of right answers below it (at
 the same confidence, from the testing part), and never above ½ or the threshold.
@@ -39,14 +39,14 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from surefind.checks import as_correct, as_scores, check_int, label_values
 from surefind.decisions import risk
 from surefind.decisions.answers import Answers, Columns
 from surefind.decisions.decision import HIGHEST, UNTESTED, Gate, GateCounts, Limits, read_novelty
-from surefind.decisions.identification import Identification
 from surefind.decisions.probability import MatchProbability, fit_probability
+from surefind.decisions.risk import Flags, Values
 from surefind.errors import DegenerateError, InputError
 from surefind.files import Array
 from surefind.labels.posterior import LabelPosterior
@@ -87,10 +87,14 @@ class Target:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_wrong", "max_fpir", "confidence"):
-            if getattr(self, name) is not None:
-                check_between(name, getattr(self, name))
-        check_between("max_false_alarms", self.max_false_alarms, HIGHEST)
+        between = {"max_wrong": 1, "max_fpir": 1, "confidence": 1, "max_false_alarms": HIGHEST}
+        for name, high in between.items():
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, Real) and 0 < float(value) < high):
+                raise InputError(
+                    f"{name} must lie between 0 and {high:g}, both excluded; got {value!r}.",
+                    field=name,
+                )
         share = self.unknown_share
         if share is not None and not (isinstance(share, Real) and 0 <= share < 1):
             raise InputError(
@@ -111,14 +115,6 @@ class Target:
     def least_queries(self) -> int:
         """How many calibration queries could pass if all were a match and none was wrong."""
         return max(LEAST_QUERIES, int(risk.least_accepted(**self.risk) / (1 - FIT_FRACTION)) + 1)
-
-
-def check_between(name: str, value: Any, high: float = 1.0) -> None:
-    """Require a number above 0 and below a highest one."""
-    if not isinstance(value, Real) or not 0 < float(value) < high:
-        raise InputError(
-            f"{name} must lie between 0 and {high:g}, both excluded; got {value!r}.", field=name
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +145,7 @@ class Split:
     test: Array
 
     @classmethod
-    def draw(cls, through: Bool[np.ndarray, " q"], seed: int) -> "Split":
+    def draw(cls, through: Flags, seed: int) -> "Split":
         """Draw both parts: of queries that passed the gate, and of the others."""
         rng = np.random.default_rng(seed)
         parts = [
@@ -179,7 +175,7 @@ class Measured:
     enrolled: np.ndarray
     left_out: tuple[np.ndarray, np.ndarray] | None = None
 
-    def curve(self, members: Bool[np.ndarray, " q"], target: Target) -> risk.RiskCurve | None:
+    def curve(self, members: Flags, target: Target) -> risk.RiskCurve | None:
         """Plan thresholds on the fitting part and test them on the other, of the members only.
 
         Args:
@@ -190,31 +186,24 @@ class Measured:
             What was found; None if no query plans or tests, or a kind of queries is missing.
         """
         fit, test = (rows[members[rows]] for rows in (self.split.fit, self.split.test))
-        some, unknown = fit[self.chance[fit] > -np.inf], ~self.enrolled
-        trials = int((~unknown[test]).sum()), int(unknown[test].sum())
-        share = target.unknown_share
-        missing = share is not None and not all(trials[: 1 + (share > 0)])
-        if not len(some) or not len(test) or missing:
+        some, share, unknown = fit[self.chance[fit] > -np.inf], target.unknown_share, ~self.enrolled
+        strange = unknown[test]
+        lacking = share is not None and (strange.all() or (share > 0 and not strange.any()))
+        if not len(some) or not len(test) or lacking:
             return None
         options: dict[str, Any] = dict(target.risk)
         if target.max_fpir is not None:
-            planning, testing = self.left_out or (
-                self.unseen[fit][unknown[fit]],
-                self.chance[test][unknown[test]],
-            )
+            own = self.unseen[fit][unknown[fit]], self.chance[test][strange]
+            planning, testing = self.left_out or own
             options["strangers"] = risk.Strangers(planning, testing, float(target.max_fpir))
         chance, right = self.chance[test], self.right[test]
         plan = risk.plan_thresholds(
-            self.chance[some],
-            self.unseen[some],
-            self.right[some],
+            *(values[some] for values in (self.chance, self.unseen, self.right)),
             trials=int((chance > -np.inf).sum()),
             weight=_weights(self.enrolled, share)[some],
             **options,
         )
-        return risk.walk_thresholds(
-            plan, chance, right, unknown=unknown[test], share=share, **options
-        )
+        return risk.walk_thresholds(plan, chance, right, unknown=strange, share=share, **options)
 
 
 @dataclass(frozen=True)
@@ -239,12 +228,7 @@ class GroupThreshold:
 
     @classmethod
     def find(
-        cls,
-        name: str,
-        members: Bool[np.ndarray, " q"],
-        found: Measured,
-        common: float,
-        target: Target,
+        cls, name: str, members: Flags, found: Measured, common: float, target: Target
     ) -> "GroupThreshold":
         """Choose between a group's own threshold, the common one (infinity for none) and none."""
         test = found.split.test
@@ -275,8 +259,7 @@ class Calibration:
         target: What is guaranteed.
         model: The probability that an answer is right.
         limits: Of the reasons.
-        risk_curve: Coverage, wrong rate and bound over the planned thresholds.
-        identification: What they do to unknown and to enrolled queries.
+        risk_curve: Error rates and their bounds over the planned thresholds.
         floor: Below it there is no match.
         groups: Groups of queries, if they were given.
         gate: Which queries may be a match at all; None if the calibration queries had no novelty.
@@ -302,7 +285,6 @@ class Calibration:
     model: MatchProbability
     limits: Limits
     risk_curve: risk.RiskCurve
-    identification: Identification
     floor: float
     groups: tuple[GroupThreshold, ...]
     gate: Gate | None
@@ -407,8 +389,8 @@ class Calibration:
     @property
     def summary(self) -> str:
         """What is guaranteed and what it costs, in six lines, and a line for each note."""
-        target, curve, found = self.target, self.risk_curve, self.identification
-        i, tested = curve.chosen, found.unknown + found.enrolled
+        target, found = self.target, self.risk_curve
+        i, tested = found.chosen, found.unknown + found.enrolled
         promised = f"at most {_percent(target.max_wrong)} of matches are wrong"
         if target.max_fpir is not None:
             promised += f" and {_percent(target.max_fpir)} of unknown queries are a match"
@@ -418,10 +400,10 @@ class Calibration:
         answered = f"0 of {tested:,} test queries: {self._missing()}"
         if i is not None:
             wrongly, missed = found.false_positives[i], found.missed[i]
-            at_least = f"probability >= {curve.thresholds[i]:.3f}"
+            at_least = f"probability >= {found.thresholds[i]:.3f}"
             answered = (
-                f"{curve.accepted[i]:,} of {tested:,} test queries ({_percent(curve.coverage[i])}"
-                f"{expected}), {curve.wrong[i]:,} wrong (upper bound {_percent(curve.upper_bound[i])})"
+                f"{found.accepted[i]:,} of {tested:,} test queries ({_percent(found.coverage[i])}"
+                f"{expected}), {found.wrong[i]:,} wrong (upper bound {_percent(found.upper_bound[i])})"
             )
         counts = (
             (wrongly, found.unknown, "unknown queries"),
@@ -451,7 +433,7 @@ class Calibration:
     def _missing(self) -> str:
         """Say what a target that was not reached lacks."""
         if self.target.max_fpir is not None:
-            tested = self.identification.unknown or self.left_out_queries
+            tested = self.risk_curve.unknown or self.left_out_queries
             needed = risk.least_accepted(self.target.max_fpir, self.target.confidence)
             if needed > tested:
                 return (
@@ -484,7 +466,7 @@ def _percent(share: Any) -> str:
     return f"{round(100 * float(share), 1 if 0.01 <= share <= 0.99 else 2):g} %"
 
 
-def _log_kappa(kappa: Any, length: int) -> Float[np.ndarray, " q"] | None:
+def _log_kappa(kappa: Any, length: int) -> Values | None:
     """Return log κ of each query; None if one has no κ, which is infinite then."""
     if kappa is None:
         return None
@@ -599,9 +581,6 @@ def calibrate(
         model=model,
         limits=Limits.measure(posterior[through], usual_kappa, good[through]),
         risk_curve=curve,
-        identification=Identification.count(
-            curve.thresholds, chance[test], good[test], known[test], float(confidence)
-        ),
         floor=min(floor, HIGHEST_FLOOR),
         groups=by_group,
         gate=gate,
@@ -619,9 +598,7 @@ def calibrate(
     )
 
 
-def _checked(
-    posterior: LabelPosterior, truth: Any, enrolled: Any
-) -> tuple[Bool[np.ndarray, " q"], Bool[np.ndarray, " q"]]:
+def _checked(posterior: LabelPosterior, truth: Any, enrolled: Any) -> tuple[Flags, Flags]:
     """Return which answers are right, and which queries are enrolled."""
     length = len(posterior)
     named = [None if x in UNKNOWN else x for x in label_values("truth", truth, count=length)]
@@ -647,37 +624,40 @@ def _checked(
 
 
 def _check(
-    through: Bool[np.ndarray, " q"],
-    known: Bool[np.ndarray, " q"],
-    tested: Bool[np.ndarray, " t"],
-    target: Target,
-    left_out: bool,
+    through: Flags, known: Flags, tested: Bool[np.ndarray, " t"], target: Target, left_out: bool
 ) -> None:
     """Require enough queries, and some of each kind that the target is about."""
     length, passing, share = len(through), int(through.sum()), target.unknown_share
-
-    def require(met: Any, field_: str, message: str) -> None:
+    kinds = {"known": tested.any(), "unknown": share == 0 or not tested.all()}
+    lacks = " or ".join(kind for kind, there in kinds.items() if not there)
+    needed = {
+        "truth": (
+            length >= LEAST_QUERIES,
+            f"{length} calibration queries are too few: give at least {LEAST_QUERIES}, for this target at "
+            f"least {target.least_queries}.",
+        ),
+        "novelty": (
+            passing >= LEAST_QUERIES,
+            f"only {passing} of {length} calibration queries pass the gate, and at least {LEAST_QUERIES} "
+            "must: give queries like those to come, or fit novelty on other data like them.",
+        ),
+        "max_fpir": (
+            target.max_fpir is None or left_out or not known.all(),
+            "max_fpir is about queries whose label is not enrolled, and there are none: give some with the "
+            "label None, or leave max_fpir out.",
+        ),
+        "unknown_share": (
+            share is None or not lacks,
+            f"unknown_share = {share} needs known and unknown queries, and no {lacks} one tests it: give "
+            "some, or leave it out.",
+        ),
+    }
+    for field_, (met, message) in needed.items():
         if not met:
             raise DegenerateError(message, field=field_)
 
-    least = f"at least {LEAST_QUERIES}"
-    few = f"{length} calibration queries are too few: give {least}, for this target"
-    require(length >= LEAST_QUERIES, "truth", f"{few} at least {target.least_queries}.")
-    stopped = (
-        f"only {passing} of {length} calibration queries pass the gate, and {least} must: give"
-    )
-    advice = "queries like those to come, or fit novelty on other data like them."
-    require(passing >= LEAST_QUERIES, "novelty", f"{stopped} {advice}")
-    strange = "max_fpir is about queries whose label is not enrolled, and there are none: give some"
-    lacking = target.max_fpir is not None and known.all() and not left_out
-    require(not lacking, "max_fpir", f"{strange} with the label None, or leave max_fpir out.")
-    kinds = {"known": tested.any(), "unknown": share == 0 or not tested.all()}
-    lacks = " or ".join(kind for kind, there in kinds.items() if not there)
-    needed = f"unknown_share = {share} needs known and unknown queries, and no {lacks} one tests it: give"
-    require(share is None or not lacks, "unknown_share", f"{needed} some, or leave it out.")
 
-
-def _weights(known: Bool[np.ndarray, " q"], share: float | None) -> Float[np.ndarray, " q"]:
+def _weights(known: Flags, share: float | None) -> Values:
     """Return what each query counts where a share of unknown ones is expected."""
     if share is None:
         return np.ones(len(known))
@@ -687,7 +667,7 @@ def _weights(known: Bool[np.ndarray, " q"], share: float | None) -> Float[np.nda
 
 def _notes(
     right: Bool[np.ndarray, " p"],
-    enrolled: Bool[np.ndarray, " q"],
+    enrolled: Flags,
     groups: tuple[GroupThreshold, ...],
     gate: Gate | None,
     counts: GateCounts | None,

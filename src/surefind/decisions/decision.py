@@ -42,10 +42,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
 
 from surefind.checks import as_scores
-from surefind.decisions.risk import lower_bound
+from surefind.decisions.risk import Flags, Values, lower_bound
 from surefind.errors import InputError
 from surefind.labels.posterior import LabelPosterior
 
@@ -89,14 +88,12 @@ class Gate:
         """10 α: an input with at most this p-value is no match."""
         return FACTOR * self.max_false_alarms
 
-    def outcome(self, novelty: Float[np.ndarray, " q"]) -> np.ndarray:
+    def outcome(self, novelty: Values) -> np.ndarray:
         """Return "unlike", "unusual" or "pass" for each query (q)."""
         unlike, unusual = novelty <= self.max_false_alarms, novelty <= self.unusual_below
         return np.where(unlike, "unlike", np.where(unusual, "unusual", "pass"))
 
-    def hold_back(
-        self, novelty: Float[np.ndarray, " q"], decision: np.ndarray, reasons: np.ndarray
-    ) -> None:
+    def hold_back(self, novelty: Values, decision: np.ndarray, reasons: np.ndarray) -> None:
         """Take back decisions that the gate does not allow, in place."""
         for row in np.flatnonzero(novelty <= self.unusual_below).tolist():
             p = p_text(float(novelty[row]))
@@ -126,7 +123,7 @@ class GateCounts:
     enrolled_unusual: int
 
     @classmethod
-    def of(cls, outcome: np.ndarray, enrolled: Bool[np.ndarray, " q"]) -> "GateCounts":
+    def of(cls, outcome: np.ndarray, enrolled: Flags) -> "GateCounts":
         """Count the outcomes of a gate."""
         unlike, unusual = outcome == "unlike", outcome == "unusual"
         sets = (unlike, unusual, enrolled, enrolled & unlike, enrolled & unusual)
@@ -138,7 +135,7 @@ class GateCounts:
         return least > gate.max_false_alarms
 
 
-def read_novelty(novelty: Any, length: int) -> Float[np.ndarray, " q"]:
+def read_novelty(novelty: Any, length: int) -> Values:
     """Read the p-values that a gate needs.
 
     Args:
@@ -184,12 +181,7 @@ class Limits:
     log_kappa: float | None
 
     @classmethod
-    def measure(
-        cls,
-        posterior: LabelPosterior,
-        log_kappa: Float[np.ndarray, " q"] | None,
-        right: Bool[np.ndarray, " q"],
-    ) -> "Limits":
+    def measure(cls, posterior: LabelPosterior, log_kappa: Values | None, right: Flags) -> "Limits":
         """Measure the limits; if no query was answered right, all count."""
         usual = right if right.any() else np.ones_like(right)
         signals = (posterior.among, np.minimum(posterior.known, 1e3), log_kappa)
@@ -200,9 +192,9 @@ class Limits:
     def reasons(
         self,
         posterior: LabelPosterior,
-        factors: tuple[Float[np.ndarray, " q"], Float[np.ndarray, " q"]],
-        log_kappa: Float[np.ndarray, " q"] | None,
-        reachable: Bool[np.ndarray, " q"],
+        factors: tuple[Values, Values],
+        log_kappa: Values | None,
+        reachable: Flags,
     ) -> Callable[[int], tuple[str, ...]]:
         """Say of queries whose probability makes no match why it does not, at least one reason each.
 

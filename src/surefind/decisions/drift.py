@@ -65,6 +65,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from surefind.checks import as_array, check_int
+from surefind.decisions.risk import Values
 from surefind.errors import DegenerateError, InputError
 from surefind.files import Array
 
@@ -165,9 +166,7 @@ class WatchReport:
         )
 
 
-def p_values(
-    bag: Int[np.ndarray, " c"], bins: Int[np.ndarray, " q"], ties: Float[np.ndarray, " q"]
-) -> Float[np.ndarray, " q"]:
+def p_values(bag: Int[np.ndarray, " c"], bins: Int[np.ndarray, " q"], ties: Values) -> Values:
     """Rank values in a bag that grows by each of them.
 
     Args:
@@ -194,7 +193,7 @@ def odds(p: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n b"]:
     return np.concatenate([*pays, 1 + BEND * (6 * low * (1 - low) - 1)], axis=-1)
 
 
-def unspent(queries: Int[np.ndarray, " q"]) -> Float[np.ndarray, " q"]:
+def unspent(queries: Int[np.ndarray, " q"]) -> Values:
     """Return the weight of all starts after so many queries."""
     later = (1 - AT_ONCE) / (1 + np.log1p(np.maximum(queries - 1, 0) / SCALE))
     return np.where(queries == 0, 1.0, later)
@@ -397,7 +396,7 @@ class Watch:
         )
 
 
-def _fractions(name: str, value: Any) -> Float[np.ndarray, " q"]:
+def _fractions(name: str, value: Any) -> Values:
     """Read one number from 0 to 1 per query, or NaN."""
     array = as_array(value)
     if array.ndim != 1 or (array.dtype.kind not in "fiub" and array.size):

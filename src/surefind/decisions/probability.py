@@ -29,8 +29,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 
+from surefind.decisions.risk import Flags, Values
 from surefind.labels.posterior import LabelPosterior
 
 CLIP = 30.0
@@ -58,9 +59,7 @@ class PlattMap:
     cap: float = CLIP
     kappa: float = 0.0
 
-    def __call__(
-        self, odds: Float[np.ndarray, " q"], log_kappa: Float[np.ndarray, " q"] | None
-    ) -> Float[np.ndarray, " q"]:
+    def __call__(self, odds: Values, log_kappa: Values | None) -> Values:
         """Return the probabilities; log κ is needed where it has a weight."""
         logit = self.bias + self.slope * np.minimum(np.maximum(odds, -CLIP), self.cap)
         if self.kappa and log_kappa is not None:
@@ -85,16 +84,12 @@ class MatchProbability:
         """Whether a query must have a κ."""
         return self.among.kappa > 0 or (self.known is not None and self.known.kappa > 0)
 
-    def __call__(
-        self, posterior: LabelPosterior, log_kappa: Float[np.ndarray, " q"] | None = None
-    ) -> Float[np.ndarray, " q"]:
+    def __call__(self, posterior: LabelPosterior, log_kappa: Values | None = None) -> Values:
         """Return the probability that each answer is right."""
         right, enrolled = self.factors(posterior, log_kappa)
         return np.asarray(right * enrolled)
 
-    def factors(
-        self, posterior: LabelPosterior, log_kappa: Float[np.ndarray, " q"] | None
-    ) -> tuple[Float[np.ndarray, " q"], Float[np.ndarray, " q"]]:
+    def factors(self, posterior: LabelPosterior, log_kappa: Values | None) -> tuple[Values, Values]:
         """Return P(right | enrolled) and P(enrolled), 0 for a query that no label is possible for."""
         right = self.among(posterior.among, log_kappa) * (posterior.label_probability[:, 0] > 0)
         if self.known is None:
@@ -103,10 +98,7 @@ class MatchProbability:
 
 
 def fit_map(
-    odds: Float[np.ndarray, " q"],
-    outcome: Bool[np.ndarray, " q"],
-    weight: Float[np.ndarray, " q"],
-    log_kappa: Float[np.ndarray, " q"] | None = None,
+    odds: Values, outcome: Flags, weight: Values, log_kappa: Values | None = None
 ) -> PlattMap:
     """Fit a map by the weighted log loss of Platt's targets.
 
@@ -149,12 +141,12 @@ def fit_map(
 
 def fit_probability(
     posterior: LabelPosterior,
-    right: Bool[np.ndarray, " q"],
-    enrolled: Bool[np.ndarray, " q"],
+    right: Flags,
+    enrolled: Flags,
     *,
-    weight: Float[np.ndarray, " q"] | None = None,
-    log_kappa: Float[np.ndarray, " q"] | None = None,
-) -> tuple[MatchProbability, Float[np.ndarray, " q"]]:
+    weight: Values | None = None,
+    log_kappa: Values | None = None,
+) -> tuple[MatchProbability, Values]:
     """Fit both maps.
 
     Args:
@@ -181,10 +173,10 @@ def fit_probability(
 
 def _chosen(
     odds: Any, outcome: Any, weight: Any, folds: Int[np.ndarray, " q"], log_kappa: Any
-) -> tuple[PlattMap, Float[np.ndarray, " q"]]:
+) -> tuple[PlattMap, Values]:
     """Fit a map, with κ where that is better; return it, and probabilities by fits without the query."""
 
-    def held_out(kappa: Any) -> Float[np.ndarray, " q"]:
+    def held_out(kappa: Any) -> Values:
         chance = np.empty(len(odds))
         for fold in range(FOLDS):
             held = folds == fold

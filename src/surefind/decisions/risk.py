@@ -55,7 +55,7 @@ the step before if that passed) control it too. They are left out: half of the e
 368, and in a first trial on simulated worlds they refused about as often as one start.
 
 **Two promises.** With ``max_fpir`` a threshold passes only if its FPIR, the share of unknown queries that
-are a match (`surefind.decisions.identification`), has an upper bound of at most that too. A threshold that
+are a match (below), has an upper bound of at most that too. A threshold that
 breaks either promise is chosen only if t*, now the first that breaks one of them, passed both tests, so
 also that of the promise it breaks: the error is not divided (an intersection-union test, Berger 1982). The
 chance to pass both is predicted as the product of the two.
@@ -72,6 +72,20 @@ are independent binomials. The p-value of R' > r is the highest P(V <= what was 
 errors V = (1-π)/n W + π/m B for all ρ and β of R' = r: no other is higher, as it falls with either. It is
 found on a grid; the chance is smooth, and between two points at most 1 % higher. A threshold passes if
 R' > max_wrong is refused, and the upper bound of R' is the lowest r that is.
+
+**Two error rates of identification**, each among its own kind of query:
+
+    FPIR(t) = P(match | unknown)                            a stranger is answered "match"
+    FNIR(t) = P(no match with the own label | enrolled)     one who is enrolled is not answered, or wrongly
+
+"No match" is what people see: a query that a gate stopped, or that goes to a review, is none. FPIR never
+rises with t and FNIR never falls. Neither depends on how many of the queries are unknown, as R(t) does;
+FPIR is therefore the promise to ask for where that share is not known. Of queries that nothing was fitted
+to, those unknown ones that are a match are binomial, so the Clopper-Pearson bound is exact, and for FNIR
+the same. For a highest FPIR f, thresholds are tested from the strictest on, each at full level, up to the
+first whose upper bound is above f; the last that passed is used. With u unknown queries and none a match
+the bound is 1 - (1 - confidence)^(1/u): 1 %, 0.3 % and 0.1 %, the levels at which NIST's FRTE 1:N reports
+FNIR, need 299, 998 and 2,995 at 95 %.
 
 **Nothing below ½ is a match**, whatever the target allows.
 
@@ -90,6 +104,8 @@ Ties: queries of equal probability are accepted together; equal thresholds are o
     Geifman, El-Yaniv: Selective Classification for Deep Neural Networks. NeurIPS 2017.
     Clopper, Pearson: The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial.
         Biometrika 26, 1934.
+    Grother, Ngan, Hanaoka: Face Recognition Technology Evaluation (FRTE), Part 2: Identification. NIST
+        Interagency Report 8271.
     Wiens: A Fixed Sequence Bonferroni Procedure for Testing Multiple Endpoints. Pharm. Stat. 2, 2003.
     Wilks: Determination of Sample Sizes for Setting Tolerance Limits. Ann. Math. Stat. 12, 1941.
 """
@@ -100,6 +116,13 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+
+Values = Float[np.ndarray, " n"]
+"""A number for each query."""
+
+Flags = Bool[np.ndarray, " n"]
+Levels = Float[np.ndarray, " t"]
+"""A number for each threshold."""
 
 GRID = 100
 """Thresholds planned: one for each per cent of the fitting part accepted."""
@@ -125,6 +148,32 @@ GRIDS = 2, 17
 LIKELY = 0.9
 """Chance to pass with as many queries as are asked for."""
 
+LEVELS = (0.01, 0.003, 0.001)
+"""FPIR at which NIST reports FNIR."""
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """FNIR at a stated FPIR.
+
+    Attributes:
+        max_fpir: The FPIR that is kept, with the confidence of the calibration.
+        threshold: Least probability of a match; None if there are too few unknown queries, or none passed.
+        fpir: Share of unknown queries that are a match there.
+        fpir_bound: Its upper bound.
+        fnir: Share of enrolled queries that are missed there; 1 without a threshold.
+        fnir_bound: Its upper bound.
+        unknown_needed: Unknown queries, none of them a match, that would suffice.
+    """
+
+    max_fpir: float
+    threshold: float | None
+    fpir: float
+    fpir_bound: float
+    fnir: float
+    fnir_bound: float
+    unknown_needed: int
+
 
 @dataclass(frozen=True)
 class RiskCurve:
@@ -141,6 +190,11 @@ class RiskCurve:
             one that passed, and 1 for one that did not or was not tested.
         first: Index of the first threshold tested.
         chosen: Index of the last that passed before a failure; None if the first failed.
+        unknown: Unknown queries.
+        enrolled: Enrolled ones.
+        false_positives: Of the unknown, how many are a match at each threshold.
+        missed: Of the enrolled, how many are not a match with their own label.
+        confidence: Of the bounds.
     """
 
     thresholds: tuple[float, ...]
@@ -151,6 +205,11 @@ class RiskCurve:
     upper_bound: tuple[float, ...]
     first: int
     chosen: int | None
+    unknown: int
+    enrolled: int
+    false_positives: tuple[int, ...]
+    missed: tuple[int, ...]
+    confidence: float
 
     @property
     def threshold(self) -> float | None:
@@ -162,6 +221,47 @@ class RiskCurve:
         """Indices of thresholds that accepted 30 queries or more, or else as many as any did."""
         least = max(1, min(LEAST_SEEN, max(self.accepted)))
         return tuple(i for i, accepted in enumerate(self.accepted) if accepted >= least)
+
+    @property
+    def fpir(self) -> tuple[float, ...]:
+        """Share of unknown queries that are a match, at each threshold; 0 without any."""
+        return tuple(count / max(self.unknown, 1) for count in self.false_positives)
+
+    @property
+    def fnir(self) -> tuple[float, ...]:
+        """Share of enrolled queries that are missed, at each threshold; 0 without any."""
+        return tuple(count / max(self.enrolled, 1) for count in self.missed)
+
+    @property
+    def fpir_bounds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """One-sided exact bounds of FPIR from below and from above."""
+        return self._bounds(self.false_positives, self.unknown)
+
+    @property
+    def fnir_bounds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """One-sided exact bounds of FNIR from below and from above."""
+        return self._bounds(self.missed, self.enrolled)
+
+    def at(self, max_fpir: float) -> OperatingPoint:
+        """Return the loosest threshold that keeps an FPIR, and what it costs."""
+        run = _run(np.array(self.fpir_bounds[1]) <= max_fpir)
+        needed = least_accepted(max_fpir, self.confidence)
+        if not run:
+            return OperatingPoint(max_fpir, None, 0.0, 1.0, 1.0, 1.0, needed)
+        rates = self.fpir, self.fpir_bounds[1], self.fnir, self.fnir_bounds[1]
+        a, b, c, d = (values[run - 1] for values in rates)
+        return OperatingPoint(max_fpir, self.thresholds[run - 1], a, b, c, d, needed)
+
+    @property
+    def operating_points(self) -> tuple[OperatingPoint, ...]:
+        """FNIR at the levels that NIST reports."""
+        return tuple(self.at(level) for level in LEVELS)
+
+    def _bounds(
+        self, counts: tuple[int, ...], of: int
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        low, high = (bound(counts, of, self.confidence) for bound in (lower_bound, upper_bound))
+        return tuple(low.tolist()), tuple(high.tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,15 +322,15 @@ def least_accepted(max_wrong: float, confidence: float) -> int:
 
 
 def plan_thresholds(
-    probability: Float[np.ndarray, " n"],
-    unseen: Float[np.ndarray, " n"],
-    right: Bool[np.ndarray, " n"],
+    probability: Values,
+    unseen: Values,
+    right: Flags,
     *,
     trials: int,
     max_wrong: float,
     confidence: float,
     strangers: Strangers | None = None,
-    weight: Float[np.ndarray, " n"] | None = None,
+    weight: Values | None = None,
 ) -> ThresholdPlan:
     """Fix thresholds and the place to start, from the fitting part alone.
 
@@ -285,11 +385,8 @@ def plan_thresholds(
 
 
 def _chance_with(
-    strangers: Strangers,
-    thresholds: Float[np.ndarray, " t"],
-    quantiles: Float[np.ndarray, " r"],
-    confidence: float,
-) -> Float[np.ndarray, " t"]:
+    strangers: Strangers, thresholds: Levels, quantiles: Float[np.ndarray, " r"], confidence: float
+) -> Levels:
     """Predict the probability that each threshold keeps the FPIR, from unknown queries of the fit."""
     from scipy.special import bdtr, betaincinv
 
@@ -304,14 +401,14 @@ def _chance_with(
 
 
 def chance_to_pass(
-    share: Float[np.ndarray, " t"],
+    share: Levels,
     rates: Float[np.ndarray, "t r"],
     *,
     seen: int,
     trials: int,
     max_wrong: float,
     confidence: float,
-) -> Float[np.ndarray, " t"]:
+) -> Levels:
     """Predict the probability that each threshold passes, by itself.
 
     Args:
@@ -350,13 +447,13 @@ def most_wrong(accepted: Any, max_wrong: float, confidence: float) -> np.ndarray
 
 def walk_thresholds(
     plan: ThresholdPlan,
-    probability: Float[np.ndarray, " n"],
-    right: Bool[np.ndarray, " n"],
+    probability: Values,
+    right: Flags,
     *,
     max_wrong: float,
     confidence: float,
     strangers: Strangers | None = None,
-    unknown: Bool[np.ndarray, " n"] | None = None,
+    unknown: Flags | None = None,
     share: float | None = None,
 ) -> RiskCurve:
     """Test the planned thresholds in order on the testing part, which nothing was fitted to.
@@ -374,24 +471,26 @@ def walk_thresholds(
     Returns:
         What each threshold gave.
     """
-    thresholds = np.array(plan.thresholds)
+    thresholds, known = np.array(plan.thresholds), np.ones(len(right), dtype=bool)
+    if unknown is not None:
+        known = ~unknown
     accepted, wrong = _counts(thresholds, probability, right)
+    own, errors = _counts(thresholds, probability[known], right[known])
+    matched, (n, m) = accepted - own, (trials := (int(known.sum()), int((~known).sum())))
     coverage, rate = accepted / len(right), wrong / np.maximum(accepted, 1)
     kept = np.ones(len(thresholds), dtype=bool)
     if strangers is not None:
-        matched = (strangers.tested[None] >= thresholds[:, None]).sum(axis=1)
-        kept = upper_bound(matched, len(strangers.tested), confidence) <= strangers.max_fpir
-    if unknown is None or share is None:
+        reached = (strangers.tested[None] >= thresholds[:, None]).sum(axis=1)
+        kept = upper_bound(reached, len(strangers.tested), confidence) <= strangers.max_fpir
+    if share is None:
         bound = upper_bound(wrong, accepted, confidence)
     else:
-        own, errors = _counts(thresholds, probability[~unknown], right[~unknown])
-        n, m = trials = int((~unknown).sum()), int(unknown.sum())
-        known, strange = (1 - share) / n * own, share / max(m, 1) * (accepted - own)
-        coverage = known + strange
+        strange = share / max(m, 1) * matched
+        coverage = (1 - share) / n * own + strange
         rate = ((1 - share) / n * errors + strange) / np.maximum(coverage, 1e-300)
 
         def refused(highest: float, i: int) -> bool:
-            counts = (int(own[i]), int(accepted[i] - own[i])), int(errors[i]), trials
+            counts = (int(own[i]), int(matched[i])), int(errors[i]), trials
             p = mixture_p_value(highest, *counts, share=share, spent=(1 - confidence) / 50)
             return p <= 1 - confidence
 
@@ -402,24 +501,36 @@ def walk_thresholds(
         while i > plan.first and bound[i - 1] - low > max_wrong / 1000:
             middle = (low + bound[i - 1]) / 2
             low, bound[i - 1] = (low, middle) if refused(middle, i - 1) else (middle, bound[i - 1])
-    passed = (kept & (bound <= max_wrong))[plan.first :]
-    run = len(passed) if passed.all() else int(passed.argmin())
+    run = _run((kept & (bound <= max_wrong))[plan.first :])
+    names = (
+        "accepted",
+        "wrong",
+        "coverage",
+        "wrong_rate",
+        "upper_bound",
+        "false_positives",
+        "missed",
+    )
+    counts = accepted, wrong, coverage, rate, bound, matched, n - own + errors
+    columns: Any = dict(zip(names, (tuple(x.tolist()) for x in counts), strict=True))
     return RiskCurve(
         thresholds=plan.thresholds,
-        accepted=tuple(map(int, accepted)),
-        wrong=tuple(map(int, wrong)),
-        coverage=tuple(map(float, coverage)),
-        wrong_rate=tuple(map(float, rate)),
-        upper_bound=tuple(map(float, bound)),
         first=plan.first,
         chosen=plan.first + run - 1 if run else None,
+        unknown=m,
+        enrolled=n,
+        confidence=float(confidence),
+        **columns,
     )
 
 
+def _run(passed: Bool[np.ndarray, " t"]) -> int:
+    """Return how many pass before the first that does not."""
+    return len(passed) if passed.all() else int(passed.argmin())
+
+
 def _counts(
-    thresholds: Float[np.ndarray, " t"],
-    probability: Float[np.ndarray, " n"],
-    right: Bool[np.ndarray, " n"],
+    thresholds: Levels, probability: Values, right: Flags
 ) -> tuple[Int[np.ndarray, " t"], Int[np.ndarray, " t"]]:
     """Count the queries that reach each threshold, and the wrong answers among them."""
     order = np.argsort(-probability, kind="stable")
@@ -474,9 +585,7 @@ def mixture_p_value(
     return float(chance.max()) + spent
 
 
-def safe_floor(
-    right_probability: Float[np.ndarray, " n"], *, max_missed: float, confidence: float
-) -> float:
+def safe_floor(right_probability: Values, *, max_missed: float, confidence: float) -> float:
     """Return the highest floor below which at most ``max_missed`` of right answers fall.
 
     The k-th smallest of n independent values has a fraction distributed as Beta(k, n + 1 - k) below it; the

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from surefind.checks import require
-from surefind.decisions.identification import Identification
+from surefind.decisions.risk import RiskCurve
 from surefind.files import write_atomically
 
 PALETTE = {
@@ -153,7 +153,7 @@ def kappa_chart(edges: Sequence[Any], counts: Mapping[str, Sequence[int]], alt: 
         return svg(figure, alt)
 
 
-def identification_chart(found: Identification, threshold: float | None, alt: str) -> str:
+def identification_chart(found: RiskCurve, alt: str) -> str:
     """Draw FNIR against FPIR over all thresholds, with exact bounds, and the threshold that is used."""
     fpir, fnir = np.array(found.fpir), np.array(found.fnir)
     least = 0.5 / max(found.unknown, 1)
@@ -166,8 +166,7 @@ def identification_chart(found: Identification, threshold: float | None, alt: st
         )
         axes.plot(x, fnir, color=LIGHT["blue"], label="measured")
         axes.plot(highest, fnir, ":", color=LIGHT["orange"], label=f"FPIR at most ({confidence})")
-        if threshold is not None:
-            at = found.thresholds.index(threshold)
+        if (at := found.chosen) is not None:
             axes.plot(x[at], fnir[at], "o", color=LIGHT["slate"], label="the threshold in use")
         axes.set(
             xscale="log",

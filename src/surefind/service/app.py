@@ -28,7 +28,7 @@ from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from surefind.decisions.identification import Identification
+from surefind.decisions.risk import RiskCurve
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.store import stored_items
 from surefind.service import items, problems, reviews, search, wire
@@ -174,7 +174,7 @@ async def calibration(state: State) -> wire.CalibrationView:
         confidence=made.target.confidence,
         max_false_alarms=None if made.gate is None else made.gate.max_false_alarms,
         risk_curve=wire.Curve.model_validate(made.risk_curve, from_attributes=True),
-        identification=_identification(made.identification),
+        identification=_identification(made.risk_curve),
         **now,
         **{name: getattr(made, name) for name in names},
     )
@@ -202,7 +202,7 @@ def _today(gallery: Gallery) -> dict[str, Any]:
     }
 
 
-def _identification(found: Identification) -> wire.IdentificationCurve:
+def _identification(found: RiskCurve) -> wire.IdentificationCurve:
     bounds = {
         f"{name}_{side}": values
         for name in ("fpir", "fnir")
