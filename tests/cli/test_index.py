@@ -214,7 +214,7 @@ def photos(surefind, monkeypatch):
     return "photos"
 
 
-def test_a_folder_alone_makes_a_gallery_that_decides(surefind, photos, monkeypatch):
+def test_a_folder_alone_makes_a_gallery_that_decides(surefind, refused, photos, monkeypatch):
     """One picture of five is not learnt and not indexed, whenever, but calibrates."""
     with monkeypatch.context() as patch:
 
@@ -241,6 +241,11 @@ def test_a_folder_alone_makes_a_gallery_that_decides(surefind, photos, monkeypat
     with Gallery.open("gallery", mode="r") as opened:
         assert opened.calibration.queries == 24
         assert opened.info["faults"] == []
+    os.rename("gallery", "kept")
+    os.rename("photos/0", "photos/zero")
+    assert "other images than photos" in refused("index", photos).message
+    os.rename("photos/zero", "photos/0")
+    os.rename("kept", "gallery")
     code, out, err = surefind("index", photos, "--json")  # takes the run that the gallery remembers
     assert code == 0, err
     assert (json.loads(out)["updated"], json.loads(out)["added"]) == (96, 0)

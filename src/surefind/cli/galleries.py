@@ -215,7 +215,8 @@ def index(
         renewed = settled(gallery)
         if gallery.calibration is None:
             first_calibration(gallery, run, source, held, on_bad)
-        if gallery.calibration is not None:
+        made = gallery.calibration
+        if made is not None:
             say_next(spelled("search", out, held or source, on_bad=on_bad))
         return {
             "gallery": out,
@@ -226,13 +227,11 @@ def index(
             "items": len(gallery),
             "dim": gallery.info["dim"],
             "renewed": renewed,
-            "max_wrong": guaranteed(gallery),
+            "max_wrong": made.target.max_wrong if made is not None and made.reached else None,
         }
 
 
-def own_run(
-    source: str, place: str, labels: Path | None, on_bad: Any
-) -> tuple[Path, str, str | None]:
+def own_run(source: str, place: str, labels: Path | None, on_bad: Any) -> tuple[Path, str, str]:
     """Train a model of images, or resume what was begun of it.
 
     Args:
@@ -246,55 +245,52 @@ def own_run(
     """
     from surefind.cli.learn import train, with_relation
     from surefind.data.dataset import validation_split
-    from surefind.data.images import ImageFiles
-    from surefind.data.sources import LABELS, part_names, read_source, split_part
+    from surefind.data.sources import LABELS, part_names, read_source, read_table, split_part
     from surefind.learning.seeds import seeded
 
-    run = Path(f"{beside(place)}.run")
-    listed, (where, part) = run / OWN, split_part(source)
-    parts = part_names(where)
-    if part in (None, "train") and {"train", "test"} <= {*parts} and labels is None:
-        learnt, held = f"{where}:train", f"{where}:test"
+    run = Path(f"{'surefind' if '://' in place else place}.run")
+    (where, part), listed = split_part(source), run / OWN
+    if part in (None, "train") and {"train", "test"} <= {*part_names(where)} and labels is None:
+        listed = Path(where)  # which is divided
     else:
-        learnt, held = f"{listed}:train", f"{listed}:test"
+        whole = read_source(source)
+        if labels is not None:
+            texts = read_texts(labels, LABELS, len(whole))
+            whole = replace(whole, labels=[text or "" for text in texts], classes=None)
+        paths = getattr(with_relation(whole).inputs, "paths", None)
+        if paths is None or whole.classes is None:
+            why = f"no model can be trained on {source}, which are no files with labels"
+            raise InputError(f"{why}: give --run RUN.", field="run")
         if not listed.is_file():
-            whole = read_source(source)
-            if labels is not None:
-                texts = read_texts(labels, LABELS, len(whole))
-                whole = replace(whole, labels=[text or "" for text in texts], classes=None)
-            whole = with_relation(readable(whole, on_bad))
-            if not isinstance(whole.inputs, ImageFiles) or whole.labels is None:
-                raise InputError(
-                    f"no model can be trained on {source}, which are no files: give --run RUN.",
-                    field="run",
-                )
-            cut = validation_split(whole, seeded(0, "calibration"), share=APART)
+            good = readable(whole, on_bad)
+            cut = validation_split(good, seeded(0, "calibration"), share=APART)
+            apart = {*cut["validation"].inputs.paths}
             rows = [
                 {
                     "path": str(Path(path).resolve()),
-                    "label": whole.classes[label] if whole.classes else label,
-                    "split": name,
-                    "name": called,
+                    "label": whole.classes[label],
+                    "split": "test" if path in apart else "train",
+                    "name": name,
                 }
-                for name, part_ in (("train", cut.train), ("test", cut["validation"]))
-                for path, label, called in zip(
-                    part_.inputs.paths, part_.labels.tolist(), part_.names, strict=True
+                for path, label, name in zip(
+                    good.inputs.paths, good.labels.tolist(), good.names, strict=True
                 )
             ]
             write_table(listed, rows, dict.fromkeys(rows[0], str))
+        elif not {*read_table(listed)["path"]} <= {str(Path(path).resolve()) for path in paths}:
+            raise InputError(
+                f"{run} was made for other images than {source}: give --run, or delete it.",
+                field="run",
+            )
     if not (run / MODEL).is_file():
         say(f"There is no model for {source} yet. Training one in {run}, on four images of five:")
         try:
-            train(learnt, run, on_bad=on_bad, resume=(run / "config.toml").is_file())
+            resume = (run / "config.toml").is_file()
+            train(f"{listed}:train", run, on_bad=on_bad, resume=resume)
         except CommandInterruptedError as stop:
             again = f"there is a checkpoint in {run}. Continue with: {this_command()}"
             raise CommandInterruptedError(again) from stop
-    return run, learnt, held
-
-
-def beside(place: str) -> str:
-    """Return what the folders beside a gallery begin with."""
-    return "surefind" if "://" in place else place
+    return run, f"{listed}:train", f"{listed}:test"
 
 
 def kept_apart(run: Path | None) -> set[str]:
@@ -354,12 +350,6 @@ def enough_items(gallery: "sf.Gallery") -> bool:
     from surefind.decisions.calibration import LEAST_QUERIES
 
     return sum(n for n in gallery.labels().values() if n > 1) >= LEAST_QUERIES
-
-
-def guaranteed(gallery: "sf.Gallery") -> float | None:
-    """Return the fraction of wrong matches that is guaranteed at most; None if none is."""
-    found = gallery.calibration
-    return None if found is None or not found.reached else found.target.max_wrong
 
 
 def learnt_from(run: Path, source: str) -> bool:
@@ -779,14 +769,14 @@ def existing_gallery(place: str) -> "sf.Gallery | None":
     """
     from surefind.gallery.store import check_free, holds_gallery
 
-    path = Path(place)
-    if not _on_milvus(place) and path.exists() and not holds_gallery(path):
-        check_free(path)
-        return None
-    try:
+    if holds_gallery(Path(place)):
         return sf.Gallery.open(place)
-    except InputError:  # there is none
-        return None
+    if _on_milvus(place):
+        with suppress(InputError):  # which has none yet
+            return sf.Gallery.open(place)
+    else:
+        check_free(Path(place))
+    return None
 
 
 @contextmanager
