@@ -25,9 +25,7 @@ from collections import Counter
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-from typer import Argument, Option
+from typing import Any
 
 import surefind as sf
 from surefind.cli import options
@@ -71,67 +69,29 @@ COLUMNS = {"id": str, "label": str, "suggested": str, "probability": float}
 
 def calibrate(
     gallery: options.GalleryArgument,
-    queries: Annotated[
-        str | None,
-        Argument(
-            help="Labelled queries that neither the model nor the gallery has seen; one whose label is -1, "
-            "empty or not enrolled is unknown. Left out: leave-one-out calibration on the gallery's items. "
-            f"{options.SOURCE_HELP}"
-        ),
-    ] = None,
+    queries: options.SomeSource = None,
     run: options.Run = None,
     labels: options.Labels = None,
-    unknown: Annotated[
-        str | None,
-        Option(help="More queries, none of which has a match in the gallery."),
-    ] = None,
+    unknown: options.Unknown = None,
     groups: options.Groups = None,
-    with_reviews: Annotated[
-        Path | None,
-        Option(
-            help="Folder of a service (GALLERY.service): adds the sampled queries that people reviewed "
-            "there. Without QUERIES, they are added to those of the existing calibration, whose target "
-            "stays unless it is given."
-        ),
-    ] = None,
-    max_wrong: Annotated[
-        float | None,
-        options.fraction_option(
-            help="Highest fraction of wrong answers among matches; 0.01 by default."
-        ),
-    ] = None,
-    max_fpir: Annotated[
-        float | None,
-        options.fraction_option(
-            help="Highest fraction of unknown queries that may be a match, guaranteed as well."
-        ),
-    ] = None,
-    confidence: Annotated[
-        float | None,
-        options.fraction_option(help="Probability with which that holds; 0.95 by default."),
-    ] = None,
-    max_false_alarms: Annotated[
-        float | None,
-        options.fraction_option(
-            help="Highest fraction of inputs like the training data that are rejected as out of "
-            "distribution; 0.01 by default, below 0.1.",
-        ),
-    ] = None,
-    unknown_share: Annotated[
-        float | None,
-        Option(
-            min=0,
-            max=1,
-            help="Fraction of unknown queries to expect, where it is another one than among the queries.",
-        ),
-    ] = None,
+    with_reviews: options.Reviews = None,
+    max_wrong: options.MaxWrong = None,
+    max_fpir: options.MaxFpir = None,
+    confidence: options.Confidence = None,
+    max_false_alarms: options.FalseAlarms = None,
+    unknown_share: options.UnknownShare = None,
     on_bad: options.OnBad = "refuse",
 ) -> Any:
     """Choose the match threshold so that at most --max-wrong of the matches are wrong.
 
-    The queries should look like those to come, with unknown ones in the same proportion. One that is an
-    item of the gallery (the same vector, file or id) is left out. They are kept with the gallery, which
-    recalibrates when items are added or deleted.
+    QUERIES are labelled, like those to come, and seen by neither the model nor the gallery. One whose label
+    is empty, -1 or not enrolled is unknown. Without them each item of the gallery is searched with itself
+    left out (leave-one-out). They are kept with the gallery, which recalibrates when items are added or
+    deleted.
+
+    With --max-fpir the fraction of unknown queries that are a match is guaranteed as well. --unknown-share
+    is the fraction of unknown queries to expect, where it is another one than among QUERIES. Without
+    QUERIES, --with-reviews adds to those of the existing calibration, whose target stays.
 
     Example: `surefind calibrate gallery digits:test --unknown digits:ood --max-wrong 0.1`
     """
@@ -189,24 +149,18 @@ def calibrate(
 
 def search(
     gallery: options.GalleryArgument,
-    queries: Annotated[
-        str,
-        Argument(
-            help=f"What to look up. {options.SOURCE_HELP} `-` reads JSON lines with a vector each from the "
-            "standard input."
-        ),
-    ],
+    queries: options.Queries,
     run: options.Run = None,
-    k: Annotated[int, Option("-k", min=1, help="Neighbours of each query.")] = 10,
-    label: Annotated[
-        list[str] | None,
-        Option("--label", help="Only this label is possible; may be given several times."),
-    ] = None,
+    k: options.Neighbours = 10,
+    label: options.Label = None,
     groups: options.Groups = None,
     out: options.TableOut = None,
     on_bad: options.OnBad = "refuse",
 ) -> Any:
     """Look up images or vectors in a gallery: the label, and whether it is a match, and why.
+
+    With --label only these labels are possible. The queries `-` are JSON lines with a vector each, from the
+    standard input.
 
     Example: `surefind search gallery digits:test -k 5 --out answers.csv`
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
 import surefind as sf
 from surefind.checks import UNIT_TOLERANCE
@@ -127,33 +127,18 @@ class Items:
 
 def index(
     source: options.SourceArgument,
-    out: Annotated[
-        str,
-        Option(
-            help="The gallery: a folder, milvus-lite's NAME.db, or http://host:port. Made if need be."
-        ),
-    ] = "gallery",
-    run: Annotated[
-        Path | None,
-        Option(help="Run that embeds images; by default the gallery's, or a new one."),
-    ] = None,
+    out: Annotated[str, Option(help=f"{options.PLACE} Made if need be.")] = "gallery",
+    run: options.Run = None,
     labels: options.Labels = None,
-    groups: Annotated[
-        Path | None,
-        options.file_option(
-            help="What each item was taken from together with others (a video, a session), one per row: "
-            ".npy, .npz, or a table with a column `group`.",
-        ),
-    ] = None,
-    prefix: Annotated[
-        str, Option(help="Prefix of every id, to tell sources with the same ids apart.")
-    ] = "",
+    groups: options.Groups = None,
+    prefix: options.Prefix = "",
     on_bad: options.OnBad = "refuse",
 ) -> Any:
     """Make a gallery of images or vectors, or add to one; items with the same id are replaced.
 
-    What is missing is made: a model, if images come without --run, and a calibration. Interrupted at any
-    moment, the same command continues where it was.
+    What is missing is made: a model, if images come without --run, and a calibration. Items of one group
+    were taken together (a video, a session). Interrupted at any moment, the same command continues where it
+    was.
 
     Example: `surefind index digits:train --run runs/digits --out gallery`
     """
@@ -369,24 +354,17 @@ def learnt_from(run: Path, source: str) -> bool:
 
 def items(
     gallery: options.GalleryArgument,
-    ids: Annotated[list[str] | None, Argument(metavar="[ID]...", help="Ids of items.")] = None,
-    label: Annotated[
-        list[str] | None, Option("--label", help="Items of this label; may be given several times.")
-    ] = None,
-    relabel: Annotated[
-        str | None,
-        Option(
-            metavar="LABEL|TABLE",
-            help="Give the chosen items this label, empty or -1 for none; or correct those that a table "
-            "lists (.csv, .json, .parquet): what `surefind audit` wrote, or columns `id` and `label`.",
-        ),
-    ] = None,
-    delete: Annotated[bool, Option("--delete", help="Delete the chosen items.")] = False,
+    ids: options.Ids = None,
+    label: options.Label = None,
+    relabel: options.Relabel = None,
+    delete: options.Delete = False,
     out: options.TableOut = None,
 ) -> Any:
     """List a gallery's items; or relabel or delete those that are chosen by id or label.
 
-    All of them are changed, or none if an id or a label is wrong.
+    All of them are changed, or none if an id or a label is wrong. --relabel LABEL gives the chosen items
+    this label, empty or -1 for none. --relabel TABLE (.csv, .json, .parquet) takes what `surefind audit`
+    wrote, or columns `id` and `label`.
 
     Example: `surefind items gallery --label 3 --out threes.csv`
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
 import surefind as sf
 from surefind.checks import require
@@ -57,10 +57,8 @@ COMPARED = 256
 
 def embed(
     run: options.RunArgument,
-    source: Annotated[str | None, Argument(help=f"What to embed. {options.SOURCE_HELP}")] = None,
-    out: Annotated[
-        Path, Option(help="File to write: .npz or .parquet; .onnx exports the model.")
-    ] = Path("embeddings.npz"),
+    source: options.SomeSource = None,
+    out: Annotated[Path, Option(help="A .npz, .parquet or .onnx file.")] = Path("embeddings.npz"),
     on_bad: options.OnBad = "refuse",
 ) -> Any:
     """Embed images or vectors with a run, each with its uncertainty; or export the model to ONNX.
@@ -151,24 +149,14 @@ def export(
 
 def evaluate(
     run: options.RunArgument,
-    source: Annotated[
-        str | None,
-        Argument(
-            help="Labelled test data; the test part of the run's own data by default. "
-            f"{options.SOURCE_HELP}"
-        ),
-    ] = None,
-    ood: Annotated[
-        str | None,
-        Option(help="Out-of-distribution data, which should be detected."),
-    ] = None,
-    gallery: Annotated[
-        str | None,
-        Option(help="Data to search in; the test data themselves by default."),
-    ] = None,
+    source: options.SomeSource = None,
+    ood: Annotated[str | None, Option(help="Out-of-distribution data to detect.")] = None,
+    gallery: Annotated[str | None, Option(help="Data to search in; else the test data.")] = None,
     on_bad: options.OnBad = "refuse",
 ) -> Any:
     """Measure a run on unseen data: retrieval, and how good its uncertainty is.
+
+    The source is labelled test data, by default the test part of what the run was trained on.
 
     Example: `surefind evaluate runs/digits --ood digits:ood`
     """
