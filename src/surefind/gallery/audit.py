@@ -14,11 +14,11 @@ Axes: ``n`` items, ``r`` those that are judged.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
 
 from surefind.decisions.calibration import Calibration
 from surefind.decisions.decider import Learned
@@ -26,7 +26,7 @@ from surefind.decisions.decision import UNLIKE, Gate, p_text
 from surefind.gallery.calibrating import fitted
 from surefind.gallery.graph import near_rows
 from surefind.gallery.records import Id, Label, Records, exact_gaps
-from surefind.labels.audit import audit_labels
+from surefind.labels.audit import LabelAudit, audit_labels
 
 CLOSER, CLOSEST = 20, 1e-6
 """How much nearer near-duplicates are, by 1 - cosine; and a gap that float32 hardly tells from none."""
@@ -154,22 +154,15 @@ def audit_items(
     if items is not None and items < everything:
         drawn = np.sort(np.random.default_rng(seed).permutation(everything)[:items])
         records, known = records[drawn], None
-    ids, labels = records.ids, records.labels
-    judged = audit_labels(records.vectors, [*labels], groups=[*records.groups], seed=seed)
-    left, found = judged.left_out, []
-    for row in judged.to_rows(WRONG):
-        id_, chance, other = ids[row["row"]], row["wrong"], row["suggested"]
-        sentence = (
-            f"Rather {other} than {row['label']}: the label is wrong with probability {chance:.2f}."
-        )
-        found.append(
-            Finding("mislabelled", id_, row["label"], other, None, float(chance), sentence)
-        )
-    found += _duplicates(records, judged.rows, duplicate)
+    judged = audit_labels(records.vectors, [*records.labels], groups=[*records.groups], seed=seed)
+    left, gate = judged.left_out, (calibration and calibration.gate) or Gate()
     unlike = (left.known.label != left.truth) & left.enrolled
-    found += _confusions(left.truth[unlike].tolist(), left.known.label[unlike].tolist())
-    gate = Gate() if calibration is None else calibration.gate or Gate()
-    found += _unusable(records, left.rows, gate)
+    found = [
+        *_mislabelled(records, judged),
+        *_duplicates(records, judged.rows, duplicate),
+        *_confusions(left.truth[unlike].tolist(), left.known.label[unlike].tolist()),
+        *_unusable(records[left.rows], gate),
+    ]
     if calibration is not None:
         found += _impostors(records, fitted(records, known, seed), calibration)
     return Audit(
@@ -182,95 +175,78 @@ def audit_items(
     )
 
 
-def _impostors(records: Records, known: Learned, calibration: Calibration) -> list[Finding]:
+def _mislabelled(records: Records, judged: LabelAudit) -> Iterator[Finding]:
+    """List items whose label is probably wrong, the most probable first."""
+    for row in judged.to_rows(WRONG):
+        label, chance, other = row["label"], float(row["wrong"]), row["suggested"]
+        said = f"Rather {other} than {label}: the label is wrong with probability {chance:.2f}."
+        yield Finding("mislabelled", records.ids[row["row"]], label, other, None, chance, said)
+
+
+def _impostors(records: Records, known: Learned, calibration: Calibration) -> Iterator[Finding]:
     """List items that would be a match without their label, the most probable first."""
     left = known.left_out
     if left.unknown is None:
-        return []
+        return
     novelty = left.unknown_novelty if known.novelty is None else known.novelty
     answers = calibration.decide(left.unknown, novelty=novelty, kappa=known.kappa)
     chance = np.where(answers.decision == "match", np.asarray(answers.probability), 0.0)
-    found = []
     for i in np.argsort(-chance, kind="stable")[: int((chance > 0).sum())]:
         id_, label, score = records.ids[left.rows[i]], left.truth[i], float(chance[i])
-        sentence = (
-            f"Without {label} in the gallery, {answers.label[i]} would be a match ({score:.3f})."
-        )
-        found.append(Finding("impostor", id_, label, None, None, score, sentence))
-    return found
+        said = f"Without {label} in the gallery, {answers.label[i]} would be a match ({score:.3f})."
+        yield Finding("impostor", id_, label, None, None, score, said)
 
 
-def _duplicates(
-    records: Records, rows: Int[np.ndarray, " r"], cosine: float | None
-) -> list[Finding]:
-    """List pairs of items that are almost the same and have different labels."""
-    ids, labels, vectors = records.ids, records.labels, records.vectors
-    count = min(NEIGHBOURS + 1, len(ids))
-    near = np.concatenate([
-        near_rows(vectors, vectors[rows[start : start + 256]], count)
-        for start in range(0, len(rows), 256)
-    ])
-    pairs = sorted({(min(a, b), max(a, b)) for a, row in zip(rows, near, strict=True) for b in row})
-    pairs = [
-        (a, b)
-        for a, b in pairs
-        if labels[a] is not None and labels[b] is not None and labels[a] != labels[b]
-    ]
-    if not pairs:
-        return []
-    one, two = (np.array(side) for side in zip(*pairs, strict=True))
+def _duplicates(records: Records, rows: np.ndarray, cosine: float | None) -> Iterator[Finding]:
+    """List pairs of items that are almost the same and have different labels, the nearest first."""
+    count, vectors = min(NEIGHBOURS + 1, len(records)), records.vectors
+    near = near_rows(vectors, vectors[rows], count)
+    pairs = np.unique(np.sort(np.stack([rows.repeat(count), near.ravel()], axis=1)), axis=0)
+    differ = [x is not None and y is not None and x != y for x, y in records.labels[pairs]]
+    one, two = pairs[differ].T
+    if not len(one):
+        return
     gaps = exact_gaps(vectors[one], vectors[two][:, None])[:, 0]
     bound = max(np.median(gaps) / CLOSER, CLOSEST) if cosine is None else 1 - cosine
-    return [
-        Finding(
-            "duplicate",
-            ids[one[i]],
-            labels[one[i]],
-            None,
-            ids[two[i]],
-            float(1 - gaps[i]),
-            f"Almost the same as {ids[two[i]]} (cosine {1 - gaps[i]:.4f}), which has the label "
-            f"{labels[two[i]]} and not {labels[one[i]]}.",
-        )
-        for i in np.argsort(gaps, kind="stable")
-        if gaps[i] <= bound
-    ]
+    for i in np.argsort(gaps, kind="stable"):
+        if gaps[i] > bound:
+            return
+        a, b = records.ids[[one[i], two[i]]]
+        (x, y), score = records.labels[[one[i], two[i]]], 1 - gaps[i]
+        said = f"Almost the same as {b} (cosine {score:.4f}), which has the label {y} and not {x}."
+        yield Finding("duplicate", a, x, None, b, float(score), said)
 
 
-def _confusions(truth: list[Label], suggested: list[Label]) -> list[Finding]:
+def _confusions(truth: list[Label], suggested: list[Label]) -> Iterator[Finding]:
     """Count items that look more like another label than like their own, by pairs of labels."""
     counts = Counter(zip(truth, suggested, strict=True))
     both: Counter[tuple[Label, Label]] = Counter()
     for (a, b), times in counts.items():
         one = (b, a) if (counts[b, a], str(a)) > (counts[a, b], str(b)) else (a, b)
         both[one] += times
-    found = []
     for (a, b), total in both.most_common():
         there, back = f"{counts[a, b]:,} items of {a} look more like {b}", f"{counts[b, a]:,}"
-        sentence = f"{there}, and {back} the other way round."
-        found.append(Finding("confusion", None, a, b, None, total, sentence))
-    return found
+        said = f"{there}, and {back} the other way round."
+        yield Finding("confusion", None, a, b, None, total, said)
 
 
-def _unusable(records: Records, rows: Int[np.ndarray, " r"], gate: Gate) -> list[Finding]:
+def _unusable(records: Records, gate: Gate) -> list[Finding]:
     """List items that are unlike anything seen, the most unlike first, then those of low κ."""
-    kappa, novelty = records.kappa[rows], records.novelty[rows]
+    kappa, novelty = records.kappa, records.novelty
     logs = np.log(np.maximum(kappa[np.isfinite(kappa)], 1e-300))
-    fence = middle = 0.0
+    low, middle, high = -np.inf, 0.0, 0.0
     if len(logs) >= FEWEST:
         low, middle, high = np.quantile(logs, [0.25, 0.5, 0.75])
-        fence = float(np.exp(low - FENCE * (high - low)))
+    unlike, few = novelty <= gate.max_false_alarms, kappa < np.exp(low - FENCE * (high - low))
     found = []
-    for i in np.flatnonzero((novelty <= gate.max_false_alarms) | (kappa < fence)):
-        reasons, p = [], float(novelty[i])
-        if p <= gate.max_false_alarms:
-            reasons.append(f"{UNLIKE} ({p_text(p)})")
-        if kappa[i] < fence:
-            reasons.append(
-                f"far less certain than the others (κ {kappa[i]:.3g}, the median is {np.exp(middle):.3g})"
-            )
-        sentence = f"{'; '.join(reasons).capitalize()}."
-        score = float(kappa[i]) if np.isnan(p) else p
-        label = records.labels[rows[i]]
-        found.append(Finding("unusable", records.ids[rows[i]], label, None, None, score, sentence))
+    for i in np.flatnonzero(unlike | few):
+        usual = f"κ {kappa[i]:.3g}, the median is {np.exp(middle):.3g}"
+        uncertain = f"far less certain than the others ({usual})"
+        both = (f"{UNLIKE} ({p_text(float(novelty[i]))})", unlike[i]), (uncertain, few[i])
+        why = "; ".join(reason for reason, holds in both if holds)
+        said = f"{why.capitalize()}."
+        score = float(kappa[i] if np.isnan(novelty[i]) else novelty[i])
+        found.append(
+            Finding("unusable", records.ids[i], records.labels[i], None, None, score, said)
+        )
     return sorted(found, key=lambda one: one.score)

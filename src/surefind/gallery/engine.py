@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from surefind.checks import check_choice
 from surefind.errors import InputError
 from surefind.gallery.memory import FaissEngine
 from surefind.gallery.milvus_engine import MilvusEngine
-from surefind.gallery.records import Label, decoded, exact_gaps, objects, ordered
+from surefind.gallery.records import Asked, Label, decoded, exact_gaps, objects, ordered
 from surefind.gallery.store import holds_gallery
 
 ENGINES = ("faiss", "milvus")
@@ -89,10 +88,7 @@ def _is_milvus(path: str | Path) -> bool:
 
 
 def find(
-    engine: Engine,
-    queries: Float[np.ndarray, "q z"],
-    count: int,
-    labels: Collection[Label] | None = None,
+    engine: Engine, queries: Asked, count: int, labels: Collection[Label] | None = None
 ) -> dict[str, np.ndarray]:
     """Find the nearest items of each query.
 

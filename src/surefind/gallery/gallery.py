@@ -673,9 +673,7 @@ class Gallery:
         return max(1, self._target.least_queries - held_out)
 
     def _learn(
-        self,
-        make: Callable[[Records, Learned | None], Learned],
-        queries: Queries | None = None,
+        self, make: Callable[[Records, Learned | None], Learned], queries: Queries | None = None
     ) -> None:
         """Make a label model, and perhaps a calibration, of a copy of the records, and install them.
 

@@ -35,9 +35,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from surefind.files import write_atomically
+from surefind.gallery.records import Asked, Vectors
 
 faiss: Any = import_module("faiss")
 """Untyped on purpose: what it says about its types leaves out what its Python layer adds."""
@@ -68,9 +69,7 @@ CELLS = 2**24
 """Cosines held at a time by a search that looks at every vector: 64 MB."""
 
 
-def near_rows(
-    vectors: Float[np.ndarray, "n z"], queries: Float[np.ndarray, "q z"], count: int
-) -> Int[np.ndarray, "q c"]:
+def near_rows(vectors: Vectors, queries: Asked, count: int) -> Int[np.ndarray, "q c"]:
     """Return the ``count`` rows of highest cosine, at most n, of each query, in no order.
 
     They are those of float32: whoever must have the nearest asks for a few more, and compares these.
@@ -116,9 +115,7 @@ class Graph:
         dead = nodes - int(self._same[:rows].sum())
         return max(rows - nodes, 0) if dead <= MOST_DEAD * nodes else rows
 
-    def follow(
-        self, vectors: Float[np.ndarray, "n z"], stop: Callable[[], bool] = lambda: False
-    ) -> bool:
+    def follow(self, vectors: Vectors, stop: Callable[[], bool] = lambda: False) -> bool:
         """Give every row a node, or make it loose, on one thread.
 
         Args:
@@ -141,9 +138,7 @@ class Graph:
             self._same = np.append(self._same, np.ones(len(new), dtype=bool))
         return True
 
-    def search(
-        self, vectors: Float[np.ndarray, "n z"], queries: Float[np.ndarray, "q z"], count: int
-    ) -> Int[np.ndarray, "q c"]:
+    def search(self, vectors: Vectors, queries: Asked, count: int) -> Int[np.ndarray, "q c"]:
         """Find near rows.
 
         Args:
@@ -195,7 +190,7 @@ class Graph:
         self._kept = len(self._same)
 
     @classmethod
-    def load(cls, file: Path, vectors: Float[np.ndarray, "n z"]) -> "Graph":
+    def load(cls, file: Path, vectors: Vectors) -> "Graph":
         """Return what a file holds of these rows, if it can be used."""
         try:
             with file.open("rb") as stored:

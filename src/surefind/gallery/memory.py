@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from surefind.errors import InputError
 from surefind.gallery.graph import Graph, near_rows
-from surefind.gallery.records import Id, Label, Metadata, Records, as_fingerprint, forget
+from surefind.gallery.records import Asked, Id, Label, Metadata, Records, as_fingerprint, forget
 from surefind.gallery.store import (
     GRAPH,
     Store,
@@ -139,12 +139,12 @@ class FaissEngine:
     def put(self, records: Records) -> None:
         """Keep records, in place of those with the same ids."""
         rows, size = self._rows(records.ids), len(self)
-        known = rows[rows < size]
+        known, after = rows[rows < size], int(rows.max(initial=size - 1)) + 1
         total = self._total + records.hash_sum - self._take(known).hash_sum
         if store := self._writable():
             store.put(rows, records, self._total, total)
-        self._size = int(rows.max(initial=size - 1)) + 1
-        self._reserve(records.vectors.shape[1])
+        self._reserve(after, records.vectors.shape[1])
+        self._size = after
         forget(self.label_counts, self._columns[LABELS][known])
         self.label_counts.update(records.labels)
         changed = (rows >= size) | (self._columns[VECTORS][rows] != records.vectors).any(axis=1)
@@ -179,10 +179,7 @@ class FaissEngine:
         return self._take(self._rows(ids))
 
     def search(
-        self,
-        queries: Float[np.ndarray, "q z"],
-        count: int,
-        labels: Collection[Label] | None = None,
+        self, queries: Asked, count: int, labels: Collection[Label] | None = None
     ) -> Records:
         """Find candidates of high cosine for each query; there are ``count`` records.
 
@@ -306,13 +303,13 @@ class FaissEngine:
         """Return the records of some rows, in their order: as copies of an array of rows."""
         return Records(*(column[rows] for column in self._columns))
 
-    def _reserve(self, dim: int) -> None:
-        """Make room for all rows, and double it where it is too small."""
+    def _reserve(self, size: int, dim: int) -> None:
+        """Make room for so many rows, and double it where it is too small."""
         if self.dim is None:
             self._columns[VECTORS] = np.empty((0, dim), dtype=np.float32)
         room = len(self._columns[IDS])
-        if self._size > room:
-            more = max(self._size - room, room, SMALLEST)
+        if size > room:
+            more = max(size - room, room, SMALLEST)
             self._columns = [
                 np.concatenate([x, np.zeros((more, *x.shape[1:]), dtype=x.dtype)])
                 for x in self._columns

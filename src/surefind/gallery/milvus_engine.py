@@ -26,12 +26,11 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import numpy as np
-from jaxtyping import Float
 
 from surefind.checks import install_command
 from surefind.errors import InputError, StorageError
 from surefind.gallery.memory import FaissEngine
-from surefind.gallery.records import Id, Label, Metadata, Records, as_fingerprint, forget
+from surefind.gallery.records import Asked, Id, Label, Metadata, Records, as_fingerprint, forget
 
 BATCH = 1000
 """Rows per request: with 1,024 dimensions about 4 MB."""
@@ -123,10 +122,7 @@ class MilvusEngine:
         return _to_records([found[_key(i)] for i in ids])
 
     def search(
-        self,
-        queries: Float[np.ndarray, "q z"],
-        count: int,
-        labels: Collection[Label] | None = None,
+        self, queries: Asked, count: int, labels: Collection[Label] | None = None
     ) -> Records:
         """Find ``count`` candidates of high cosine, with some label; there are that many records."""
         options = {"ef": max(BREADTH, 4 * count)} if self.index == "hnsw" else {}

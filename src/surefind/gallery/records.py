@@ -34,6 +34,10 @@ Id = str | int
 Label = str | int | None
 Metadata = Mapping[str, Any]
 
+Vectors = Float[np.ndarray, "n z"]
+Asked = Float[np.ndarray, "q z"]
+"""Vectors of queries."""
+
 FINGERPRINT_BITS = 128
 
 
@@ -200,9 +204,7 @@ def decoded(text: str | None) -> dict[str, Any] | None:
 CACHED = 8
 
 
-def exact_gaps(
-    queries: Float[np.ndarray, "q z"], vectors: Float[np.ndarray, "q c z"]
-) -> Float[np.ndarray, "q c"]:
+def exact_gaps(queries: Asked, vectors: Float[np.ndarray, "q c z"]) -> Float[np.ndarray, "q c"]:
     """Compute 1 - cosine = ½|q - v|² of unit vectors, which keeps its digits where directions agree."""
     gaps = np.empty(vectors.shape[:2])
     # A few queries at a time stay in the processor's cache, and in place: this is most of a search's work
