@@ -154,13 +154,3 @@ def test_images_of_the_same_name_in_another_folder_are_others(surefind, sure, pe
             items = read_items(folder, sure)
             assert set(items.ids) == set(gallery)
             assert len(own_ids(gallery, items)) == same
-
-
-def test_the_gallery_remembers_the_run_that_embeds(surefind, sure):
-    surefind("index", "digits:train", "--run", sure, "--out", "g")
-    options = ("--unknown", "digits:ood", "--max-wrong", 0.3)
-    code, _, err = surefind("calibrate", "g", "digits:test", *options)
-    assert code == 0, err
-    code, out, err = surefind("search", "g", "digits:test", "--json")
-    assert code == 0, err
-    assert all(row["kappa"] > 0 and row["decision"] for row in json.loads(out))

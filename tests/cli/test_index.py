@@ -254,7 +254,7 @@ def test_a_folder_alone_makes_a_gallery_that_decides(surefind, refused, photos, 
     assert all(row["decision"] for row in json.loads(out))
 
 
-def test_a_flat_folder_needs_labels(surefind, refused, photos):
+def test_a_flat_folder_needs_labels(surefind, refused, photos, monkeypatch):
     for row, file in enumerate(sorted(Path(photos).rglob("*.png"))):
         file.rename(f"photos/{row:03}.png")
     for label in range(3):
@@ -262,11 +262,16 @@ def test_a_flat_folder_needs_labels(surefind, refused, photos):
     assert "has images but no class folders" in refused("index", photos).message
     assert not Path("gallery.run").exists()
     np.save("labels.npy", np.repeat(["a", "b", "c"], 40))
-    code, _, err = surefind("index", photos, "--labels", "labels.npy")
-    assert code == 0, err
-    found = content("gallery")
-    assert all(item.label == "abc"[int(name[:3]) // 40] for name, item in found.items())
-    assert len(found) == 96
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learn, "train", stopped)
+    assert surefind("index", photos, "--labels", "labels.npy")[0] == 1
+    with open("gallery.run/images.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(row["label"] == "abc"[int(row["name"][:3]) // 40] for row in rows)
+    assert [row["split"] for row in rows].count("test") == 24
 
 
 def test_the_strictest_guarantee_that_holds_is_taken(surefind):
@@ -292,3 +297,10 @@ def test_what_a_model_was_trained_on_is_no_calibration(surefind, sure):
     assert out.endswith("With labelled queries of your own: surefind calibrate gallery QUERIES")
     with Gallery.open("gallery", mode="r") as opened:
         assert opened.calibration is None
+    # The gallery remembers the run that embeds.
+    options = ("--unknown", "digits:ood", "--max-wrong", 0.3)
+    code, _, err = surefind("calibrate", "gallery", "digits:test", *options)
+    assert code == 0, err
+    code, out, err = surefind("search", "gallery", "digits:test", "--json")
+    assert code == 0, err
+    assert all(row["kappa"] > 0 and row["decision"] for row in json.loads(out))

@@ -184,10 +184,11 @@ def test_a_mistake_is_named_and_changes_nothing(world, monkeypatch, line, code, 
         assert (len(opened), opened.calibration) == (6, None)
 
 
-def test_two_trained_runs_do_not_share_a_gallery(refused, surefind, trained, sure):
-    assert surefind("index", "digits:test", "--run", sure, "--out", "g")[0] == 0
-    assert refused("index", "digits:test", "--run", trained, "--out", "g").field == "run"
-    assert refused("search", "g", "digits:test", "--run", trained).field == "run"
+def test_two_trained_runs_do_not_share_a_gallery(refused, surefind, trained, sure, broken):
+    dogs = "pets/dog"
+    assert surefind("index", dogs, "--run", sure, "--out", "g")[0] == 0
+    assert refused("index", dogs, "--run", trained, "--out", "g").field == "run"
+    assert refused("search", "g", dogs, "--run", trained).field == "run"
 
 
 @pytest.mark.parametrize("command", ["train", "embed", "evaluate", "index", "search", "calibrate"])

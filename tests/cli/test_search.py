@@ -1,6 +1,6 @@
 import csv
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 from command_line import faces
 
 import surefind as sf
+from surefind.cli import main
 from surefind.cli.decide import answer_cells
 from surefind.decisions.decision import Gate
 from surefind.gallery.gallery import Gallery
@@ -97,19 +98,29 @@ def test_without_pyarrow_a_parquet_file_is_refused_before_anything_is_read(refus
     assert "pip install pyarrow" in str(refused("search", "gone", "gone", "--out", "a.parquet"))
 
 
-@pytest.mark.parametrize(
-    "options", [(), pytest.param(("--json",), marks=pytest.mark.nightly)], ids=["table", "json"]
-)
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["table", "json"])
 def test_a_reader_that_leaves_does_not_keep_the_file_from_being_written(calibrated, options):
-    command = ("search", calibrated, "queries.npz", "--out", "a.csv", *options)
-    with Path("errors").open("w") as errors:
-        found = subprocess.Popen(
-            [sys.executable, "-m", "surefind", *command], stdout=subprocess.PIPE, stderr=errors
-        )
-        found.stdout.close()  # before anything was printed, as `| true` does
-        assert found.wait() == 0
-    assert "Error" not in Path("errors").read_text()
+    reader, writer = os.pipe()
+    os.close(reader)  # before anything was printed, as `| true` does
+    with os.fdopen(writer, "w") as left, pytest.MonkeyPatch.context() as patch:
+        line = ("search", calibrated, "queries.npz", "--out", "a.csv", *options)
+        patch.setattr(sys, "argv", ["surefind", *line])
+        patch.setattr(sys, "stdout", left)
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert not end.value.code
     assert len(Path("a.csv").read_text().splitlines()) == 1 + 30
+
+
+def test_only_the_labels_that_are_given_are_possible(surefind, calibrated, refused):
+    line = ("search", calibrated, "queries.npz", "--label", "[3]", "--label", "[5]", "--json")
+    code, out, err = surefind(*line)
+    assert code == 0, err
+    answers = expected(calibrated, labels=["[3]", "[5]"])
+    found = json.loads(out)
+    assert [row["label"] for row in found] == answers.label.tolist()
+    assert [row["decision"] for row in found] == answers.decision.tolist()
+    assert {near["label"] for row in found for near in row["neighbours"]} == {"[3]", "[5]"}
 
 
 def test_the_table_gives_no_probability_that_was_never_tested(surefind, gallery):

@@ -66,7 +66,7 @@ Run = Annotated[Path | None, Option(help="Run that embeds; by default the galler
 Seed = Annotated[int, Option(help="Random seed.")]
 TableOut = Annotated[Path | None, Option(help="File to write: .csv, .json or .parquet.")]
 Unknown = Annotated[str | None, Option(help="More queries, with no match in the gallery.")]
-UnknownShare = Annotated[float | None, Option(min=0, max=1, help="Fraction unknown.")]
+UnknownShare = Annotated[float | None, Option(min=0, max=1, help="Fraction of unknown queries.")]
 
 WHOLE = {"examples_per_class", "workers", "trained_stages", "views", "epochs", "embedding_dim"}
 WHOLE |= {"seed", "members", "n_samples"}
