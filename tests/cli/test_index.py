@@ -30,8 +30,8 @@ def test_images_are_embedded_by_a_run_and_named_by_their_files(surefind, sure, t
     code, out, err = surefind("index", "images", "--run", sure, "--out", "g")
     assert code == 0, err
     assert "Added 4 items and updated 0; g holds 4 of 8 dimensions." in out
-    assert "There are too few items with labels to calibrate with" in out
-    assert out.endswith("Next: surefind search g images")
+    assert "Nothing is decided yet: only 4 items have a label that others have too" in out
+    assert out.endswith("With labelled queries of your own: surefind calibrate g QUERIES")
     found = content()
     assert {i: item.label for i, item in found.items()} == {
         "one/0.png": "one",
@@ -281,7 +281,7 @@ def test_the_strictest_guarantee_that_holds_is_taken(surefind):
     code, out, err = surefind("index", "people.npz", "--out", "g", "--json")
     assert code == 0, err
     taken = json.loads(out)["max_wrong"]
-    assert f"g, each left out: at most {100 * taken:g} % of matches are wrong" in err
+    assert f"g, each left out: at most {100 * taken:g} % of matches are wrong (95 % conf" in err
     reached = {}
     for target in galleries.TARGETS:
         code, out, _ = surefind("calibrate", "g", "--max-wrong", target, "--json")

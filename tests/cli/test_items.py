@@ -32,7 +32,7 @@ def test_bad_images_can_be_left_out(sure, broken, capsys):
     items = read_items("pets", sure, on_bad="skip")
     heard = capsys.readouterr().out.splitlines()
     assert heard[0] == "Left out 1 images that cannot be read:"
-    assert heard[1].startswith("  pets/cat/broken.png: ")
+    assert heard[1].startswith("  pets/cat/broken.png cannot be decoded")
     assert "cat/broken.png" not in items.ids
     (broken / "cat" / "broken.png").unlink()
     clean = read_items("pets", sure)

@@ -212,4 +212,4 @@ def test_images_that_cannot_be_read_are_refused_or_left_out(
     assert "broken.png" in error.message
     assert listing(broken.parent) == before
     _, out, _ = surefind(*line, "--on-bad", "skip")
-    assert "Left out 1 images that cannot be read: pets/cat/broken.png: " in out
+    assert "Left out 1 images that cannot be read: pets/cat/broken.png cannot be decoded" in out

@@ -46,7 +46,7 @@ def test_labels_without_a_calibration(surefind, gallery):
     assert code == 0, err
     answers = expected(gallery, k=4)
     assert "There are no decisions without a calibration." in out
-    assert out.endswith("Next: surefind calibrate g")
+    assert out.endswith("With labelled queries of your own: surefind calibrate g QUERIES")
     assert "The first 20 of 30 queries" in out
     assert f"│ q0 │ {answers.label[0]} │ – │ – │" in out  # brackets are no markup
     code, out, err = surefind("search", gallery, "queries.npz", "--json")

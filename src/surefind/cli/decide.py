@@ -41,9 +41,8 @@ from surefind.cli.console import (
     write_table,
 )
 from surefind.cli.galleries import (
-    NEXT,
     as_queries,
-    enough_items,
+    hint_to_calibrate,
     labels_meant,
     open_gallery,
     read_items,
@@ -176,7 +175,6 @@ def search(
         items = read_items(queries, model, groups=groups, on_bad=on_bad)
         with progress("searching"):
             answers = look(items.embeddings(), groups=items.groups)
-        enough = enough_items(opened)
     records = [
         {"query": name, "stale": answers.stale} | record
         for name, record in zip(items.ids, answers.records(), strict=True)
@@ -189,7 +187,7 @@ def search(
         say(f"The first {SHOWN} of {len(answers)} queries; --out FILE or --json gives all of them.")
     if answers.decision is None:
         say("There are no decisions without a calibration.")
-        say_next(spelled("calibrate", gallery, *([] if enough else ["QUERIES"])), why=NEXT[enough])
+        hint_to_calibrate(gallery)
     else:
         counts = Counter(answers.decision.tolist())
         say(f"Decisions: {', '.join(f'{counts[d]} {d}' for d in DECISIONS)}.")

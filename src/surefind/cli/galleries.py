@@ -50,7 +50,7 @@ from surefind.cli.console import (
     write_table,
 )
 from surefind.cli.runs import MODEL, open_run, readable, usable
-from surefind.errors import CommandInterruptedError, InputError
+from surefind.errors import CommandInterruptedError, DegenerateError, InputError
 
 if TYPE_CHECKING:
     from surefind.data.sources import VectorFile
@@ -62,8 +62,6 @@ MARK = "indexing"
 """What the gallery remembers of a source until all of it is indexed: its key, and how many are."""
 OWN, APART = "images.csv", 0.2
 """The list of images in a run that `index` trained; the share of them that calibrates the gallery."""
-NEXT = {True: "Next", False: "With labelled queries of your own"}
-"""What a hint to calibrate begins with, if the items are enough for that, and else."""
 TARGETS = (0.1, 0.05, 0.02, 0.01)
 """Fractions of wrong matches that `index` tries to guarantee."""
 SHOWN, NAMED = 20, 5
@@ -307,34 +305,33 @@ def first_calibration(
         queries = read_items(held, run, on_bad=on_bad)
         asked = as_queries(gallery, held, queries, None)
         what = f"the {len(queries):,} images that the model has not seen"
-    elif not enough_items(gallery):
-        few = "There are too few items with labels to calibrate with, and nothing is decided yet."
-        say(few if gallery.labels() else "The items have no labels, so there is nothing to decide.")
-        say_next(spelled("search", place, source, on_bad=on_bad))
-        return
     elif run is not None and learnt_from(run, source):
         say("The model has seen these items, and says too much of them: nothing is decided yet.")
-        say_next(spelled("calibrate", place, "QUERIES"), why=NEXT[False])
+        hint_to_calibrate(place)
         return
-    with progress(f"calibrating with {what}"):
-        reached = None
-        for target in TARGETS:
-            if not gallery.calibrate(**asked, max_wrong=target).reached:
-                break
-            reached = target
-        if reached not in (None, TARGETS[-1]):
-            gallery.calibrate(**asked, max_wrong=reached)
+    reached = None
+    try:
+        with progress(f"calibrating with {what}"):
+            for target in TARGETS:
+                if not gallery.calibrate(**asked, max_wrong=target).reached:
+                    break
+                reached = target
+            if reached not in (None, TARGETS[-1]):
+                gallery.calibrate(**asked, max_wrong=reached)
+    except DegenerateError as few:
+        say(f"Nothing is decided yet: {few.message}")
+        hint_to_calibrate(place)
+        return
     result = f"no guarantee was reached, not even that at most {100 * TARGETS[0]:g} % are wrong."
     if reached is not None:
-        result = f"at most {100 * reached:g} % of matches are wrong (95 % confidence)."
+        share = f"at most {100 * reached:g} % of matches are wrong"
+        result = f"{share} (95 % confidence), for queries like these."
     say(f"Calibrated with {what}: {result}")
 
 
-def enough_items(gallery: "sf.Gallery") -> bool:
-    """Return whether the items can play the queries of a calibration."""
-    from surefind.decisions.calibration import LEAST_QUERIES
-
-    return sum(n for n in gallery.labels().values() if n > 1) >= LEAST_QUERIES
+def hint_to_calibrate(place: str) -> None:
+    """Hint at what a gallery needs that decides nothing."""
+    say_next(spelled("calibrate", place, "QUERIES"), why="With labelled queries of your own")
 
 
 def learnt_from(run: Path, source: str) -> bool:
@@ -528,7 +525,7 @@ def _meant(
     why = f"has {what} {text!r} and {what} {text}; choose it in Python"
     if not meant:
         why = f"does not have {what} {text!r}; {otherwise}"
-    raise InputError(f"{gallery.info['place']} {why}. Nothing was changed.", field=field)
+    raise InputError(f"{gallery.info['place']} {why}.", field=field)
 
 
 def write_rows(

@@ -208,8 +208,8 @@ def readable(dataset: "sf.Dataset", on_bad: str) -> "sf.Dataset":
         return good
     if report.bad:
         say(f"Left out {len(report.bad)} images that cannot be read:")
-        for name, reason in report.bad[:NAMED]:
-            say(f"  {name}: {reason}")
+        for _, reason in report.bad[:NAMED]:
+            say(f"  {reason}")
     return good
 
 
