@@ -104,16 +104,17 @@ def test_copies_and_groups_are_left_out_together():
 
 def test_a_weak_correction_is_the_gaussian_and_a_free_one_logistic_regression(world):
     vectors, codes, queries, _ = world(labels=4, each=30, spread=0.8)
-    offsets = np.zeros((len(codes), 4))
-    factor, none = fit_correction(vectors.astype(np.float64), offsets, codes, 1e9)
+    spread, offsets = np.geomspace(9, 0.1, vectors.shape[1]), np.zeros((len(codes), 4))
+    scale = np.sqrt(spread / (spread + 1))
+    scale = scale / np.sqrt(np.square(vectors.astype(np.float64) * scale).mean())
+    factor, none = fit_correction(vectors.astype(np.float64), spread, offsets, codes, 1e9)
     assert factor == pytest.approx(1)
     assert abs(none).max() < 1e-6
     ridge = 0.5
-    _, delta = fit_correction(vectors.astype(np.float64), offsets, codes, ridge)
-    rms = np.sqrt(np.square(vectors.astype(np.float64)).mean())
+    _, delta = fit_correction(vectors.astype(np.float64), spread, offsets, codes, ridge)
     rival = LogisticRegression(C=1 / ridge, fit_intercept=False, tol=1e-8, max_iter=2000)
-    rival.fit(vectors / rms, codes)
-    expected = rival.predict_proba(queries / rms)
+    rival.fit(vectors * scale, codes)
+    expected = rival.predict_proba(queries * scale)
     logits = queries @ delta.T
     found = np.exp(logits - log_total(logits)[:, None])
     np.testing.assert_allclose(found, expected, atol=0.01)

@@ -7,12 +7,13 @@ label that the model has never seen are unknown queries.
 
 **Correction.** The Gaussian may be wrong and the vectors may know better:
 
-    logits  l = T (c s_l(x) + δ_lᵀ x̃ / ρ)        ρ: root mean square of x̃
+    logits  l = T (c s_l(x) + δ_lᵀ h)        h: √(b/(b+1)) x̃, of root mean square 1
 
-c and δ have the least  - Σ_i log softmax_l(c s_l(x_i) + δ_lᵀ x̃_i / ρ)[l_i] + τ/2 Σ_l |δ_l|²,  one convex
-problem; s_l(x_i) is by the folds, so that δ corrects what the Gaussian does to vectors that it has not
-seen. τ = ∞ is the Gaussian alone, τ → 0 logistic regression in good coordinates. T, which undoes
-overconfidence, has the least log loss on the folds, one error more counted than was seen.
+c and δ have the least  - Σ_i log softmax_l(c s_l(x_i) + δ_lᵀ h_i)[l_i] + τ/2 Σ_l |δ_l|²,  one convex
+problem, in which directions that labels hardly differ in cannot correct much; s_l(x_i) is by the folds, so
+that δ corrects what the Gaussian does to vectors that it has not seen. τ = ∞ is the Gaussian alone, τ → 0
+logistic regression in good coordinates. T, which undoes overconfidence, has the least log loss on the
+folds, one error more counted than was seen.
 
 **None.** With E = log Σ_l e^logit,  P(none) = σ(level - E). The level is 0, as if none were one more label,
 unless the labels that were left out say that this is too sure even if only one query in four is unknown:
@@ -54,7 +55,7 @@ CENTRES = 4, 16
 FOR_CENTRES = 200
 """Labels beyond which each has one centre."""
 
-RIDGES = 100.0, 10.0, 1.0, 0.1
+RIDGES = 10.0, 1.0, 0.1
 BUDGET = 10**9
 """Vectors x labels x coordinates of a correction; beyond it is fitted to a sample, ..."""
 FOR_CORRECTION = 5
@@ -128,7 +129,7 @@ class Learned:
         space: Coordinates of the vectors, those of many dimensions projected.
         centres: Where the labels are.
         settings: What was chosen.
-        correction: T δ/ρ (l, r), or None.
+        correction: T δ for x̃ in place of h (l, r), or None.
         far: Rising d² of vectors that were left out, for p-values.
     """
 
@@ -252,8 +253,8 @@ class Trial:
         logits: Of vectors left out, by all labels (n, l).
         unknown: The same of vectors whose label was left out; without rows where there is one label.
         loss: Sum of both log losses.
-        models: Space and centres, and with a correction its factor and δ/ρ, by folds of vectors and of
-            labels.
+        models: Space and centres, and with a correction its factor and δ, by folds of vectors and
+            of labels.
         scale: T.
     """
 
@@ -361,6 +362,7 @@ class Folds:
                 place = np.searchsorted(self.rows, train)
                 made = fit_correction(
                     space(self.vectors[train]),
+                    space.spread,
                     offsets[place][:, fold.kept],
                     np.searchsorted(fold.kept, self.codes[train]),
                     ridge,
@@ -479,6 +481,7 @@ def affordable(
 
 def fit_correction(
     coordinates: Float[np.ndarray, "n r"],
+    spread: Float[np.ndarray, " r"],
     offsets: Float[np.ndarray, "n l"],
     codes: Int[np.ndarray, " n"],
     ridge: float,
@@ -487,18 +490,20 @@ def fit_correction(
 
     Args:
         coordinates: x̃.
+        spread: b.
         offsets: c s_l.
         codes: Numbers of the labels, among the columns.
         ridge: τ.
 
     Returns:
-        The factor of the offsets, and δ/ρ.
+        The factor of the offsets, and δ for x̃ in place of h.
     """
     from scipy.optimize import minimize
 
     n, labels = offsets.shape
-    rms = float(np.sqrt(np.square(coordinates).mean())) or 1.0
-    z, s = (coordinates / rms).astype(np.float32), offsets.astype(np.float32)
+    scale = np.sqrt(spread / (spread + 1))
+    scale /= float(np.sqrt(np.square(coordinates * scale).mean())) or 1.0
+    z, s = (coordinates * scale).astype(np.float32), offsets.astype(np.float32)
     own, unit = np.arange(n), np.sqrt(n)
 
     def loss(p: np.ndarray) -> tuple[float, np.ndarray]:
@@ -524,7 +529,7 @@ def fit_correction(
         method="L-BFGS-B",
         options={"maxiter": STEPS, "maxcor": 6, "ftol": 1e-5},
     ).x
-    return float(np.exp(found[0] / unit)), found[1:].reshape(labels, -1) / rms
+    return float(np.exp(found[0] / unit)), found[1:].reshape(labels, -1) * scale
 
 
 def spread_over(

@@ -122,7 +122,11 @@ class LabelModel:
         if best.settings.ridge is not None and train is not None:
             place = np.searchsorted(folds.rows, train)
             factor, delta = fit_correction(
-                coordinates[some[train]], offsets_of(plain)[place], own[train], best.settings.ridge
+                coordinates[some[train]],
+                space.spread,
+                offsets_of(plain)[place],
+                own[train],
+                best.settings.ridge,
             )
             sharpness *= best.scale * factor
             correction = np.zeros((len(names), len(space.spread)))
