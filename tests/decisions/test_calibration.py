@@ -124,11 +124,13 @@ def test_nothing_below_a_half_is_a_match():
 
 def test_the_split_is_a_quarter_of_those_that_pass_and_of_the_others():
     through = np.arange(300) % 5 > 0
-    split = Split.draw(through, 3)
+    split = Split.draw(through, Target(seed=3))
     assert sorted([*split.fit, *split.test]) == list(range(300))
     assert (through[split.fit].sum(), (~through[split.fit]).sum()) == (60, 15)
-    np.testing.assert_array_equal(split.fit, Split.draw(through, 3).fit)
-    assert (split.fit != Split.draw(through, 4).fit).any()
+    np.testing.assert_array_equal(split.fit, Split.draw(through, Target(seed=3)).fit)
+    assert (split.fit != Split.draw(through, Target(seed=4)).fit).any()
+    many = Split.draw(np.ones(5000, dtype=bool), Target(max_wrong=0.1))
+    assert len(many.fit) == 8 * 29  # of 29 queries without an error 10 % are refuted
 
 
 def test_probabilities_that_tested_it_are_those_of_the_curve():

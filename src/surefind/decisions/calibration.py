@@ -1,8 +1,9 @@
 """When the answer of a posterior may be called a match, with a stated risk.
 
-Calibration queries are split once, at random (`Split`): a quarter fits the probability that an answer is
-right (`surefind.decisions.probability`) and plans a sequence of thresholds; nothing is fitted to the other
-three quarters, which test them (`surefind.decisions.risk`). So for any number of queries
+Calibration queries are split once, at random (`Split`): a quarter, and at most `ENOUGH` times what
+the target needs, fits the probability that an answer is right (`surefind.decisions.probability`) and plans
+a sequence of thresholds; nothing is fitted to the others, which test them (`surefind.decisions.risk`). So
+for any number of queries
 
     P(wrong | match) <= max_wrong   with probability at least ``confidence`` over the calibration queries,
 
@@ -18,7 +19,7 @@ probability is fitted to those that pass; coverage, FPIR and FNIR count all, the
 
 **Unknown queries.** A posterior of queries whose own label was left out (``left_out``) stands for unknown
 ones: how many of them would be a match is counted at the threshold; and if max_fpir is to be kept and no
-query is unknown, they test it, all but a quarter that plans.
+query is unknown, they test it, all but those that plan.
 
 **Groups.** A group whose own queries pass the test gets its own threshold, with the same guarantee for that
 group. One whose wrong-match rate at the common threshold is significantly above max_wrong (exact lower
@@ -51,7 +52,7 @@ from surefind.errors import DegenerateError, InputError
 from surefind.files import Array
 from surefind.labels.posterior import LabelPosterior
 
-FIT_FRACTION = 1 / 4
+FIT_FRACTION, ENOUGH = 1 / 4, 8
 """Two maps need few queries, while each one that is tested tightens the bound."""
 
 MAX_MISSED = 0.05
@@ -112,6 +113,12 @@ class Target:
         return {"max_wrong": float(self.max_wrong), "confidence": float(self.confidence)}
 
     @property
+    def most_fitted(self) -> int:
+        """How many calibration queries fit and plan at most."""
+        strictest = min(self.max_wrong, self.max_fpir or 1.0)
+        return ENOUGH * risk.least_accepted(strictest, self.confidence)
+
+    @property
     def least_queries(self) -> int:
         """How many calibration queries could pass if all were a match and none was wrong."""
         return max(LEAST_QUERIES, int(risk.least_accepted(**self.risk) / (1 - FIT_FRACTION)) + 1)
@@ -137,7 +144,7 @@ class Split:
     """Rows of calibration queries that fit, and rows that test; both in random order.
 
     Attributes:
-        fit: A quarter of those that pass the gate, then a quarter of those that do not.
+        fit: Those that fit: of those that pass the gate, then of those that do not.
         test: The others.
     """
 
@@ -145,11 +152,11 @@ class Split:
     test: Array
 
     @classmethod
-    def draw(cls, through: Flags, seed: int) -> "Split":
+    def draw(cls, through: Flags, target: Target) -> "Split":
         """Draw both parts: of queries that passed the gate, and of the others."""
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(target.seed)
         parts = [
-            np.array_split(rows, [int(FIT_FRACTION * len(rows))])
+            np.array_split(rows, [min(int(FIT_FRACTION * len(rows)), target.most_fitted)])
             for rows in (rng.permutation(np.flatnonzero(kind)) for kind in (through, ~through))
         ]
         return cls(*(np.concatenate(both) for both in zip(*parts, strict=True)))
@@ -536,7 +543,7 @@ def calibrate(
         values = read_novelty(novelty, length)
         outcome = gate.outcome(values)
         through, counts = outcome == "pass", GateCounts.of(outcome, known)
-    split = Split.draw(through, seed)
+    split = Split.draw(through, target)
     _check(through, known, known[split.test], target, left_out is not None)
     left_kappa = None if left_out is None else _log_kappa(left_out.kappa, len(left_out))
     if left_out is not None and left_kappa is None:
@@ -558,7 +565,7 @@ def calibrate(
             passed = gate.outcome(read_novelty(left_out.novelty, len(left_out))) == "pass"
             strange[~passed] = -np.inf
         if max_fpir is not None and known.all():
-            parts = Split.draw(np.ones(len(strange), dtype=bool), seed)
+            parts = Split.draw(np.ones(len(strange), dtype=bool), target)
             aside = strange[parts.fit], strange[parts.test]
             strange = aside[1]
     measured = Measured(split, chance, unseen, good, known, aside)

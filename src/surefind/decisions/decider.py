@@ -61,8 +61,8 @@ LEAST = 5
 """Queries that test a label."""
 
 FROM_ITEMS = (
-    "Items played the queries, each left out, a quarter with its label: the guarantee is about queries "
-    "like them. Calibrate with labelled queries where unknown ones may look more like what is enrolled."
+    "Items played the queries, each left out, half of them with their label: the guarantee is about such "
+    "queries. Calibrate with labelled queries where unknown ones may look more like what is enrolled."
 )
 
 Model = Annotated[
