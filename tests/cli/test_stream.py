@@ -11,7 +11,7 @@ import pytest
 from cli.conftest import unit
 
 import surefind as sf
-from surefind.cli.stream import answer_stream, line_batches
+from surefind.cli.decide import answer_stream, line_batches
 from surefind.gallery.gallery import Gallery
 
 
@@ -85,7 +85,7 @@ def test_a_run_of_vectors_embeds_them(surefind, tmp_path):
 
 
 def test_lines_are_whole_whatever_the_chunks(monkeypatch):
-    monkeypatch.setattr("surefind.cli.stream.CHUNK", 3)
+    monkeypatch.setattr("surefind.cli.decide.CHUNK", 3)
     source, feed = os.pipe()
     os.write(feed, b"ab\ncdefgh\n\nlast")
     os.close(feed)

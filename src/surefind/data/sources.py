@@ -174,10 +174,14 @@ def _json_columns(path: Path) -> dict[str, list[Any]]:
         ) from error
 
 
-def _parquet(path: Path) -> dict[str, list[Any]]:
+def _parquet(path: Path, *, names: bool = False) -> dict[str, list[Any]]:
+    """Read the columns of a Parquet file, or only their names."""
     arrow = require("pyarrow", "read Parquet files")
+    parquet = require("pyarrow.parquet", "read Parquet files")
     try:
-        table = require("pyarrow.parquet", "read Parquet files").read_table(path)
+        if names:
+            return {name: [] for name in parquet.read_schema(path).names}
+        table = parquet.read_table(path)
     except (arrow.ArrowException, OSError) as error:
         raise InputError(
             f"{path} cannot be read as a Parquet file: {error}. Write it again.", field="path"
@@ -469,11 +473,6 @@ def read_column(path: str | Path, names: tuple[str, ...]) -> np.ndarray:
     return np.asarray(found)
 
 
-def parquet_names(path: str | Path) -> list[str]:
-    """Return the names of a Parquet file's columns."""
-    return list(_parquet(Path(path)))
-
-
 def _columns(path: Path) -> dict[str, np.ndarray]:
     if path.suffix.lower() in NUMPY:
         return read_arrays(path)
@@ -541,7 +540,7 @@ NO_LABEL = -1
 def holds_vectors(path: Path) -> bool:
     """Return whether a file holds vectors: NumPy's do, a Parquet file does if it lists no paths."""
     suffix = path.suffix.lower()
-    return suffix in NUMPY or (suffix in (".parquet", ".pq") and "path" not in parquet_names(path))
+    return suffix in NUMPY or (suffix in PARQUET and "path" not in _parquet(path, names=True))
 
 
 def read_source(source: str, *, prefer: str | None = None, mode: str | None = None) -> Dataset:
