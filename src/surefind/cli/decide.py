@@ -16,8 +16,8 @@ whoever wants to look into it, the table does not.
 
 The queries ``-`` are a stream: JSON lines come on the standard input and are answered on the standard
 output. A line is an object with a ``vector`` and perhaps an ``id``, a ``group``, a ``kappa`` (null is ∞)
-and a ``novelty`` (null is not known). Where the gallery's run was fitted to vectors it embeds those without a
-``kappa``, and finds κ and novelty itself. An answer has the ``id``, the ``line`` (the first is 1), and what
+and a ``novelty`` (null is not known). Where the gallery's run was fitted to vectors it embeds those without
+a ``kappa``, and finds κ and novelty itself. An answer has the ``id``, the ``line`` (the first is 1), and what
 `surefind.Answers.records` has. There is one for each line that is not blank, in their order. A line that
 cannot be answered gets ``{id, line, error}``, and the stream goes on. What has come is answered together,
 and nothing is waited for: a slow producer gets each answer at once, and a fast one shares a search among
