@@ -69,14 +69,14 @@ def test_a_run_is_measured_and_gets_an_uncertainty(surefind, run):
 
 
 def test_vectors_with_a_run_lead_to_a_gallery_that_answers(vectors):
-    assert follow("fit", *vectors, "--out", "a run", *WIDTH) == ["fit", "index", "search"]
+    assert follow("fit", *vectors, "--out", "a run", *WIDTH) == ["fit", "index", "search", "serve"]
 
 
 def test_vectors_without_a_run_lead_there_too(vectors):
-    assert follow("index", *vectors, "--out", "g") == ["index", "search"]
+    assert follow("index", *vectors, "--out", "g") == ["index", "search", "serve"]
     np.save("others.npy", np.load("my vectors.npy") + 0.01)
     calibrate = ("calibrate", "g", "others.npy", *vectors[1:], "--max-wrong", 0.2)
-    assert follow(*calibrate) == ["calibrate", "search"]
+    assert follow(*calibrate) == ["calibrate", "search", "serve"]
 
 
 def test_bad_images_that_were_left_out_are_left_out_all_the_way(surefind, broken):

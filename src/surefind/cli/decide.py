@@ -15,13 +15,13 @@ of the evidence alone. Inputs that the gate stops have a probability that nothin
 whoever wants to look into it, the table does not.
 
 The queries ``-`` are a stream: JSON lines come on the standard input and are answered on the standard
-output. A line is an object with a ``vector`` and perhaps an ``id``, a ``group``, a ``kappa`` (null is ∞)
-and a ``novelty`` (null is not known). Where the gallery's run was fitted to vectors it embeds those without
-a ``kappa``, and finds κ and novelty itself. An answer has the ``id``, the ``line`` (the first is 1), and what
-`surefind.Answers.records` has. There is one for each line that is not blank, in their order. A line that
-cannot be answered gets ``{id, line, error}``, and the stream goes on. What has come is answered together,
-and nothing is waited for: a slow producer gets each answer at once, and a fast one shares a search among
-many lines. The gallery is searched as it is when the stream begins.
+output. A line is an object with a ``vector`` and perhaps an ``id``, a ``group``, a ``kappa`` (null is
+∞) and a ``novelty`` (null is not known). Where the gallery's run was fitted to vectors it embeds those
+without a ``kappa``, and finds κ and novelty itself. An answer has the ``id``, the ``line`` (the first
+is 1), and what `surefind.Answers.records` has. There is one for each line that is not blank, in their
+order. A line that cannot be answered gets ``{id, line, error}``, and the stream goes on. What has come
+is answered together, and nothing is waited for: a slow producer gets each answer at once, and a fast
+one shares a search among many lines. The gallery is searched as it is when the stream begins.
 
 **audit** writes one row per item whose label is probably wrong: id, label, suggested, probability.
 `surefind items --relabel` takes the file.
@@ -211,6 +211,7 @@ def search(
     else:
         counts = Counter(answers.decision.tolist())
         say(f"Decisions: {', '.join(f'{counts[d]} {d}' for d in DECISIONS)}.")
+        say_next(spelled("serve", gallery), why="Next, in a browser")
     if out is not None:
         say(f"Wrote the answers of {len(answers)} queries to {out}.")
     return records
@@ -370,5 +371,7 @@ def audit(gallery: options.GalleryArgument, out: options.TableOut = None) -> Any
     elif rows:
         why = "Next, when you have deleted the rows whose label is right"
         say_next(spelled("items", gallery, relabel=out), why=why)
+    else:
+        say_next(spelled("serve", gallery), why="Next, in a browser")
     counts = {name: getattr(found, name) for name in ("items", "labels", "judged", "wrong")}
     return {"summary": found.summary, **counts, "findings": found.to_rows()}

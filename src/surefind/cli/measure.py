@@ -209,6 +209,8 @@ def evaluate(
         named = None if "source" in folder.config else "TRAINING-DATA"
         fitting = spelled("fit", run, out=f"{run}-posthoc", on=named)
         say_next(fitting, why="Next" if named is None else "To give it an uncertainty")
+    else:
+        say_next(spelled("index", "SOURCE", run=run), why="With items of your own")
     say(f"Wrote numbers to {run / METRICS}; figures to {run / 'plots'}.")
     return {"run": run, "file": run / METRICS, **measured}
 
