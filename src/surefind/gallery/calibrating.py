@@ -162,7 +162,7 @@ class KeptWatch:
     @property
     def due(self) -> bool:
         """Whether what was seen is to be stored soon."""
-        return self._unstored + 2 * TOGETHER >= EVERY
+        return self._unstored + TOGETHER >= EVERY
 
     def bet(self) -> bool:
         """Bet on the queries that wait; return whether an alarm was raised."""

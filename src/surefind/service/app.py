@@ -97,7 +97,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
     for router in (search.router, items.router, reviews.router, probes, about):
         app.include_router(router)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
-    app.add_middleware(EncodedIds)
+    app.add_middleware(EncodedIds, busiest=search.busiest)
     app.add_middleware(Limits, settings=settings, buckets=state.buckets)
     app.add_middleware(Recorder, metrics=state.metrics)
     if settings.trusted_proxies:

@@ -74,7 +74,7 @@ class Batcher(Generic[T, R]):
     ) -> None:
         self._run, self._most, self._waiting = run, most, waiting
         self._prompt, self._observe = prompt, observe
-        self._alone = PROMPT  # seconds that the last one took that was alone
+        self._alone = PROMPT  # seconds of a processor that the last one took that was alone
         self._around, self._ended = 0, 0.0  # callers around the last batch, and when that ended
         self._queue: list[tuple[T, asyncio.Future[R]]] = []
         self._drain: asyncio.Task[None] | None = None
@@ -101,7 +101,7 @@ class Batcher(Generic[T, R]):
         self._thread.shutdown()
 
     def _isolated(self, items: list[T]) -> Sequence[R | Exception]:
-        start = time.perf_counter()
+        start = time.thread_time()
         try:
             found = self._run(items)
         except Exception as error:
@@ -110,7 +110,7 @@ class Batcher(Generic[T, R]):
             half = len(items) // 2
             return [*self._isolated(items[:half]), *self._isolated(items[half:])]
         if len(items) == 1:
-            self._alone = time.perf_counter() - start
+            self._alone = time.thread_time() - start
         return found
 
     async def _gather(self) -> None:

@@ -28,7 +28,6 @@ from collections import Counter, OrderedDict
 from typing import Any
 
 import uvicorn
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -93,13 +92,16 @@ class Limits:
             await self._app(scope, self._bounded(receive), send)
 
     def _check(self, scope: Scope) -> None:
-        headers, path = Headers(scope=scope), scope["path"]
+        path, pairs = scope["path"], scope["headers"]
+        headers = {name: value.decode("latin-1") for name, value in pairs}
+        if sum(name == b"host" for name, _ in pairs) > 1:
+            raise HTTPException(400, "a request has one host.")
         _check_origin(headers, self._settings, page=path == "/" or path.startswith("/page/"))
         wait = 0.0 if path in FREE else self._buckets.wait(client_of(scope), time.monotonic())
         if wait:
             later = {"Retry-After": str(int(wait) + 1)}
             raise HTTPException(429, "too many requests; wait a moment.", later)
-        length = headers.get("content-length", "0")
+        length = headers.get(b"content-length", "0")
         if not length.isdecimal() or int(length) > self._settings.max_bytes:
             raise self._too_large()
 
@@ -135,11 +137,9 @@ def client_of(scope: Scope) -> str:
     return str((scope.get("client") or ("", 0))[0])
 
 
-def _check_origin(headers: Headers, settings: Settings, *, page: bool) -> None:
-    host, origin = headers.get("host", ""), headers.get("origin")
-    if len(headers.getlist("host")) > 1:
-        raise HTTPException(400, "a request has one host.")
-    site = headers.get("sec-fetch-site", "none")
+def _check_origin(headers: dict[bytes, str], settings: Settings, *, page: bool) -> None:
+    host, origin = headers.get(b"host", ""), headers.get(b"origin")
+    site = headers.get(b"sec-fetch-site", "none")
     foreign = site not in ("same-origin", "none") and not page
     if foreign or (origin is not None and origin.partition("://")[2] != host):
         raise HTTPException(403, "a page of another host may not use this service.")

@@ -20,9 +20,11 @@ from urllib.parse import quote, unquote
 from fastapi import Depends, Path, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, BeforeValidator, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from surefind.service.problems import invalid_sentence
+from surefind.errors import SurefindError
+from surefind.service.problems import answer_to, invalid_sentence
 from surefind.service.settings import CALLER, NOTHING, WRITE, Caller, permission
 from surefind.service.state import AppState
 from surefind.service.wire import Message, RefusedError
@@ -89,26 +91,33 @@ class GuardedRoute(APIRoute):
         return guarded
 
 
-class PlainRoute(APIRoute):
-    """A route whose endpoint takes the request and returns the response: no dependencies are solved."""
-
-    def get_route_handler(self) -> Callable[[Request], Any]:
-        """Return what answers a request."""
-        return self.endpoint
-
-
 class EncodedIds:
-    """ASGI middleware that lets addresses of items be matched as they were sent."""
+    """ASGI middleware that lets addresses of items be matched as they were sent.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    Args:
+        app: Answers all requests but those of ``busiest``.
+        busiest: A route that is answered here, because solving its dependencies and passing it through the
+            layers of FastAPI would cost as much as a search. Its endpoint takes the request.
+    """
+
+    def __init__(self, app: ASGIApp, busiest: APIRoute) -> None:
+        self._app, self._busiest = app, busiest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
         if scope["type"] == "http" and scope["path"].startswith(ITEMS):
             raw = scope.get("raw_path") or quote(scope["path"]).encode()
             scope["path"] = raw.decode("ascii")
-        await self._app(scope, receive, send)
+        asked = (scope["path"], scope["method"]) if scope["type"] == "http" else None
+        if asked != (self._busiest.path, "POST"):
+            await self._app(scope, receive, send)
+            return
+        scope["route"] = self._busiest
+        try:
+            answer: Response = await self._busiest.endpoint(Request(scope, receive))
+        except (HTTPException, SurefindError) as error:
+            answer = answer_to(error)
+        await answer(scope, receive, send)
 
 
 def json_body(kind: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:

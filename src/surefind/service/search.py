@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Query, Request, Response, UploadFile
+from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
@@ -34,7 +35,6 @@ from surefind.service.problems import described, invalid_sentence
 from surefind.service.routes import (
     Allowed,
     GuardedRoute,
-    PlainRoute,
     State,
     allowed,
     body_described,
@@ -105,18 +105,16 @@ async def search_vectors(request: Request) -> Response:
     return await _answer(state, query, found, keep=body.keep, image=None)
 
 
-# The busiest endpoint: solving dependencies would cost as much as a search.
-router.routes.append(
-    PlainRoute(
-        f"{router.prefix}/vector",
-        search_vectors,
-        methods=["POST"],
-        tags=[*router.tags],
-        response_model=wire.SearchAnswer,
-        responses=router.responses,
-        openapi_extra=body_described(wire.VectorSearch),
-    )
+busiest = APIRoute(
+    f"{router.prefix}/vector",
+    search_vectors,
+    methods=["POST"],
+    tags=[*router.tags],
+    response_model=wire.SearchAnswer,
+    responses=router.responses,
+    openapi_extra=body_described(wire.VectorSearch),
 )
+router.routes.append(busiest)
 
 
 @router.post("/image", response_model=wire.SearchAnswer, responses=described(415))
@@ -150,7 +148,8 @@ async def _answer(
     reply = await state.search(query)
     for answer, vector in zip(reply.answers, reply.vectors, strict=True):
         state.metrics.decision(answer["decision"])
-        u, share = float(state.draws.random()), state.settings.review_share
+        share = state.settings.review_share
+        u = float(state.draws.random()) if share else 1.0
         sampled = keep is not False and query.labels is None and u < share
         unsure = answer["decision"] == "review" and keep is True and found.scope == WRITE
         if sampled or unsure:
