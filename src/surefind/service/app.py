@@ -15,13 +15,12 @@ folder like any other. To go back to one, stop the service and put it in the pla
 old ones is the operator's.
 """
 
-import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Response
 from fastapi.responses import FileResponse
@@ -39,12 +38,11 @@ from surefind.service.review_store import read_reviews
 from surefind.service.routes import (
     Allowed,
     EncodedIds,
-    GuardedRoute,
     State,
-    allowed,
-    body_described,
+    as_json,
+    guarded_router,
     json_body,
-    may_write,
+    writes,
 )
 from surefind.service.settings import WRITE, Settings
 from surefind.service.state import AppState
@@ -109,12 +107,7 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
 
 probes = APIRouter(tags=["about"], responses=described(429))
 """For machines and browsers that have no token."""
-about = APIRouter(
-    tags=["about"],
-    dependencies=[Depends(allowed)],
-    responses=described(400, 401, 403, 408, 409, 413, 422, 429, 503, 504),
-    route_class=GuardedRoute,
-)
+about = guarded_router("", "about")
 Recalibration = Annotated[wire.Recalibration, Depends(json_body(wire.Recalibration))]
 
 
@@ -158,48 +151,42 @@ async def gallery(state: State, found: Allowed) -> wire.GalleryView:
     )
 
 
-@about.get("/v1/calibration")
-async def calibration(state: State) -> wire.CalibrationView:
+@about.get("/v1/calibration", response_model=wire.CalibrationView)
+async def calibration(state: State) -> Response:
     """Describe what the decisions rest on: error rates over thresholds, how fresh it is, and the watch."""
-    made = state.gallery.calibration
-    sample = await state.work(lambda: _sample(state))
-    if made is None:
-        return wire.CalibrationView(calibrated=False, reviews=sample)
-    now = await state.work(functools.partial(_today, state.gallery))
-    names = ("summary", "threshold", "queries", "unknown", "left_out_queries", "left_out_matched")
-    return wire.CalibrationView(
-        calibrated=True,
-        reviews=sample,
-        max_wrong=made.target.max_wrong,
-        confidence=made.target.confidence,
-        max_false_alarms=None if made.gate is None else made.gate.max_false_alarms,
-        risk_curve=wire.Curve.model_validate(made.risk_curve, from_attributes=True),
-        identification=_identification(made.risk_curve),
-        **now,
-        **{name: getattr(made, name) for name in names},
-    )
 
-
-def _today(gallery: Gallery) -> dict[str, Any]:
-    """Say how fresh the calibration is, and what the watch has found."""
-    made, seen = gallery.calibration, gallery.watch()
-    watch = None
-    if seen is not None:
-        alarm = seen.alarm
-        watch = wire.WatchView(
-            queries=seen.queries,
-            capital=seen.capital,
-            alarm=None if alarm is None else seen.sentence,
-            since=None if alarm is None else alarm.since,
-            stream=None if alarm is None else alarm.stream,
-            direction=None if alarm is None else alarm.direction,
+    def look() -> wire.CalibrationView:
+        made, sample = state.gallery.calibration, _sample(state)
+        if made is None:
+            return wire.CalibrationView(calibrated=False, reviews=sample)
+        names = ("summary", "threshold", "queries", "unknown", "left_out_queries", "renewals")
+        return wire.CalibrationView(
+            calibrated=True,
+            reviews=sample,
+            watch=_watch(state.gallery),
+            max_wrong=made.target.max_wrong,
+            confidence=made.target.confidence,
+            max_false_alarms=None if made.gate is None else made.gate.max_false_alarms,
+            risk_curve=wire.Curve.model_validate(made.risk_curve, from_attributes=True),
+            identification=_identification(made.risk_curve),
+            **{name: getattr(made, name) for name in (*names, "left_out_matched", "made", "stale")},
         )
-    return {
-        "renewals": 0 if made is None else made.renewals,
-        "made": None if made is None else made.made,
-        "stale": made is not None and made.stale,
-        "watch": watch,
-    }
+
+    return await state.work(lambda: as_json(look()))
+
+
+def _watch(gallery: Gallery) -> wire.WatchView | None:
+    """Say what the watch has found."""
+    seen = gallery.watch()
+    if seen is None:
+        return None
+    alarm, names = seen.alarm, ("since", "stream", "direction")
+    return wire.WatchView(
+        queries=seen.queries,
+        capital=seen.capital,
+        alarm=None if alarm is None else seen.sentence,
+        **{name: None if alarm is None else getattr(alarm, name) for name in names},
+    )
 
 
 def _identification(found: RiskCurve) -> wire.IdentificationCurve:
@@ -223,11 +210,7 @@ def _sample(state: AppState) -> wire.SampleView:
     )
 
 
-@about.post(
-    "/v1/calibration",
-    dependencies=[Depends(may_write)],
-    openapi_extra=body_described(wire.Recalibration),
-)
+@about.post("/v1/calibration", **writes(wire.Recalibration))
 async def recalibrate(body: Recalibration, state: State) -> wire.Recalibrated:
     """Calibrate again with reviewed random checks, for the same target, or from the gallery's items."""
 
@@ -247,7 +230,7 @@ async def recalibrate(body: Recalibration, state: State) -> wire.Recalibrated:
     return await state.keep(make)
 
 
-@about.get("/v1/audit", dependencies=[Depends(may_write)])
+@about.get("/v1/audit", **writes())
 async def audit(
     state: State,
     most: Annotated[int, Query(ge=1, le=200, description="Findings of each kind.")] = 20,
@@ -274,7 +257,7 @@ def _has_picture(state: AppState, id_: wire.ItemId) -> bool:
     return there and state.thumbnails.has(id_, state.gallery.get(id_).payload)
 
 
-@about.post("/v1/snapshot", status_code=201, dependencies=[Depends(may_write)])
+@about.post("/v1/snapshot", status_code=201, **writes())
 async def make_snapshot(state: State) -> wire.SnapshotView:
     """Copy the gallery as it is now; searches and changes go on."""
 

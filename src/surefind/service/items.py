@@ -4,133 +4,105 @@ An id in an address is a string, percent-encoded (`surefind.service.routes`). ``
 the number 7 if that is in the gallery, or else the string "7"; ``kind`` decides where both are. What a
 change answered with success is on the disk; the calibration is renewed afterwards, in the background.
 
-A list is read part by part while the gallery changes. A cursor is a place in a list: the κ of an item, and
-its id. The part that follows holds what is ordered behind that, whether the item itself is still there. So
-an item that does not change is seen exactly once by whoever goes from part to part; one that is changed or
-added meanwhile may be missed.
-
-    surest       the highest κ first; equal ones by id, numbers before texts
-    least-sure   the same, backwards
-
-A cursor is opaque to callers, and harmless if it is made up: it is compared with, and nothing else.
+Items are listed by label, those without one last, and of a label by id; numbers come before texts. A list
+is read part by part while the gallery changes. A cursor is a place in it: a label and an id. The part that
+follows holds what is ordered behind that, whether the item itself is still there. So an item that does not
+change is seen exactly once by whoever goes from part to part; one that is changed or added meanwhile may
+be missed. A cursor is opaque to callers, and harmless if it is made up: it is compared with, and nothing
+else.
 """
 
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Form, Query, Response
+from fastapi import Depends, Form, Query, Response
 
 from surefind.checks import LONGEST_PAYLOAD
 from surefind.embeddings import Embeddings, kappa_from_json, kappa_to_json
 from surefind.errors import InputError
 from surefind.gallery.gallery import Gallery
 from surefind.gallery.records import Id, Item
-from surefind.service import wire
+from surefind.service import routes, wire
 from surefind.service.images import picture_response
 from surefind.service.problems import described
-from surefind.service.routes import (
-    GuardedRoute,
-    PathId,
-    State,
-    allowed,
-    as_json,
-    body_described,
-    json_body,
-    may_write,
-)
-from surefind.service.search import (
-    AskedLabels,
-    Upload,
-    asked_labels,
-    read_form,
-    read_json,
-)
+from surefind.service.routes import State, as_json, json_body, writes
+from surefind.service.search import AskedLabels, Upload, asked_labels, read_form, read_json
 from surefind.service.state import AppState
 from surefind.service.wire import RefusedError
 
 NUMBER = re.compile(r"-?\d{1,39}", re.ASCII)
-Order = Literal["surest", "least-sure"]
-Key = tuple[float, bool, Id]
+CURSOR = (bool,), (bool,), (int, str), (bool,), (int, str)
+Key = tuple[bool, bool, Any, bool, Any]
 NewItems = Annotated[wire.NewItems, Depends(json_body(wire.NewItems))]
 ItemChange = Annotated[wire.ItemChange, Depends(json_body(wire.ItemChange))]
 AskedKind = Annotated[wire.Kind | None, Query(description="What the id is, if both are there.")]
-LOOKED_AT = 10_000
-"""Items that a request with a label looks at."""
 LONGEST = 2**22
 """Characters of payloads and vectors after which a part of a list ends."""
 
-router = APIRouter(
-    prefix="/v1",
-    tags=["items"],
-    dependencies=[Depends(allowed)],
-    responses=described(400, 401, 403, 404, 408, 409, 413, 422, 429, 503, 504),
-    route_class=GuardedRoute,
-)
+router = routes.guarded_router("/v1", "items", 404)
 
 
 @router.get("/items", response_model=wire.ItemPage)
 async def list_items(
     state: State,
-    order: Order = "surest",
     offset: Annotated[int, Query(ge=0, le=wire.LARGEST)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     vectors: bool = False,
-    after: Annotated[
-        str | None, Query(max_length=2048, description="``next`` of the part before.")
-    ] = None,
+    after: Annotated[str | None, Query(max_length=4096, description="The last ``next``.")] = None,
     label: AskedLabels = None,
 ) -> Response:
-    """List items, from the surest or from the least sure; fewer than ``limit`` where they are large."""
+    """List items by label; fewer than ``limit`` where they are large."""
     labels = asked_labels(label)
 
     def read() -> wire.ItemPage:
-        gallery, keys = state.gallery, state.current(_surest)
-        start = offset + (0 if after is None else _behind(keys, order, after))
-        keys = keys[::-1] if order == "least-sure" else keys
-        # With a label a request looks at so many items, and says where to go on.
-        most = min(len(keys), start + (limit if labels is None else LOOKED_AT))
+        keys = state.current(_by_label)
+        if labels is not None:
+            keys = [key for key in keys if (None if key[0] else key[2]) in labels]
+        start = offset + (0 if after is None else _behind(keys, after))
         page: list[wire.ItemView] = []
         end, size = start, 0
-        while end < most and len(page) < limit and size < LONGEST:
+        while end < len(keys) and len(page) < limit and size < LONGEST:
             with suppress(InputError):  # it was deleted while this was listed
-                item = gallery.get(keys[end][2])
-                if labels is None or item.label in labels:
-                    page.append(view(state, item, with_vector=vectors))
-                    size += len(json.dumps(item.payload)) + 20 * len(item.vector) * vectors
+                item = state.gallery.get(keys[end][-1])
+                page.append(view(state, item, with_vector=vectors))
+                size += len(json.dumps(item.payload)) + 20 * len(item.vector) * vectors
             end += 1
-        return wire.ItemPage(
-            total=len(keys) if labels is None else None,
-            offset=start,
-            items=page,
-            next=_cursor(order, keys[end - 1]) if 0 < end < len(keys) else None,
-        )
+        behind = _cursor(keys[end - 1]) if 0 < end < len(keys) else None
+        return wire.ItemPage(total=len(keys), offset=start, items=page, next=behind)
 
     return await state.list(lambda: as_json(read()))
 
 
-def _surest(gallery: Gallery) -> list[Key]:
-    """Return what orders all items: the highest κ first, of equal ones by id, numbers before texts."""
-    return sorted((-item.kappa, isinstance(item.id, str), item.id) for item in gallery.items())
+def _by_label(gallery: Gallery) -> list[Key]:
+    """Return what orders all items."""
+    return sorted(
+        (
+            label is None,
+            isinstance(label, str),
+            0 if label is None else label,
+            isinstance(id_, str),
+            id_,
+        )
+        for id_, label in ((item.id, item.label) for item in gallery.items())
+    )
 
 
-def _cursor(order: Order, key: Key) -> str:
-    return urlsafe_b64encode(json.dumps([order, *key]).encode()).decode()
+def _cursor(key: Key) -> str:
+    return urlsafe_b64encode(json.dumps(key).encode()).decode()
 
 
-def _behind(keys: list[Key], order: Order, cursor: str) -> int:
-    """Return the position of the first item behind a cursor; refused if it is not of this order."""
+def _behind(keys: list[Key], cursor: str) -> int:
+    """Return the position of the first item behind a cursor."""
     with suppress(ValueError, TypeError, RecursionError):
-        own, kappa, text, id_ = json.loads(urlsafe_b64decode(cursor))
-        there = (kappa, text, id_)
-        if own == order and type(kappa) is float and type(id_) in (int, str):
-            surest = order == "surest"
-            return bisect_right(keys, there) if surest else len(keys) - bisect_left(keys, there)
-    raise RefusedError(422, "after must be the ``next`` of a list in the same order.")
+        place = json.loads(urlsafe_b64decode(cursor))
+        if [type(x) in kinds for x, kinds in zip(place, CURSOR, strict=True)] == [True] * 5:
+            return bisect_right(keys, tuple(place))
+    raise RefusedError(422, "after must be the ``next`` of a list.")
 
 
 @router.get("/labels")
@@ -158,12 +130,7 @@ async def labels(
     return await state.list(read)
 
 
-@router.post(
-    "/items",
-    status_code=201,
-    dependencies=[Depends(may_write)],
-    openapi_extra=body_described(wire.NewItems),
-)
+@router.post("/items", status_code=201, **writes(wire.NewItems))
 async def add_items(body: NewItems, state: State) -> wire.Ids:
     """Add items with vectors of length 1: all of them, or none."""
     named = [item.id for item in body.items]
@@ -185,9 +152,7 @@ async def add_items(body: NewItems, state: State) -> wire.Ids:
     return wire.Ids(ids=await state.work(add))
 
 
-@router.post(
-    "/items/image", status_code=201, responses=described(415), dependencies=[Depends(may_write)]
-)
+@router.post("/items/image", status_code=201, responses=described(415), **writes())
 async def add_image(
     file: Upload,
     state: State,
@@ -219,7 +184,7 @@ async def add_image(
 
 
 @router.get("/items/{id:path}/image", response_class=Response)
-async def item_image(id: PathId, state: State, kind: AskedKind = None) -> Response:
+async def item_image(id: routes.PathId, state: State, kind: AskedKind = None) -> Response:
     """Return a small picture of an item, as WebP."""
 
     def read() -> bytes:
@@ -230,20 +195,16 @@ async def item_image(id: PathId, state: State, kind: AskedKind = None) -> Respon
 
 
 @router.get("/items/{id:path}")
-async def one_item(id: PathId, state: State, kind: AskedKind = None) -> wire.ItemView:
+async def one_item(id: routes.PathId, state: State, kind: AskedKind = None) -> wire.ItemView:
     """Look at one item."""
     return await state.work(
         lambda: view(state, state.gallery.get(_present(state, id, kind)), with_vector=True)
     )
 
 
-@router.put(
-    "/items/{id:path}",
-    dependencies=[Depends(may_write)],
-    openapi_extra=body_described(wire.ItemChange),
-)
+@router.put("/items/{id:path}", **writes(wire.ItemChange))
 async def change_item(
-    id: PathId, body: ItemChange, state: State, kind: AskedKind = None
+    id: routes.PathId, body: ItemChange, state: State, kind: AskedKind = None
 ) -> wire.Ids:
     """Change an item; what is left out stays. A vector without κ or novelty has none that is known."""
     given = body.model_fields_set
@@ -269,8 +230,8 @@ async def change_item(
     return await state.work(change)
 
 
-@router.delete("/items/{id:path}", dependencies=[Depends(may_write)])
-async def delete_item(id: PathId, state: State, kind: AskedKind = None) -> wire.Ids:
+@router.delete("/items/{id:path}", **writes())
+async def delete_item(id: routes.PathId, state: State, kind: AskedKind = None) -> wire.Ids:
     """Delete an item."""
 
     def delete() -> wire.Ids:

@@ -6,34 +6,18 @@ from contextlib import suppress
 from io import StringIO
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import Depends, Path, Query, Response
 
 from surefind.errors import InputError
 from surefind.service import wire
 from surefind.service.images import picture_response
-from surefind.service.problems import described
-from surefind.service.routes import (
-    Allowed,
-    GuardedRoute,
-    State,
-    allowed,
-    as_json,
-    body_described,
-    json_body,
-    may_write,
-)
+from surefind.service.routes import Allowed, State, as_json, guarded_router, json_body, writes
 from surefind.service.state import AppState
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """With which a formula begins, in one spreadsheet or another."""
 
-router = APIRouter(
-    prefix="/v1/reviews",
-    tags=["reviews"],
-    dependencies=[Depends(allowed)],
-    responses=described(400, 401, 403, 404, 408, 409, 413, 422, 429, 503, 504),
-    route_class=GuardedRoute,
-)
+router = guarded_router("/v1/reviews", "reviews", 404)
 ReviewId = Annotated[str, Path(max_length=64)]
 Verdict = Annotated[wire.Verdicts, Depends(json_body(wire.Verdicts))]
 
@@ -82,12 +66,7 @@ async def review_image(id: ReviewId, state: State) -> Response:
     return picture_response(await state.work(lambda: state.review_thumbnails.read(id)))
 
 
-@router.post(
-    "",
-    status_code=201,
-    dependencies=[Depends(may_write)],
-    openapi_extra=body_described(wire.Verdicts),
-)
+@router.post("", status_code=201, **writes(wire.Verdicts))
 async def decide(body: Verdict, state: State, found: Allowed) -> wire.DecidedView:
     """Accept (the answered label is right), reject (not in the gallery) or relabel (it is another one)."""
 
@@ -102,7 +81,7 @@ async def decide(body: Verdict, state: State, found: Allowed) -> wire.DecidedVie
     return wire.DecidedView.model_validate(await state.work(keep))
 
 
-@router.delete("/{id}/decision", dependencies=[Depends(may_write)])
+@router.delete("/{id}/decision", **writes())
 async def undo(id: ReviewId, state: State) -> wire.ReviewView:
     """Take a decision back: the query waits again, where it was in the queue."""
     return await state.work(lambda: _view(state, state.reviews.undo(id)))

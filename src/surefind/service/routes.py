@@ -17,14 +17,14 @@ from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, unquote
 
-from fastapi import Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, BeforeValidator, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from surefind.errors import SurefindError
-from surefind.service.problems import answer_to, invalid_sentence
+from surefind.service.problems import answer_to, described, invalid_sentence
 from surefind.service.settings import CALLER, NOTHING, WRITE, Caller, permission
 from surefind.service.state import AppState
 from surefind.service.wire import Message, RefusedError
@@ -139,6 +139,24 @@ def json_body(kind: type[M]) -> Callable[[Request], Coroutine[Any, Any, M]]:
 def as_json(found: BaseModel, status: int = 200) -> Response:
     """Return an answer that is written already; to be called in a thread, if it may be long."""
     return Response(found.model_dump_json(), status, media_type="application/json")
+
+
+def guarded_router(prefix: str, tag: str, *statuses: int) -> APIRouter:
+    """Return a router of requests that need a token, if there are any."""
+    common = (400, 401, 403, 408, 409, 413, 422, 429, 503, 504, *statuses)
+    return APIRouter(
+        prefix=prefix,
+        tags=[tag],
+        dependencies=[Depends(allowed)],
+        responses=described(*sorted(common)),
+        route_class=GuardedRoute,
+    )
+
+
+def writes(kind: type[Message] | None = None) -> dict[str, Any]:
+    """Return the options of a route that changes something, and takes a body of a kind."""
+    body = {} if kind is None else {"openapi_extra": body_described(kind)}
+    return {"dependencies": [Depends(may_write)], **body}
 
 
 def body_described(kind: type[Message]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import time
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, File, Query, Request, Response, UploadFile
+from fastapi import File, Query, Request, Response, UploadFile
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -34,10 +34,10 @@ from surefind.service.images import INSPECTED
 from surefind.service.problems import described, invalid_sentence
 from surefind.service.routes import (
     Allowed,
-    GuardedRoute,
     State,
     allowed,
     body_described,
+    guarded_router,
     json_body,
     state_of,
 )
@@ -78,13 +78,7 @@ def read_form(text: str | None, kind: Any) -> Any:
     return read_json(None if value is None else json.dumps(value), kind, "field")
 
 
-router = APIRouter(
-    prefix="/v1/search",
-    tags=["search"],
-    dependencies=[Depends(allowed)],
-    responses=described(400, 401, 403, 408, 409, 413, 422, 429, 503, 504),
-    route_class=GuardedRoute,
-)
+router = guarded_router("/v1/search", "search")
 read_search = json_body(wire.VectorSearch)
 
 

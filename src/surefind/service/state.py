@@ -187,7 +187,7 @@ class AppState:
         asked = settings.folder / "review-thumbnails"
         self.review_thumbnails = Thumbnails(asked, None, settings.max_pixels)
         self._made: dict[Callable[[Gallery], Any], tuple[str, Any]] = {}
-        self.metrics = metrics = Metrics(gallery, self.reviews, settings.folder)
+        self.metrics = metrics = Metrics(gallery, self.reviews)
         self._workers: dict[str, Worker] = {}
         self.readiness = Readiness(gallery, settings.folder, self._renewing)
         named = {"service": THREADS, "decode": DECODERS, "list": 1, "keep": 1}

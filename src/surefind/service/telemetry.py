@@ -21,9 +21,6 @@ surefind_calibration_age_seconds            since it was made or renewed; NaN wi
 surefind_watch_queries                      seen since the calibration was made
 surefind_watch_capital                      100 raises the alarm
 surefind_watch_alarm                        1 since queries were found to differ, or else 0
-
-surefind_storage_bytes{place}               of the gallery's folder and of the service's
-surefind_disk_free_bytes                    where the service's folder is
 process_*                                   CPU, memory and open files
 
 The moments of a service's life are lines of the log too: start, ready, stopping, stopped, calibration
@@ -35,13 +32,10 @@ import asyncio
 import functools
 import logging
 import os
-import shutil
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import (
@@ -108,8 +102,6 @@ def tokens_failed(error: Exception) -> None:
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-MEASURED = 30.0
-"""Seconds for which the size of a folder is remembered: it may hold many files."""
 
 
 class Metrics:
@@ -118,10 +110,9 @@ class Metrics:
     Args:
         gallery: What is served.
         reviews: What waits for a person.
-        folder: The service's.
     """
 
-    def __init__(self, gallery: Gallery, reviews: Reviews, folder: Path) -> None:
+    def __init__(self, gallery: Gallery, reviews: Reviews) -> None:
         self._registry = CollectorRegistry()
         own: dict[str, Any] = {"namespace": "surefind", "registry": self._registry}
         requests = Counter("requests", "Requests answered.", ["method", "route", "status"], **own)
@@ -145,15 +136,9 @@ class Metrics:
             "watch_queries": lambda: watched("queries"),
             "watch_capital": lambda: watched("capital"),
             "watch_alarm": lambda: watched("alarm") != 0,
-            "disk_free_bytes": lambda: shutil.disk_usage(folder).free,
         }
         for name, value in gauges.items():
             Gauge(name, f"{name.replace('_', ' ').capitalize()}.", **own).set_function(value)
-        sizes = Gauge("storage_bytes", "Bytes of files.", ["place"], **own)
-        sizes.labels("service").set_function(functools.partial(_bytes_of, folder))
-        if Path(gallery.info["place"]).is_dir():  # a gallery in memory or on a server has no folder
-            place = Path(gallery.info["place"])
-            sizes.labels("gallery").set_function(functools.partial(_bytes_of, place))
         ProcessCollector(registry=self._registry)
         # Labels are looked up once: there are few, and many requests.
         self._of = functools.cache(
@@ -205,21 +190,6 @@ def _watched(gallery: Gallery, name: str) -> Any:
 def _age(gallery: Gallery) -> float:
     made = getattr(gallery.calibration, "made", None)
     return float("nan") if made is None else (datetime.now(UTC) - made).total_seconds()
-
-
-def _bytes_of(folder: Path) -> float:
-    """Return the size of all files in a folder, remembered for a while."""
-    return _measured(folder, int(time.monotonic() / MEASURED))
-
-
-@functools.lru_cache(maxsize=16)
-def _measured(folder: Path, _turn: int) -> float:
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # it has gone meanwhile
-                total += os.lstat(os.path.join(place, name)).st_size
-    return float(total)
 
 
 STOPPED = "the service was stopped before this was answered; it may have been done all the same."

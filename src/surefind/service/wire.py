@@ -222,13 +222,10 @@ class ItemView(BaseModel):
 class ItemPage(BaseModel):
     """A part of a list."""
 
-    total: int | None = _says("Items in the list; null with a label.")
+    total: int = _says("Items in the list.")
     offset: int
     items: list[ItemView]
-    next: str | None = _says(
-        "Send it as ``after`` for those that follow; null at the end. With a label a part may be empty "
-        "though others follow."
-    )
+    next: str | None = _says("Send it as ``after`` for those that follow; null at the end.")
 
 
 class Curve(BaseModel):
