@@ -292,6 +292,18 @@ def test_items_that_play_queries_have_their_own_novelty(people):
     assert refused.value.field == "novelty"
 
 
+def test_queries_without_novelty_are_compared_with_items_by_that_of_the_label_model():
+    """Whatever novelty the items have of their own: here all are unlike anything."""
+    people, who, made = People(spread=0.35), np.repeat(np.arange(20), 15), []
+    x, truth = people.asked()
+    for novelty in (None, np.full(300, 1e-6)):
+        gallery = Gallery()
+        faces = People(spread=0.35).faces(who)
+        gallery.add(Embeddings(faces, np.full(300, np.inf), novelty), labels=names(who))
+        made.append(gallery.calibrate(x, truth, max_wrong=0.5, max_false_alarms=0.001))
+    assert made[0].left_out_matched == made[1].left_out_matched > 0
+
+
 def test_a_changed_gallery_answers_like_a_new_one(people):
     """Items that come and go change the centres, until they are a tenth of all."""
     gallery = people.gallery(each=20)

@@ -263,11 +263,11 @@ class Learned:
             return Answers.of(posterior, novelty=novelty, kappa=kappa)
         return made.decide(posterior, novelty=novelty, kappa=kappa, groups=groups)
 
-    def _evidence(self, left: LeftOut, which: str) -> Evidence:
-        """Return what is known of left-out items: "known" ones, or "unknown" ones without their label."""
-        novelty = left.novelty if which == "known" else left.unknown_novelty
-        novelty = novelty if self.novelty is None else self.novelty
-        return Evidence(getattr(left, which), novelty, self.kappa)
+    def _left_out(self, left: LeftOut, own: bool) -> tuple[Evidence, Evidence | None]:
+        """Return what is known of items without themselves, and without their label; by own novelty?"""
+        p, strange = (self.novelty, self.novelty) if own else (left.novelty, left.unknown_novelty)
+        unknown = None if left.unknown is None else Evidence(left.unknown, strange, self.kappa)
+        return Evidence(left.known, p, self.kappa), unknown
 
     def _items(self, seed: int) -> dict[str, Any]:
         """Return what `calibrate` is given where left-out items play the queries."""
@@ -279,13 +279,12 @@ class Learned:
                 field="labels",
                 hint="Give more items a label, or calibrate with labelled queries.",
             )
-        asked, truth = self._evidence(left, "known"), left.truth[order].tolist()
-        enrolled, others = np.ones(len(order), dtype=bool), None
-        if left.unknown is None:
-            asked = asked[order]
-        else:
-            count, strange = len(order) // 2, self._evidence(left, "unknown")
-            asked = Evidence.concatenate([strange[order[:count]], asked[order[count:]]])
+        usual, strange = self._left_out(left, self.novelty is not None)
+        truth, enrolled = left.truth[order].tolist(), np.ones(len(order), dtype=bool)
+        asked, others = usual[order], None
+        if strange is not None:
+            count = len(order) // 2
+            asked = Evidence.concatenate([strange[order[:count]], asked[count:]])
             truth[:count] = [None] * count
             enrolled[:count] = False
             others = strange[np.setdiff1d(np.arange(len(left)), order[:count])]
@@ -299,10 +298,10 @@ class Learned:
         asked = Evidence(model.posterior(queries.vectors), novelty, queries.kappa)
         truth, groups, others, rows = queries.truth, queries.groups, None, []
         if left is not None and (own is None or self.novelty is not None):
-            others = None if left.unknown is None else self._evidence(left, "unknown")
+            usual, others = self._left_out(left, own is not None)
             rows = _testing(left, truth, new)
         if rows:
-            asked = Evidence.concatenate([asked, self._evidence(left, "known")[rows]])
+            asked = Evidence.concatenate([asked, usual[rows]])
             truth = np.append(truth, left.truth[rows])
             groups = np.append(groups, [None] * len(rows))
         counted = model.counts
