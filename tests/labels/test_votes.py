@@ -11,6 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import surefind as sf
+from surefind.files import from_stored, to_stored
 from surefind.labels.votes import LISTED, USUAL, VoteSettings
 from tests.oracles import neighbour_loss, neighbour_posterior
 
@@ -206,7 +207,8 @@ def test_what_is_stored_is_an_equal_model(model):
     counts = {np.int64(1): 3, 2: np.int64(4)}
     counted = sf.NeighbourModel().fit(NEAR, [[1, 2]] * 40, [1] * 40, counts=counts)
     for made in (model, counted):
-        assert sf.NeighbourModel.from_stored(json.loads(json.dumps(made.to_stored()))) == made
+        stored = json.loads(json.dumps(to_stored(sf.NeighbourModel, made)))
+        assert from_stored(sf.NeighbourModel, stored, "evidence") == made
 
 
 def test_items_as_their_own_queries_are_refused_and_a_few_are_told(model):

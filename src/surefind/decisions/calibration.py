@@ -416,10 +416,10 @@ class Calibration:
             (wrongly, found.unknown, "unknown queries"),
             (self.left_out_matched, self.left_out_queries, "with their label left out"),
         )
+        bounds = (_percent(risk.upper_bound(k, n, target.confidence)) for k, n, _ in counts)
         unknown = [
-            f"{k:,} of {n:,} {what} (FPIR, upper bound "
-            f"{_percent(risk.upper_bound(k, n, target.confidence))})"
-            for k, n, what in counts
+            f"{k:,} of {n:,} {what} (FPIR, upper bound {bound})"
+            for (k, n, what), bound in zip(counts, bounds, strict=True)
             if n
         ] or ["not tested: give queries with the truth None"]
         fnir = missed / max(found.enrolled, 1)
@@ -439,29 +439,23 @@ class Calibration:
 
     def _missing(self) -> str:
         """Say what a target that was not reached lacks."""
+        curve, more, needed = self.risk_curve, self.more_queries, 0
         if self.target.max_fpir is not None:
-            tested = self.risk_curve.unknown or self.left_out_queries
             needed = risk.least_accepted(self.target.max_fpir, self.target.confidence)
-            if needed > tested:
-                return (
-                    f"max_fpir needs {needed:,} unknown queries to test it, there were {tested:,}"
-                )
-        if self.more_queries is not None:
-            return (
-                f"about {self.more_queries:,} more would reach it (chance {_percent(risk.LIKELY)})"
-            )
-        curve = self.risk_curve
+        if needed > (tested := curve.unknown or self.left_out_queries):
+            return f"max_fpir needs {needed:,} unknown queries to test it, there were {tested:,}"
+        if more is not None:
+            return f"about {more:,} more would reach it (chance {_percent(risk.LIKELY)})"
         lowest = min((curve.wrong_rate[i] for i in curve.informative), default=1.0)
         return f"more queries will not help, at least {_percent(lowest)} of the answers are wrong"
 
     def _gated(self) -> str:
-        counts = self.gate_counts
-        if counts is None:
+        if (n := self.gate_counts) is None:
             return "off: pass novelty= to reject inputs unlike the training data"
-        return (
-            f"{counts.unlike:,} of {self.queries:,} queries, {counts.enrolled_unlike:,} of them enrolled; "
-            f"to review {counts.unusual:,}, {counts.enrolled_unusual:,} enrolled"
+        stopped = (
+            f"{n.unlike:,} of {self.queries:,} queries, {n.enrolled_unlike:,} of them enrolled"
         )
+        return f"{stopped}; to review {n.unusual:,}, {n.enrolled_unusual:,} enrolled"
 
 
 def as_number(threshold: float | None) -> float:
@@ -680,22 +674,18 @@ def _notes(
     counts: GateCounts | None,
 ) -> tuple[str, ...]:
     """Return what the calibration queries did not show, those that pass and all, a sentence each."""
-    odd = gate is not None and counts is not None and counts.suspicious(gate)
-    said = (
-        (enrolled.all(), "No query was unknown, so the guarantee covers enrolled labels only."),
-        (not enrolled.any(), "All calibration queries were unknown: no answer could be right."),
-        (right.all(), "All answers were right, so nothing says how wrong ones look."),
-        (
-            odd,
-            "The gate stops too many of these enrolled queries: fit novelty on data like them.",
-        ),
-        *(
-            (
-                group.status == "refused",
-                f"Group {group.name}: {group.wrong} of {group.accepted} matches would be wrong at the "
-                "common threshold, so nothing in it is a match.",
-            )
-            for group in groups
-        ),
+    said = {
+        "No query was unknown, so the guarantee covers enrolled labels only.": enrolled.all(),
+        "All calibration queries were unknown: no answer could be right.": not enrolled.any(),
+        "All answers were right, so nothing says how wrong ones look.": right.all(),
+        "The gate stops too many of these enrolled queries: fit novelty on data like them.": gate
+        and counts
+        and counts.suspicious(gate),
+    }
+    refused = (
+        f"Group {group.name}: {group.wrong} of {group.accepted} matches would be wrong at the common "
+        "threshold, so nothing in it is a match."
+        for group in groups
+        if group.status == "refused"
     )
-    return tuple(note for holds, note in said if holds)
+    return (*(note for note, holds in said.items() if holds), *refused)

@@ -64,7 +64,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from surefind.checks import as_array, check_int
+from surefind.checks import as_array, check_count, check_int
 from surefind.decisions.risk import Values
 from surefind.errors import DegenerateError, InputError
 from surefind.files import Array
@@ -324,12 +324,7 @@ class Watch:
                 hint="Give NaN for single queries without, or start a watch without novelty.",
             )
         unusual = _fractions("novelty", novelty)
-        if len(unusual) != len(likely):
-            raise InputError(
-                f"novelty has {len(unusual)} values and probability {len(likely)}; give one of each per "
-                "query, NaN where there is none.",
-                field="novelty",
-            )
+        check_count("novelty", unusual, len(likely))
         return np.stack([unusual, likely])
 
     def _begin(self, stream: int, bins: Int[np.ndarray, " q"]) -> None:
@@ -379,37 +374,28 @@ class Watch:
         later = lowest <= self.lowest
         self.lowest = np.where(later, lowest, self.lowest)
         self.since = np.where(later, self.queries + len(gains) - steps, self.since)
-        self.since_when = np.where(later, np.array(_text(self.when), dtype=object), self.since_when)
+        now = None if self.when is None else self.when.isoformat()
+        self.since_when = np.where(later, np.array(now, dtype=object), self.since_when)
         self.growth = growth[-1]
 
     def _raise_alarm(self) -> None:
         stream = int(self.stakes.sum(axis=1).argmax())
         bet = int(self.stakes[stream].argmax())
-        name = self.streams[stream]
-        self.alarm = Alarm(
-            query=self.queries,
-            when=self.when,
-            since_query=int(self.since[stream, bet]),
-            since=_time(self.since_when[stream, bet]),
-            stream=name,
-            direction=WORDS[name][DIRECTION[bet]],
-        )
+        name, begin = self.streams[stream], self.since_when[stream, bet]
+        since = None if begin is None else datetime.fromisoformat(begin)
+        what, first = WORDS[name][DIRECTION[bet]], int(self.since[stream, bet])
+        self.alarm = Alarm(self.queries, self.when, first, since, name, what)
 
 
 def _fractions(name: str, value: Any) -> Values:
     """Read one number from 0 to 1 per query, or NaN."""
     array = as_array(value)
-    if array.ndim != 1 or (array.dtype.kind not in "fiub" and array.size):
+    numbers = array.ndim == 1 and (array.dtype.kind in "fiub" or not array.size)
+    values = array.astype(np.float64) if numbers else np.full(1, np.inf)
+    if ((values < 0) | (values > 1)).any():
         raise InputError(
-            f"{name} must be a vector of numbers, one per query, NaN for a query without; got "
-            f"{array.dtype} of shape {array.shape}.",
-            field=name,
-        )
-    values = array.astype(np.float64)
-    wrong = (values < 0) | (values > 1)
-    if wrong.any():
-        raise InputError(
-            f"{name} must lie between 0 and 1; got {values[wrong][0]:g} at {int(wrong.argmax())}.",
+            f"{name} must be a vector of numbers from 0 to 1, one per query, NaN for a query without; got "
+            f"{array.dtype} of shape {array.shape}, or others.",
             field=name,
         )
     return values
@@ -422,11 +408,3 @@ def _bins(values: Float[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
 
 def _add(bag: Int[np.ndarray, " c"], bins: Int[np.ndarray, " q"]) -> None:
     bag += np.bincount(bins[bins >= 0], minlength=len(bag))
-
-
-def _text(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)

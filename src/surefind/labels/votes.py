@@ -55,7 +55,6 @@ from jaxtyping import Float, Int
 
 from surefind.checks import as_array, check_choice, label_values, named_rows
 from surefind.errors import InputError
-from surefind.files import from_stored, to_stored
 from surefind.labels.posterior import LabelPosterior
 
 METRICS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -236,11 +235,10 @@ class NeighbourModel:
         if made is None:
             raise InputError("this NeighbourModel is not fitted. Call fit with labelled queries.")
         table = near, codes, names = _read(distances, labels)
-        few, wanted = (
-            np.isfinite(near).sum(axis=1) < made.fewest,
-            f"{made.fewest} to {made.neighbours}",
+        message = (
+            f"fit had {made.fewest} to {made.neighbours} neighbours per query; search as many."
         )
-        _refuse(few, f"fit had {wanted} neighbours per query; search as many.", "distances")
+        _refuse(np.isfinite(near).sum(axis=1) < made.fewest, message, "distances")
         other = np.array([*(_kind(name) not in made.kinds for name in names), False])[codes]
         message = f"the labels of fit were {' and '.join(made.kinds)} (1 and '1' differ)."
         _refuse(other.any(axis=1), message, "labels")
@@ -257,16 +255,6 @@ class NeighbourModel:
         logit = made.none_slope * (_largest(density, labelled) - made.none_level)
         return LabelPosterior(columns, share * _sigmoid(logit)[:, None], _sigmoid(-logit))
 
-    def to_stored(self) -> dict[str, Any]:
-        """Return the model as plain JSON values, as `surefind.files.to_stored` does."""
-        return to_stored(NeighbourModel, self)
-
-    @classmethod
-    def from_stored(cls, stored: dict[str, Any]) -> "NeighbourModel":
-        """Return an equal model to the one whose `to_stored` this is."""
-        made: NeighbourModel = from_stored(cls, stored, "the evidence of neighbours")
-        return made
-
     def _votes(self, made: VoteSettings, table: Table) -> Votes:
         """Turn a table into as many neighbours per query as are wanted; refuse another metric's."""
         near, codes, names = table
@@ -274,9 +262,7 @@ class NeighbourModel:
         gaps = METRICS[metric](np.where(there, near, 0.0) / made.unit)
         odd = (gaps < -TOLERANCE) | ((gaps > 2 + TOLERANCE) & (metric != "distance"))
         odd |= (near < -TOLERANCE) & (metric in NEVER_NEGATIVE)
-        message = (
-            f"no {metric} of unit vectors; name what the database returned, or take 'distance'."
-        )
+        message = f"no {metric} of unit vectors; name what was returned, or take 'distance'."
         _refuse((odd & there).any(axis=1), message, "distances")
         steps = np.diff(gaps, axis=1)[there[:, 1:] & there[:, :-1]]
         falling = not (steps > 0).any() and (steps < 0).sum() >= FALLS
