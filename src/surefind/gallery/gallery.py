@@ -140,15 +140,8 @@ class Gallery:
         Returns:
             The gallery.
         """
-        reopen = functools.partial(
-            open_engine,
-            path,
-            mode=mode,
-            index=index,
-            collection=collection,
-            token=token,
-            timeout=timeout,
-        )
+        milvus: Any = {"collection": collection, "token": token, "timeout": timeout}
+        reopen = functools.partial(open_engine, path, mode=mode, index=index, **milvus)
         seen = change_count(Path(path))  # before it is read, so that nothing is missed
         found = reopen()
         gallery = cls.__new__(cls)
