@@ -36,12 +36,12 @@ def test_an_index_is_resolved(index, rows):
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        (5, r"rows must lie in -5 … 4, as there are 5; got 5 … 5"),
-        ([0, -6], r"got -6 … 0"),
-        ([0.5], "rows must be integers, a boolean mask or a slice; got float64"),
+        (5, "rows must be integers from -5 to 4"),
+        ([0, -6], "-6"),
+        ([0.5], "rows must be integers"),
         ("a", "rows must be integers"),
         ([[1]], r"of shape \(1, 1\)"),
-        ([True], "a boolean mask needs one entry per row, 5; got 1"),
+        ([True], "a boolean mask of 5"),
     ],
 )
 def test_what_is_no_index_is_refused(index, message):

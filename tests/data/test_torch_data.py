@@ -7,7 +7,6 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 import surefind as sf
-from surefind.data import dataset as module
 from surefind.data.dataset import as_dataset
 from surefind.errors import InputError
 
@@ -88,10 +87,3 @@ def test_what_cannot_be_read_as_a_whole_is_refused(name):
     with pytest.raises(InputError) as refusal:
         as_dataset("held_out", REFUSED[name])
     assert refusal.value.field == "held_out"
-
-
-def test_what_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(module, "MOST_BYTES", 50)
-    with pytest.raises(InputError) as refusal:
-        as_dataset("dataset", PAIRS)
-    assert refusal.value.field == "dataset"

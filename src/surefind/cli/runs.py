@@ -203,13 +203,10 @@ def readable(dataset: "sf.Dataset", on_bad: str) -> "sf.Dataset":
     Raises:
         InputError: If images cannot be read and are not to be left out, or none is left.
     """
-    good, report = dataset.verify(on_bad=on_bad)
-    if report is None:
-        return good
-    if report.bad:
-        say(f"Left out {len(report.bad)} images that cannot be read:")
-        for _, reason in report.bad[:NAMED]:
-            say(f"  {reason}")
+    good, bad = dataset.verify(on_bad=on_bad)
+    if bad:
+        say(f"Left out {len(bad)} images that cannot be read:")
+        say("\n".join(f"  {reason}" for reason in bad[:NAMED]))
     return good
 
 

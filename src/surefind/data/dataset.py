@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from surefind.checks import VECTOR_KINDS, check_choice, complete_labels
-from surefind.data.images import ImageFiles, ImageReport, row_numbers, verify_images
+from surefind.data.images import ImageFiles, row_numbers, verify_images
 from surefind.data.inputs import (
     BLOCK_ROWS,
     AugmentSeed,
@@ -164,9 +164,7 @@ class Dataset:
             )
         return Positions(self.positions[picked], positive_radius, negative_radius)
 
-    def verify(
-        self, *, on_bad: str = "refuse", workers: int = 2
-    ) -> tuple["Dataset", ImageReport | None]:
+    def verify(self, *, on_bad: str = "refuse", workers: int = 2) -> tuple["Dataset", list[str]]:
         """Decode every image file once, before it is needed.
 
         Args:
@@ -174,12 +172,13 @@ class Dataset:
             workers: Threads that decode.
 
         Returns:
-            The examples that can be read, and the report; None if the inputs are no files.
+            The examples that can be read, and why each other one cannot.
         """
-        if not isinstance(self.inputs, ImageFiles):
-            return self, None
-        report = verify_images(self.inputs, on_bad=on_bad, workers=workers)
-        return (self[report.rows] if report.bad else self), report
+        files = isinstance(self.inputs, ImageFiles)
+        bad = verify_images(self.inputs, on_bad=on_bad, workers=workers) if files else {}
+        if not bad:
+            return self, []
+        return self[[row for row in range(len(self)) if row not in bad]], [*bad.values()]
 
 
 def _check_inputs(inputs: Any) -> None:
@@ -398,10 +397,6 @@ def _sorted(rows: list[Tensor]) -> Tensor:
     return torch.cat(rows).sort().values
 
 
-MOST_BYTES = 16 << 30
-"""Examples that are held in memory, at most."""
-
-
 def is_torch_data(value: Any) -> bool:
     """Return whether something is a data set or a loader of PyTorch."""
     return isinstance(value, TorchDataset | DataLoader)
@@ -442,13 +437,6 @@ def as_dataset(field: str, value: Any) -> Dataset:
             f"none of them labelled; got {len(inputs)} inputs of {sorted(map(str, kinds))[:3]}.",
             field=field,
             hint="Resize and crop images to one size in the data set's transform.",
-        )
-    if (size := len(inputs) * inputs[0].nbytes) > MOST_BYTES:
-        raise InputError(
-            f"{field} is {size / 1e9:.0f} GB, and is read into memory up to {MOST_BYTES / 1e9:.0f} GB.",
-            field=field,
-            hint="Images in files are read as they are needed: surefind.data.images.ImageFiles, "
-            "surefind.data.sources.load_folder.",
         )
     try:
         return Dataset(np.stack(inputs), labels if labels[0] is not None else None, name=field)

@@ -150,23 +150,19 @@ def row_numbers(index: Any, n: int) -> np.ndarray:
     if isinstance(index, Tensor):
         index = index.detach().cpu().numpy()
     rows = np.atleast_1d(np.asarray(index))
-    if rows.ndim == 1 and rows.size == 0:
+    if rows.size == 0:
         return np.zeros(0, dtype=np.int64)
-    if rows.ndim != 1 or rows.dtype.kind not in "biu":
+    try:
+        found = np.broadcast_to(0, n)[rows]  # which takes no memory
+    except IndexError as error:
         raise InputError(
-            f"rows must be integers, a boolean mask or a slice; got {rows.dtype} "
-            f"of shape {rows.shape}."
-        )
+            f"rows must be integers from {-n} to {n - 1}, a slice, or a boolean mask of {n}: {error}."
+        ) from error
+    if found.ndim > 1:
+        raise InputError(f"rows must have one axis; got an index of shape {rows.shape}.")
     if rows.dtype.kind == "b":
-        if len(rows) != n:
-            raise InputError(f"a boolean mask needs one entry per row, {n}; got {len(rows)}.")
         return np.flatnonzero(rows)
     rows = rows.astype(np.int64)
-    if rows.min() < -n or rows.max() >= n:
-        raise InputError(
-            f"rows must lie in {-n} … {n - 1}, as there are {n}; "
-            f"got {int(rows.min())} … {int(rows.max())}."
-        )
     return np.where(rows < 0, rows + n, rows)
 
 
@@ -239,21 +235,6 @@ class ImageFiles:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class ImageReport:
-    """What `verify_images` found.
-
-    Attributes:
-        kept: The files that decode.
-        rows: Their rows among the files that came, int64.
-        bad: Each file that does not, with the reason.
-    """
-
-    kept: ImageFiles
-    rows: np.ndarray
-    bad: tuple[tuple[str, str], ...]
-
-
 Encoded = str | os.PathLike[str] | bytes
 """An image file: its path, or what it holds."""
 
@@ -305,7 +286,7 @@ def decode_image(
         ) from error
 
 
-def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2) -> ImageReport:
+def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2) -> dict[int, str]:
     """Decode every file once, to find those that cannot be used.
 
     Args:
@@ -314,7 +295,7 @@ def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2
         workers: Threads that decode.
 
     Returns:
-        The files kept, their rows, and the bad ones with reasons.
+        Why a file cannot be used, by its row.
 
     Raises:
         InputError: If files are bad and ``on_bad`` is ``"refuse"``.
@@ -331,18 +312,16 @@ def verify_images(files: ImageFiles, *, on_bad: str = "refuse", workers: int = 2
 
     with ThreadPoolExecutor(workers) as pool:
         reasons = list(pool.map(reason, range(len(files))))
-    bad = tuple((files.paths[i], r) for i, r in enumerate(reasons) if r)
+    bad = {row: why for row, why in enumerate(reasons) if why}
     if bad and on_bad == "refuse":
         more = f"\n… and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
+        named = "\n".join([*bad.values()][:NAMED])
         raise InputError(
-            f"{len(bad)} of {len(files)} image files cannot be used:\n"
-            + "\n".join(r for _, r in bad[:NAMED])
-            + more,
+            f"{len(bad)} of {len(files)} image files cannot be used:\n{named}{more}",
             field="on_bad",
             hint="\nTo leave them out, set on_bad to 'skip'.",
         )
-    rows = np.array([i for i, r in enumerate(reasons) if not r], dtype=np.int64)
-    return ImageReport(files[rows], rows, bad)
+    return bad
 
 
 def check_exist(paths: Sequence[str | Path], listed_in: str | Path) -> None:

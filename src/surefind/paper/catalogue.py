@@ -217,5 +217,5 @@ def _decoded(parts: "Iterable[Dataset]") -> tuple[int, list[str]]:
 
     files = [p.inputs for p in parts if isinstance(p.inputs, ImageFiles)]
     paths = dict.fromkeys(path for inputs in files for path in inputs.paths)
-    bad = verify_images(ImageFiles(paths), on_bad="skip").bad
-    return len(paths), [reason for _, reason in bad]
+    bad = verify_images(ImageFiles(paths), on_bad="skip")
+    return len(paths), [*bad.values()]
