@@ -43,12 +43,12 @@ def network_cost(encoder: sf.Encoder, inputs: torch.Tensor, repeats: int) -> dic
     """Measure embedding with novelty against embedding without."""
     examples = sf.Dataset(inputs, torch.arange(len(inputs)) % 4)
     learner = sf.MetricLearner(encoder, method="deterministic", epochs=0).fit(examples)
-    guard, embedder = learner.novelty_, learner.fitted
-    assert guard is not None
+    model, embedder = learner.layers_, learner.fitted
+    assert model is not None
     batch = inputs.to(memory_format=torch.channels_last)
     calls = {"plain": lambda: embedder.embed(batch), "novelty": lambda: learner.embed_batch(batch)}
     times = alternate(calls, repeats)
-    size = sum(t.numel() * t.element_size() for t in guard.tensors().values())
+    size = sum(t.numel() * t.element_size() for t in model.tensors().values())
     return with_ratio(times, "novelty", "plain") | {"kilobytes": size / 1000}
 
 

@@ -36,7 +36,6 @@ SIZES = {  # rows, columns, columns to scan, memory-mapped
 }
 HEADS = {
     "identity": {},
-    "whitened": {"metric": "whitened"},
     "principal 128": {"embedding_dim": 128},
 }
 

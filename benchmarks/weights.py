@@ -37,8 +37,8 @@ from torch.nn.functional import pad, relu6
 from surefind.data.images import ImageFiles
 from surefind.data.inputs import Preprocessing, read_inputs
 from surefind.models.backbones import load_backbone
+from surefind.models.layers import STAGES
 from surefind.models.networks import GeM
-from surefind.novelty.statistics import STAGES
 
 RESNET_DEPTHS = (3, 4, 6, 3)
 KERAS_EPS, TORCH_EPS = 1e-3, 1e-5

@@ -125,6 +125,26 @@ def head_gauss_newton(weights, features, targets, distance, approximation):
     return gauss_newton(embed, weights.flatten(), features, targets, distance, approximation)
 
 
+def covariances(vectors, codes):
+    """m, B and W of the two-covariance model, by loops over labels and vectors."""
+    x = vectors.astype(np.float64)
+    names, d = np.unique(codes), x.shape[1]
+    means = np.array([x[codes == name].mean(axis=0) for name in names])
+    scatter = sum(
+        np.outer(row - means[list(names).index(code)], row - means[list(names).index(code)])
+        for row, code in zip(x, codes, strict=True)
+    )
+    freedom = len(x) - len(names)
+    total = np.cov(x.T, bias=True)
+    within = (scatter + 10 * total) / (freedom + 20)
+    part = max(0.3, 20 / (20 + freedom))
+    within = (1 - part) * within + (part * np.trace(within) + 1e-4) / d * np.eye(d)
+    sizes = np.array([(codes == name).sum() for name in names])
+    between = np.cov(means.T) - within * (1 / sizes).mean()
+    scale = max(np.trace(between) / np.trace(within), 1e-3)
+    return means.mean(axis=0), 0.7 * between + 0.3 * scale * within, within
+
+
 def whitening(scatter, ridge):
     """Inverse root of the scatter with a ridge, as long as the identity."""
     d = len(scatter)
@@ -189,14 +209,31 @@ def gated(p, alpha, decision):
     return decision
 
 
-def stage_statistics_oracle(output, channels=None, positions=None):
+def stage_statistics_oracle(output, channels=None, positions=None, parts=0, deviations=True):
     """Mean and population standard deviation over positions, channel by channel; a vector as it is.
+
+    With ``parts``, the means over the rectangles of a grid of a map, if it is as large as that.
 
     ``channels`` and ``positions`` list the entries that are looked at, all by default; for a map, positions
     are (rows, columns).
     """
     if output.ndim == 2:
-        return output[:, channels] if channels is not None else output
+        return (output[:, channels] if channels is not None else output).double()
+    if output.ndim == 4 and 0 < parts <= min(output.shape[2:]):
+        edges = lambda side: [
+            (math.floor(i * side / parts), math.ceil((i + 1) * side / parts)) for i in range(parts)
+        ]
+        grid = [
+            [
+                float(channel[a:b, c:d].double().mean())
+                for channel in image
+                for a, b in edges(image.shape[1])
+                for c, d in edges(image.shape[2])
+            ]
+            for image in output
+        ]
+        rest = stage_statistics_oracle(output, channels, positions)
+        return torch.cat([rest, torch.tensor(grid, dtype=torch.float64)], dim=1)
     if output.ndim == 3:
         output = output.transpose(1, 2)[..., None]
         positions = None if positions is None else (positions, [0])
@@ -205,6 +242,8 @@ def stage_statistics_oracle(output, channels=None, positions=None):
     if positions is not None:
         output = output[:, :, positions[0]][:, :, :, positions[1]]
     flat = output.double().flatten(2)
+    if not deviations:
+        return torch.mean(flat, 2)
     return torch.cat([torch.mean(flat, 2), torch.std(flat, 2, correction=0)], dim=1)
 
 

@@ -57,7 +57,7 @@ def test_every_door_gives_the_same_embedding(learner, tmp_path, monkeypatch, nam
     (tmp_path / "photos").mkdir()
     path = tmp_path / "photos" / name
     path.write_bytes(data)
-    found = {"path": learner.fitted.embed(learner.input_spec_.prepare(path)).numpy()}
+    found = {"path": learner.embed_batch(learner.input_spec_.prepare(path)).numpy()}
     found["files"] = learner.embed(sf.Dataset(ImageFiles([path]))).numpy()
     upload = ImageEmbedder(learner, 10**6)
     found["upload"] = upload.embed([upload.read(data)])[0]

@@ -133,7 +133,7 @@ def test_a_method_that_is_spelled_otherwise_is_named():
 def test_misuse_is_answered_with_what_to_do():
     train = small_learners.digits()[0][:100]
     fitted = small_learners.learner(epochs=1).fit(train)
-    for use in ("embed", "save", "fit_novelty"):
+    for use in ("embed", "save", "fit_layers"):
         with pytest.raises(sf.InputError, match="not fitted yet; call fit"):
             getattr(small_learners.learner(), use)(train)
     for use, field in (
@@ -147,17 +147,17 @@ def test_misuse_is_answered_with_what_to_do():
         assert refusal.value.field == field
 
 
-def test_novelty_is_fitted_to_a_model_that_was_trained_before(tmp_path):
+def test_layers_are_fitted_to_a_model_that_was_trained_before(tmp_path):
     train, test = small_learners.digits()
     learner = small_learners.learner(epochs=1).fit(train, held_out=test[:100])
     learner.save(tmp_path)
     again = sf.load(tmp_path)
-    known = learner.novelty_.model.known
-    assert torch.equal(again.fit_novelty(train, held_out=test[:100]).novelty_.model.known, known)
-    assert not torch.equal(again.fit_novelty(train).novelty_.model.known, known)
-    assert (learner.novelty_.model.held_out, again.novelty_.model.held_out) == (True, False)
-    again.novelty = None
-    assert again.fit_novelty(train).embed(test).novelty is None
+    known = learner.layers_.novelty.known
+    assert torch.equal(again.fit_layers(train, held_out=test[:100]).layers_.novelty.known, known)
+    assert not torch.equal(again.fit_layers(train).layers_.novelty.known, known)
+    assert (learner.layers_.novelty.held_out, again.layers_.novelty.held_out) == (True, False)
+    again.novelty = False
+    assert again.fit_layers(train).embed(test).novelty is None
 
 
 def test_held_out_examples_are_checked_before_the_training():

@@ -11,8 +11,7 @@ from torch.utils.data import TensorDataset
 import surefind as sf
 from surefind.data.dataset import Dataset
 from surefind.errors import DegenerateError, InputError
-from surefind.learning import novelty_pass
-from surefind.learning.novelty_pass import Novelty
+from surefind.learning import layered
 
 
 class Own(nn.Module):
@@ -35,12 +34,12 @@ def posthoc(network, **options):
 def test_a_plain_module_is_split_fitted_saved_and_loaded(tmp_path):
     train, test = digits()
     module = Own()
-    fitted = posthoc(module, novelty=Novelty(sample=50, confidence=0.9)).fit(train)
+    fitted = posthoc(module).fit(train)
     assert fitted.split_.layer == "projection"
     found = fitted.embed(test)
     with torch.no_grad():
         wanted = module(test.read())
-    assert float((found.mean * wanted).sum(1).min()) > 0.9
+    torch.testing.assert_close(fitted.fitted.embed(test.read()).mean, wanted)
     assert bool(torch.isfinite(found.kappa).all())
     fitted.save(tmp_path)
     with pytest.raises(InputError) as refusal:
@@ -49,24 +48,23 @@ def test_a_plain_module_is_split_fitted_saved_and_loaded(tmp_path):
     again = sf.load(tmp_path, encoder=Own())
     assert torch.equal(again.embed(test).kappa, found.kappa)
     assert torch.equal(again.embed(test).novelty, found.novelty)
-    assert again.novelty == Novelty(sample=50, confidence=0.9)
     assert again.split_ == fitted.split_
 
 
 def test_a_sequential_is_loaded_without_the_module(tmp_path):
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 4))
-    fitted = posthoc(network, novelty=None).fit(digits()[0])
+    fitted = posthoc(network, novelty=False).fit(digits()[0])
     fitted.save(tmp_path)
     again = sf.load(tmp_path)
     assert torch.equal(again.embed(digits()[1]).kappa, fitted.embed(digits()[1]).kappa)
-    assert again.novelty is None
+    assert again.novelty is False
 
 
 def test_training_beyond_a_folded_batch_norm_is_said():
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4))
     network[2].running_mean.fill_(0.3)
     with pytest.warns(UserWarning, match="folded"):
-        posthoc(network, method="deterministic", epochs=1, novelty=None).fit(digits()[0][:40])
+        posthoc(network, method="deterministic", epochs=1, novelty=False).fit(digits()[0][:40])
 
 
 @pytest.mark.parametrize("network", ["resnet50", nn.Flatten(), Own().trunk], ids=str)
@@ -79,7 +77,7 @@ def test_what_is_no_network_with_a_head_is_refused(network):
 
 
 def test_a_plain_module_cannot_replace_an_encoder_that_was_saved(tmp_path):
-    fitted = learner("deterministic", epochs=0, novelty=None).fit(digits()[0])
+    fitted = learner("deterministic", epochs=0, novelty=False).fit(digits()[0])
     fitted.save(tmp_path)
     with pytest.raises(InputError) as refusal:
         sf.load(tmp_path, encoder=Own())
@@ -95,7 +93,7 @@ def test_data_of_pytorch_give_what_ours_give():
     assert torch.equal(found.mean, wanted.mean)
     assert torch.equal(found.kappa, wanted.kappa)
     assert torch.equal(found.novelty, wanted.novelty)
-    assert isinstance(other.fit_novelty(theirs).embed(theirs).novelty, torch.Tensor)
+    assert isinstance(other.fit_layers(theirs).embed(theirs).novelty, torch.Tensor)
     rng = torch.Generator().manual_seed(0)
     drawn = other.sample(theirs, 2, generator=rng)
     assert torch.equal(drawn, ours.sample(train, 2, generator=torch.Generator().manual_seed(0)))
@@ -107,7 +105,7 @@ def tensors(data):
 
 def test_evaluation_takes_data_of_pytorch():
     train, test = digits()
-    model = learner("deterministic", epochs=0, novelty=None).fit(train)
+    model = learner("deterministic", epochs=0, novelty=False).fit(train)
     how = {"ece_samples": 0}
     ours = sf.evaluate(
         model, test, test, train=train, generator=torch.Generator().manual_seed(0), **how
@@ -144,7 +142,7 @@ def test_a_point_estimate_that_learns_nothing_needs_no_pairs():
 
 
 def test_stages_are_checked_before_training(tmp_path):
-    options = {"novelty": Novelty(stages=("nowhere",)), "epochs": 1}
+    options = {"stages": ("nowhere",), "epochs": 1}
     with pytest.raises(InputError) as refusal:
         learner("deterministic", **options).fit(digits()[0], folder=tmp_path / "stages")
     assert refusal.value.field == "stages"
@@ -174,7 +172,7 @@ def test_arrays_that_run_backwards_are_taken(turned):
     train = digits()[0]
     images = train.inputs[turned]
     labels = train.labels.flip(0) if turned == np.s_[::-1] else train.labels
-    model = posthoc(encoder(), freeze_backbone=True, novelty=None).fit(Dataset(images, labels))
+    model = posthoc(encoder(), freeze_backbone=True, novelty=False).fit(Dataset(images, labels))
     wanted = model.embed(images.copy())
     assert np.array_equal(model.embed(images).mean, wanted.mean)
 
@@ -183,10 +181,12 @@ def test_a_process_without_examples_says_of_which_shape_it_has_none(monkeypatch)
     train = digits()[0][:40]
     model = learner("deterministic", epochs=0).fit(train)
     shapes = []
-    monkeypatch.setattr(novelty_pass, "part", lambda n: slice(n, n))
-    monkeypatch.setattr(novelty_pass, "gather_rows", lambda x, n: shapes.append(x.shape) or x)
-    reading = {"preprocessing": model.input_spec_, "workers": 0}
-    stages = model.novelty_.stages
-    novelty_pass._pass(model.fitted, train, stages, reading, None, lambda done: None)
-    assert [shape[0] for shape in shapes] == [0] * (len(stages) + 1)
-    assert shapes[-1] == (0, 3)
+    monkeypatch.setattr(layered, "part", lambda n: slice(n, n))
+
+    def gathered(rows, n):
+        shapes.append(rows.shape)
+        return rows.new_zeros(n, rows.shape[1])
+
+    monkeypatch.setattr(layered, "gather_rows", gathered)
+    model.fit_layers(train)
+    assert shapes == [(0, 2 + 48 * 18 + 3), (0, 3)]

@@ -101,7 +101,7 @@ def test_the_graph_gives_what_the_learner_gives(name, tmp_path):
         np.testing.assert_allclose(found[1], wanted.kappa.numpy(), rtol=close)
         assert len(found) == (2 if wanted.novelty is None else 3)
         if wanted.novelty is not None:
-            step = 2 / len(model.novelty_.model.known)
+            step = 2 / len(model.layers_.novelty.known)
             assert np.abs(found[2] - wanted.novelty.numpy()).max() <= step
 
 
@@ -121,7 +121,9 @@ class Own(torch.nn.Module):
 
 @pytest.mark.slow
 def test_a_module_that_was_split_is_exported(tmp_path):
-    model = sf.MetricLearner(Own(), method=GIVEN, epochs=0, novelty=None).fit(digits()[0])
+    model = sf.MetricLearner(Own(), method=GIVEN, embedding="head", epochs=0, novelty=False).fit(
+        digits()[0]
+    )
     made = sf.export_onnx(model, tmp_path / "m.onnx", inputs=digits()[1][:50])
     assert made.kappa_error <= 1e-5
     assert made.outputs == ("direction", "kappa")
@@ -134,7 +136,9 @@ def test_a_posterior_of_vectors_keeps_its_digits_when_it_is_narrow(tmp_path):
     data = sf.Dataset(vectors, torch.arange(60) % 3)
     network = sf.Encoder(torch.nn.Identity(), torch.nn.Linear(6, 4))
     method = sf.methods.LaplacePosthoc(scale=1.0, prior_precision=1e12)
-    model = sf.MetricLearner(network, method=method, epochs=0, novelty=None).fit(data)
+    model = sf.MetricLearner(network, method=method, embedding="head", epochs=0, novelty=False).fit(
+        data
+    )
     assert float(model.embed(vectors).kappa.min()) > 1e9
     made = sf.export_onnx(model, tmp_path / "m.onnx", inputs=data)
     assert made.kappa_error <= 1e-5
@@ -144,7 +148,7 @@ def test_a_posterior_of_vectors_keeps_its_digits_when_it_is_narrow(tmp_path):
 @pytest.mark.parametrize("method", ["mc-dropout", "deep-ensemble", DENSE], ids=str)
 def test_methods_without_a_closed_form_are_refused(method, tmp_path):
     epochs = 0 if method == DENSE else 1
-    model = learner(method, epochs=epochs, novelty=None).fit(digits()[0][:60])
+    model = learner(method, epochs=epochs, novelty=False).fit(digits()[0][:60])
     with pytest.raises(InputError) as refusal:
         sf.export_onnx(model, tmp_path / "m.onnx")
     assert refusal.value.field == "method"
@@ -175,7 +179,7 @@ def test_inputs_are_made_up_where_none_are_given():
 
 def test_images_of_any_size_are_refused(tmp_path):
     how = sf.Preprocessing(resize=8)
-    model = learner("deterministic", epochs=0, novelty=None, preprocessing=how).fit(digits()[0])
+    model = learner("deterministic", epochs=0, novelty=False, preprocessing=how).fit(digits()[0])
     with pytest.raises(InputError) as refusal:
         sf.export_onnx(model, tmp_path / "m.onnx")
     assert refusal.value.field == "preprocessing"
@@ -190,7 +194,9 @@ class Branching(torch.nn.Module):
 @pytest.mark.slow
 def test_a_network_that_branches_on_values_is_refused(tmp_path):
     network = sf.Encoder(Branching(), torch.nn.Linear(64, 3))
-    model = sf.MetricLearner(network, method="deterministic", epochs=0, novelty=None)
+    model = sf.MetricLearner(
+        network, method="deterministic", embedding="head", epochs=0, novelty=False
+    )
     model.fit(digits()[0][:30])
     with pytest.raises(InputError) as refusal:
         sf.export_onnx(model, tmp_path / "m.onnx")

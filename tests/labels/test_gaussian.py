@@ -2,29 +2,10 @@
 
 import numpy as np
 import pytest
+from oracles import covariances
 from scipy.stats import multivariate_normal
 
 from surefind.labels.gaussian import COORDINATES, Centres, LabelSums, fit_space, principal
-
-
-def covariances(vectors, codes):
-    """m, B and W as the module defines them, by loops over labels and vectors."""
-    x = vectors.astype(np.float64)
-    names, d = np.unique(codes), x.shape[1]
-    means = np.array([x[codes == name].mean(axis=0) for name in names])
-    scatter = sum(
-        np.outer(row - means[list(names).index(code)], row - means[list(names).index(code)])
-        for row, code in zip(x, codes, strict=True)
-    )
-    freedom = len(x) - len(names)
-    total = np.cov(x.T, bias=True)
-    within = (scatter + 10 * total) / (freedom + 20)
-    part = max(0.3, 20 / (20 + freedom))
-    within = (1 - part) * within + (part * np.trace(within) + 1e-4) / d * np.eye(d)
-    sizes = np.array([(codes == name).sum() for name in names])
-    between = np.cov(means.T) - within * (1 / sizes).mean()
-    scale = max(np.trace(between) / np.trace(within), 1e-3)
-    return means.mean(axis=0), 0.7 * between + 0.3 * scale * within, within
 
 
 def dense_evidence(query, items, mean, between, within):

@@ -1,10 +1,12 @@
 import numpy as np
 import oracles
 import pytest
+import scipy.linalg
 import torch
 
 import surefind as sf
-from surefind.learning.closed_form import RIDGE, closed_form_head, pair_scatter
+from surefind.learning import closed_form as module
+from surefind.learning.closed_form import RIDGE, chosen_rows, closed_form_head, pair_scatter
 from surefind.pairs import relations as pairs_module
 
 N = 14
@@ -108,3 +110,65 @@ def test_neither_offset_nor_scale_of_the_features_matters():
     h = torch.from_numpy(X)
     for moved in (1e-4 * h, 1e4 * h, h + 1e4):
         torch.testing.assert_close(embedded(moved), embedded(h), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_a_head_are_the_first_of_a_taller_one_and_depend_on_no_basis():
+    """With fewer classes than features, most directions tell classes apart alike."""
+    g = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    X = g.standard_normal((3, 12))[labels] + g.standard_normal((90, 12))
+    relation = sf.Classes(torch.from_numpy(labels))
+    tall, low = (closed_form_head(torch.from_numpy(X), relation, rows=r, field="") for r in (9, 5))
+    ratio = torch.linalg.matrix_norm(tall[:5, :-1]) / torch.linalg.matrix_norm(low[:, :-1])
+    torch.testing.assert_close(tall[:5], ratio * low)
+    mix = np.linalg.qr(g.standard_normal((12, 12)))[0]
+    moved = closed_form_head(torch.from_numpy(X + 1e-9 * (X @ mix)), relation, rows=9, field="")
+    torch.testing.assert_close(moved, tall, rtol=1e-5, atol=1e-5)
+
+
+def test_it_solves_the_generalised_eigenproblem():
+    """Of between- and within-class covariance as the label model estimates them."""
+    g = np.random.default_rng(1)
+    labels = g.integers(12, size=400)
+    X = 2 * g.standard_normal((12, 5))[labels] + g.standard_normal((400, 5)) @ g.standard_normal((
+        5,
+        5,
+    ))
+    head = closed_form_head(torch.from_numpy(X), sf.Classes(torch.from_numpy(labels)), field="")
+    centred = X - X.mean(axis=0)
+    _, B, W = oracles.covariances(centred / np.sqrt(np.square(centred).sum(axis=1).mean()), labels)
+    spread, directions = scipy.linalg.eigh(B, W)
+    spread, directions = spread[::-1], directions[:, ::-1]
+    expected = (np.sqrt(spread / (spread + 1)) * directions).T
+    expected *= np.sqrt(5) / np.linalg.norm(expected)
+    found = head[:, :-1].numpy()
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(head[:, -1], -found @ X.mean(axis=0), atol=1e-9)
+
+
+@pytest.mark.parametrize(("classes", "unseen"), [(6, False), (80, True)])
+def test_rows_are_chosen_by_examples_left_out(monkeypatch, classes, unseen):
+    """One direction of twelve tells classes apart, and then no more are taken than are needed."""
+    monkeypatch.setattr(module, "ROWS", (1, 3))
+    g = np.random.default_rng(2)
+    labels = np.arange(12 * classes) % classes
+    X = 0.5 * g.standard_normal((12 * classes, 12))
+    X[:, 0] += 20 * g.standard_normal(classes)[labels]
+    relation = sf.Classes(torch.from_numpy(labels))
+    generator = torch.Generator().manual_seed(0)
+    assert chosen_rows(torch.from_numpy(X), relation, generator) in (
+        (1, 3) if not unseen else (1, 3, 12)
+    )
+    lonely = sf.Classes(torch.arange(len(X)))
+    assert chosen_rows(torch.from_numpy(X), lonely, generator) == 1
+
+
+def test_the_features_as_they_are_win_where_the_head_does_not_help_unseen_classes(monkeypatch):
+    """Classes that were seen differ in some directions, those left out in all."""
+    monkeypatch.setattr(module, "ROWS", (2,))
+    g = np.random.default_rng(3)
+    labels = np.arange(600) % 60
+    X = g.standard_normal((60, 40))[labels] + 0.3 * g.standard_normal((600, 40))
+    relation = sf.Classes(torch.from_numpy(labels))
+    chosen = chosen_rows(torch.from_numpy(X), relation, torch.Generator().manual_seed(0))
+    assert chosen in (40, None)

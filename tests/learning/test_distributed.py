@@ -1,6 +1,5 @@
 """Two real processes give what one gives."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +17,17 @@ import sys
 import torch, torch.distributed as dist
 sys.path.insert(0, {tests!r})
 import small_learners
-from surefind.learning import novelty_pass
+from surefind.learning import layered
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 train = small_learners.digits()[0]
 for name, options in small_learners.SHARED.items():
     small_learners.learner(**options).fit(train, folder="kept " + name).save(name)
-novelty_pass.SAVE_EVERY, novelty_pass.BATCH = -1.0, 64
-for name in ("first", "again"):
-    learner = small_learners.learner(epochs=0)
-    learner.fit(train, held_out=small_learners.digits()[1], folder="kept novelty").save(name)
+layered.BATCH = 64
+for name in ("head", "layers"):
+    how = {"epochs": 0, "embedding": "layers" if name == "layers" else "head"}
+    learner = small_learners.learner(small_learners.GIVEN, **how)
+    learner.fit(train, held_out=small_learners.digits()[1]).save(name)
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -87,34 +87,20 @@ def test_two_processes_keep_one_checkpoint(two):
     assert np.load(features / "done.npy").all()
 
 
-@pytest.mark.parametrize("name", ["first", "again"])
-def test_two_processes_fit_the_same_novelty_as_one(two, name):
+@pytest.mark.parametrize("name", ["head", "layers"])
+def test_two_processes_fit_the_same_layers_as_one(two, name):
     train, test = small_learners.digits()
-    here = small_learners.learner(epochs=0).fit(train, held_out=test)
+    here = small_learners.learner(small_learners.GIVEN, epochs=0, embedding=name)
+    here.fit(train, held_out=test)
     there = sf.load(two / name)
-    assert there.novelty_.stages == here.novelty_.stages
-    known = here.novelty_.model.known, there.novelty_.model.known
+    assert there.layers_.vector.layers == here.layers_.vector.layers
+    known = here.layers_.novelty.known, there.layers_.novelty.known
     torch.testing.assert_close(*known, rtol=1e-3, atol=1e-3)
     noise = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     for inputs in (test, noise):
-        torch.testing.assert_close(
-            there.embed(inputs).novelty, here.embed(inputs).novelty, rtol=0, atol=0.01
-        )
-
-
-def test_each_process_keeps_its_own_rows_for_as_many_processes_only(two, tmp_path):
-    kept = two / "kept novelty"
-    names = [
-        f"novelty-{part}-{rank}.safetensors" for part in ("held-out", "sample") for rank in (0, 1)
-    ]
-    assert sorted(p.name for p in kept.iterdir()) == names
-    shutil.copytree(kept, tmp_path / "kept")
-    train, test = small_learners.digits()
-    fits = [
-        small_learners.learner(epochs=0).fit(train, held_out=test, folder=folder)
-        for folder in (None, tmp_path / "kept")
-    ]
-    assert torch.equal(*(learner.novelty_.model.known for learner in fits))
+        one, other = there.embed(inputs), here.embed(inputs)
+        torch.testing.assert_close(one.novelty, other.novelty, rtol=0, atol=0.01)
+        torch.testing.assert_close(one.kappa, other.kappa, rtol=1e-2, atol=0)
 
 
 def test_the_command_line_joins_its_processes(tmp_path):

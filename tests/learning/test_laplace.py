@@ -29,7 +29,7 @@ SIX = [(d, a) for d in ("euclidean", "arccos") for a in ("fixed", "positive", "f
 def test_any_of_the_six_curvatures_trains_and_embeds(method, untuned, distance, approximation):
     train = small_learners.digits()[0][:200]
     learner = small_learners.learner(
-        method(distance=distance, approximation=approximation, **untuned), epochs=1, novelty=None
+        method(distance=distance, approximation=approximation, **untuned), epochs=1, novelty=False
     )
     e = learner.fit(train).embed(train)
     assert torch.isfinite(e.kappa).all()
@@ -40,7 +40,7 @@ def test_posthoc_is_the_exact_posterior_of_the_users_own_model():
     """Without epochs, the precision is scale · curvature over all pairs + prior, by the core."""
     train, encoder = small_learners.digits()[0], small_learners.encoder().eval()
     method = LaplacePosthoc(scale=7.0, prior_precision=0.5)
-    fitted = sf.MetricLearner(encoder, method=method, epochs=0).fit(train).fitted
+    fitted = sf.MetricLearner(encoder, method=method, embedding="head", epochs=0).fit(train).fitted
     with torch.no_grad():
         features = encoder.features(train.read())
     outputs = encoder.outputs_of(features).detach()
@@ -59,7 +59,7 @@ def test_large_features_are_computed_twice_instead_of_kept(monkeypatch):
     fits = []
     for limit in (1 << 30, 0):
         monkeypatch.setattr(laplace_posthoc, "FEATURE_BYTES", limit)
-        fits.append(sf.MetricLearner(encoder, **options).fit(train))
+        fits.append(sf.MetricLearner(encoder, embedding="head", **options).fit(train))
     one, two = (f.fitted.posterior.precision for f in fits)
     torch.testing.assert_close(one, two)
 
@@ -72,7 +72,9 @@ def test_on_a_linear_network_the_answer_is_the_exact_gaussian_one(normal, genera
     with torch.no_grad():
         encoder.head.weight.copy_(normal(3, 4))
     method = LaplacePosthoc("arccos", "fixed", scale=30.0, prior_precision=2.0)
-    fitted = sf.MetricLearner(encoder, method=method, epochs=0).fit(sf.Dataset(features, labels))
+    fitted = sf.MetricLearner(encoder, method=method, embedding="head", epochs=0).fit(
+        sf.Dataset(features, labels)
+    )
     weights, h = encoder.head_weights().double(), features.double()
     u = oracles.normalize(h @ weights.T)
     targets = oracles.pair_targets(oracles.class_kind(labels), u, 0.7)
@@ -107,6 +109,7 @@ def test_online_curvature_is_the_discounted_sum_of_the_batches():
     learner = sf.MetricLearner(
         encoder,
         method=method,
+        embedding="head",
         epochs=1,
         batch_size=32,
         optimizer=lambda p: torch.optim.SGD(p, lr=0.0),
@@ -200,7 +203,7 @@ def test_shuffled_digits_are_detected_by_either_method(method, generator):
 def test_every_structure_is_fitted_saved_and_sampled(structure, approximation, tmp_path):
     train, test = small_learners.digits()
     method = LaplacePosthoc(approximation=approximation, structure=structure)
-    fitted = small_learners.learner(method, epochs=1, novelty=None).fit(train[:200])
+    fitted = small_learners.learner(method, epochs=1, novelty=False).fit(train[:200])
     assert fitted.fitted.posterior.structure == structure
     fitted.save(tmp_path / "model")
     again = sf.load(tmp_path / "model")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 def online():
     """Two epochs of twelve steps each; what is learnt after them has tests of its own."""
-    return small_learners.learner(small_learners.ONLINE, novelty=None)
+    return small_learners.learner(small_learners.ONLINE, novelty=False)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_a_finished_stage_is_read_back(tmp_path):
     again = small_learners.learner("pfe").fit(
         train, folder=tmp_path, report=lambda *p: steps.append(p)
     )
-    assert {stage for stage, _ in steps} == {"novelty"}
+    assert {stage for stage, _ in steps} == {"layers"}
     assert small_learners.tensors_equal(first.fitted.tensors(), again.fitted.tensors())
 
 
@@ -281,8 +281,8 @@ def test_positions_train_like_labels():
     places = torch.stack([100.0 * train.labels, torch.zeros(len(train))], dim=1)
     placed = Dataset(train.inputs, positions=places)
     for method in (small_learners.ONLINE, small_learners.GIVEN):
-        one = small_learners.learner(method, novelty=None).fit(placed).fitted.tensors()
-        two = small_learners.learner(method, novelty=None).fit(train).fitted.tensors()
+        one = small_learners.learner(method, novelty=False).fit(placed).fitted.tensors()
+        two = small_learners.learner(method, novelty=False).fit(train).fitted.tensors()
         for name in one:
             torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4)
 
@@ -293,8 +293,8 @@ def test_a_frozen_network_has_nothing_to_train_but_can_be_taken_as_it_is():
         small_learners.encoder().requires_grad_(False),
     )
     with pytest.raises(sf.InputError, match="all parameters are frozen"):
-        sf.MetricLearner(encoder, epochs=1).fit(train)
-    sf.MetricLearner(encoder, method=small_learners.GIVEN, epochs=0, novelty=None).fit(train)
+        sf.MetricLearner(encoder, method="deterministic", epochs=1).fit(train)
+    sf.MetricLearner(encoder, method=small_learners.GIVEN, epochs=0, novelty=False).fit(train)
 
 
 def test_one_process_is_everybody():

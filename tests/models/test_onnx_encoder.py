@@ -12,8 +12,8 @@ from small_learners import digits
 import surefind as sf
 from surefind.errors import InputError
 from surefind.models.backbones import load_backbone, with_linear_head
+from surefind.models.layers import Layers, StageWatch, choose_stages
 from surefind.models.onnx_encoder import OnnxNet
-from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
 
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 6)).astype(np.float32)
 IMAGE = ("n", 1, 8, 8)
@@ -112,15 +112,16 @@ def test_an_output_is_chosen_by_name(tmp_path):
         OnnxNet.load(path, output="nothing")
 
 
-def test_other_outputs_are_the_stages_of_novelty(tmp_path):
+def test_other_outputs_are_the_stages(tmp_path):
     nodes = [op("Erf", "x", "z"), op("Flatten", "z", "a"), op("MatMul", "a w")]
     path = write(tmp_path / "net.onnx", nodes, outputs=("y", "z"), declared=None)
     net = load_backbone(path)
     assert choose_stages(net, images()) == ("stages.0",)
-    watch = StageWatch(net, net.own_stages)
+    layers = Layers(net.own_stages, 2)
+    watch = StageWatch(net, layers)
     with watch.watching():
         net(images())
-    torch.testing.assert_close(watch.take(5), [stage_statistics(torch.erf(images()))])
+    torch.testing.assert_close(watch.take(5), [layers.statistics(torch.erf(images()))])
     again = OnnxNet(**net.recipe)
     again.load_state_dict(net.state_dict())
     assert torch.equal(again(images()), net(images()))
@@ -181,7 +182,7 @@ def test_what_does_not_fit_is_refused(file, tmp_path):
 def test_it_is_no_part_of_another_graph(file, tmp_path):
     generator = torch.Generator().manual_seed(0)
     encoder = with_linear_head(load_backbone(file), 4, generator=generator)
-    learner = sf.MetricLearner(encoder, method="deterministic", epochs=0, novelty=None)
+    learner = sf.MetricLearner(encoder, method="deterministic", epochs=0, novelty=False)
     with pytest.raises(InputError) as refusal:
         sf.export_onnx(learner.fit(digits()[0]), tmp_path / "m.onnx")
     assert refusal.value.field == "learner"

@@ -20,7 +20,7 @@ from surefind.pairs.losses import Contrastive, External
 )
 def test_other_losses_and_mined_pairs_train(objective):
     train, test = small_learners.digits()
-    learner = small_learners.learner(objective=objective, epochs=4, novelty=None).fit(train)
+    learner = small_learners.learner(objective=objective, epochs=4, novelty=False).fit(train)
     assert small_learners.recall_at_1(learner.embed(test), test.labels) > 0.9
 
 

@@ -237,7 +237,7 @@ def test_layers_that_nothing_responds_to_are_left_out_and_none_is_refused(deep, 
 
 @pytest.fixture(scope="module", params=LAYERED, ids=lambda m: type(m.head).__name__)
 def layered(request):
-    return small_learners.learner(request.param, epochs=4, novelty=None).fit(
+    return small_learners.learner(request.param, epochs=4, novelty=False).fit(
         small_learners.digits()[0]
     )
 
@@ -256,7 +256,7 @@ def test_layers_give_every_input_a_concentration_whatever_its_company(layered):
 def test_layers_leave_directions_and_the_head_alone(layered):
     """The same training, the same head; half of the head's variance goes to the layers below."""
     method = layered.method.head
-    plain = small_learners.learner(method, epochs=4, novelty=None).fit(small_learners.digits()[0])
+    plain = small_learners.learner(method, epochs=4, novelty=False).fit(small_learners.digits()[0])
     test = small_learners.digits()[1]
     assert small_learners.tensors_equal(
         plain.fitted.encoder.state_dict(), layered.fitted.network.state_dict()

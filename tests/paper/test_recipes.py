@@ -80,7 +80,7 @@ def test_the_released_codes_recipe_differs_in_learning_rate_and_memory_alone():
 @pytest.fixture(scope="module")
 def learner():
     train, _ = small_learners.digits()
-    return small_learners.learner("laplace-posthoc", novelty=None).fit(train)
+    return small_learners.learner("laplace-posthoc", novelty=False).fit(train)
 
 
 def test_kappa_of_many_samples_is_that_of_the_closed_form(learner):

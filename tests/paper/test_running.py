@@ -116,7 +116,7 @@ def test_valid_results_are_never_made_again_and_training_is_shared(run, tmp_path
     run(["deterministic", "laplace-posthoc", "norm"], report=lambda *p: steps.append(p))
     assert file.read_bytes() == before
     assert {stage for stage, _ in steps} == {
-        "novelty"
+        "layers"
     }  # the others start from the point estimate that is there
 
 

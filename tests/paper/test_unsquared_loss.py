@@ -57,7 +57,7 @@ def test_it_trains_and_the_curvature_has_its_margin(monkeypatch):
 def test_a_checkpoint_of_another_margin_is_not_resumed(tmp_path):
     train = small_learners.digits()[0]
     one, other = (
-        small_learners.learner(objective=UnsquaredContrastive(m), epochs=1, novelty=None)
+        small_learners.learner(objective=UnsquaredContrastive(m), epochs=1, novelty=False)
         for m in (0.7, 0.8)
     )
     one.fit(train, folder=tmp_path)

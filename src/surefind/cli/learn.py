@@ -3,10 +3,8 @@
 **train** takes a network by name, or a backbone from a folder with a new head; under ``torchrun`` it is
 distributed.
 
-**fit** is post-hoc LAM: a Laplace posterior of the last linear layer. Vectors from elsewhere are prepared,
-and their layer starts, as in `LaplaceHead` (`surefind.models.vectors`): the identity, so that they stay
-what they are and gain a κ, a whitening within classes (`surefind.learning.closed_form`), or a principal
-projection; it is learnt first if epochs are asked for.
+**fit** is post-hoc LAM: a head in closed form on all layers of a trained network, with a Laplace posterior
+(`surefind.learning.layered`). Vectors from elsewhere get what `LaplaceHead` gives them.
 
 Rare settings are ``--set NAME=VALUE``: those of `MetricLearner`, of the method and, with
 ``--freeze-backbone``, of `Freezing`, by their names in Python.
@@ -166,10 +164,6 @@ def fit(
         Option(help=f"What to fit on; a run's own training data by default. {options.SOURCE_HELP}"),
     ] = None,
     labels: options.Labels = None,
-    metric: Annotated[
-        Literal["identity", "whitened"],
-        Option(help="Vectors as they are, or whitened within classes."),
-    ] = "identity",
     assigned: options.Assigned = None,
     resume: options.Resume = False,
 ) -> Any:
@@ -186,8 +180,7 @@ def fit(
     from surefind.posterior.fit import check_posterior_options
 
     of_vectors = not Path(model).is_dir()
-    of_a_run = {"labels": labels is not None, "metric": metric != "identity"}
-    misplaced = {"on": on is not None} if of_vectors else of_a_run
+    misplaced = {"on": on is not None} if of_vectors else {"labels": labels is not None}
     for name, asked in misplaced.items():
         if asked:
             why = "vectors are fitted on themselves" if of_vectors else "a run has its own training"
@@ -198,14 +191,15 @@ def fit(
     method = LaplacePosthoc(**_only(extra, own))
     check_posterior_options(method.structure, method.scale, method.prior_precision)
     seed, epochs = int(extra.get("seed", 0)), int(extra.pop("epochs", 0))
-    given = {"model": model, "on": on, "labels": labels, "metric": metric, "epochs": epochs}
+    given = {"model": model, "on": on, "labels": labels, "epochs": epochs}
     settings = as_settings(given | {"method": "laplace-posthoc", "set": extra})
     check_run(out, settings, resume=resume)
     how: dict[str, Any] = {"method": method, "epochs": epochs, "seed": seed}
     known: sf.Dataset | None = None
     if of_vectors:
         dataset, trained_on, on_bad = with_relation(_vectors(model, labels)), model, "refuse"
-        dataset, network = _prepared(dataset, extra.get("embedding_dim"), metric)
+        dataset, network = _prepared(dataset)
+        how["embedding_dim"] = extra.get("embedding_dim")
         learner = sf.MetricLearner(network, margin=extra.get("margin", MARGIN), **how)
     else:
         run = open_run(Path(model))
@@ -229,9 +223,7 @@ def fit(
         )
     check_fits(learner, dataset)
     found = {"source": trained_on, "on_bad": on_bad}
-    say(
-        f"Fitting a posterior of {learner.encoder.embedding_dim} outputs to {len(dataset)} examples."
-    )
+    say(f"Fitting a head in closed form, with its posterior, to {len(dataset)} examples.")
     return fit_and_save(learner, dataset, out, settings | found, held_out=known, resume=resume)
 
 
@@ -409,13 +401,13 @@ def fit_and_save(
     say(novelty_sentence(learner))
     say(f"Saved the model and its history in {out}.")
     say_next(next_command(out, settings))
-    guard = learner.novelty_
+    found = novelty_of(learner)
     return {
         "run": out,
         "model": None if run is None else run.fingerprint,
         "method": settings["method"],
         "examples": len(dataset),
-        "embedding_dim": learner.encoder.embedding_dim,
+        "embedding_dim": learner.outputs,
         "stages": {
             stage: {
                 "epochs": len(epochs),
@@ -425,21 +417,26 @@ def fit_and_save(
             for stage, epochs in learner.history_.items()
         },
         "novelty": None
-        if guard is None
-        else {"examples": len(guard.model.known), "least": float(guard.model.least)},
+        if found is None
+        else {"examples": len(found.known), "least": float(found.least)},
     }
+
+
+def novelty_of(learner: "sf.MetricLearner") -> Any:
+    """Return what a learner knows of novelty; None if it was not fitted."""
+    return None if learner.layers_ is None else learner.layers_.novelty
 
 
 def novelty_sentence(learner: "sf.MetricLearner") -> str:
     """Say what the p-values of novelty rest on."""
-    guard = learner.novelty_
-    if guard is None:
+    found = novelty_of(learner)
+    if found is None:
         return (
             "Novelty: none, there are too few examples; out-of-distribution inputs are not noticed."
         )
-    n, least = len(guard.model.known), guard.model.least
-    which = "held-out examples" if guard.model.held_out else "training examples, cross-fitted"
-    sure = guard.model.held_out or not guard.stages
+    n, least = len(found.known), found.least
+    which = "held-out examples" if found.held_out else "training examples, cross-fitted"
+    sure = found.held_out or not learner.learns
     doubt = "" if sure else "; new ones may be flagged more often, --held-out helps"
     return f"Novelty: p-values rest on {n:,} {which}; the smallest is {least:.2g}{doubt}."
 
@@ -502,13 +499,11 @@ def _same_features(
     return sf.Freezing(trained_stages=trained.freezing.trained_stages, cache=cache)
 
 
-def _prepared(dataset: "sf.Dataset", dim: Any, metric: str) -> tuple["sf.Dataset", "sf.Encoder"]:
+def _prepared(dataset: "sf.Dataset") -> tuple["sf.Dataset", "sf.Encoder"]:
     """Build the encoder of vectors, and leave out those without a direction.
 
     Args:
         dataset: The vectors, of which some belong together.
-        dim: Outputs; None for as many as the vectors have.
-        metric: What the encoder's layer is before a projection or training.
 
     Returns:
         The vectors that have a direction, and the encoder.
@@ -518,9 +513,7 @@ def _prepared(dataset: "sf.Dataset", dim: Any, metric: str) -> tuple["sf.Dataset
     """
     import numpy as np
 
-    from surefind.estimators.laplace_head import whitened
     from surefind.models.vectors import Vectors, vector_encoder
-    from surefind.pairs.relations import as_relation
 
     if dataset.read(slice(0, 1)).ndim != 2:
         raise InputError(
@@ -533,10 +526,7 @@ def _prepared(dataset: "sf.Dataset", dim: Any, metric: str) -> tuple["sf.Dataset
         say(f"{len(zero)} vectors are zero, the first at {zero[0]}, and are left out.")
         dataset = dataset[np.delete(np.arange(len(dataset)), zero)]
         vectors = Vectors(np.asarray(dataset.inputs))
-    encoder = vector_encoder(vectors, dim)
-    if metric != "identity":
-        encoder = whitened(encoder, vectors, as_relation(dataset.relation()))
-    return dataset, encoder.float()
+    return dataset, vector_encoder(vectors).float()
 
 
 def _vectors(source: str, labels: Path | None) -> "sf.Dataset":

@@ -13,9 +13,9 @@ Of each example there is the *plain* view, of the image as evaluation sees it, a
 ones. Training takes one of the augmented views at random, a fresh one for each epoch and occurrence;
 whatever reads without an augmentation seed gets the plain one. Without augmented views both are the same.
 
-Beside the features lie the statistics of the network's stages (`surefind.novelty.statistics`), so that
-novelty needs no second pass, and what inputs the network takes. Arrays may be mapped from files: rows are
-read when they are asked for, and a selection of rows copies nothing.
+Beside the features lie the statistics of the network's stages (`surefind.models.layers`), so that
+embedding and novelty need no second pass, and what inputs the network takes. Arrays may be mapped from
+files: rows are read when they are asked for, and a selection of rows copies nothing.
 
 Axes: ``v`` views, the plain one first, ``n`` examples, ``m`` statistics of a stage; a feature may be a
 vector (d) or a map (c, h, w).
@@ -240,7 +240,7 @@ class FeatureViews:
         key: What they were computed from; other features have another one.
         network: What they were computed with; another network has another one.
         spec: What inputs the network takes: a `surefind.data.inputs.InputSpec`.
-        stages: The stages that novelty looks at, of the frozen network and of what is above it.
+        layers: Which stages are looked at, of the frozen network and of what is above it.
         statistics: Of the plain view (n, m), by the name of the stage, where that is frozen.
         rows: Which of the examples these are.
     """
@@ -249,7 +249,7 @@ class FeatureViews:
     key: str
     network: str
     spec: Any
-    stages: tuple[str, ...] = ()
+    layers: Any = None
     statistics: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     rows: np.ndarray | None = field(default=None, repr=False)
 

@@ -7,24 +7,20 @@ pair of them by `surefind.posterior.fit`, which says what its rule for scale and
 1/κ says how well the *weights* are known for an input. It is no substitute for the distance to the nearest
 neighbour; decide with both.
 
-The head is not trained: on frozen ImageNet features of CUB200 (split as there) recall@1 on unseen classes
-is 0.751 with the identity (0.749 if X is centred) and 0.730 … 0.547 after training, the lower the longer: a
-linear layer forgets what the large model knew of other classes. On the classes of the fit it brought no
-clear gain either (0.671; trained 0.632 … 0.681). To train one all the same, use `surefind.MetricLearner`.
+The head is in closed form (`surefind.learning.closed_form`): the label model's transform, or of positions
+and pairs their whitening, with as many rows as examples left out say; of many classes the identity where
+that finds unseen ones better. On frozen ImageNet features of CUB200 (EfficientNet-Lite0) recall@1 on unseen
+classes is 0.577 instead of 0.550. Training one forgets what the large model knew of other classes: 0.751
+with the identity, 0.730 … 0.547 after training, the lower the longer; to do so all the same, use
+`surefind.MetricLearner(embedding="head")`.
 
 Policy: ``y`` has a label per row (`surefind.checks`), or a position (n, 2) in the units of the two radii,
 or is a `PairList`. Classes with one example have no positive pair but count as negatives of the others. A
 zero row has no direction: `fit` leaves it out with a warning, and `embed` returns κ = 0.
 
-``metric="whitened"`` takes the head in closed form (`surefind.learning.closed_form`) instead of the
-identity: the label model's transform, or of positions and pairs their whitening. The identity is the
-default: its neighbours are those of X. On unseen classes of CUB200, with features of EfficientNet-Lite0,
-recall@1 is 0.577 instead of 0.550 (0.523 instead of 0.501 with 64 outputs), and κ tells Cars196 apart with
-an AUROC of 0.989 instead of 0.999. For other vectors `score` of classes left out says which is better.
-
 The scan of the pairs is exact up to 200,000 examples, and samples 8,192 columns beyond
 (`surefind.curvature.pair_scan`), labels and the diagonal only. X may be memory-mapped; an exact scan holds
-outputs (n, z) three to five times, a sampled one only blocks; whitening holds X in float64, four times.
+outputs (n, z) three to five times, a sampled one only blocks; the head is fitted to up to 20,000 rows.
 
 Axes: ``n`` examples, ``d`` columns of X, ``z`` embedding.
 """
@@ -51,19 +47,16 @@ from surefind.checks import (
 )
 from surefind.curvature.dataset import check_informative
 from surefind.curvature.head import DISTANCES, STRUCTURES
-from surefind.curvature.pair_scan import scan_pairs
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.learning.closed_form import closed_form_head
+from surefind.learning.closed_form import fit_head
+from surefind.learning.layered import sampled_rows
 from surefind.learning.methods.contract import prefixed, unprefixed
-from surefind.learning.novelty_pass import Novelty, novelty_model, sampled_rows
 from surefind.learning.seeds import seeded
-from surefind.models.encoder import Encoder
 from surefind.models.saving import load_tensors, save_tensors
-from surefind.models.vectors import Vectors, unit_rows, vector_encoder, with_ones
+from surefind.models.vectors import Vectors, unit_rows, with_ones
 from surefind.neighbours import nearest
-from surefind.novelty.model import LEAST, NoveltyModel
-from surefind.novelty.statistics import stage_statistics
+from surefind.novelty import LEAST, Novelty, fit_novelty
 from surefind.pairs.losses import MARGIN
 from surefind.pairs.relations import (
     NEGATIVE_RADIUS,
@@ -73,7 +66,7 @@ from surefind.pairs.relations import (
     Relation,
     as_relation,
 )
-from surefind.posterior.fit import FittedPosterior, fit_posterior
+from surefind.posterior.fit import FittedPosterior
 from surefind.posterior.head import Posterior, posterior_tensors, restored_posterior
 from surefind.posterior.tuning import draw_sample
 
@@ -86,8 +79,6 @@ POSITIVE = ("margin", "positive_radius", "negative_radius")
 TUNED: dict[str, tuple[Any, ...]] = {"prior_precision": (None, "evidence"), "scale": (None,)}
 """Options that are so too, or one of these."""
 
-METRICS = ("identity", "whitened")
-
 KIND = "laplace-head"
 """What a saved file says that it holds."""
 
@@ -96,8 +87,7 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
     """Post-hoc Laplace approximation on fixed embeddings: a scikit-learn estimator.
 
     Args:
-        embedding_dim: z; None for as many as X has columns.
-        metric: What the head is: "identity", or "whitened" within classes or places.
+        embedding_dim: z; None to choose it.
         distance: "arccos" or "euclidean", see `surefind.curvature.head`.
         margin: Squared distance up to which negative pairs repel.
         structure: Of the posterior: "diagonal", "kronecker" or, for small heads, "dense".
@@ -108,7 +98,7 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         negative_radius: Where y are positions: distance beyond which two are different places.
         scan_columns: "auto", "all" for every pair, or how many random columns to scan.
         random_state: Seeds tuning and the sampled scan; as scikit-learn takes it.
-        novelty: Whether embeddings also say whether such a vector was ever seen (`surefind.novelty.model`).
+        novelty: Whether embeddings also say whether such a vector was ever seen (`surefind.novelty`).
 
     Attributes:
         posterior_: The posterior over weights (z, d + 1).
@@ -117,7 +107,7 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         scale_: What the curvature was multiplied with.
         clipped_: Share of the curvature that was clipped.
         pair_scan_error_: Relative standard error of the curvature; 0.0 if every pair was scanned.
-        novelty_: Direction, length and neighbourhood of usual vectors; None without, or with fewer than 20.
+        novelty_: What is usual; None without, or with fewer than 20 rows.
         n_features_in_: d.
     """
 
@@ -125,7 +115,6 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         self,
         embedding_dim: Any = None,
         *,
-        metric: Any = "identity",
         distance: Any = "arccos",
         margin: Any = MARGIN,
         structure: Any = "diagonal",
@@ -138,7 +127,6 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         novelty: Any = True,
     ) -> None:
         self.embedding_dim = embedding_dim
-        self.metric = metric
         self.distance = distance
         self.margin = margin
         self.structure = structure
@@ -172,39 +160,29 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         scale, prior = (
             float(v) if isinstance(v, Real) else v for v in (self.scale, self.prior_precision)
         )
-        width = None if self.embedding_dim is None else int(self.embedding_dim)
-        encoder = vector_encoder(vectors, width)
-        if self.metric == "whitened":
-            encoder = whitened(encoder, vectors, relation)
-        weights = encoder.head_weights()
-        curvature, error = scan_pairs(
+        labels = relation.labels if isinstance(relation, Classes) else None
+        head = fit_head(
             vectors,
-            weights,
             relation,
-            structure=self.structure,
-            distance=self.distance,
-            margin=float(self.margin),
-            columns=scan if isinstance(scan, str) else int(scan),  # type: ignore[arg-type]
-            generator=seeded(seed, "columns"),
-        )
-        fitted = fit_posterior(
-            weights,
-            curvature,
-            # The rows that the learner's methods draw, in the same precision.
-            lambda: draw_sample(
+            rows=self._rows(),
+            # What the learner's methods draw, in the same precision.
+            sample=lambda most: draw_sample(
                 len(vectors),
                 lambda rows: vectors.read(rows.numpy()).float(),
                 lambda x: with_ones(unit_rows(x)),
-                relation.labels if isinstance(relation, Classes) else None,
+                labels,
                 seeded(seed, "width"),
+                most=most,
             ),
-            examples=len(vectors),
-            generator=seeded(seed, "width samples"),
+            margin=float(self.margin),
+            seed=seed,
             structure=self.structure,
+            distance=self.distance,
             scale=scale,
             prior_precision=prior,
+            columns=scan if isinstance(scan, str) else int(scan),
         )
-        self._set_fitted(fitted, error)
+        self._set_fitted(head.fitted, head.error)
         known = None if held_out is None else Vectors(self._matrix(held_out, fitting=False))
         self.novelty_ = self._fit_novelty(vectors, relation, known, seed) if self.novelty else None
         return self
@@ -227,10 +205,7 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
             mean[rows] = part.mean.to(vectors.dtype)
             kappa[rows] = part.kappa.to(vectors.dtype) * h[:, :-1].any(1)
             if novelty is not None and self.novelty_ is not None:
-                statistics = [stage_statistics(vectors.read(rows), whole=True)]
-                novelty[rows] = self.novelty_.p_value(
-                    self.novelty_.score(statistics, part.mean)
-                ).to(kappa)
+                novelty[rows] = self.novelty_.of(h[:, :-1], part.mean).to(kappa)
         found = Embeddings(mean, kappa, novelty)
         if not isinstance(X, Tensor):
             return found.numpy()
@@ -281,7 +256,7 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         fitted = FittedPosterior(posterior, metadata["prior_precision"], metadata["scale"])
         head = cls(**metadata["parameters"])
         head._set_fitted(fitted, metadata["pair_scan_error"])
-        head.novelty_ = NoveltyModel.restored(novelty) if novelty else None
+        head.novelty_ = Novelty.restored(novelty) if novelty else None
         head.n_features_in_ = mean.shape[1] - 1
         if metadata["feature_names"]:
             head.feature_names_in_ = np.array(metadata["feature_names"], dtype=object)
@@ -324,27 +299,40 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         inner, outer = float(self.positive_radius), float(self.negative_radius)
         return relation_of_targets(y, n, positive_radius=inner, negative_radius=outer)
 
+    def _rows(self) -> int | None:
+        """Return how many outputs are asked for."""
+        rows, d = self.embedding_dim, self.n_features_in_
+        if rows is not None and rows > d:
+            raise InputError(
+                f"embedding_dim is {rows}, but X has {d} columns; a linear head cannot add any. Give at "
+                f"most {d}, or none.",
+                field="embedding_dim",
+            )
+        return None if rows is None else int(rows)
+
     def _fit_novelty(
         self, vectors: Vectors, relation: Relation, held_out: Vectors | None, seed: int
-    ) -> NoveltyModel | None:
-        """Fit novelty to a sample of vectors: what the learner's pass does for a network."""
+    ) -> Novelty | None:
+        """Fit novelty to a sample of vectors."""
         if min(len(vectors), LEAST if held_out is None else len(held_out)) < LEAST:
             return None
-        own = self.posterior_.mean
 
-        def looked_at(source: Vectors, rows: Any) -> tuple[list[Tensor], Tensor]:
-            x = source.read(rows if isinstance(rows, slice) else rows.numpy())
-            parts = x.split(4096)  # type: ignore[no-untyped-call]
-            mean = [self.posterior_.predict(with_ones(unit_rows(p)).to(own)).mean for p in parts]
-            return [stage_statistics(x, whole=True)], torch.cat(mean)
+        W = self.posterior_.mean
 
+        def sampled(source: Vectors, rows: Any) -> tuple[Tensor, Tensor]:
+            h = source.features(rows)
+            return h[:, :-1].float(), unit_rows(h.to(W) @ W.T)
+
+        rows = sampled_rows(len(vectors), seed)
         others = None
         if held_out is not None:
-            others = looked_at(held_out, sampled_rows(len(held_out), Novelty.sample, seed))
-        rows = sampled_rows(len(vectors), Novelty.sample, seed)
-        groups = relation.labels[rows] if isinstance(relation, Classes) else None
-        sample = looked_at(vectors, rows)
-        return novelty_model(*sample, maps=False, held_out=others, groups=groups, seed=seed)
+            others = sampled(held_out, sampled_rows(len(held_out), seed))
+        return fit_novelty(
+            *sampled(vectors, rows),
+            held_out=others,
+            groups=relation.labels[rows] if isinstance(relation, Classes) else None,
+            generator=seeded(seed, "novelty references"),
+        )
 
     def _set_fitted(self, fitted: FittedPosterior, error: float) -> "LaplaceHead":
         """Take over what was learnt, under the names that scikit-learn gives such things."""
@@ -357,21 +345,10 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         return self
 
 
-def whitened(encoder: Encoder, vectors: Vectors, relation: Relation) -> Encoder:
-    """Put the head in closed form behind that of an encoder of vectors: the identity, or a projection."""
-    start = encoder.head.weight.detach().double()
-    h = torch.cat([vectors.features(rows)[:, :-1] for rows in vectors.slices]).double()
-    head = closed_form_head(h @ start.T, relation, field="metric")
-    return encoder.with_head(
-        torch.cat([head[:, :-1] @ start, head[:, -1:]], dim=1).to(encoder.head.weight)
-    )
-
-
 def check_options(options: Mapping[str, Any]) -> None:
     """Refuse options that are out of range; scikit-learn forbids the constructor to look at them."""
     if options["embedding_dim"] is not None:
         check_int("embedding_dim", options["embedding_dim"], least=2)
-    check_choice("metric", options["metric"], METRICS)
     check_choice("distance", options["distance"], DISTANCES)
     check_choice("structure", options["structure"], STRUCTURES)
     for name in (*POSITIVE, *TUNED):

@@ -8,14 +8,15 @@ header the architecture, the method and its options, what inputs it takes and th
 pickle in it, and opening it runs no code that it brings.
 """
 
+import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, fields, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -37,27 +38,27 @@ from surefind.learning.frozen import (
     check_features,
     started,
 )
-from surefind.learning.methods import METHODS
+from surefind.learning.layered import Head, LayerModel, fit_layers, passed, watched
+from surefind.learning.methods import METHODS, LaplaceOnline, LaplacePosthoc
 from surefind.learning.methods.contract import Embedder, Method, unprefixed
-from surefind.learning.methods.deterministic import Deterministic
-from surefind.learning.novelty_pass import Novelty, NoveltyGuard, fit_frozen_novelty, fit_novelty
+from surefind.learning.methods.deterministic import Deterministic, PointEmbedder, frozen
 from surefind.learning.session import Report, TrainingSession
 from surefind.learning.train import Epoch, Optimizer, Progress, TrainConfig
 from surefind.models.encoder import Encoder
+from surefind.models.layers import Layers, StageWatch
 from surefind.models.saving import build, describe, load_state, load_tensors, save_tensors
 from surefind.models.splitting import EXAMPLES, Split, joined, run_module, split_module
-from surefind.novelty.statistics import StageWatch
+from surefind.models.vectors import with_ones
 from surefind.pairs.losses import MARGIN, Contrastive, ContrastiveLoss, Objective
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, as_relation
 
-FORMAT = 4
+FORMAT = 5
 FILE = "model.safetensors"
 FEATURES = "features"
 """Folder of features in that of the checkpoints."""
-DEFAULT_NOVELTY = Novelty()
 COUNTED_POSITIONS = 10_000
 """Examples with positions whose pairs are counted before a training, which takes about a second."""
-SETTINGS = ("epochs", "seed", "batch_size", "margin")
+SETTINGS = ("epochs", "seed", "batch_size", "margin", "embedding", "embedding_dim", "novelty")
 """Arguments that are saved with the model beside encoder, method and preprocessing."""
 
 
@@ -75,6 +76,11 @@ class MetricLearner:
         method: A name ("deterministic", "laplace-posthoc", "laplace-online", "mc-dropout",
             "deep-ensemble", "pfe", "hib") or a method with its options, such as
             ``surefind.learning.methods.LaplaceOnline(memory=1e-3)``.
+        embedding: "layers" for a head in closed form on all layers, with a Laplace posterior
+            (`surefind.learning.layered`); the network is then trained as a point estimate, or not at all
+            where its backbone is frozen. "head" for the network's own embedding, as in the paper. None for
+            "layers" with a Laplace method, and "head" with the others.
+        embedding_dim: Rows of the head in closed form; None to choose.
         epochs: Passes over the data; 0 keeps the weights and only fits the posterior.
         seed: Decides everything random.
         batch_size: Examples a step.
@@ -89,8 +95,9 @@ class MetricLearner:
             beyond the second.
         preprocessing: How images are cut, resized and normalised; saved with the model.
         workers: Threads that read images ahead.
-        novelty: How to fit novelty, with which every embedding says whether such an input was ever seen;
-            None for none.
+        novelty: Whether every embedding says how unusual such an input is.
+        stages: Names of modules in the backbone that are looked at; None for the rule of
+            `surefind.models.layers`.
         freeze_backbone: True leaves the backbone as it is and trains the head on features that are
             computed once; `surefind.Freezing` says more: whether the last stages learn, how many augmented
             views there are, and where features are kept.
@@ -98,7 +105,7 @@ class MetricLearner:
     Attributes:
         split_: Where a module was split; None if an encoder was given.
         embedder_: The fitted method.
-        novelty_: What novelty came to; None without, or with fewer than 20 examples.
+        layers_: What was fitted to all layers; None where nothing was.
         input_spec_: What inputs it takes, determined from the training data and saved with the model.
         history_: Mean loss and seconds of each epoch, by stage.
 
@@ -109,6 +116,8 @@ class MetricLearner:
     encoder: Any  # a module becomes an encoder in `fit`, which has inputs to run it on
     _: KW_ONLY
     method: Any = "laplace-online"
+    embedding: Literal["layers", "head"] | None = None
+    embedding_dim: int | None = None
     epochs: int = 20
     seed: int = 0
     batch_size: int = 64
@@ -121,14 +130,21 @@ class MetricLearner:
     radii: tuple[float, float] = (POSITIVE_RADIUS, NEGATIVE_RADIUS)
     preprocessing: Preprocessing | None = None
     workers: int = 2
-    novelty: Novelty | None = DEFAULT_NOVELTY
+    novelty: bool = True
+    stages: Sequence[str] | None = None
     freeze_backbone: bool | Freezing = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
             check_choice("method", self.method, METHODS)
             self.method = METHODS[self.method]()
+        if self.embedding is None:
+            laplace = isinstance(self.method, LaplaceOnline | LaplacePosthoc)
+            self.embedding = "layers" if laplace else "head"
+        check_choice("embedding", self.embedding, ("layers", "head"))
         check_int("epochs", self.epochs, least=0)
+        if self.embedding_dim is not None:
+            check_int("embedding_dim", self.embedding_dim, least=2)
         for name in ("margin", "learning_rate", "decay"):
             check_positive(name, getattr(self, name))
         self.split_: Split | None = None
@@ -167,12 +183,16 @@ class MetricLearner:
         self.check(dataset)
         run = self._session(None if folder is None else Path(folder), report)
         self.input_spec_: InputSpec = spec
-        if self.freezing is None:
-            self.embedder_: Embedder = self.method.fit(self.encoder, dataset, run)
+        layered = self.embedding == "layers"
+        method = Deterministic() if layered else self.method
+        if self.freezing is not None:
+            dataset, held_out = self._fit_frozen(dataset, held_out, method, run)
+        elif layered and not self.learns:
+            self.embedder_: Embedder = PointEmbedder(frozen(copy.deepcopy(self.encoder)))
         else:
-            dataset, held_out = self._fit_frozen(dataset, held_out, run)
+            self.embedder_ = method.fit(self.encoder, dataset, run)
         self.history_: dict[str, tuple[Epoch, ...]] = run.history
-        return self.fit_novelty(dataset, held_out=held_out, folder=folder, report=report)
+        return self.fit_layers(dataset, held_out=held_out, folder=folder, report=report)
 
     def check(self, dataset: Any) -> None:
         """Refuse data that nothing could be learnt from, before anything long; `fit` does so first.
@@ -181,11 +201,12 @@ class MetricLearner:
             dataset: As for `fit`.
 
         Raises:
-            InputError: If the network does not take the data, or novelty names stages that it has not; as a
+            InputError: If the network does not take the data, or has none of the named stages; as a
                 `DegenerateError`, if no two examples are the same, or none are different.
         """
         dataset = as_dataset("dataset", dataset)
-        learns = self.epochs or not isinstance(self.method, Deterministic)
+        learns = self.epochs or self.embedding == "layers"
+        learns = learns or not isinstance(self.method, Deterministic)
         learns |= self.freezing is not None and self.freezing.head == "whitened-within"
         # Pairs of positions are counted one by one: of many, the pass over all pairs will tell.
         if learns and (dataset.labels is not None or len(dataset) <= COUNTED_POSITIONS):
@@ -229,7 +250,7 @@ class MetricLearner:
         backbone = FrozenBackbone.of(self.encoder, self.freezing)
         return self._features(backbone, dataset, spec, folder, report)
 
-    def fit_novelty(
+    def fit_layers(
         self,
         dataset: Any,
         *,
@@ -237,41 +258,69 @@ class MetricLearner:
         folder: str | Path | None = None,
         report: Report = silent,
     ) -> "MetricLearner":
-        """Fit novelty alone, also of a model that was trained before, or elsewhere.
+        """Fit embedding and novelty to what all layers say, also of a model that was trained before.
 
         Args:
             dataset: What the network was trained on.
             held_out: Known examples that it was not trained on; as for `fit`.
-            folder: Where the pass keeps what it has, to be resumed; None keeps nothing.
-            report: Called after each batch, with the stage "novelty".
+            folder: Where features of a frozen backbone are kept; None for memory.
+            report: Called after each batch, with the stage "layers".
 
         Returns:
             The learner itself.
         """
-        embedder, options = self.fitted, self.novelty
+        embedder = self.fitted
         dataset = as_dataset("dataset", dataset)
         held_out = None if held_out is None else as_dataset("held_out", held_out)
-        self.novelty_: NoveltyGuard | None = None
-        if options is not None and isinstance(embedder, FrozenEmbedder):
+        self.layers_: LayerModel | None = None
+        layered = self.embedding == "layers"
+        if not layered and not self.novelty:
+            return self
+        spec, (near, far) = self.input_spec_, self.radii
+        if isinstance(embedder, FrozenEmbedder):
             how: dict[str, Any] = {"folder": folder, "report": report}
-            known = None if held_out is None else self.features(held_out, **how)
+            held_out = None if held_out is None else self.features(held_out, **how)
             dataset = self.features(dataset, **how)
-            self.novelty_ = fit_frozen_novelty(
-                embedder, dataset, known, options=options, seed=self.seed
-            )
-        elif options is not None:
-            self.novelty_ = fit_novelty(
-                embedder,
-                dataset,
-                held_out,
-                options=options,
-                spec=self.input_spec_,
-                seed=self.seed,
-                folder=None if folder is None else Path(folder),
-                workers=self.workers,
-                on_batch=_counted(report, "novelty"),
-            )
+            layers = dataset.inputs.layers.ending(output=self._takes_output)
+        else:
+            network = embedder.network
+            first = like_network(dataset.read(slice(2), preprocessing=spec), network)
+            layers = Layers.of(network.backbone, first, self.stages, output=self._takes_output)
+        head = None
+        if layered:
+            names = ("structure", "distance", "scale", "prior_precision")
+            given = vars(self.method) if isinstance(self.method, LaplacePosthoc) else {}
+            margin = getattr(self.objective, "squared_margin", self.margin)
+            options = {name: given[name] for name in names if name in given}
+            head = Head(self.embedding_dim, margin, options)
+        self.layers_ = fit_layers(
+            embedder,
+            dataset,
+            held_out,
+            layers=layers,
+            head=head,
+            relation=lambda some: as_relation(
+                some.relation(positive_radius=near, negative_radius=far)
+            ),
+            novelty=self.novelty,
+            spec=spec,
+            seed=self.seed,
+            workers=self.workers,
+            on_batch=_counted(report, "layers"),
+        )
         return self
+
+    @property
+    def learns(self) -> bool:
+        """Whether training changes more than a last linear layer, which is not needed then."""
+        if self.freezing is not None:
+            return self.freezing.trained_stages > 0
+        return any(p.requires_grad for p in self.encoder.backbone.parameters())
+
+    @property
+    def _takes_output(self) -> bool:
+        """Whether the backbone's output stands for that of the head, which nobody has trained."""
+        return self.embedding == "layers" and not self.learns and self.split_ is None
 
     @property
     def freezing(self) -> Freezing | None:
@@ -331,11 +380,11 @@ class MetricLearner:
                         UserWarning,
                         stacklevel=3,
                     )
-        if self.novelty is not None and self.novelty.stages is not None:
-            StageWatch(self.encoder.backbone, self.novelty.stages)
+        if self.stages is not None:
+            StageWatch(self.encoder.backbone, Layers(tuple(self.stages)))  # refuses other names
 
     def _fit_frozen(
-        self, dataset: Dataset, held_out: Dataset | None, run: TrainingSession
+        self, dataset: Dataset, held_out: Dataset | None, method: Method, run: TrainingSession
     ) -> tuple[Dataset, Dataset | None]:
         """Compute features, train what is above on them, and return them."""
         assert self.freezing is not None
@@ -354,8 +403,12 @@ class MetricLearner:
         # What else decides the training is in the key of the features.
         settings = run.settings | {"head": self.freezing.head}
         above = replace(run, config=replace(run.config, preprocessing=None), settings=settings)
-        upper = started(backbone.upper, kept, self.freezing.head, self.radii)
-        self.embedder_ = FrozenEmbedder(backbone, self.method.fit(upper, kept, above))
+        upper = backbone.upper
+        if self.embedding == "layers" and not self.learns:
+            self.embedder_ = FrozenEmbedder(backbone, PointEmbedder(frozen(copy.deepcopy(upper))))
+        else:
+            upper = started(upper, kept, self.freezing.head, self.radii)
+            self.embedder_ = FrozenEmbedder(backbone, method.fit(upper, kept, above))
         return kept, known
 
     def _features(
@@ -371,7 +424,7 @@ class MetricLearner:
         return backbone.features(
             dataset,
             spec,
-            stages=None if self.novelty is None else self.novelty.stages,
+            stages=self.stages,
             preprocessing=augmented,
             seed=self.seed,
             folder=None if folder is None else Path(folder) / FEATURES,
@@ -392,24 +445,25 @@ class MetricLearner:
             The embeddings; NumPy arrays if the inputs are one.
         """
         dataset = as_inputs(inputs)
-        embedder, guard = self.embedder_for(dataset), self.novelty_
-        if embedder is self.embedder_:
-            parts = [self.embed_batch(x) for x in self.batches(dataset, batch_size)]
-        elif guard is None:
+        embedder, model = self.embedder_for(dataset), self.layers_
+        _check_batches(dataset, batch_size)
+        if model is None:
             parts = [embedder.embed(x) for x in self.batches(dataset, batch_size)]
-        else:  # features, with statistics of the stages below beside them
-            rows, whole = np.arange(len(dataset)), self.embedder_
-            parts = [
-                guard.embed_features(whole, dataset.inputs, rows[i : i + batch_size])  # type: ignore[arg-type]
-                for i in range(0, len(rows), batch_size)
-            ]
+        else:
+            how: dict[str, Any] = {"size": batch_size, "workers": self.workers}
+            how["own"] = model.keeps_own
+            seen = passed(self.fitted, model.vector.layers, dataset, self.input_spec_, **how)
+            parts = [model.embed(*one) for one in seen]
         together = Embeddings.concatenate(parts)
         return together.numpy() if isinstance(inputs, np.ndarray) else together
 
     def embed_batch(self, batch: Tensor) -> Embeddings:
         """Embed a batch that is prepared as the network takes it, on its device and in its dtype."""
-        embedder, guard = self.fitted, self.novelty_
-        return embedder.embed(batch) if guard is None else guard.embed(embedder, batch)
+        embedder, model = self.fitted, self.layers_
+        if model is None:
+            return embedder.embed(batch)
+        own = model.keeps_own
+        return model.embed(*watched(embedder, model.vector.layers, batch, own=own))
 
     def sample(
         self,
@@ -434,9 +488,32 @@ class MetricLearner:
         """
         check_int("n_samples", n_samples, least=1)
         dataset = as_inputs(inputs)
-        draw = self.embedder_for(dataset).sampler(n_samples, joint=joint, generator=generator)
-        samples = torch.cat([draw(x) for x in self.batches(dataset, batch_size)], dim=1)
+        draw = self.sampler(dataset, n_samples, joint=joint, generator=generator)
+        samples = torch.cat([*draw(dataset, batch_size)], dim=1)
         return samples.cpu().numpy() if isinstance(inputs, np.ndarray) else samples
+
+    def sampler(
+        self, dataset: Dataset, n_samples: int, *, joint: bool, generator: torch.Generator
+    ) -> Callable[[Dataset, int], Iterator[Tensor]]:
+        """Return a function that draws samples of data sets of one kind, batch by batch.
+
+        With ``joint``, the same sampled networks embed all of them.
+        """
+        model = self.layers_
+        if model is None or model.posterior is None:
+            own = self.embedder_for(dataset).sampler(n_samples, joint=joint, generator=generator)
+            return lambda part, size: (own(x) for x in self.batches(part, size))
+        posterior, vector = model.posterior, model.vector
+        seed = int(torch.randint(2**62, (), generator=generator))
+
+        def draw(part: Dataset, size: int) -> Iterator[Tensor]:
+            how: dict[str, Any] = {"size": size, "workers": self.workers}
+            for _, said in passed(self.fitted, vector.layers, part, self.input_spec_, **how):
+                source = torch.Generator().manual_seed(seed) if joint else generator
+                h = with_ones(vector(said))
+                yield posterior.sample(h, n_samples, joint=joint, generator=source)
+
+        return draw
 
     def save(self, path: str | Path) -> None:
         """Write the fitted learner to a folder, atomically.
@@ -462,16 +539,24 @@ class MetricLearner:
             "inputs": self.input_spec_.to_dict(),
             "history": {k: [asdict(e) for e in v] for k, v in self.history_.items()},
             "settings": {name: getattr(self, name) for name in SETTINGS},
-            "novelty": None if self.novelty_ is None else {"stages": list(self.novelty_.stages)},
-            "novelty_options": None if self.novelty is None else asdict(self.novelty),
+            "layers": None if self.layers_ is None else self.layers_.plan(),
+            "stages": None if self.stages is None else list(self.stages),
             "split": None if self.split_ is None else asdict(self.split_),
             "freezing": None if self.freezing is None else self.freezing.plan,
         }
-        if self.novelty_ is not None:
-            tensors |= self.novelty_.tensors()
+        if self.layers_ is not None:
+            tensors |= self.layers_.tensors()
         if world()[0] == 0:
             Path(path).mkdir(parents=True, exist_ok=True)
             save_tensors(Path(path) / FILE, tensors, metadata)
+
+    @property
+    def outputs(self) -> int:
+        """Dimensions of the embeddings."""
+        model = getattr(self, "layers_", None)
+        if model is None or model.posterior is None:
+            return int(self.encoder.embedding_dim)
+        return len(model.posterior.mean)
 
     @property
     def method_name(self) -> str | None:
@@ -491,9 +576,7 @@ class MetricLearner:
 
     def batches(self, dataset: Dataset, batch_size: int) -> Iterator[Tensor]:
         """Read a data set in batches that are prepared as the network takes them."""
-        check_int("batch_size", batch_size, least=1)
-        if len(dataset) == 0:
-            raise InputError("there is nothing to embed: the inputs are empty.", field="inputs")
+        _check_batches(dataset, batch_size)
         network, spec = self.fitted.network, self.input_spec_
         return batches(dataset, network, preprocessing=spec, size=batch_size, workers=self.workers)
 
@@ -524,29 +607,26 @@ def load(path: str | Path, *, encoder: nn.Module | None = None) -> MetricLearner
             field="encoder",
             hint="Build the same network and pass it: surefind.load(path, encoder=...).",
         )
-    split, freezing, novelty = (metadata[k] for k in ("split", "freezing", "novelty_options"))
+    split, freezing, layers = (metadata[k] for k in ("split", "freezing", "layers"))
     split = split and Split(**split | {"shape": tuple(split["shape"])})
     if encoder is None:
         encoder = build(metadata["architecture"])
     elif split is not None and not isinstance(encoder, Encoder):
         encoder = joined(encoder, split)
     _check_encoder(encoder, Encoder)
-    if novelty is not None and novelty["stages"] is not None:
-        novelty["stages"] = tuple(novelty["stages"])
     spec = InputSpec.from_dict(metadata["inputs"])
     learner = MetricLearner(
         encoder,
         method=METHODS[metadata["method"]](**metadata["options"]),
         preprocessing=spec.preprocessing,
-        novelty=novelty and Novelty(**novelty),
+        stages=metadata["stages"],
         freeze_backbone=False if freezing is None else Freezing(**freezing),
         **metadata["settings"],
     )
     learner.split_ = split
     learner.embedder_ = _restored(learner, tensors)
     learner.input_spec_ = spec
-    kept = metadata["novelty"]
-    learner.novelty_ = None if kept is None else NoveltyGuard.restored(tensors, kept["stages"])
+    learner.layers_ = None if layers is None else LayerModel.restored(tensors, layers)
     learner.history_ = {
         stage: tuple(Epoch(**e) for e in epochs) for stage, epochs in metadata["history"].items()
     }
@@ -555,6 +635,8 @@ def load(path: str | Path, *, encoder: nn.Module | None = None) -> MetricLearner
 
 def _restored(learner: MetricLearner, tensors: dict[str, Tensor]) -> Embedder:
     method, freezing = learner.method, learner.freezing
+    if learner.embedding == "layers":
+        method = Deterministic()
     if freezing is None:
         fitted: Embedder = method.restore(learner.encoder, tensors)
         return fitted
@@ -570,6 +652,12 @@ def _check_encoder(value: Any, kind: type[nn.Module]) -> None:
             f"encoder must be a surefind.Encoder(backbone, head){other} here; got {type(value).__name__}.",
             field="encoder",
         )
+
+
+def _check_batches(dataset: Dataset, batch_size: int) -> None:
+    check_int("batch_size", batch_size, least=1)
+    if len(dataset) == 0:
+        raise InputError("there is nothing to embed: the inputs are empty.", field="inputs")
 
 
 def as_inputs(inputs: Any) -> Dataset:

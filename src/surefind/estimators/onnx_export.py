@@ -44,18 +44,17 @@ from surefind.estimators.learner import MetricLearner, as_inputs
 from surefind.files import write_atomically
 from surefind.learning.feature_cache import as_kept
 from surefind.learning.frozen import FrozenEmbedder
+from surefind.learning.layered import watched
 from surefind.learning.methods.contract import Embedder
 from surefind.learning.methods.deterministic import PointEmbedder
 from surefind.learning.methods.gaussian import GaussianEmbedder
-from surefind.learning.methods.laplace_posthoc import HeadEmbedder
-from surefind.learning.novelty_pass import NoveltyGuard
 from surefind.learning.seeds import seeded
 from surefind.models.encoder import on_sphere
+from surefind.models.layers import OUTPUT, Layers, StageWatch, encoder_places
 from surefind.models.splitting import UpTo
 from surefind.models.vectors import UnitRows
-from surefind.novelty.model import upper_rates
-from surefind.novelty.statistics import StageWatch, stage_statistics
-from surefind.posterior.head import HeadPosterior, KroneckerPosterior
+from surefind.novelty import CONFIDENCE, Novelty, upper_rates
+from surefind.posterior.head import HeadPosterior, KroneckerPosterior, Posterior
 from surefind.posterior.sphere import directions, resultant_on_one_grid, unit
 
 TOLERANCE = 1e-5
@@ -167,12 +166,17 @@ class ExportGraph(nn.Module):
 
     def __init__(self, learner: MetricLearner) -> None:
         super().__init__()
-        embedder = learner.fitted
+        embedder, model = learner.fitted, learner.layers_
         frozen = embedder if isinstance(embedder, FrozenEmbedder) else None
         upper = embedder if frozen is None else frozen.upper
-        self._moments = _moments(upper)
+        posterior = getattr(upper, "posterior", None)
+        self._of_layers = model is not None and model.posterior is not None
+        if model is not None and model.posterior is not None:
+            posterior = model.posterior
+            self._weights = posterior.mean
+        self._moments = _moments(posterior if posterior is not None else upper)
         # The sphere does not care for a rotation: Kronecker posteriors are diagonal in another basis.
-        self._turn = getattr(getattr(upper, "posterior", None), "left", None)
+        self._turn = getattr(posterior, "left", None)
         network = upper.network
         # Copies, which a tracer may follow: the learner stays as it is.
         self.below = nn.Identity() if frozen is None else copy.deepcopy(frozen.cut.below)
@@ -183,18 +187,24 @@ class ExportGraph(nn.Module):
         if isinstance(upper, GaussianEmbedder):
             self.variance = upper.variance
         self._frozen = frozen is not None
-        self._guard = learner.novelty_
-        if self._guard is not None:  # kept from here on: a constant of the graph, not a part of it
-            upper_rates(len(self._guard.model.known), self._guard.model.confidence)
-        names: list[str] = []
-        for stage in () if self._guard is None else self._guard.stages:
-            if frozen is not None and stage in frozen.cut.names_below:
-                names.append(f"below.{frozen.cut.names_below[stage]}".rstrip("."))
-            else:
-                above = {} if frozen is None else frozen.cut.names_above
-                names.append(f"backbone.{above.get(stage, stage)}".rstrip("."))
-        self._watch = StageWatch(self, names)
-        self.outputs = OUTPUTS if self._guard is not None else OUTPUTS[:2]
+        self._model = model
+        self._novelty = None if model is None else model.novelty
+        if (
+            self._novelty is not None
+        ):  # kept from here on: a constant of the graph, not a part of it
+            upper_rates(len(self._novelty.known), CONFIDENCE)
+        layers = Layers(()) if model is None else model.vector.layers
+        below, above = (
+            ({}, {}) if frozen is None else (frozen.cut.names_below, frozen.cut.names_above)
+        )
+        places = [
+            f"below.{below[stage]}".rstrip(".")
+            if stage in below and stage != OUTPUT
+            else encoder_places([above.get(stage, stage)])[0]
+            for stage in layers.names
+        ]
+        self._watch = StageWatch(self, layers, places)
+        self.outputs = OUTPUTS if self._novelty is not None else OUTPUTS[:2]
         self.eval()
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
@@ -204,7 +214,11 @@ class ExportGraph(nn.Module):
             if self._frozen:
                 lower = as_kept(lower).to(lower.dtype)
             plain = self.backbone(lower)
-        outputs = self.head(plain)
+            outputs, x = self.head(plain), plain
+        if self._model is not None:
+            x = self._model.vector(self._watch.take(inputs.shape[0]))
+        if self._of_layers:
+            plain, outputs = x, x @ self._weights[:, :-1].T + self._weights[:, -1]
         if self._moments is None:
             direction, kappa = on_sphere(outputs), torch.full_like(outputs[:, 0], torch.inf)
         else:
@@ -214,14 +228,9 @@ class ExportGraph(nn.Module):
             direction = direction @ self._turn.T
         if isinstance(self.backbone, UnitRows):  # nothing is known of a zero vector
             kappa = torch.where((plain != 0).any(1), kappa, torch.zeros_like(kappa))
-        if self._guard is None:
+        if self._novelty is None:
             return direction, kappa
-        statistics = self._watch.take(inputs.shape[0])
-        if not self._guard.stages:
-            statistics = [stage_statistics(lower, whole=True)]
-        model = self._guard.model
-        p = model.p_value(model.score(statistics, direction))
-        return direction, kappa, p.to(kappa.dtype)
+        return direction, kappa, self._novelty.of(x, direction).to(kappa.dtype)
 
 
 def expectation(spec: InputSpec) -> str:
@@ -244,7 +253,7 @@ def expectation(spec: InputSpec) -> str:
     return f"{sentence}."
 
 
-def _moments(embedder: Embedder) -> Moments | None:
+def _moments(embedder: Embedder | Posterior) -> Moments | None:
     """Choose how features become Gaussian outputs, None for points; refuse what has no closed form."""
     if isinstance(embedder, PointEmbedder):
         return None
@@ -255,7 +264,7 @@ def _moments(embedder: Embedder) -> Moments | None:
             unit(outputs) if embedder.unit_mean else outputs,
             network(_with_one(plain, width)).exp(),
         )
-    posterior = embedder.posterior if isinstance(embedder, HeadEmbedder) else None
+    posterior = embedder
     if isinstance(posterior, HeadPosterior):
         variance = (1 / posterior.precision).detach()
 
@@ -418,17 +427,20 @@ def _compared(
             field="tolerance",
             hint="A deep network in float32 may need a larger tolerance.",
         )
-    if learner.novelty_ is not None:
-        _compare_novelty(learner.novelty_, learner.fitted, batch, found[2])
+    if learner.layers_ is not None and learner.layers_.novelty is not None:
+        _compare_novelty(learner, learner.layers_.novelty, batch, found[2])
     return direction, kappa
 
 
 def _compare_novelty(
-    guard: NoveltyGuard, embedder: Embedder, batch: Tensor, found: np.ndarray
+    learner: MetricLearner, novelty: Novelty, batch: Tensor, found: np.ndarray
 ) -> None:
-    score = nn.functional.softplus(guard.parts(embedder, batch)) @ guard.model._weights()
+    assert learner.layers_ is not None
+    vector = learner.layers_.vector
+    _, said = watched(learner.fitted, vector.layers, batch)
+    score = novelty.score(vector(said), learner.embed_batch(batch).mean)
     shift = torch.tensor([[SCORE_TOLERANCE], [-SCORE_TOLERANCE]], device=score.device)
-    least, most = (guard.model.p_value(s).cpu().numpy() for s in score + shift)
+    least, most = (novelty.p_value(s).cpu().numpy() for s in score + shift)
     hair = 1e-6  # p-values are float32 in the graph
     wrong = np.flatnonzero((found < least - hair) | (found > most + hair))
     if len(wrong):

@@ -35,7 +35,7 @@ networks as `SAMPLE_BYTES` hold, and only the neighbours found are kept.
 Axes: ``s`` samples, ``q`` queries, ``n`` examples of a part, ``z`` embedding.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -47,7 +47,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from surefind import metrics
-from surefind.data.batches import batches
 from surefind.data.dataset import Dataset, as_dataset
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
@@ -92,14 +91,14 @@ def sampled_neighbours(
         Rows of the gallery.
     """
     rows = len(test) + (0 if gallery is None else len(gallery))
-    most = SAMPLE_BYTES // (4 * rows * learner.encoder.embedding_dim)
+    most = SAMPLE_BYTES // (4 * rows * learner.outputs)
     # Whole tens, so that the members of an ensemble, which come in turn, come equally often.
     most = most - most % 10 if most >= 10 else max(1, most)
     found = []
     for start in range(0, n_samples, most):
         count = min(most, n_samples - start)
         # One sampler for both parts: the same networks must embed what is compared.
-        draw = learner.embedder_for(test).sampler(count, joint=True, generator=generator)
+        draw = learner.sampler(test, count, joint=True, generator=generator)
         samples = _drawn(learner, test, draw, count)
         items = None if gallery is None else _drawn(learner, gallery, draw, count)
         found.append(sampled_nearest(samples, items).numpy())
@@ -107,21 +106,17 @@ def sampled_neighbours(
 
 
 def _drawn(
-    learner: MetricLearner, part: Dataset, draw: Callable[[Tensor], Tensor], count: int
+    learner: MetricLearner,
+    part: Dataset,
+    draw: Callable[[Dataset, int], Iterator[Tensor]],
+    count: int,
 ) -> Float[Tensor, "s n z"]:
     """Draw samples of a whole part without a second copy of them."""
     vectors = part.read(slice(0, 1), preprocessing=learner.input_spec_).ndim == 2
-    size = VECTORS if vectors else BATCH
-    inputs = batches(
-        part,
-        learner.encoder,
-        preprocessing=learner.input_spec_,
-        size=size,
-        workers=learner.workers,
-    )
-    out = torch.empty(count, len(part), learner.encoder.embedding_dim)
-    for i, x in enumerate(inputs):
-        out[:, i * size : i * size + len(x)] = draw(x)
+    out, at = torch.empty(count, len(part), learner.outputs), 0
+    for some in draw(part, VECTORS if vectors else BATCH):
+        out[:, at : at + some.shape[1]] = some
+        at += some.shape[1]
     return out
 
 

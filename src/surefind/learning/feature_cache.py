@@ -23,7 +23,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from surefind.errors import InputError
 from surefind.files import write_atomically
 from surefind.learning.distributed import gather_rows, part, wait_for_all, world
 from surefind.learning.session import digest
-from surefind.novelty.statistics import StageWatch
+from surefind.models.layers import Layers, StageWatch
 from surefind.tensor_checks import as_tensor
 
 BATCH = 32
@@ -48,6 +48,7 @@ SAVE_EVERY = 15.0
 """Seconds after which rows are marked as done."""
 UNCOMPRESSED = (".bmp", ".pgm", ".ppm", ".tif", ".tiff")
 SAMPLED_BYTES = 4096
+NOTHING = Layers(())
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
 Shapes = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -68,6 +69,7 @@ class FeaturePass:
         views: Augmented views of each example, beside the plain one.
         seed: Decides the augmented views.
         workers: Threads that read images ahead.
+        layers: What is kept of a stage.
     """
 
     network: nn.Module
@@ -77,6 +79,7 @@ class FeaturePass:
     views: int = 0
     seed: int = 0
     workers: int = 2
+    layers: Layers = NOTHING
 
     def run(
         self, dataset: Dataset, folder: Path | None = None, on_rows: OnRows = lambda *_: None
@@ -110,7 +113,7 @@ class FeaturePass:
         arrays = _finished(arrays)
         named = {name: arrays[f"stage-{i}"] for i, name in enumerate(self.stages)}
         views = FeatureViews(
-            arrays["features"], key, about["network"], self.spec, tuple(self.stages), named
+            arrays["features"], key, about["network"], self.spec, self.layers, named
         )
         return Dataset(
             views,
@@ -127,7 +130,7 @@ class FeaturePass:
         content = uncompressed_digest(inputs.paths) if files else None
         return {
             "network": network_digest(self.network),
-            "stages": list(self.stages.values()),
+            "stages": asdict(self._watched),
             "inputs": inputs.fingerprint() if files else digest([as_tensor("inputs", inputs)]),
             "examples": len(dataset),
             "spec": _without_augmentation(self.spec).to_dict(),
@@ -138,9 +141,13 @@ class FeaturePass:
             **({} if content is None else {"content": content}),
         }
 
+    @property
+    def _watched(self) -> Layers:
+        return replace(self.layers, names=tuple(self.stages.values()))
+
     @torch.no_grad()
     def _compute(self, inputs: Tensor) -> tuple[np.ndarray, list[np.ndarray]]:
-        watch = StageWatch(self.network, list(self.stages.values()))
+        watch = StageWatch(self.network, self._watched)
         with watch.watching():
             found: Tensor = self.network(like_network(inputs, self.network))
         statistics = [s.cpu().numpy() for s in watch.take(len(inputs))]

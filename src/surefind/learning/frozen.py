@@ -45,9 +45,9 @@ from surefind.learning.methods.contract import Embedder, Sampler, prefixed
 from surefind.learning.methods.deterministic import frozen
 from surefind.models.backbones import Tower
 from surefind.models.encoder import Encoder
+from surefind.models.layers import HEAD, OUTPUT, Layers, StageWatch, encoder_places
 from surefind.models.networks import NORMS, GeM
 from surefind.models.saving import load_state
-from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
 from surefind.pairs.relations import as_relation
 
 
@@ -177,11 +177,11 @@ def _check_count(above: int, stages: int) -> None:
         )
 
 
+Watched = tuple[Embeddings | None, list[Tensor]]
+
 PREFIX = "frozen"
-HeadStart = Literal["given", "identity", "whitened", "whitened-within"]
+HeadStart = Literal["given", "identity", "whitened-within"]
 HEAD_STARTS = get_args(HeadStart)
-SHRINKAGE = 0.5
-"""Share of the mean variance in every direction's, when features are whitened."""
 
 
 @dataclass(frozen=True)
@@ -195,11 +195,10 @@ class Freezing:
             on the plain one alone.
         cache: Folder where features are kept for this training and later ones; None for the folder that
             `fit` is given, or memory if that is None too.
-        head: What the head starts as: as it is "given"; the "identity"; "whitened", the principal
-            components of the training features, each divided by its standard deviation with shrinkage
-            (`principal_head`); or "whitened-within" classes or places, which makes differences between
-            examples that belong together small (`surefind.learning.closed_form`). All but the first need as
-            many outputs as features, or fewer.
+        head: What the head starts as: as it is "given"; the "identity", or with fewer outputs the principal
+            components of the training features; or "whitened-within" classes or places, which makes
+            differences between examples that belong together small (`surefind.learning.closed_form`). All
+            but the first need as many outputs as features, or fewer.
 
     Raises:
         InputError: If a number is negative, or there is no such start.
@@ -264,7 +263,7 @@ class FrozenBackbone:
         Args:
             dataset: Images, or what a network takes; with features of this network it is returned as is.
             spec: What inputs the network takes.
-            stages: Of the whole network, for novelty; None for the rule of `surefind.novelty.statistics`.
+            stages: Of the whole network; None for the rule of `surefind.models.layers`.
             preprocessing: How augmented views are made; None computes the plain one alone.
             seed: Decides these.
             folder: Where features are kept if ``freezing`` names no cache; None for memory.
@@ -280,24 +279,22 @@ class FrozenBackbone:
         if isinstance(dataset.inputs, FeatureViews):
             check_features(dataset.inputs, self.cut.below)
             return dataset
-        if stages is None:
-            first = dataset.read(slice(0, 2), preprocessing=spec)
-            stages = self._stages(like_network(first, self.cut.below))
-        StageWatch(self.backbone, stages)  # refuses names of no module, before anything long
+        first = like_network(dataset.read(slice(0, 2), preprocessing=spec), self.cut.below)
+        layers = self._layers(first, stages)
         places = self.cut.names_below
-        below = {name: places[name] for name in stages if name in places}
+        below = {s: places[s] for s in layers.names if s in places and s != OUTPUT}
         views = self.freezing.views if preprocessing is not None else 0
         cache = self.freezing.cache
-        made = FeaturePass(self.cut.below, spec, below, preprocessing, views, seed, workers).run(
-            dataset, folder if cache is None else Path(cache), on_rows
-        )
-        return replace(made, inputs=replace(made.inputs, stages=tuple(stages)))
+        made = FeaturePass(
+            self.cut.below, spec, below, preprocessing, views, seed, workers, layers
+        ).run(dataset, folder if cache is None else Path(cache), on_rows)
+        return replace(made, inputs=replace(made.inputs, layers=layers))
 
-    def _stages(self, inputs: Tensor) -> tuple[str, ...]:
+    def _layers(self, inputs: Tensor, stages: Sequence[str] | None) -> Layers:
         modes = {module: module.training for module in self.backbone.modules()}
         self.backbone.eval()
         try:
-            return choose_stages(self.backbone, inputs)
+            return Layers.of(self.backbone, inputs, stages, output=True)
         finally:
             for module, training in modes.items():
                 module.training = training
@@ -357,43 +354,60 @@ class FrozenEmbedder:
         features: Tensor = self.cut.below(inputs)
         return as_kept(features).to(features)
 
-    def watched(self, inputs: Tensor, stages: Sequence[str]) -> tuple[Embeddings, list[Tensor]]:
-        """Embed a batch, and return the statistics of the stages it passed."""
+    def watched(self, inputs: Tensor, layers: Layers, *, own: bool) -> Watched:
+        """Return what `watch_embedder` returns of a batch of inputs."""
         places = self.cut.names_below
-        frozen_stages = [s for s in stages if s in places]
-        watch = StageWatch(self.cut.below, [places[s] for s in frozen_stages])
+        names = tuple(s for s in layers.names if s in places and s != OUTPUT)
+        there = [places[s] for s in names]
+        watch = StageWatch(self.cut.below, replace(layers, names=names), there)
         with watch.watching():
             features = self.below(inputs)
-        found = watch.take(len(inputs))
-        return self._watched_above(features, dict(zip(frozen_stages, found, strict=True)), stages)
+        known = dict(zip(names, watch.take(len(inputs)), strict=True))
+        return self._watched_above(features, known, layers, own=own)
 
     def watched_features(
-        self, views: FeatureViews, rows: np.ndarray, stages: Sequence[str]
-    ) -> tuple[Embeddings, list[Tensor]]:
+        self, views: FeatureViews, rows: np.ndarray, layers: Layers, *, own: bool
+    ) -> Watched:
         """Do the same with features that were computed before, and the statistics beside them."""
         features = like_network(views.read(rows), self.upper.network)
         known = {s: views.stage(s, rows).to(features.device) for s in views.statistics}
-        return self._watched_above(features, known, stages)
+        return self._watched_above(features, known, layers, own=own)
 
     def _watched_above(
-        self, features: Tensor, known: Mapping[str, Tensor], stages: Sequence[str]
-    ) -> tuple[Embeddings, list[Tensor]]:
-        if not stages:  # nothing in the network can be watched, so its output is
-            return self.upper.embed(features), [stage_statistics(features, whole=True)]
-        above = [s for s in stages if s not in known]
-        network, places = self.upper.network.backbone, self.cut.names_above
+        self, features: Tensor, known: Mapping[str, Tensor], layers: Layers, *, own: bool
+    ) -> Watched:
+        above = tuple(s for s in layers.names if s not in known)
         # Dropout wraps a network that is no sequence of layers.
-        network = dict(network.named_children()).get("backbone", network)
-        watch = StageWatch(network, [places.get(s, s) for s in above])
-        if above and not self.upper.runs_network_once:
-            with torch.no_grad(), watch.watching():
-                network(features)
-            found = self.upper.embed(features)
-        else:
-            with watch.watching():
-                found = self.upper.embed(features)
-        seen = dict(zip(above, watch.take(len(features)), strict=True))
-        return found, [known[s] if s in known else seen[s] for s in stages]
+        wrapped = "backbone" in dict(self.upper.network.backbone.named_children())
+        inside = [self.cut.names_above.get(s, s) for s in above]
+        if wrapped:
+            inside = [s if s in (OUTPUT, HEAD) else f"backbone.{s}" for s in inside]
+        there = encoder_places(inside)
+        watch = StageWatch(self.upper.network, replace(layers, names=above), there)
+        found, said = watch_embedder(self.upper, watch, features, own=own)
+        seen = dict(zip(above, said, strict=True))
+        return found, [known[s] if s in known else seen[s] for s in layers.names]
+
+
+def watch_embedder(embedder: Embedder, watch: StageWatch, inputs: Tensor, *, own: bool) -> Watched:
+    """Pass a batch through a watched network, once if its method does.
+
+    Args:
+        embedder: The method.
+        watch: Of its network.
+        inputs: The batch.
+        own: Whether the method's own embeddings are wanted.
+
+    Returns:
+        These, or None; and what the stages said.
+    """
+    if own and embedder.runs_network_once:
+        with watch.watching():
+            found = embedder.embed(inputs)
+        return found, watch.take(len(inputs))
+    with torch.no_grad(), watch.watching():
+        embedder.network.outputs(inputs)
+    return embedder.embed(inputs) if own else None, watch.take(len(inputs))
 
 
 @torch.no_grad()
@@ -402,8 +416,7 @@ def started(
 ) -> Encoder:
     """Let the head start as is wanted.
 
-    With fewer outputs than features, the starts take principal components of the training features. A head
-    without a bias is not centred.
+    A head without a bias is not centred.
 
     Args:
         upper: What is trained on features; stays as it is.
@@ -428,38 +441,21 @@ def started(
             field="head",
         )
     if start == "identity" and z == d:
-        weights, bias = torch.eye(d), torch.zeros(d)
+        head = torch.eye(d, d + 1)
     else:
         training = upper.backbone.training
         upper.backbone.eval()
         found = apply(upper.backbone, features, upper).double()
         upper.backbone.train(training)
-        weights, bias = principal_head(found, z, whiten=start == "whitened")
-        if start == "whitened-within":
+        if start == "identity":
+            directions = torch.linalg.eigh(found.T @ found).eigenvectors[:, -z:].T
+            head = torch.cat([directions, directions.new_zeros(z, 1)], dim=1)
+        else:
             near, far = radii
-            known = features.relation(positive_radius=near, negative_radius=far)
-            given = torch.eye(d).to(found) if z == d else weights
-            own = as_relation(known).to(found.device)
-            head = closed_form_head(found @ given.T, own, field="head")
-            weights, bias = head[:, :-1] @ given, head[:, -1]
-    columns = [weights] if upper.head.bias is None else [weights, bias[:, None]]
-    return upper.with_head(torch.cat(columns, dim=1).to(upper.head.weight))
-
-
-def principal_head(features: Tensor, z: int, *, whiten: bool) -> tuple[Tensor, Tensor]:
-    """Return weights (z, d) and bias (z) that project features (n, d) on their principal components.
-
-    Whitened, component k is divided by √((1 - s) λ_k + s λ̄), λ its variance, λ̄ the mean of all of them and
-    s = `SHRINKAGE`, and the mean is subtracted; else the components are those of the second moments.
-    """
-    mean = features.mean(0) if whiten else torch.zeros_like(features[0])
-    centred = features - mean
-    variances, directions = torch.linalg.eigh(centred.T @ centred / len(features))
-    weights = directions[:, -z:].T
-    if whiten:
-        shrunk = (1 - SHRINKAGE) * variances[-z:] + SHRINKAGE * variances.mean()
-        weights = weights / shrunk.sqrt()[:, None]
-    return weights, -weights @ mean
+            own = as_relation(features.relation(positive_radius=near, negative_radius=far))
+            head = closed_form_head(found, own.to(found.device), rows=z, field="head")
+    columns = d if upper.head.bias is None else d + 1
+    return upper.with_head(head[:, :columns].to(upper.head.weight))
 
 
 def check_features(views: FeatureViews, network: nn.Module) -> None:

@@ -13,7 +13,6 @@ Axes: ``n`` examples, ``d`` features, ``z`` outputs.
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from surefind.errors import InputError
 from surefind.tensor_checks import check_matrix
@@ -87,7 +86,8 @@ class Encoder(nn.Module):
 
     def outputs_of(self, features: Tensor) -> Tensor:
         """Apply the head to what `features` returned: outputs (n, z)."""
-        return linear(features[:, : self.head.in_features], self.head.weight, self.head.bias)
+        outputs: Tensor = self.head(features[:, : self.head.in_features])
+        return outputs
 
     def head_weights(self) -> Tensor:
         """Return a copy of the head's weights (z, d), or (z, d + 1) with the bias as last column."""

@@ -1,8 +1,7 @@
 """Any ONNX graph as a frozen encoder: onnxruntime computes features, a head on top learns.
 
 A graph takes one array of numbers. It cannot learn, so its features are computed once
-(`surefind.learning.frozen`). Novelty looks at the graph's other outputs, such as the maps of its stages,
-and where there is only one output, at the features.
+(`surefind.learning.frozen`). Its stages are its other outputs, such as maps.
 
 The file's bytes are a buffer of the module, so that a saved model holds its graph; the weights must be in
 the file itself. Outputs of a graph:
@@ -46,7 +45,7 @@ class OnnxNet(nn.Module):
         output: Name of the output to take; None for the first.
         preprocessing: What it expects of images; None if unknown.
         width: Number of features d; None to find out.
-        stages: How many other outputs novelty looks at; None to find out.
+        stages: How many other outputs are looked at; None to find out.
 
     Attributes:
         width: Number of features d.
@@ -74,7 +73,6 @@ class OnnxNet(nn.Module):
             graph = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         self.graph: Tensor
         self.register_buffer("graph", graph)
-        self.pooled = nn.Identity()
         self.pooling, self.output = pooling, output
         self.preprocessing = None if preprocessing is None else dict(preprocessing)
         self._open: tuple[int, Any] | None = None
@@ -104,8 +102,8 @@ class OnnxNet(nn.Module):
 
     @property
     def own_stages(self) -> tuple[str, ...]:
-        """The modules that novelty looks at."""
-        return tuple(f"stages.{i}" for i in range(len(self.stages))) or ("pooled",)
+        """The modules that are looked at."""
+        return tuple(f"stages.{i}" for i in range(len(self.stages)))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute features (n, d); no gradient passes."""
@@ -127,8 +125,7 @@ class OnnxNet(nn.Module):
         )
         for stage, output in zip(self.stages, stages, strict=True):
             stage(output)
-        features: Tensor = self.pooled(self._features(found))
-        return features
+        return self._features(found)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the session out of copies, which open their own."""

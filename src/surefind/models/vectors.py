@@ -6,9 +6,6 @@ The length of an embedding from another model rarely means anything, and the hea
 anyway; so rows are rescaled to unit length. The one carries the head's bias. Every door that takes vectors
 prepares them here: `Vectors` reads a matrix block by block, `UnitRows` does the same as a backbone.
 
-The head starts as the identity; with fewer outputs than columns, as the projection on the leading
-eigenvectors of Σ_i x_i x_iᵀ (unit rows), which changes inner products least. The bias starts at zero.
-
 Policy: a zero row has no direction. It stays zero here; who learns leaves it out, and who embeds says that
 nothing is known of it (κ = 0). float16 is read as float32.
 
@@ -25,7 +22,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from surefind.errors import InputError
 from surefind.models.encoder import Encoder, empty_head
 from surefind.pairs.relations import blocks
 
@@ -84,9 +80,11 @@ class Vectors:
 
     Attributes:
         matrix: (n, d), an array in memory or memory-mapped; float16, float32 or float64.
+        directions: Whether rows are rescaled to unit length; else they are features as they are.
     """
 
     matrix: Any
+    directions: bool = True
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -106,8 +104,12 @@ class Vectors:
         return torch.from_numpy(np.array(self.matrix[rows])).to(self.dtype)
 
     def features(self, rows: Any) -> Float[Tensor, "b features"]:
-        """Read rows as features: at unit length, with a one appended (b, d + 1)."""
-        return with_ones(unit_rows(self.read(rows)))
+        """Read rows as features: with a one appended (b, d + 1)."""
+        return with_ones(self.prepared(self.read(rows)))
+
+    def prepared(self, rows: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
+        """Rescale rows to unit length, if these are directions."""
+        return unit_rows(rows) if self.directions else rows
 
     def zero_rows(self) -> np.ndarray:
         """Return the numbers of the rows that are zero."""
@@ -131,41 +133,11 @@ def with_ones(features: Float[Tensor, "n d"]) -> Float[Tensor, "n features"]:
     return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
 
 
-def vector_encoder(vectors: Vectors, z: int | None = None) -> Encoder:
-    """Build the encoder of vectors: unit rows and a linear head with a bias, not trained yet.
-
-    Args:
-        vectors: What it is for; its dtype is the encoder's.
-        z: Number of outputs; None for as many as there are columns.
-
-    Returns:
-        The encoder: the identity, or the principal projection.
-
-    Raises:
-        InputError: If there are to be more outputs than columns.
-    """
+def vector_encoder(vectors: Vectors) -> Encoder:
+    """Build the encoder of vectors: unit rows, and a linear head with a bias that is the identity."""
     d = vectors.matrix.shape[1]
-    z = d if z is None else z
-    if z > d:
-        raise InputError(
-            f"embedding_dim is {z}, but the vectors have {d} columns; a linear head cannot add any. "
-            f"Give at most {d}, or none.",
-            field="embedding_dim",
-        )
-    head = empty_head(d, z, bias=True, like=torch.empty(0, dtype=vectors.dtype))
+    head = empty_head(d, d, bias=True, like=torch.empty(0, dtype=vectors.dtype))
     with torch.no_grad():
-        head.weight.copy_(torch.eye(d) if z == d else _principal(vectors, z))
+        head.weight.copy_(torch.eye(d))
         head.bias.zero_()
     return Encoder(UnitRows(), head)
-
-
-def _principal(vectors: Vectors, z: int) -> Float[Tensor, "z d"]:
-    """Compute the leading eigenvectors of the second moments of unit rows, in float64."""
-    d = vectors.matrix.shape[1]
-    second = torch.zeros(d, d, dtype=torch.float64)
-    for h in vectors.batches():
-        x = h[:, :-1].double()
-        second += x.T @ x
-    leading: Tensor = torch.linalg.eigh(second).eigenvectors.flip(1)[:, :z].T
-    # A direction's sign is arbitrary; fixed, so that equal data give equal heads.
-    return leading * leading.gather(1, leading.abs().argmax(1, keepdim=True)).sign()

@@ -23,7 +23,7 @@ from torch import Tensor
 from surefind.checks import check_choice
 from surefind.data.batches import like_network
 from surefind.errors import InputError
-from surefind.estimators.learner import DEFAULT_NOVELTY, MetricLearner
+from surefind.estimators.learner import MetricLearner
 from surefind.evaluation import DETECTORS
 from surefind.evaluation.evaluate import (
     DEPTHS,
@@ -145,7 +145,8 @@ def train_method(
         examples_per_class=protocol.examples_per_class,
         preprocessing=problem.preprocessing,
         objective=protocol.objective,
-        novelty=DEFAULT_NOVELTY if protocol.novelty else None,
+        embedding="head",
+        novelty=protocol.novelty,
         freeze_backbone=problem.freezing or False,
     )
     learner.fit(

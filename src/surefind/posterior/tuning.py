@@ -96,8 +96,10 @@ def draw_sample(
     features: Callable[[Tensor], Tensor],
     labels: Tensor | None,
     generator: torch.Generator,
+    *,
+    most: int = EXAMPLES,
 ) -> TuningSample:
-    """Draw up to `EXAMPLES` training examples and corrupt them.
+    """Draw training examples and corrupt them.
 
     Args:
         n: How many examples there are.
@@ -105,11 +107,12 @@ def draw_sample(
         features: From inputs to what the head sees.
         labels: A class per example, or None.
         generator: Chooses examples, and within corruptions.
+        most: How many are drawn, at most.
 
     Returns:
         The sample.
     """
-    rows = torch.randperm(n, generator=generator)[:EXAMPLES]
+    rows = torch.randperm(n, generator=generator)[:most]
     inputs = read(rows)
     corrupted = tuple(features(x) for x in pseudo_ood(inputs, generator))
     return TuningSample(features(inputs), corrupted, None if labels is None else labels[rows])

@@ -1,9 +1,16 @@
 """What the layers of a network say about an input: statistics of its stages, taken while it runs.
 
-A *stage* is a place in the backbone whose output is looked at. Of an output with positions, (n, c, h, w)
-or tokens (n, t, c), the statistics are mean and standard deviation over the positions, for each channel;
-of a plain vector, the vector itself. To stay cheap beside the network itself, at most `CHANNELS` channels
-of a stage are looked at, evenly spaced, on a grid of at most `GRID` × `GRID` positions.
+A *stage* is a place in the backbone whose output is looked at. Of a map (n, c, h, w) or of tokens (n, t, c)
+the statistics are, for each channel, the mean over its positions, their standard deviation, and the means
+of the parts of a coarse grid (`Layers`); of a plain vector (n, c), the vector itself. How much of this is
+taken is decided by a budget: the finest of
+
+    means, deviations, 4 × 4 parts      means, deviations, 2 × 2 parts      means, deviations      means
+
+with which all stages together have at most `MOST` numbers, and where even the means are more, those of
+evenly spaced channels. The output, which comes last, is beside this budget.
+Means and deviations are of at most `GRID` × `GRID` evenly spaced positions: what they cost beside the
+network stays small.
 
 **Which stages.** A batch is passed through the backbone once, and its places say the shapes of their
 outputs. The places are blocks, that is, modules of a kind that comes several times (residual blocks, layers
@@ -14,27 +21,31 @@ transformer, all blocks of the commonest kind are taken instead, or all places i
 more than `STAGES`, evenly spaced ones are kept, the last among them. A module that runs several times in a
 pass is no place; a network without any, whose activations are functions, gives its layers. Places with
 positions are preferred to vectors. A backbone that knows better names its own (``own_stages``). The names
-of the stages are kept with the model, and the caller may name others.
+of the stages are kept with the model, and the caller may name others. After them comes the output, of the
+head or, where nobody has trained that, of the backbone.
 
 Axes: ``n`` inputs, ``c`` channels, ``h``, ``w``, ``t`` positions, ``m`` statistics.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
 
 from surefind.errors import InputError
 
 STAGES = 6
-CHANNELS = 64
-VALUES, MOST_VALUES = 256, 2048
-"""Values of a vector that are looked at: of a stage's, and of one that is all there is."""
+MOST = 2048
+"""Numbers of all stages together; and half of those of the output."""
 GRID = 16
+OUTPUT, HEAD = "", "(head)"
+"""Names of the backbone's own output, and of the head's before normalisation: what comes last."""
 
 ACTIVATIONS = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU),
@@ -44,35 +55,138 @@ CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """Modules that say nothing by being of one kind."""
 
 
+Kept = Callable[[Tensor, str], Tensor]
+"""What is kept of a stage's output, given the stage's name."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Which stages of a network are looked at, and what is kept of each.
+
+    Attributes:
+        names: Modules, in the order in which they run.
+        parts: Side of the coarse grid; 0 for none.
+        deviations: Whether standard deviations are taken.
+        thinning: Every so manieth channel.
+        of_parts: How many numbers of each stage are of the grid; they come last.
+    """
+
+    names: tuple[str, ...]
+    parts: int = 0
+    deviations: bool = True
+    thinning: int = 1
+    of_parts: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls, network: nn.Module, inputs: Tensor, names: Sequence[str] | None = None, *, output: bool
+    ) -> "Layers":
+        """Choose stages, and what is kept of them.
+
+        Args:
+            network: The backbone, in evaluation mode.
+            inputs: A few inputs, which are passed through it.
+            names: Of modules; None for the rule above.
+            output: Whether the backbone's output comes last, in place of the head's.
+
+        Returns:
+            The choice.
+        """
+        chosen = choose_stages(network, inputs) if names is None else tuple(names)
+        watch = StageWatch(network, cls(chosen))
+        with torch.no_grad(), watch.watching(lambda output, _: output):
+            network(inputs)
+        shapes = [tuple(x.shape[1:]) for x in watch.take(len(inputs))]
+        chosen = (*chosen, OUTPUT)
+        count = 0
+        for parts, deviations in ((4, True), (2, True), (0, True), (0, False)):
+            grids = tuple(_of_parts(shape, parts) for shape in shapes)
+            count = sum(_channels(s) * (1 + (deviations and len(s) > 1)) for s in shapes)
+            count += sum(grids)
+            if count <= MOST:
+                return cls(chosen, parts, deviations, of_parts=grids).ending(output=output)
+        return cls(chosen, 0, False, -(-count // MOST)).ending(output=output)
+
+    def ending(self, *, output: bool) -> "Layers":
+        """Return the same with the backbone's output as the last, or the head's if there are stages."""
+        *stages, _ = self.names
+        return replace(self, names=(*stages, OUTPUT if output or not stages else HEAD))
+
+    def statistics(self, output: Tensor, name: str = "stage") -> Tensor:
+        """Return what is kept of a stage's output (n, m): means, deviations, parts; or its values."""
+        x = output.detach()
+        if name in (OUTPUT, HEAD) and x.ndim == 2:
+            return x[:, :: _step(x.shape[1], 2 * MOST)].float()
+        x = x[..., :: self.thinning] if x.ndim == 3 else x[:, :: self.thinning]
+        if x.ndim == 2:
+            return x.float()
+        pooled = []
+        if x.ndim == 4:
+            if _of_parts(tuple(x.shape[1:]), self.parts):
+                pooled = [adaptive_avg_pool2d(x.float(), self.parts).flatten(1)]
+            # Positions before channels: the order in memory that the kernels prefer.
+            x = x[:, :, :: _step(x.shape[2], GRID), :: _step(x.shape[3], GRID)]
+            x = x.permute(0, 2, 3, 1).flatten(1, 2)
+        else:
+            x = x[:, :: _step(x.shape[1], GRID * GRID)]
+        x = x.float()
+        mean = x.mean(1)
+        if not self.deviations:
+            return mean
+        # Not torch.std, which takes several times as long; what cancels is far below what images differ by.
+        spread = (x.square().mean(1) - mean.square()).clamp(min=0).sqrt()
+        return torch.cat([mean, spread, *pooled], dim=1)
+
+
+def _channels(shape: tuple[int, ...]) -> int:
+    return shape[-1] if len(shape) == 2 else shape[0]
+
+
+def _of_parts(shape: tuple[int, ...], parts: int) -> int:
+    """Return how many numbers a grid gives of an output (c, h, w); only of a map that is as large."""
+    return shape[0] * parts**2 if len(shape) == 3 and parts <= min(shape[1:]) else 0
+
+
+def encoder_places(names: Sequence[str]) -> list[str]:
+    """Return where stages of a backbone, and what comes last, are in an encoder."""
+    return ["head" if name == HEAD else f"backbone.{name}".rstrip(".") for name in names]
+
+
 class StageWatch:
     """Collects the statistics of a network's stages, each time that it runs.
 
     Args:
         network: The backbone; it is not changed.
-        stages: Names of modules in it, in the order in which they run.
+        layers: Which stages, and what is kept of them.
+        places: Names of the modules, where they have others than the stages.
 
     Raises:
         InputError: If the network has no module of such a name.
     """
 
-    def __init__(self, network: nn.Module, stages: Sequence[str]) -> None:
+    def __init__(
+        self, network: nn.Module, layers: Layers, places: Sequence[str] | None = None
+    ) -> None:
         modules = dict(network.named_modules())
-        for name in stages:
+        places = layers.names if places is None else places
+        for name in places:
             if name not in modules:
                 raise InputError(
                     f"the network has no module {name!r} to watch; its modules are "
                     f"{', '.join(n for n in modules if n)}.",
                     field="stages",
                 )
-        self._watched = [modules[name] for name in stages]
+        self._watched = [modules[name] for name in places]
+        self._layers = layers
         self._found: list[Tensor | None] = []
 
     @contextmanager
-    def watching(self) -> Iterator["StageWatch"]:
-        """Watch whatever passes through the network inside the ``with``."""
+    def watching(self, kept: Kept | None = None) -> Iterator["StageWatch"]:
+        """Watch whatever passes through the network inside the ``with``; keep statistics, or another."""
         self._found = [None] * len(self._watched)
+        kept = kept or self._layers.statistics
         hooks = [
-            module.register_forward_hook(self._hook(place))
+            module.register_forward_hook(self._hook(place, kept))
             for place, module in enumerate(self._watched)
         ]
         try:
@@ -93,37 +207,18 @@ class StageWatch:
             )
         return found
 
-    def _hook(self, place: int) -> Any:
+    def _hook(self, place: int, kept: Kept) -> Any:
         # The network may be running in another thread too, with other inputs.
-        owner = get_ident()
+        owner, name = get_ident(), self._layers.names[place]
 
         def look(_module: nn.Module, _inputs: Any, output: Any) -> None:
             if get_ident() == owner:
                 value = first_tensor(output)
                 if value is not None and value.ndim not in (2, 3, 4):
                     value = None
-                self._found[place] = None if value is None else stage_statistics(value)
+                self._found[place] = None if value is None else kept(value, name)
 
         return look
-
-
-def stage_statistics(output: Tensor, *, whole: bool = False) -> Tensor:
-    """Return what is kept of an output: (n, 2c) with positions, values (n, c) without, or ``whole``."""
-    x = output.detach()
-    if x.ndim == 2:
-        return x[:, _spaced(x.shape[1], MOST_VALUES if whole else VALUES)].float()
-    if x.ndim == 4:  # positions before channels: the order in memory that the kernels prefer
-        x = x.permute(0, 2, 3, 1)[:, _spaced(x.shape[2], GRID), _spaced(x.shape[3], GRID)].flatten(
-            1, 2
-        )
-        x = x[..., _spaced(x.shape[2], CHANNELS)]
-    else:
-        x = x[:, _spaced(x.shape[1], GRID * GRID), _spaced(x.shape[2], CHANNELS)]
-    x = x.float()
-    mean = x.mean(1)
-    # Not torch.std, which takes several times as long; what cancels is far below what images differ by.
-    spread = (x.square().mean(1) - mean.square()).clamp(min=0).sqrt()
-    return torch.cat([mean, spread], dim=1)
 
 
 @torch.no_grad()
@@ -225,9 +320,9 @@ def first_tensor(output: Any) -> Tensor | None:
     return None
 
 
-def _spaced(size: int, most: int) -> slice:
-    """Return evenly spaced entries, at most so many."""
-    return slice(None, None, -(-size // most))
+def _step(size: int, most: int) -> int:
+    """Return the step of evenly spaced entries, at most so many."""
+    return -(-size // most)
 
 
 def _evenly(size: int, most: int) -> list[int]:

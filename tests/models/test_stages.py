@@ -9,11 +9,19 @@ import transformers
 from torch import nn
 
 import surefind as sf
+from surefind.models import layers as module
 from surefind.models.backbones import tower_of
+from surefind.models.layers import (
+    HEAD,
+    MOST,
+    OUTPUT,
+    Layers,
+    StageWatch,
+    choose_stages,
+    encoder_places,
+)
 from surefind.models.networks import cifar10_net, fashion_mnist_net
 from surefind.models.vectors import UnitRows
-from surefind.novelty import statistics as module
-from surefind.novelty.statistics import StageWatch, choose_stages, stage_statistics
 
 VIT = {
     "hidden_size": 16,
@@ -187,17 +195,21 @@ def test_stages_of_a_transformer_are_blocks_evenly_spaced(kind, config, where, l
     network = tower(kind, **config, num_hidden_layers=layers)
     chosen = choose_stages(network, torch.rand(2, 3, 32, 32))
     assert list(chosen) == [f"{where}.{i}" for i in places]
-    with StageWatch(network, chosen).watching() as watch:
+    with StageWatch(network, Layers(chosen)).watching() as watch:
         network(torch.rand(3, 3, 32, 32))
     assert [tuple(x.shape) for x in watch.take(3)] == [(3, 32)] * len(places)
 
 
-def test_statistics_are_mean_and_deviation_over_positions(normal):
-    for shape in [(3, 5, 4, 6), (3, 7, 5), (3, 8), (1, 1, 1, 1), (2, 1, 1)]:
+@pytest.mark.parametrize("parts", [0, 2, 4])
+@pytest.mark.parametrize("deviations", [True, False])
+def test_statistics_are_means_deviations_and_parts(normal, parts, deviations):
+    if parts and not deviations:
+        return  # no budget asks for it
+    for shape in [(3, 5, 4, 6), (3, 3, 9, 11), (3, 7, 5), (3, 8), (2, 3, 3, 3), (2, 1, 1)]:
         output = normal(*shape).float()
         torch.testing.assert_close(
-            stage_statistics(output).double(),
-            oracles.stage_statistics_oracle(output).double(),
+            Layers(("x",), parts, deviations).statistics(output).double(),
+            oracles.stage_statistics_oracle(output, parts=parts, deviations=deviations),
             atol=1e-3 if 1 in shape[1:] else 1e-5,
             rtol=1e-4,
         )
@@ -206,15 +218,55 @@ def test_statistics_are_mean_and_deviation_over_positions(normal):
 def test_statistics_of_large_outputs_are_of_some_channels_on_a_grid(normal):
     maps = normal(2, 130, 33, 16).float()
     expected = oracles.stage_statistics_oracle(
-        maps, range(0, 130, 3), (list(range(0, 33, 3)), list(range(16)))
+        maps, range(0, 130, 3), (list(range(0, 33, 3)), list(range(16))), deviations=False
     )
-    torch.testing.assert_close(stage_statistics(maps).double(), expected, atol=1e-5, rtol=1e-4)
+    found = Layers(("x",), 0, False, 3).statistics(maps)
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-4)
     tokens = normal(2, 257, 65).float()
     expected = oracles.stage_statistics_oracle(tokens, range(0, 65, 2), list(range(0, 257, 2)))
-    torch.testing.assert_close(stage_statistics(tokens).double(), expected, atol=1e-5, rtol=1e-4)
+    found = Layers(("x",), thinning=2).statistics(tokens)
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-4)
     vectors = normal(2, 600).float()
-    torch.testing.assert_close(stage_statistics(vectors), vectors[:, ::3])
-    torch.testing.assert_close(stage_statistics(vectors, whole=True), vectors)
+    torch.testing.assert_close(Layers(("x",), thinning=3).statistics(vectors), vectors[:, ::3])
+    torch.testing.assert_close(Layers(("x",), thinning=3).statistics(vectors, OUTPUT), vectors)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "count"),
+    [
+        ("fashion", (4, True, 1), 96 * 18),
+        ("cifar", (2, True, 1), 160 * 6),
+        ("user resnet", (4, True, 1), 56 * 18 + 32 * 2),
+        ("user transformer", (4, True, 1), 6 * 8 * 2),
+        ("mlp", (4, True, 1), 20),
+        ("wide", (0, False, 3), -(-3000 // 3) + -(-2500 // 3)),
+    ],
+)
+def test_a_budget_decides_what_is_kept(name, expected, count):
+    wide = nn.Sequential(
+        nn.Conv2d(1, 3000, 1), nn.ReLU(), nn.Conv2d(3000, 2500, 2), nn.ReLU(), nn.Flatten()
+    )
+    network, shape, _ = {**CASES, "wide": (wide, (1, 4, 4), None)}[name]
+    inputs = torch.rand(2, *shape)
+    layers = Layers.of(network.eval(), inputs, output=True)
+    assert (layers.parts, layers.deviations, layers.thinning) == expected
+    with torch.no_grad(), StageWatch(network, layers).watching() as watch:
+        network(inputs)
+    *stages, output = watch.take(2)
+    assert sum(x.shape[1] for x in stages) == count <= MOST
+    assert output.shape[1] <= 2 * MOST
+    assert layers.names[-1] == OUTPUT
+    if layers.parts:  # a stage's last numbers are of the grid
+        assert len(layers.of_parts) == len(stages)
+        assert sum(layers.of_parts) <= count
+
+
+def test_what_comes_last_is_the_output():
+    assert Layers.of(nn.Identity(), torch.rand(2, 6), output=False).names == (OUTPUT,)
+    network = nn.Sequential(nn.Linear(6, 2))
+    assert Layers.of(network, torch.rand(2, 6), ["0"], output=False).names == ("0", HEAD)
+    assert Layers.of(network, torch.rand(2, 6), ["0"], output=True).names == ("0", OUTPUT)
+    assert encoder_places(["0", OUTPUT, HEAD]) == ["backbone.0", "backbone", "head"]
 
 
 def test_watching_gives_what_hooks_by_hand_give(normal):
@@ -229,7 +281,7 @@ def test_watching_gives_what_hooks_by_hand_give(normal):
         network(images)
     for hook in hooks:
         hook.remove()
-    with torch.no_grad(), StageWatch(network, stages).watching() as watch:
+    with torch.no_grad(), StageWatch(network, Layers(tuple(stages))).watching() as watch:
         network(images)
     for found, name in zip(watch.take(3), stages, strict=True):
         expected = oracles.stage_statistics_oracle(by_hand[name])
@@ -240,7 +292,7 @@ def test_a_relu_that_works_in_place_is_seen_after_it(normal):
     conv = nn.Conv2d(1, 3, 3)
     network = nn.Sequential(conv, nn.ReLU(inplace=True), nn.Flatten())
     images = normal(2, 1, 6, 6).float()
-    with torch.no_grad(), StageWatch(network, ["1"]).watching() as watch:
+    with torch.no_grad(), StageWatch(network, Layers(("1",))).watching() as watch:
         network(images)
     expected = oracles.stage_statistics_oracle(conv(images).relu().detach())
     torch.testing.assert_close(watch.take(2)[0].double(), expected, atol=1e-5, rtol=1e-4)
@@ -248,7 +300,7 @@ def test_a_relu_that_works_in_place_is_seen_after_it(normal):
 
 def test_half_precision_is_summed_in_single(normal):
     output = (normal(2, 3, 12, 12) + 100).half()
-    found = stage_statistics(output)
+    found = Layers(("x",)).statistics(output)
     assert found.dtype == torch.float32
     expected = oracles.stage_statistics_oracle(output)
     torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=0)
@@ -266,7 +318,7 @@ def test_the_network_is_left_as_it_was():
     network = ResNet().eval()
     before = state_of(network)
     stages = choose_stages(network, torch.rand(2, 3, 32, 32))
-    with StageWatch(network, stages).watching():
+    with StageWatch(network, Layers(stages)).watching():
         assert hooks_of(network) == len(stages)
         network(torch.rand(2, 3, 32, 32))
     assert hooks_of(network) == 0
@@ -281,7 +333,7 @@ def test_hooks_go_also_when_something_breaks():
     assert hooks_of(network) == 0
 
     def broken():
-        with StageWatch(network, ["1"]).watching():
+        with StageWatch(network, Layers(("1",))).watching():
             network(torch.rand(2, 3, 8, 8))
 
     with pytest.raises(RuntimeError):
@@ -291,7 +343,7 @@ def test_hooks_go_also_when_something_breaks():
 
 def test_unknown_names_are_refused():
     with pytest.raises(sf.InputError) as refused:
-        StageWatch(convolutions(4), ["1", "layer9"])
+        StageWatch(convolutions(4), Layers(("1", "layer9")))
     assert refused.value.field == "stages"
 
 
@@ -309,7 +361,7 @@ class Skips(nn.Module):
 @pytest.mark.parametrize("stage", ["unused", "mixed"])
 def test_stages_that_no_input_passes_are_refused(stage):
     network = Skips()
-    with StageWatch(network, ["used", stage]).watching() as watch:
+    with StageWatch(network, Layers(("used", stage))).watching() as watch:
         network(torch.rand(4, 3))
     with pytest.raises(sf.InputError) as refused:
         watch.take(4)
@@ -318,7 +370,7 @@ def test_stages_that_no_input_passes_are_refused(stage):
 
 def test_outputs_that_are_no_maps_are_refused(normal):
     network = nn.Sequential(nn.Conv3d(1, 2, 1), nn.Flatten())
-    with StageWatch(network, ["0"]).watching() as watch:
+    with StageWatch(network, Layers(("0",))).watching() as watch:
         network(normal(2, 1, 3, 3, 3).float())
     with pytest.raises(sf.InputError) as refused:
         watch.take(2)
@@ -328,7 +380,7 @@ def test_outputs_that_are_no_maps_are_refused(normal):
 def test_a_pass_in_another_thread_is_not_looked_at():
     network = convolutions(4)
     mine, others = torch.zeros(2, 1, 8, 8), torch.ones(5, 1, 8, 8)
-    with torch.no_grad(), StageWatch(network, ["1"]).watching() as watch:
+    with torch.no_grad(), StageWatch(network, Layers(("1",))).watching() as watch:
         network(mine)
         expected = watch.take(2)[0].clone()
         thread = threading.Thread(target=network, args=(others,))

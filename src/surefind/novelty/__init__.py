@@ -1,1 +1,0 @@
-"""Novelty: whether any layer has seen such an input, as a p-value with a promise."""
