@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -115,6 +116,32 @@ def test_a_server_that_goes_away_says_so_and_counts_again(path, monkeypatch):
         monkeypatch.undo()
         assert gallery.info["fingerprint"] == told
         assert set(gallery) == {0, 1, 2}
+
+
+def test_what_is_added_while_records_are_counted_is_counted(path, monkeypatch):
+    with Gallery(path, "milvus") as gallery:
+        gallery.add(X[:3], ids=range(3))
+        begun, go, scan = threading.Event(), threading.Event(), gallery._engine.scan
+
+        def slow(size):
+            for records in scan(size):
+                begun.set()
+                assert go.wait(30)
+                yield records
+
+        monkeypatch.setattr(gallery._engine, "scan", slow)
+        asking = threading.Thread(target=lambda: gallery.info)
+        asking.start()
+        assert begun.wait(30)
+        adding = threading.Thread(target=gallery.add, args=(X[3:],), kwargs={"ids": [3]})
+        adding.start()
+        adding.join(0.5)
+        go.set()
+        asking.join()
+        adding.join()
+        other = Gallery()
+        other.add(X, ids=range(4))
+        assert gallery.info["fingerprint"] == other.info["fingerprint"]
 
 
 def test_more_than_a_batch(path):

@@ -685,7 +685,8 @@ class Gallery:
                 content = engine.fingerprint  # which Milvus may have to count first
                 stored = learned.model.to_stored()
             except BaseException:
-                self._missed = None
+                with self._lock:
+                    self._missed = None
                 raise
             with self._lock:
                 missed, self._missed = self._missed, None

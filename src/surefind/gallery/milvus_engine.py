@@ -18,6 +18,7 @@ pymilvus is imported when a connection is made, not before.
 
 import functools
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
@@ -81,6 +82,7 @@ class MilvusEngine:
         self.index = "hnsw" if index == "hnsw" else "exact"
         self.dim: int | None = None
         self.metadata: dict[str, Any] = {}
+        self._counting = threading.Lock()
         self._tally: tuple[int, Counter[Label]] | None = None
         if self._milvus.call("has_collection", collection):
             self._take_over()
@@ -222,25 +224,27 @@ class MilvusEngine:
         self, method: str, values: list[Any], ids: Sequence[Id], new: Records | None = None
     ) -> None:
         """Send a change, and count it; if it fails, what is kept must be counted again."""
-        tally, self._tally = self._tally, None
-        old = None if tally is None else _to_records(self._rows(ids, COLUMNS))
-        for part in _parts(values):
-            self._milvus.call(method, self._name, part)
-        if tally is not None and old is not None:
-            total, counts = tally
-            forget(counts, old.labels)
-            counts.update(() if new is None else new.labels)
-            self._tally = total - old.hash_sum + (0 if new is None else new.hash_sum), counts
+        with self._counting:
+            tally, self._tally = self._tally, None
+            old = None if tally is None else _to_records(self._rows(ids, COLUMNS))
+            for part in _parts(values):
+                self._milvus.call(method, self._name, part)
+            if tally is not None and old is not None:
+                total, counts = tally
+                forget(counts, old.labels)
+                counts.update(() if new is None else new.labels)
+                self._tally = total - old.hash_sum + (0 if new is None else new.hash_sum), counts
 
     def _counted(self) -> tuple[int, Counter[Label]]:
         """Return the sum of the hashes, and the labels; the first call reads all records."""
-        if self._tally is None:
-            total, counts = 0, Counter[Label]()
-            for records in self.scan(BATCH):
-                total += records.hash_sum
-                counts.update(records.labels)
-            self._tally = total, counts
-        return self._tally
+        with self._counting:
+            if self._tally is None:
+                total, counts = 0, Counter[Label]()
+                for records in self.scan(BATCH):
+                    total += records.hash_sum
+                    counts.update(records.labels)
+                self._tally = total, counts
+            return self._tally
 
     def _rows(self, ids: Sequence[Id], columns: list[str]) -> list[Row]:
         if self.dim is None:
