@@ -99,23 +99,13 @@ class Answers(Columns):
     def __repr__(self) -> str:
         table = [("query", "label", "probability", "decision", "reason")]
         for row, found in enumerate(self[:ROWS].records()):
-            chance, why = found["probability"], "; ".join(found["reasons"])
-            table.append((
-                str(row),
-                _short(str(found["label"]), WIDTHS[0]),
-                "" if chance is None else f"{chance:.3f}",
-                found["decision"] or "not calibrated",
-                _short(why, WIDTHS[1]),
-            ))
+            chance, said = found["probability"], found["decision"] or "not calibrated"
+            label, why = _short(str(found["label"]), WIDTHS[0]), "; ".join(found["reasons"])
+            likely = "" if chance is None else f"{chance:.3f}"
+            table.append((str(row), label, likely, said, _short(why, WIDTHS[1])))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        right = (True, False, True, False, False)
-        lines = [
-            "  ".join(
-                cell.rjust(width) if number else cell.ljust(width)
-                for cell, width, number in zip(cells, widths, right, strict=True)
-            ).rstrip()
-            for cells in table
-        ]
+        formats = "  ".join(f"{{:{side}{w}}}" for side, w in zip("><><<", widths, strict=True))
+        lines = [formats.format(*cells).rstrip() for cells in table]
         if len(self) > ROWS:
             counts = Counter([] if self.decision is None else self.decision.tolist())
             named = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
@@ -204,10 +194,9 @@ class Answers(Columns):
             ("neighbours", arrow.list_(arrow.struct(near))),
             ("stale", arrow.bool_()),
         ])
-        count = len(self)
-        queries = (
-            range(count) if ids is None else id_values("ids", ids, count=count, distinct=False)
-        )
+        queries: Any = range(len(self))
+        if ids is not None:
+            queries = id_values("ids", ids, count=len(self), distinct=False)
         rows = [
             {
                 **record,

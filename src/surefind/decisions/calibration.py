@@ -509,7 +509,8 @@ def calibrate(
         groups: The group of each query, for thresholds of their own; None for no group.
         enrolled: Whether each label is enrolled (q); by default, whether the posterior names it.
         unknown_share: The share of unknown queries to expect, where it is another one than among these.
-        left_out: What is known of other queries, whose own label was left out.
+        left_out: What is known of other queries, whose own label was left out
+            (`surefind.decisions.calibration.Evidence`).
         notes: What to keep in mind about the queries, a sentence each.
         seed: Splits the queries.
 
