@@ -74,14 +74,51 @@ def test_browsing_and_searching_with_an_item(page):
     first = text(page, "#item-list li:first-child")
     page.click("#next")
     says(page, "#place", re.compile("^25 to"))
-    page.select_option("#order", "least-sure")
-    says(page, "#place", re.compile("^1 to"))
     assert text(page, "#item-list li:first-child") != first
     page.click("#item-list li:first-child button")
     page.wait_for_selector("#answer .answer")
     assert "the query itself" in text(page, "#evidence")
     found = page.request.get(page.url.split("#")[0] + "v1/calibration").json()
     assert found["watch"]["queries"] == 0
+
+
+def test_items_are_grouped_by_label_and_many_are_relabelled_or_deleted(page):
+    go(page, "items")
+    page.wait_for_selector("#item-list section")
+    assert page.locator("#item-list h3").first.inner_text().startswith("0")
+    assert "κ" not in text(page, "#item-list")
+    ids = [page.locator("#item-list li").nth(i).get_attribute("data-id") for i in range(4)]
+    assert page.is_hidden("#selection")
+    for id_ in ids[:2]:
+        page.check(f"input[aria-label='Select {id_}']")
+    says(page, "#selected", "2 selected")
+    page.fill("#selected-label", "3")
+    page.click("#selection button.main")
+    says(page, "#place", "relabelled 2")
+    assert [stored(page, id_)["label"] for id_ in ids[:3]] == [3, 3, 0]
+    for id_ in ids[2:]:
+        page.check(f"input[aria-label='Select {id_}']")
+    page.click("#delete-selected")
+    assert stored(page, ids[2])["label"] == 0  # one has to mean it
+    page.click("#delete-selected")
+    says(page, "#about", "238 items")
+    says(page, "#place", "deleted 2")
+    page.locator("#item-list h3 button").first.click()
+    shown = page.locator("#item-list section").first.locator("li").count()
+    says(page, "#selected", f"{shown} selected")
+    page.click("#clear-selected")
+    assert page.is_hidden("#selection")
+
+
+def test_an_item_says_whether_its_label_is_right(page):
+    go(page, "audit")
+    page.click("#look")
+    says(page, "#findings", "the label is wrong with probability")
+    wrong = page.locator("button[aria-label^='Relabel to']").first.get_attribute("aria-label")
+    label, id_ = wrong.removeprefix("Relabel to ").split(": ")
+    go(page, "items")
+    find(page, id_)
+    says(page, "#item-list .chip", f"rather {label}")
 
 
 def test_a_wrong_label_is_found_and_mended(page):

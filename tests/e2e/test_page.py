@@ -152,6 +152,9 @@ def test_labels_are_never_markup(page):
     page.request.post(f"{page.url}v1/items", data=json.dumps({"items": [body]}), headers=JSON)
     page.click("nav a[href='#items']")
     page.wait_for_selector("#item-list li")
+    page.fill("#sought", "<b>x</b>")
+    page.press("#sought", "Enter")
+    says(page, "#place", "1 to 1 of 1")
     assert "<b>x</b>" in text(page, "#item-list li:first-child")
 
 

@@ -76,6 +76,7 @@ def test_the_slider_shows_what_a_risk_gives(page):
     page.click("nav a[href='#risk']")
     before = text(page, "#risk-said")
     assert "of the queries are a match" in before
+    assert text(page, "#risk output") in before
     page.focus("#taken")
     page.keyboard.press("Home")
     assert "no threshold can promise this" in text(page, "#risk-said")

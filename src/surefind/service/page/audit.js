@@ -26,6 +26,7 @@ async function look(page) {
   $("audit-status").textContent = "Looking …";
   await page.attempt(async () => {
     const found = await get("/v1/audit", SLOW);
+    page.suspects = new Map(found.findings.filter(({ kind }) => kind === "mislabelled").map((one) => [JSON.stringify(one.id), one]));
     $("audit-said").replaceChildren(...found.sentences.map((sentence) => make("li", {}, sentence)));
     $("findings").replaceChildren(...Object.keys(KINDS).map((kind) => group(page, kind, found.findings.filter((f) => f.kind === kind))).filter(Boolean));
   });

@@ -56,7 +56,7 @@ function addFields(page, file, name, done, ...before) {
 }
 
 // A label that is in use keeps its type; a new one is a text, like all others or not.
-function labelField(id, text) {
+export function labelField(id, text) {
   const list = make("datalist", { id: `${id}-list` });
   const input = make("input", { id, value: text, list: list.id, maxlength: 256, autocomplete: "off", placeholder: "none" });
   completes(input, list);

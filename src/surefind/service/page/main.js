@@ -17,6 +17,7 @@ const REFRESH = 30_000;
 const page = {
   gallery: null,
   calibration: null,
+  suspects: null, // what the last audit says of labels, by id
 
   // Does something that may fail; a failure is shown as a sentence with a way to try again.
   async attempt(action) {

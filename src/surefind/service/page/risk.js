@@ -39,11 +39,13 @@ export function showRisk(page) {
   const path = (values) => values.map((v, i) => `${i ? "L" : "M"}${across(coverage[i]).toFixed(1)} ${y(v).toFixed(1)}`).join("");
   const mark = draw("g", {});
   const said = make("p", { class: "big", id: "risk-said", role: "status" });
+  const value = make("output", { for: "taken" });
   const slider = make("input", { type: "range", id: "taken", min: 0, max: 1000, value: Math.round((1000 * found.max_wrong) / top) });
 
   const update = () => {
     const taken = (slider.value / 1000) * top;
     slider.setAttribute("aria-valuetext", percent(taken, 1));
+    value.textContent = percent(taken, 1);
     // The loosest threshold whose bound stays within the risk.
     let best = -1;
     bound.forEach((value, i) => value <= taken && (best = i));
@@ -66,8 +68,9 @@ export function showRisk(page) {
     figures(found),
     make("p", { class: "freshness quiet" }, freshness(found)),
     make("details", {}, make("summary", {}, "The calibration in words"), make("pre", { id: "summary" }, found.summary)),
-    make("label", { for: "taken" }, "The share of wrong matches that you are ready to take"),
+    make("label", { for: "taken" }, "The share of wrong matches that you are ready to take: ", value),
     slider,
+    make("p", { class: "ends quiet", "aria-hidden": "true" }, make("span", {}, "0 %"), make("span", {}, percent(top / 2, 1)), make("span", {}, percent(top, 1))),
     said,
     make("p", { class: "quiet" }, "The slider only shows; the service decides by the calibration. To change it, calibrate with another share below."),
     make("div", { class: "charts" }, wrong, errorRates(found)),

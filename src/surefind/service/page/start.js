@@ -11,8 +11,9 @@ export function showStart(page) {
   if ($("answer").childElementCount || $("busy").textContent) return null;
   return page.attempt(async () => {
     // A comfort: what a large gallery cannot list in time is left out.
-    const nothing = { items: [] };
-    const [labels, listed] = await Promise.all([get("/v1/labels?limit=1").catch(() => null), get("/v1/items?limit=60").catch(() => nothing)]);
+    const labels = await get(`/v1/labels?limit=${EXAMPLES}`).catch(() => null);
+    const one = ({ label }) => get(`/v1/items?limit=1&label=${encodeURIComponent(JSON.stringify(label))}`).catch(() => ({ items: [] }));
+    const listed = await Promise.all(labels?.labels.length ? labels.labels.map(one) : [get(`/v1/items?limit=${EXAMPLES}`)]);
     if ($("answer").childElementCount) return;
     const { items } = page.gallery;
     $("start").replaceChildren(
@@ -25,7 +26,7 @@ export function showStart(page) {
         page.calibration.calibrated ? promised(page.calibration) : tile("none", "calibration"),
       ),
       page.calibration.calibrated ? make("p", { class: "freshness quiet" }, freshness(page.calibration)) : null,
-      ...examples(page, listed.items),
+      ...examples(page, listed.flatMap(({ items: some }) => some)),
     );
   });
 }
