@@ -26,7 +26,7 @@ is recalibrated with it.
 import hashlib
 import json
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,7 +172,7 @@ def index(
         begun = begun if there.issuperset(ids[:begun]) else 0  # some were deleted since
         if begun:
             say(f"Continuing: {begun:,} of {len(ids):,} items were indexed before it was cut off.")
-        columns = {"labels": own, "payload": payload, "groups": items.groups}
+        columns = {"ids": ids, "labels": own, "payload": payload, "groups": items.groups}
         updated = sum(i in there for i in ids[begun:])
         try:
             with progress("indexing", len(ids)) as done:
@@ -180,7 +180,7 @@ def index(
                 for at in range(begun, len(ids), size):
                     rows = range(at, min(at + size, len(ids)))
                     block = items[rows.start : rows.stop]
-                    write_rows(gallery, block, rows, ids, there, columns)
+                    write_rows(gallery, block, rows, there, columns)
                     last = rows.stop == len(ids)
                     mark = None if last else json.dumps({"key": key, "done": rows.stop})
                     gallery.info |= {MARK: mark}
@@ -529,23 +529,14 @@ def _meant(
 
 
 def write_rows(
-    gallery: "sf.Gallery",
-    block: Any,
-    rows: range,
-    ids: list[str],
-    there: Container[Any],
-    columns: Mapping[str, Sequence[Any] | None],
+    gallery: "sf.Gallery", block: Any, rows: range, there: Container[Any], columns: dict[str, Any]
 ) -> None:
     """Add a block of rows, or replace those whose ids are there; what is None stays as it is."""
-    for known in (False, True):
-        some = [r for r in rows if (ids[r] in there) == known]
+    for put, known in ((gallery.add, False), (gallery.update, True)):
+        some = [row for row in rows if (columns["ids"][row] in there) == known]
         if some:
-            put = gallery.update if known else gallery.add
-            put(
-                block[[r - rows.start for r in some]],
-                ids=[ids[r] for r in some],
-                **{n: None if c is None else [c[r] for r in some] for n, c in columns.items()},
-            )
+            cells = {name: cells and [cells[r] for r in some] for name, cells in columns.items()}
+            put(block[[row - rows.start for row in some]], **cells)
 
 
 def source_key(source: str, items: Items, *more: Any) -> str:
