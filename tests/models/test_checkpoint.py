@@ -44,6 +44,14 @@ def test_everything_comes_back_bit_for_bit(path, metadata):
     assert all(bits(tensors[k]) == bits(TENSORS[k]) for k in TENSORS)
 
 
+def test_the_same_content_makes_the_same_file(path):
+    written = set()
+    for _ in range(8):
+        save_tensors(path, TENSORS, {"step": 1})
+        written.add(path.read_bytes())
+    assert len(written) == 1
+
+
 def test_loaded_tensors_are_no_windows_into_the_file(path):
     save_tensors(path, {"a": torch.ones(1000)}, {})
     tensors, _ = load_tensors(path)

@@ -34,8 +34,9 @@ from surefind.models.networks import FlattenPositions, GeM, untouched_rng
 from surefind.models.onnx_encoder import OnnxNet
 from surefind.models.vectors import UnitRows
 
-HEADER, DIGEST = "surefind", "sha256"
-"""The header's keys; a safetensors file without them was written by something else."""
+HEADER = "surefind"
+"""The key of the digest and, in the next line, the text: two entries would come in a random order. A
+safetensors file without it was written by something else."""
 
 
 def save_tensors(
@@ -66,7 +67,7 @@ def save_tensors(
             f"metadata must be what JSON can hold: {error}. Turn it into numbers, texts, lists, dicts."
         ) from error
     try:
-        header = {HEADER: text, DIGEST: _digest(copies, text)}
+        header = {HEADER: f"{_digest(copies, text)}\n{text}"}
         write_atomically(path, lambda p: save_file(copies, p, metadata=header), durable=True)
     except (SafetensorError, KeyError, ValueError) as error:
         dtypes = sorted({str(t.dtype) for t in copies.values()})
@@ -99,13 +100,13 @@ def load_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{path} is not a whole safetensors file ({error}): it is missing, cut short, damaged, or of "
             "another kind. Check the path, take an earlier checkpoint or copy it again."
         ) from error
-    if not {HEADER, DIGEST} <= header.keys():
+    digest, line, text = header.get(HEADER, "").partition("\n")
+    if not line:
         raise InputError(
             f"{path} is a safetensors file that this version of surefind did not write: its header lacks "
-            f"{HEADER!r} or {DIGEST!r}. Load it with safetensors.torch.load_file."
+            f"{HEADER!r}. Load it with safetensors.torch.load_file."
         )
-    text = header[HEADER]
-    if header[DIGEST] != _digest(tensors, text):
+    if digest != _digest(tensors, text):
         raise InputError(
             f"{path} is damaged: its content has another digest than when it was written. Take it from a "
             "backup, or make it again."
