@@ -75,7 +75,6 @@ REFUSED = [
     ("train digits --out new --set margin=-1", 1, "margin"),
     ("train digits --out new --learning-rate -1", 1, "--learning-rate"),
     ("train digits --out new --encoder cifar10", 1, "--encoder"),
-    ("train digits --out new --freeze-backbone", 1, "--encoder FOLDER"),
     ("train good.npy --out new", 1, "--labels"),
     ("train both.npz --out new", 1, "surefind fit"),
     ("train digits:night --out new", 1, "night"),

@@ -66,7 +66,7 @@ def test_a_run_has_everything_in_it(trained):
     assert (config["format"], config["method"], config["epochs"]) == (1, "deterministic", 1)
     history = json.loads((trained / "history.json").read_text())
     assert list(history) == ["encoder"]
-    assert set(history["encoder"][0]) == {"loss", "seconds"}
+    assert set(history["encoder"][0]) == {"loss", "seconds", "judged"}
     log = (trained / "log.txt").read_text().splitlines()
     assert "started: surefind train" in log[0]
     assert "saved the model (encoder: loss" in log[-1]
@@ -119,7 +119,7 @@ def frozen(surefind, pets, backbone):
     for label in ("cat", "dog"):
         for i in range(4, 16):
             (pets / label / f"{i}.png").write_bytes((pets / label / f"{i % 4}.png").read_bytes())
-    train = ("train", pets, "--encoder", backbone, "--freeze-backbone", "--batch-size", 8)
+    train = ("train", pets, "--encoder", backbone, "--batch-size", 8)
     return (*train, "--method", "deterministic")
 
 
@@ -165,11 +165,10 @@ def test_views_are_computed_into_a_cache_that_may_be_moved(surefind, frozen, tmp
 
 
 def test_what_cannot_be_frozen_is_refused(refused, frozen, tmp_path):
-    assert refused(*TRAIN, "--freeze-backbone").field == "freeze_backbone"
     assert refused(*frozen, "--out", "run", "--set", "trained_stages=2").field == "trained_stages"
     assert refused(*frozen, "--out", "run", "--set", "trained_stages=-1").field == "trained_stages"
     (tmp_path / "tiny-resnet" / "preprocessor_config.json").unlink()
-    arrays = (*TRAIN, "--encoder", "tiny-resnet", "--freeze-backbone")
+    arrays = (*TRAIN, "--encoder", "tiny-resnet")
     assert refused(*arrays, "--set", "views=2").field == "views"
     assert not (tmp_path / "run").exists()
 

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 import small_learners
 import torch
+from PIL import Image
 
 import surefind as sf
 from surefind.data.batches import random_batches
 from surefind.data.dataset import Dataset
+from surefind.data.images import ImageFiles
+from surefind.data.sources import load_folder
 from surefind.learning import train as module
 from surefind.learning.distributed import gather_rows, part, sum_ranks, world
+from surefind.learning.methods import deterministic
 from surefind.learning.train import TrainConfig, epoch_batches, relation_of
 from surefind.models.saving import load_tensors
 
@@ -304,3 +308,54 @@ def test_one_process_is_everybody():
     assert gather_rows(rows, 3) is rows
     assert sum_ranks(rows) is rows
     np.testing.assert_array_equal(rows[part(3)], rows)
+
+
+def judged(*values):
+    left = iter(values)
+    return lambda: next(left)
+
+
+@pytest.mark.parametrize(
+    ("losses", "epochs"),
+    [([1.0, 0.5, 0.5, 0.5, 0.5, 0.1], 5), ([1.0, 0.8, 0.6, 0.4, 0.2, 0.1], 6)],
+    ids=["settled", "rising"],
+)
+def test_a_judged_training_ends_when_nothing_is_gained(tmp_path, monkeypatch, losses, epochs):
+    """Also where it is resumed: a training that has settled is not begun again."""
+    train = small_learners.digits()[0][:64]
+    for _ in range(2):
+        monkeypatch.setattr(deterministic, "judge_of", lambda *_: judged(*losses))
+        fitted = small_learners.learner(epochs=6, novelty=None).fit(train, folder=tmp_path)
+        assert [epoch.judged for epoch in fitted.history_["encoder"]] == losses[:epochs]
+
+
+def test_a_network_is_judged_by_labels_that_are_held_out():
+    train, held_out = small_learners.digits()
+    fitted = small_learners.learner(stop_early=True, epochs=5, novelty=None)
+    found = fitted.fit(train, held_out=held_out).history_["encoder"]
+    assert found[-1].judged < found[0].judged < np.log(4)
+    plain = small_learners.learner(novelty=None).fit(train, held_out=held_out)
+    assert plain.history_["encoder"][0].judged is None
+
+
+def test_small_files_are_decoded_once(tmp_path, monkeypatch):
+    images, labels = small_learners.digits()[0].inputs, small_learners.digits()[0].labels
+    for i, (image, label) in enumerate(zip(images[:32], labels[:32].tolist(), strict=True)):
+        (tmp_path / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / str(label) / f"{i}.png")
+    files = load_folder(tmp_path, mode="L")["all"]
+    seen = []
+    whole = Dataset.read
+    monkeypatch.setattr(
+        Dataset,
+        "read",
+        lambda self, *a, **k: seen.append(type(self.inputs)) or whole(self, *a, **k),
+    )
+    kept = small_learners.learner(epochs=4, novelty=None).fit(files)
+    assert seen.count(ImageFiles) < 8
+    memory = Dataset(np.stack([*files.read().numpy()]), files.labels)
+    both = (
+        one.fitted.tensors()
+        for one in (kept, small_learners.learner(epochs=4, novelty=None).fit(memory))
+    )
+    assert small_learners.tensors_equal(*both)

@@ -6,8 +6,11 @@ distributed.
 **fit** is post-hoc LAM: a head in closed form on all layers of a trained network, with a Laplace posterior
 (`surefind.learning.layered`). Vectors from elsewhere get what `LaplaceHead` gives them.
 
-Rare settings are ``--set NAME=VALUE``: those of `MetricLearner`, of the method and, with
-``--freeze-backbone``, of `Freezing`, by their names in Python.
+A network by name is trained until labels that are held out are told apart no better; a backbone from a
+folder stays as it is, unless ``--train-backbone`` is given.
+
+Rare settings are ``--set NAME=VALUE``: those of `MetricLearner`, of the method and, of a backbone that
+stays as it is, of `Freezing`, by their names in Python.
 """
 
 import os
@@ -42,7 +45,8 @@ from surefind.cli.runs import (
 from surefind.errors import CommandInterruptedError, InputError
 
 SIDES = {"small": 64, "fashion-mnist": 28, "cifar10": 32}
-"""Networks by name, and to which size they have images in files resized."""
+"""Networks by name, and to which size they have images in files resized; the small one has no smaller ones
+enlarged."""
 LEARNER = {"margin", "decay", "examples_per_class", "workers"}
 FREEZING = {"trained_stages", "views", "cache", "head"}
 VECTORS = {"epochs", "embedding_dim"}
@@ -71,8 +75,8 @@ def train(
         Option(help="Network: small, fashion-mnist, cifar10, or a pretrained backbone's folder."),
     ] = "small",
     embedding_dim: Annotated[int | None, Option(min=1, help="Embedding dimension.")] = None,
-    epochs: Annotated[int, Option(min=0, help="Passes over the data.")] = 20,
-    batch_size: Annotated[int, Option(min=2, help="Batch size.")] = 64,
+    epochs: Annotated[int, Option(min=0, help="Passes over the data, at most.")] = 20,
+    batch_size: Annotated[int, Option(min=2, help="Batch size.")] = 32,
     learning_rate: Annotated[float, Option(help="Learning rate of RMSprop.")] = 1e-3,
     held_out: Annotated[
         float | None,
@@ -83,11 +87,11 @@ def train(
             "more.",
         ),
     ] = None,
-    freeze_backbone: Annotated[
+    train_backbone: Annotated[
         bool,
         Option(
-            "--freeze-backbone",
-            help="Keep the backbone as it is, and train on features that are computed once.",
+            "--train-backbone",
+            help="Train all of a pretrained backbone, which is kept as it is otherwise.",
         ),
     ] = False,
     seed: options.Seed = 0,
@@ -102,21 +106,18 @@ def train(
     Example: `surefind train digits --out runs/digits --epochs 2`
     """
     given = locals().copy()
+    import torch
+
     from surefind.data.images import ImageFiles
     from surefind.data.sources import read_source
     from surefind.learning.methods import METHODS
     from surefind.pairs.losses import MARGIN, Contrastive
 
     own = {field.name for field in fields(METHODS[method])}  # type: ignore[arg-type]
-    names = LEARNER | own | {"mining"} | (FREEZING if freeze_backbone else set())
+    freezes = encoder not in SIDES and not train_backbone
+    names = LEARNER | own | {"mining"} | (FREEZING if freezes else set())
     extra = options.read_assigned(assigned, names)
     frozen = sf.Freezing(**_only(extra, FREEZING))
-    if freeze_backbone and encoder in SIDES:
-        raise InputError(
-            "networks by name start with random weights, and there is nothing in them to freeze. Give a "
-            "pretrained backbone: --encoder FOLDER.",
-            field="freeze_backbone",
-        )
     speaks = join_processes()
     own_settings = {k: v for k, v in given.items() if k != "assigned"}
     others = {k: v for k, v in extra.items() if k != "cache"}
@@ -125,6 +126,8 @@ def train(
         check_run(out, settings, resume=resume)
     dataset = with_relation(readable(read_source(source, prefer="train"), on_bad))
     network, preprocessing = chosen_encoder(encoder, dataset, embedding_dim, seed)
+    if encoder in SIDES:  # threads of such small networks would mostly wait for each other
+        torch.set_num_threads(1)
     if preprocessing is None and isinstance(dataset.inputs, ImageFiles):
         preprocessing = sf.Preprocessing(resize=256, crop=224)
     if frozen.views:
@@ -134,12 +137,13 @@ def train(
         network,
         method=METHODS[method](**_only(extra, own)),
         epochs=epochs,
+        stop_early=True,
         seed=seed,
         batch_size=batch_size,
         learning_rate=learning_rate,
         objective=objective,
         preprocessing=preprocessing,
-        freeze_backbone=frozen if freeze_backbone else False,
+        freeze_backbone=frozen if freezes else False,
         **_only(extra, LEARNER),
     )
     check_fits(learner, dataset)
@@ -273,6 +277,8 @@ def chosen_encoder(
     from surefind.models.networks import cifar10_net, fashion_mnist_net, small_net
 
     side = SIDES.get(kind) if isinstance(dataset.inputs, ImageFiles) else None
+    if kind == "small" and side is not None:
+        side = min(side, *dataset.read(slice(1)).shape[2:])
     resized = None if side is None else sf.Preprocessing(resize=side, crop=side)
     generator = seeded(seed, "encoder")
     if kind == "fashion-mnist":

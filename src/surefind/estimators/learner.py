@@ -82,6 +82,7 @@ class MetricLearner:
             "layers" with a Laplace method, and "head" with the others.
         embedding_dim: Rows of the head in closed form; None to choose.
         epochs: Passes over the data; 0 keeps the weights and only fits the posterior.
+        stop_early: Whether a training ends before, when labels held out from it are told apart no better.
         seed: Decides everything random.
         batch_size: Examples a step.
         margin: Squared distance up to which negative pairs repel.
@@ -119,6 +120,7 @@ class MetricLearner:
     embedding: Literal["layers", "head"] | None = None
     embedding_dim: int | None = None
     epochs: int = 20
+    stop_early: bool = False
     seed: int = 0
     batch_size: int = 64
     margin: float = MARGIN
@@ -182,6 +184,8 @@ class MetricLearner:
             held_out.read(slice(1), preprocessing=spec)  # before the training and not after it
         self.check(dataset)
         run = self._session(None if folder is None else Path(folder), report)
+        if self.stop_early and self.freezing is None:
+            run = replace(run, held_out=held_out)
         self.input_spec_: InputSpec = spec
         layered = self.embedding == "layers"
         method = Deterministic() if layered else self.method
@@ -347,7 +351,7 @@ class MetricLearner:
 
     def _session(self, folder: Path | None, report: Report) -> TrainingSession:
         rmsprop = partial(torch.optim.RMSprop, lr=self.learning_rate, weight_decay=1e-5)
-        own = {f.name: getattr(self, f.name) for f in fields(TrainConfig)}
+        own = {f.name: getattr(self, f.name) for f in fields(TrainConfig) if f.name != "judge"}
         config = TrainConfig(**own | {"optimizer": self.optimizer or rmsprop})
         # What decides the training beyond the numbers of its config.
         settings = {

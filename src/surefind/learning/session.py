@@ -41,6 +41,7 @@ class TrainingSession:
         report: Called with the stage's name and its progress.
         settings: What else decides the training, such as the learning rate; compared on resuming.
         history: The epochs of each stage, filled in as stages end.
+        held_out: Labelled examples that are not trained on, by which a training ends; None for all epochs.
     """
 
     config: TrainConfig
@@ -50,6 +51,7 @@ class TrainingSession:
     report: Report = lambda _stage, _progress: None
     settings: dict[str, Any] = field(default_factory=dict)
     history: dict[str, tuple[Epoch, ...]] = field(default_factory=dict)
+    held_out: Dataset | None = None
 
     def stage(
         self,

@@ -6,6 +6,10 @@ step. A function that the caller passes writes it as a checkpoint, and a trainin
 bit for bit as if it had never stopped. Progress is reported to another function. The loop itself writes and
 prints nothing.
 
+A training that is judged ends when it gains nothing more: when `PATIENCE` epochs together lowered the least
+log loss by less than `GAIN` (`Judge`). Images that are read alike in each epoch are decoded once, if they
+fit in `DECODED_BYTES`.
+
 The learning rate of epoch e is ``lr · decay^e``. Several processes share each batch
 (`surefind.learning.distributed`): each reads its rows, the loss is that of the whole batch, gradients are
 added up.
@@ -15,7 +19,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -35,6 +39,11 @@ from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, Relation,
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes any torch optimiser for the parameters."""
 
+Judge = Callable[[], float]
+"""Returns the log loss, in nats, of labels that are not trained on."""
+
+PATIENCE, GAIN = 3, 0.01
+DECODED_BYTES = 1 << 29
 CHECKPOINT_SECONDS = 60.0
 """A checkpoint is due at the end of each epoch, and within one as often as this."""
 
@@ -84,6 +93,7 @@ class TrainConfig:
             second.
         preprocessing: How images are cut, resized and normalised.
         workers: Threads that read ahead.
+        judge: Says after each epoch how good the training is; None trains all epochs.
     """
 
     epochs: int
@@ -95,14 +105,16 @@ class TrainConfig:
     radii: tuple[float, float] = (POSITIVE_RADIUS, NEGATIVE_RADIUS)
     preprocessing: Preprocessing | None = None
     workers: int = 2
+    judge: Judge | None = None
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is remembered of an epoch: its mean loss, and the seconds it took."""
+    """What is remembered of an epoch: its mean loss, the seconds it took, and the judge's log loss."""
 
     loss: float
     seconds: float
+    judged: float | None = None
 
 
 @dataclass(frozen=True)
@@ -182,12 +194,14 @@ def train(
         history = start.history
         task.restore(start.tensors)
         optimizer.load_state_dict(start.optimizer)
+    dataset, config = _decoded(dataset, config)
 
     def state(epoch: int, step: int) -> State:
         tensors, now = task.tensors(), optimizer.state_dict()
         return State(epoch, step, loss_sum, spent, history, tensors, now)
 
-    for epoch in range(first, config.epochs):
+    epoch = first
+    while epoch < config.epochs and not _settled(history):
         for group, rate in zip(optimizer.param_groups, base_rates, strict=True):
             group["lr"] = rate * config.decay**epoch
         batches = epoch_batches(dataset, config, epoch)
@@ -222,10 +236,35 @@ def train(
                 raise stop
         _check_weights(parameters, len(batches) - 1, epoch)
         task.after_epoch()
-        history = (*history, Epoch(loss_sum / len(batches), spent))
+        history = (*history, Epoch(loss_sum / len(batches), spent, _judged(config)))
         skip, loss_sum, spent = 0, 0.0, 0.0
-        checkpoint(state(epoch + 1, 0))
+        epoch += 1
+        checkpoint(state(epoch, 0))
     return history
+
+
+def _judged(config: TrainConfig) -> float | None:
+    return None if config.judge is None else config.judge()
+
+
+def _settled(history: tuple[Epoch, ...]) -> bool:
+    """Return whether the last epochs gained nothing worth another."""
+    judged = [epoch.judged for epoch in history if epoch.judged is not None]
+    before, last = judged[:-PATIENCE], judged[-PATIENCE:]
+    return bool(before) and min(last) > min(before) - GAIN
+
+
+def _decoded(dataset: Dataset, config: TrainConfig) -> tuple[Dataset, TrainConfig]:
+    """Read image files into memory, where training reads them alike in each epoch and they are small."""
+    wanted = config.preprocessing
+    at_random = wanted is not None and (wanted.flip or wanted.random_area is not None)
+    if not isinstance(dataset.inputs, ImageFiles) or at_random:
+        return dataset, config
+    first = dataset.read(slice(1), preprocessing=wanted)
+    if len(dataset) * first.nbytes > DECODED_BYTES:
+        return dataset, config
+    inputs = dataset.read(preprocessing=wanted)
+    return replace(dataset, inputs=inputs), replace(config, preprocessing=None)
 
 
 def epoch_batches(dataset: Dataset, config: TrainConfig, epoch: int) -> list[Tensor]:

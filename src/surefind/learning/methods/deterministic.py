@@ -6,22 +6,30 @@ methods start from it, so its `EncoderTask` is theirs too.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from surefind.data.batches import batches
 from surefind.data.dataset import Dataset
 from surefind.embeddings import Embeddings
+from surefind.labels.gaussian import Centres, LabelSums, fit_space
+from surefind.labels.left_out import log_loss
 from surefind.learning.distributed import average_buffers, gather_rows, own_generator
 from surefind.learning.methods.contract import Sampler, prefixed, unprefixed
+from surefind.learning.seeds import seeded
 from surefind.learning.session import TrainingSession
+from surefind.learning.train import Judge
 from surefind.models.encoder import Encoder
 from surefind.models.saving import load_state
 from surefind.pairs.losses import Objective
 from surefind.pairs.relations import Relation
 
+JUDGED = 1000
+"""Examples of either part by which a training is judged, at most."""
 Forward = Callable[[Encoder, Tensor, torch.Generator], Tensor]
 N = TypeVar("N", bound=nn.Module)
 
@@ -147,8 +155,53 @@ def trained_copy(
     """
     copied = copy.deepcopy(encoder)
     task = EncoderTask(copied, copy.deepcopy(session.objective), forward)
-    session.stage(stage, task, dataset, kind=kind)
+    config = replace(session.config, judge=judge_of(copied, dataset, session))
+    session.stage(stage, task, dataset, kind=kind, config=config)
     return frozen(copied)
+
+
+def judge_of(encoder: Encoder, dataset: Dataset, session: TrainingSession) -> Judge | None:
+    """Return what says how well a network that is trained tells labels apart that it is not trained on.
+
+    Args:
+        encoder: As it is at the time.
+        dataset: The training data.
+        session: Its held-out examples.
+
+    Returns:
+        The log loss of the held-out labels by Gaussian evidence (`surefind.labels.gaussian`) from the
+        network's outputs for training examples, `JUDGED` of both at most; None without held-out labels.
+    """
+    held_out, seed = session.held_out, session.config.seed
+    if held_out is None or held_out.labels is None or dataset.labels is None:
+        return None
+    parts = []
+    for part, name in ((dataset, "known"), (held_out, "held out")):
+        some = part[torch.randperm(len(part), generator=seeded(seed, name))[:JUDGED]]
+        read = batches(some, encoder, preprocessing=session.config.preprocessing)
+        parts.append(([x.clone() for x in read], some.labels))
+    (known, labels), (asked, theirs) = parts
+    names, codes = np.unique(labels.numpy(), return_inverse=True)
+    theirs = theirs.numpy()
+    rows = np.isin(theirs, names)
+    own = np.searchsorted(names, theirs[rows])
+    if not len(own):
+        return None
+
+    @torch.no_grad()
+    def judge() -> float:
+        encoder.eval()
+        x, q = (
+            torch.cat([encoder.outputs(b) for b in part]).double().cpu().numpy()
+            for part in (known, asked)
+        )
+        unit = np.sqrt(np.square(x - x.mean(axis=0)).sum(axis=1).mean()) + 1e-12
+        x, q = x / unit, q[rows] / unit
+        space = fit_space(LabelSums.of(x, codes, len(names)), normalize=False)
+        centres = Centres.of(space(x), codes, len(names), space.spread)
+        return log_loss(centres.scores(space(q)), own)
+
+    return judge
 
 
 def restored_copy(encoder: Encoder, tensors: dict[str, Tensor], prefix: str = "encoder") -> Encoder:
