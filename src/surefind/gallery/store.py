@@ -82,14 +82,13 @@ class Stored:
     metadata: dict[str, Any]
 
 
+@dataclass(frozen=True, eq=False)
 class Store:
     """A gallery's folder, held for writing. Every change names the sum of the hashes before and after."""
 
-    def __init__(self, folder: Path, lock: IO[bytes], connection: sqlite3.Connection) -> None:
-        """Take what `create_store` or `open_store` prepared."""
-        self.folder = folder
-        self._lock = lock
-        self._connection = connection
+    folder: Path
+    _lock: IO[bytes]
+    _connection: sqlite3.Connection
 
     def put(self, rows: Int[np.ndarray, " n"], records: Records, before: int, after: int) -> None:
         """Write records to their rows."""
@@ -207,9 +206,8 @@ def copy_store(folder: Path, copy: Path) -> None:
                 flush(path)
             beside.rename(copy)
             flush(copy.parent)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)  # which is not there if all went well
 
 
 def stored_items(folder: Path) -> int:
