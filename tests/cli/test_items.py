@@ -78,3 +78,4 @@ def test_milvus_lite_is_a_gallery_too(surefind):
         code, out, err = surefind("index", "a.npz", "--out", "g.db")
         assert code == 0, err
         assert f"Added {added} items and updated {3 - added}; g.db holds 3" in out
+        assert out.endswith("surefind calibrate g.db QUERIES")

@@ -6,6 +6,8 @@ import pytest
 from newcomer import KNOWN, digits, wrong_matches
 from PIL import Image
 
+import surefind as sf
+
 pytestmark = pytest.mark.nightly
 
 MAX_WRONG = 0.15
@@ -47,3 +49,20 @@ def test_from_photographs_to_decisions(does, refuses, folders):
     assert "broken.png" in refuses("search", "gallery", broken)
     (folders / "empty").mkdir()
     assert "empty" in refuses("search", "gallery", "empty")
+
+
+def test_a_folder_alone_makes_a_gallery_that_keeps_its_promise(does, folders):
+    """About queries like the images: those of digits that nobody knows are none."""
+    does("index", "learn", "--out", "g")
+    guaranteed = sf.Gallery.open("g", mode="r").calibration
+    assert guaranteed.reached
+    does("search", "g", "asked", "--out", "answers.json")
+    answers = [
+        answer
+        for answer in json.loads((folders / "answers.json").read_text())
+        if not answer["query"].startswith("nobody")
+    ]
+    decisions, found = ([answer[name] for answer in answers] for name in ("decision", "label"))
+    right = [answer["query"].split("/")[0] for answer in answers]
+    assert wrong_matches(decisions, found, right) <= guaranteed.target.max_wrong
+    assert decisions.count("match") > len(answers) / 3

@@ -197,7 +197,7 @@ def index(
         )
         renewed = settled(gallery)
         if gallery.calibration is None:
-            first_calibration(gallery, run, source, held, on_bad)
+            first_calibration(gallery, out, run, source, held, on_bad)
         made = gallery.calibration
         if made is not None:
             say_next(spelled("search", out, held or source, on_bad=on_bad))
@@ -287,18 +287,23 @@ def kept_apart(run: Path | None) -> set[str]:
 
 
 def first_calibration(
-    gallery: "sf.Gallery", run: Path | None, source: str, held: str | None, on_bad: str
+    gallery: "sf.Gallery",
+    place: str,
+    run: Path | None,
+    source: str,
+    held: str | None,
+    on_bad: str,
 ) -> None:
     """Calibrate a gallery that decides nothing yet, if something can tell how good its answers are.
 
     Args:
         gallery: What it holds has just been indexed.
+        place: Where it is, as it was typed.
         run: What embedded it, or None.
         source: What was indexed.
         held: Labelled images that were kept apart, or None.
         on_bad: "refuse" or "skip" images that cannot be read.
     """
-    place = gallery.info["place"]
     asked: dict[str, Any] = {}
     what = f"the items of {place}, each left out"
     if held is not None:
