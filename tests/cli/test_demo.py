@@ -14,13 +14,13 @@ def share(out, kind, decision):
 def test_the_demo_reports_what_it_found_and_leaves_a_page(demo):
     folder, out = demo
     assert "median κ" in out
-    assert "A query (known digits): the most probable label is" in out
+    assert "A query (known digits): the nearest neighbour is a" in out
     assert out.endswith(str(folder / "report.html"))
     page = (folder / "report.html").read_text()
     assert "<svg" in page
-    assert page.count("The most probable label is") == 4
-    assert page.count('class="track"') == 7
-    assert "unlike anything seen (p = " in page
+    assert page.count("nearest neighbour: “") == 6
+    assert page.count('class="bar"') == 7 + 6
+    assert "unlike anything seen" in page[: page.index("<h2>")]
     assert not re.search(r"(src|href)=.http", page)
     assert (folder / "kappa.svg").is_file()
 

@@ -65,7 +65,7 @@ def test_the_report_fits_a_phone(folder, open_page):
     page = open_page(f"file://{folder}/report.html", wait=False, **PHONE, is_mobile=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["viewport"]["width"]
     squeezed = page.evaluate(
-        """() => [...document.querySelectorAll(".strip img")].filter(
+        """() => [...document.querySelectorAll(".cards img")].filter(
             (e) => getComputedStyle(e).objectFit !== "contain").length"""
     )
     assert squeezed == 0

@@ -37,6 +37,8 @@ PHOTOGRAPHS, NOISE = "photographs", "blank and noise"
 KINDS = (KNOWN, EIGHT, NINE, BLURRED, OCCLUDED, PHOTOGRAPHS, NOISE)
 COVERED = (KNOWN, EIGHT)
 """Kinds of query that are drawn like those of the calibration."""
+SHOWN = (KNOWN, EIGHT, NINE, OCCLUDED, PHOTOGRAPHS, NOISE)
+"""Kinds of which the report shows a query."""
 CHARTED = (KNOWN, BLURRED, OCCLUDED, NINE, PHOTOGRAPHS)
 """As many as a chart has lines that can be told apart."""
 SIGNS = {"match": "✓ match", "review": "? review", "no_match": "✗ no match"}
@@ -155,85 +157,57 @@ def run_demo(folder: Path, report: "Report") -> dict[str, Any]:
         report: Called after each training step.
 
     Returns:
-        By name, for the page: κ and p-values of novelty of each kind of query, fraction of each outcome of
-        the gate and of each decision, AUROC of three signals, error rates of the matches and of all answers
-        (for `COVERED` queries, and for all), the calibration, and typical queries.
+        By name, for the page: κ of each kind of query, the fraction of each decision, error rates of the
+        matches and of all answers (for `COVERED` queries, and for all), the calibration, and a typical
+        query of each kind.
     """
     import numpy as np
 
-    from surefind.decisions.decision import Gate
     from surefind.learning.seeds import seeded
     from surefind.models.networks import small_net
-    from surefind.neighbours import nearest_distance
 
     digits = material()
     say(
-        f"An encoder with uncertainty (online LAM) is trained on {len(digits.train)} images of the digits "
-        f"0 to 7; {len(digits.held_out)} others tell novelty what is usual."
+        f"A small network is trained on {len(digits.train)} images of the digits 0 to 7, and all of its "
+        f"layers become an embedding; {len(digits.held_out)} others tell novelty what is usual."
     )
     network = small_net(1, 8, 4, generator=seeded(0, "encoder"))
-    learner = sf.MetricLearner(network).fit(digits.train, held_out=digits.held_out, report=report)
-    learner.save(folder / "run")
-    items = learner.embed(digits.train)
+    learner = sf.MetricLearner(network, stop_early=True)
+    learner.fit(digits.train, held_out=digits.held_out, report=report).save(folder / "run")
     asked = {kind: learner.embed(images) for kind, images in digits.queries.items()}
     kappa = {kind: e.numpy().kappa for kind, e in asked.items()}
-    novelty = {kind: np.asarray(e.novelty) for kind, e in asked.items()}
-    gate = Gate(max_false_alarms=MAX_FALSE_ALARMS)
-    flagged = {
-        kind: {o: float(np.mean(gate.outcome(p) == o)) for o in ("unlike", "unusual", "pass")}
-        for kind, p in novelty.items()
-    }
-    signals = {
-        "κ": {kind: 1 / k for kind, k in kappa.items()},
-        "distance": {kind: nearest_distance(e.mean, items.mean) for kind, e in asked.items()},
-        "novelty": {kind: -p for kind, p in novelty.items()},
-    }
-    auroc = {
-        kind: {name: sf.metrics.auroc(s[KNOWN], s[kind]) for name, s in signals.items()}
-        for kind in KINDS[1:]
-    }
-    say(
-        "Each query gets a certainty κ and a novelty p-value, small for what is unlike the training data. "
-        "How well these, and the distance to the nearest item, tell it from known digits (AUROC):"
-    )
-    for kind in KINDS:
-        scores = ", ".join(f"{name} {value:.2f}" for name, value in auroc.get(kind, {}).items())
-        unlike = f"{flagged[kind]['unlike']:.0%} out of distribution"
-        said = ", ".join(filter(None, (scores, unlike)))
-        say(f"  {kind}: {said}; median κ {np.median(kappa[kind]):.3g}")
-    with filled_gallery(folder, learner, digits, items) as gallery:
+    with filled_gallery(folder, learner, digits, learner.embed(digits.train)) as gallery:
         calibration = gallery.calibration
         assert calibration is not None
         say(f"A gallery of {len(gallery)} digits, calibrated on {len(digits.calibration)} others.")
         say(calibration.summary)
         # The demo's queries are not live ones: whoever serves its gallery starts without an alarm.
         answers = {kind: gallery.search(e, k=5, watch=False) for kind, e in asked.items()}
+    say("Plain search answers every query with its nearest neighbour. What surefind decides:")
     decisions = {
         kind: {d: float(np.mean(a.decision == d)) for d in SIGNS} for kind, a in answers.items()
     }
     for kind in KINDS:
         parts = (f"{decisions[kind][d]:.0%} {d.replace('_', ' ')}" for d in SIGNS)
-        say(f"  {kind}: {', '.join(parts)}")
+        say(f"  {kind}: {', '.join(parts)}; median κ {np.median(kappa[kind]):.3g}")
     wrong = {"calibrated": _wrong(answers, COVERED, digits), "all": _wrong(answers, KINDS, digits)}
     say(
-        "Of known digits and 8s, which the guarantee is about, {:.1%} of the matches are wrong; accepting "
-        "every answer, {:.0%} would be.".format(*wrong["calibrated"])
+        "Of known digits and 8s, which the guarantee is about, {:.1%} of the matches are wrong; of all "
+        "nearest neighbours, {:.0%}.".format(*wrong["calibrated"])
     )
     say(
         "With all the other queries, which it is not about, it is {:.1%} against {:.0%}.".format(
             *wrong["all"]
         )
     )
-    examples = [_example(kind, digits, answers[kind]) for kind in (KNOWN, NINE, PHOTOGRAPHS, NOISE)]
+    examples = [_example(kind, digits, answers[kind]) for kind in SHOWN]
     for one in examples:
-        chance = "" if one["probability"] is None else f", probability {one['probability']:.0%}"
-        why = f" ({', '.join(one['reasons'])})" if one["reasons"] else ""
+        why = f" ({one['reason']})" if one["reason"] else ""
         say(
-            f"A query ({one['kind']}): the most probable label is {one['label']}; "
-            f"{one['decision'].replace('_', ' ')}{chance}{why}."
+            f"A query ({one['kind']}): the nearest neighbour is a {one['nearest']}, at cosine "
+            f"{one['score']:.2f}; {one['decision'].replace('_', ' ')}{why}."
         )
-    found = {"kappa": kappa, "novelty": novelty, "flagged": flagged, "auroc": auroc, "gate": gate}
-    found |= {"decisions": decisions, "wrong": wrong, "calibration": calibration}
+    found = {"kappa": kappa, "decisions": decisions, "wrong": wrong, "calibration": calibration}
     return found | {"examples": examples}
 
 
@@ -265,37 +239,34 @@ def filled_gallery(
 
 
 def _wrong(answers: Any, kinds: tuple[str, ...], digits: Material) -> tuple[float, float]:
-    """Return the error rate of the matches, and of all answers, to some kinds of query."""
+    """Return the error rate of the matches, and of nearest neighbours, to some kinds of query."""
     import numpy as np
 
-    wrong = np.concatenate([
-        answers[kind].label != np.array(digits.truth[kind], dtype=object) for kind in kinds
-    ])
     matched = np.concatenate([answers[kind].decision == "match" for kind in kinds])
-    return float(wrong[matched].mean()) if matched.any() else 0.0, float(wrong.mean())
+    truth = np.concatenate([np.array(digits.truth[kind], dtype=object) for kind in kinds])
+    label = np.concatenate([answers[kind].label for kind in kinds])
+    nearest = np.concatenate([answers[kind].neighbour_labels[:, 0] for kind in kinds])
+    wrong = float((label != truth)[matched].mean()) if matched.any() else 0.0
+    return wrong, float((nearest != truth).mean())
 
 
 def _example(kind: str, digits: Material, answer: Any) -> dict[str, Any]:
-    """Describe the query whose probability is the median of its kind, with the nearest items."""
+    """Describe a typical query: of those with the commonest decision, the one of median probability."""
     import numpy as np
 
-    from surefind.decisions.decision import UNLIKE, UNUSUAL
-
-    at = int(np.argsort(answer.probability)[len(answer) // 2])
-    rows = [int(str(id_).rpartition("-")[2]) for id_ in answer.ids[at]]
-    reasons = list(answer.reasons[at])
-    gated = bool(reasons) and reasons[0].startswith((UNLIKE, UNUSUAL))
+    usual = max(SIGNS, key=lambda decision: int((answer.decision == decision).sum()))
+    rows = np.flatnonzero(answer.decision == usual)
+    at = int(rows[np.argsort(answer.probability[rows])[len(rows) // 2]])
+    reasons = answer.reasons[at]
+    sure = f"{answer.probability[at]:.0%} sure" if usual == "match" else ""
     return {
         "kind": kind,
-        "query": digits.queries[kind][at][0].numpy(),
-        "nearest": digits.train.read(rows)[:, 0].numpy(),
+        "query": digits.queries[kind][at].numpy(),
+        "nearest": str(answer.neighbour_labels[at, 0]),
+        "score": float(answer.scores[at, 0]),
         "label": str(answer.label[at]),
-        "kappa": float(answer.kappa[at]),
-        "novelty": float(answer.novelty[at]),
-        "decision": str(answer.decision[at]),
-        # Where the gate decided, no probability was tested.
-        "probability": None if gated else float(answer.probability[at]),
-        "reasons": reasons,
+        "decision": usual,
+        "reason": reasons[0] if reasons else sure,
     }
 
 
@@ -303,34 +274,22 @@ def write_page(found: dict[str, Any], path: Path) -> None:
     """Write what was found as one HTML page, and its figure as ``kappa.svg`` next to it."""
     import numpy as np
 
-    from surefind.decisions.decision import p_text
     from surefind.evaluation import figures
     from surefind.evaluation.evaluate import kappa_histogram
 
     histogram = kappa_histogram({kind: 1 / found["kappa"][kind] for kind in CHARTED}, bins=36)
     figure = figures.kappa_chart(*histogram, "Distribution of κ for each kind of query")
-    calibration = found["calibration"]
     alt = "FNIR against FPIR over all thresholds"
-    identification = figures.identification_chart(calibration.risk_curve, alt)
-    # p-values on a logarithmic scale from 1 downwards, in percent of its width; the smallest not on the
-    # edge.
-    decades = -np.log10(min(p.min() for p in found["novelty"].values()) / 2)
-    quantiles = (0.05, 0.25, 0.5, 0.75, 0.95)
     page = figures.fill_template(
         Path(__file__).with_name("demo.html.j2"),
         f=found,
-        gate=found["gate"],
         palette=figures.palette_css(),
         figure=figure,
-        identification=identification,
+        identification=figures.identification_chart(found["calibration"].risk_curve, alt),
         kinds=KINDS,
         nine=NINE,
         signs=SIGNS,
         max_wrong=MAX_WRONG,
-        p_text=p_text,
-        scale=lambda p: float(-100 * np.log10(p) / decades),
-        quantiles={kind: np.quantile(p, quantiles) for kind, p in found["novelty"].items()},
-        medians={kind: np.median(kappa) for kind, kappa in found["kappa"].items()},
         # Dark ink on white ground.
         strip=lambda images: figures.image_strip((255 * (1 - images)).astype(np.uint8)),
     )
