@@ -29,7 +29,7 @@ def test_images_are_embedded_by_a_run_and_named_by_their_files(surefind, sure, t
             Image.fromarray(pixels).save(tmp_path / "images" / label / f"{i}.png")
     code, out, err = surefind("index", "images", "--run", sure, "--out", "g")
     assert code == 0, err
-    assert "Added 4 items and updated 0; g holds 4 of 8 dimensions." in out
+    assert "Added 4 items and updated 0; g holds 4 of 64 dimensions." in out
     assert "Nothing is decided yet: only 4 items have a label that others have too" in out
     assert out.endswith("With labelled queries of your own: surefind calibrate g QUERIES")
     found = content()
@@ -293,7 +293,7 @@ def test_the_strictest_guarantee_that_holds_is_taken(surefind):
 def test_what_a_model_was_trained_on_is_no_calibration(surefind, sure):
     code, out, err = surefind("index", "digits:train", "--run", sure)
     assert code == 0, err
-    assert "The model has seen these items, and says too much of them" in out
+    assert "The model has seen 1,198 of these items: they play no queries." in out
     assert out.endswith("With labelled queries of your own: surefind calibrate gallery QUERIES")
     with Gallery.open("gallery", mode="r") as opened:
         assert opened.calibration is None

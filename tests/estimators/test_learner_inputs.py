@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small_learners import GIVEN, digits, encoder, learner
 from torch import nn
 from torch.nn.functional import normalize
@@ -10,6 +11,7 @@ from torch.utils.data import TensorDataset
 
 import surefind as sf
 from surefind.data.dataset import Dataset
+from surefind.data.images import ImageFiles
 from surefind.errors import DegenerateError, InputError
 from surefind.learning import layered
 
@@ -190,3 +192,31 @@ def test_a_process_without_examples_says_of_which_shape_it_has_none(monkeypatch)
     monkeypatch.setattr(layered, "gather_rows", gathered)
     model.fit_layers(train)
     assert shapes == [(0, 2 + 48 * 18 + 3), (0, 3)]
+
+
+def test_it_knows_what_it_was_fitted_to(tmp_path):
+    """By content: of arrays the numbers, of image files the files, wherever they are."""
+    train, test = digits()
+    model = posthoc(encoder()).fit(train)
+    model.save(tmp_path / "run")
+    for one in (model, sf.load(tmp_path / "run")):
+        assert one.trained_on(train[:20]).all()
+        assert one.trained_on(train.inputs[5:9]).tolist() == [True] * 4
+        assert not one.trained_on(test).any()
+    more = model.fit_layers(test[:30])
+    assert more.trained_on(test).sum() == 30
+    assert more.trained_on(train).all()
+
+
+def test_image_files_are_known_by_their_content(tmp_path):
+    rng = np.random.default_rng(0)
+    paths = []
+    for i in range(24):
+        paths.append(tmp_path / f"{i}.png")
+        Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(paths[-1])
+    files = sf.Dataset(ImageFiles(paths, mode="L"), np.arange(24) % 3)
+    model = posthoc(encoder()).fit(files[:20])
+    moved = tmp_path / "moved.png"
+    moved.write_bytes(paths[3].read_bytes())
+    asked = sf.Dataset(ImageFiles([*paths, moved], mode="L"))
+    assert model.trained_on(asked).tolist() == [True] * 20 + [False] * 4 + [True]

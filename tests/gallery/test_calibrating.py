@@ -56,6 +56,26 @@ def test_items_play_the_queries_where_there_are_none(people):
     assert wrong[matched].mean() < 0.1
 
 
+def test_items_that_a_network_was_trained_on_play_no_queries(people, tmp_path):
+    gallery = people.gallery(each=15, path=tmp_path / "gallery")
+    trained = [*gallery][::2]
+    made, whole = (gallery.calibrate(max_wrong=0.1, trained=x) for x in (trained, None))
+    assert made.queries < 0.6 * whole.queries
+    said = f"{len(trained):,} items that the network was trained on played no queries."
+    assert said in made.notes
+    assert said not in whole.notes
+    gallery.calibrate(max_wrong=0.1, trained=trained)
+    gallery.close()
+    with Gallery.open(tmp_path / "gallery") as again:  # a renewal leaves them out too
+        new = people.faces(np.arange(20))
+        again.add(new, ids=[f"new {i}" for i in range(20)], labels=names(np.arange(20)))
+        renewed = again.renew()
+        assert said in renewed.notes
+        assert renewed.queries < 0.6 * whole.queries
+        with pytest.raises(DegenerateError, match="played no queries"):
+            again.calibrate(trained=[*again])
+
+
 @pytest.mark.parametrize("given", [False, True], ids=["groups of add", "groups of calibrate"])
 def test_groups_are_left_out_together(given):
     """Sessions are recognised, people are not: without their session nobody is found."""

@@ -106,6 +106,12 @@ class Items:
                 done(at + len(blocks[-1]))
         return sf.Embeddings.concatenate(blocks)
 
+    def trained(self, ids: list[str]) -> list[str]:
+        """Return those of the ids whose items the model was fitted to."""
+        if self.learner is None:
+            return []
+        return [x for x, own in zip(ids, self.learner.trained_on(self.dataset), strict=True) if own]
+
     @property
     def files(self) -> Sequence[str] | None:
         """The images' files; None if the source is in memory or holds vectors."""
@@ -197,7 +203,7 @@ def index(
         )
         renewed = settled(gallery)
         if gallery.calibration is None:
-            first_calibration(gallery, out, run, source, held, on_bad)
+            first_calibration(gallery, out, run, items.trained(ids), held, on_bad)
         made = gallery.calibration
         if made is not None:
             say_next(spelled("search", out, held or source, on_bad=on_bad))
@@ -290,7 +296,7 @@ def first_calibration(
     gallery: "sf.Gallery",
     place: str,
     run: Path | None,
-    source: str,
+    trained: list[str],
     held: str | None,
     on_bad: str,
 ) -> None:
@@ -300,7 +306,7 @@ def first_calibration(
         gallery: What it holds has just been indexed.
         place: Where it is, as it was typed.
         run: What embedded it, or None.
-        source: What was indexed.
+        trained: Ids of items that the model was fitted to.
         held: Labelled images that were kept apart, or None.
         on_bad: "refuse" or "skip" images that cannot be read.
     """
@@ -310,10 +316,9 @@ def first_calibration(
         queries = read_items(held, run, on_bad=on_bad)
         asked = as_queries(gallery, held, queries, None)
         what = f"the {len(queries):,} images that the model has not seen"
-    elif run is not None and learnt_from(run, source):
-        say("The model has seen these items, and says too much of them: nothing is decided yet.")
-        hint_to_calibrate(place)
-        return
+    elif trained:
+        say(f"The model has seen {len(trained):,} of these items: they play no queries.")
+        asked = {"trained": trained}
     reached = None
     try:
         with progress(f"calibrating with {what}"):
@@ -337,21 +342,6 @@ def first_calibration(
 def hint_to_calibrate(place: str) -> None:
     """Hint at what a gallery needs that decides nothing."""
     say_next(spelled("calibrate", place, "QUERIES"), why="With labelled queries of your own")
-
-
-def learnt_from(run: Path, source: str) -> bool:
-    """Return whether a run's embedding was learnt from a source, and not only its uncertainty."""
-    from surefind.data.sources import split_part
-
-    config = open_run(run).config
-    vectors = Path(str(config.get("model", ""))).suffix and config["metric"] == "identity"
-    with suppress(InputError):  # what it was trained on is not to be found from here
-        (own, part), (ours, other) = split_part(str(config.get("source"))), split_part(source)
-        same = Path(own).resolve() == Path(ours).resolve()
-        return (
-            same and (part or "train") == (other or "train") and (not vectors or config["epochs"])
-        )
-    return False
 
 
 def items(

@@ -22,10 +22,12 @@ A loader has an order and batches of its own, and an iterable data set has no le
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
@@ -41,6 +43,7 @@ from surefind.data.inputs import (
     read_inputs,
 )
 from surefind.errors import DegenerateError, InputError
+from surefind.files import content_hashes
 from surefind.pairs.relations import NEGATIVE_RADIUS, POSITIVE_RADIUS, Positions
 
 SMALL_SIDE = 8
@@ -135,6 +138,15 @@ class Dataset:
             A float32 batch: images (n, c, h, w), in [0, 1] unless normalised, or features (n, d).
         """
         return read_inputs(self.inputs, row_numbers(rows, len(self)), preprocessing, augment_seed)
+
+    def hashes(self) -> Int[np.ndarray, " n"]:
+        """Return a content hash of each input: of its file, or its numbers; none of computed features."""
+        inputs = self.inputs
+        if isinstance(inputs, FeatureViews):
+            return content_hashes(())
+        if isinstance(inputs, ImageFiles):
+            return content_hashes(Path(path).read_bytes() for path in inputs.paths)
+        return content_hashes(np.ascontiguousarray(row).tobytes() for row in np.asarray(inputs))
 
     def relation(
         self,

@@ -28,7 +28,6 @@ Axes: ``q`` queries, ``d`` features, ``r`` left-out items.
 """
 
 import copy
-import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection
@@ -52,7 +51,7 @@ from surefind.decisions.calibration import (
 )
 from surefind.decisions.decision import read_novelty
 from surefind.errors import DegenerateError, InputError
-from surefind.files import Array, from_stored, to_stored, write_atomically
+from surefind.files import Array, content_hashes, from_stored, to_stored, write_atomically
 from surefind.labels.audit import LabelAudit, audit_labels
 from surefind.labels.left_out import LeftOut
 from surefind.labels.model import LabelModel
@@ -214,6 +213,7 @@ class Learned:
         ids: Collection[Any] = (),
         *,
         before: Calibration | None = None,
+        trained: Any = None,
     ) -> "Learned":
         """Calibrate.
 
@@ -223,6 +223,7 @@ class Learned:
             items: Hashes of the items' vectors.
             ids: Those of the items.
             before: The calibration that is renewed.
+            trained: Which items the network that embeds was trained on; they play no queries.
 
         Returns:
             The same model with the calibration.
@@ -232,7 +233,7 @@ class Learned:
         """
         new = None if before is None else {*self.model.labels}.difference(before.labels or ())
         if queries is None:
-            given = self._items(target.seed)
+            given = self._items(target.seed, trained)
         else:
             given = self._asked(queries, queries.without(items, ids), new or set())
         made = calibrate(**given, **asdict(target))
@@ -269,13 +270,19 @@ class Learned:
         unknown = None if left.unknown is None else Evidence(left.unknown, strange, self.kappa)
         return Evidence(left.known, p, self.kappa), unknown
 
-    def _items(self, seed: int) -> dict[str, Any]:
+    def _items(self, seed: int, trained: Any = None) -> dict[str, Any]:
         """Return what `calibrate` is given where left-out items play the queries."""
         left = self.left_out if self.fresh else self.model.left_out()
-        order = np.random.default_rng(seed).permutation(np.flatnonzero(left.enrolled))
+        seen = np.zeros(len(left), dtype=bool) if trained is None else trained[left.rows]
+        order = np.flatnonzero(left.enrolled & ~seen)
+        order = np.random.default_rng(seed).permutation(order)
+        met = ""
+        if seen.any():
+            met = f"{seen.sum():,} items that the network was trained on played no queries."
         if len(order) < LEAST_QUERIES:
             raise DegenerateError(
-                f"only {len(order)} items have a label that others have too, and it takes {LEAST_QUERIES}.",
+                f"only {len(order)} items have a label that others have too, and it takes {LEAST_QUERIES}. "
+                f"{met}".strip(),
                 field="labels",
                 hint="Give more items a label, or calibrate with labelled queries.",
             )
@@ -287,8 +294,9 @@ class Learned:
             asked = Evidence.concatenate([strange[order[:count]], asked[count:]])
             truth[:count] = [None] * count
             enrolled[:count] = False
-            others = strange[np.setdiff1d(np.arange(len(left)), order[:count])]
-        known = {"enrolled": enrolled, "left_out": others, "notes": (FROM_ITEMS,)}
+            others = strange[np.setdiff1d(np.flatnonzero(~seen), order[:count])]
+        notes = (FROM_ITEMS, met) if met else (FROM_ITEMS,)
+        known = {"enrolled": enrolled, "left_out": others, "notes": notes}
         return {**vars(asked), "truth": truth, **known}
 
     def _asked(self, given: Queries, queries: Queries, new: set[Any]) -> dict[str, Any]:
@@ -569,6 +577,4 @@ class Decider:
 
 def hashes(vectors: np.ndarray) -> Int[np.ndarray, " n"]:
     """Return a content hash of each vector, in float32."""
-    rows = np.ascontiguousarray(vectors, dtype=np.float32)
-    digests = b"".join(hashlib.blake2b(row, digest_size=8).digest() for row in rows)
-    return np.frombuffer(digests, dtype=np.int64)
+    return content_hashes(x.tobytes() for x in np.ascontiguousarray(vectors, dtype=np.float32))

@@ -107,6 +107,7 @@ class MetricLearner:
         split_: Where a module was split; None if an encoder was given.
         embedder_: The fitted method.
         layers_: What was fitted to all layers; None where nothing was.
+        trained_: Content hashes of what it was fitted to, ascending.
         input_spec_: What inputs it takes, determined from the training data and saved with the model.
         history_: Mean loss and seconds of each epoch, by stage.
 
@@ -187,6 +188,7 @@ class MetricLearner:
         if self.stop_early and self.freezing is None:
             run = replace(run, held_out=held_out)
         self.input_spec_: InputSpec = spec
+        self.trained_ = np.unique(dataset.hashes())
         layered = self.embedding == "layers"
         method = Deterministic() if layered else self.method
         if self.freezing is not None:
@@ -281,6 +283,7 @@ class MetricLearner:
         if not layered and not self.novelty:
             return self
         spec, (near, far) = self.input_spec_, self.radii
+        self.trained_ = np.union1d(self.trained_, dataset.hashes())
         if isinstance(embedder, FrozenEmbedder):
             how: dict[str, Any] = {"folder": folder, "report": report}
             held_out = None if held_out is None else self.features(held_out, **how)
@@ -325,6 +328,20 @@ class MetricLearner:
     def _takes_output(self) -> bool:
         """Whether the backbone's output stands for that of the head, which nobody has trained."""
         return self.embedding == "layers" and not self.learns and self.split_ is None
+
+    def trained_on(self, inputs: Any) -> np.ndarray:
+        """Return which of some inputs it was fitted to (n), by their content: no test of it.
+
+        Of image files, the files are compared; of arrays, the numbers and their kind.
+
+        Args:
+            inputs: As for `embed`.
+
+        Returns:
+            True for those that it was fitted to.
+        """
+        self.fitted  # noqa: B018
+        return np.isin(as_inputs(inputs).hashes(), self.trained_)
 
     @property
     def freezing(self) -> Freezing | None:
@@ -528,7 +545,7 @@ class MetricLearner:
         Raises:
             InputError: If the learner is not fitted, or its method has no name.
         """
-        tensors, name = self.fitted.tensors(), self.method_name
+        tensors, name = dict(self.fitted.tensors()), self.method_name
         if name is None:
             raise InputError(
                 f"{type(self.method).__name__} is not known by name, so it could not be loaded again. "
@@ -548,6 +565,7 @@ class MetricLearner:
             "split": None if self.split_ is None else asdict(self.split_),
             "freezing": None if self.freezing is None else self.freezing.plan,
         }
+        tensors["trained"] = torch.from_numpy(self.trained_)
         if self.layers_ is not None:
             tensors |= self.layers_.tensors()
         if world()[0] == 0:
@@ -629,7 +647,7 @@ def load(path: str | Path, *, encoder: nn.Module | None = None) -> MetricLearner
     )
     learner.split_ = split
     learner.embedder_ = _restored(learner, tensors)
-    learner.input_spec_ = spec
+    learner.input_spec_, learner.trained_ = spec, tensors["trained"].numpy()
     learner.layers_ = None if layers is None else LayerModel.restored(tensors, layers)
     learner.history_ = {
         stage: tuple(Epoch(**e) for e in epochs) for stage, epochs in metadata["history"].items()

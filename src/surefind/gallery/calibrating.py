@@ -40,7 +40,7 @@ from surefind.decisions.calibration import Calibration
 from surefind.decisions.decider import Learned
 from surefind.decisions.drift import Watch, WatchReport
 from surefind.errors import DegenerateError, InputError
-from surefind.files import from_stored
+from surefind.files import Array, from_stored
 from surefind.gallery.engine import Engine
 from surefind.gallery.records import Records
 
@@ -63,12 +63,14 @@ class Record:
         own_novelty: As of `Learned`.
         model: The name of the network that embeds, if the user gave one.
         content: The gallery's content fingerprint; empty if items came or went meanwhile.
+        trained: Hashes of the ids of items that play no queries, as the network was trained on them.
     """
 
     calibration: Calibration
     own_novelty: bool
     model: str | None
     content: str
+    trained: Array
 
     def check_model(self, model: str | None) -> None:
         """Refuse to decide about what another model has embedded."""

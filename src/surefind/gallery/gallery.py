@@ -46,7 +46,7 @@ from surefind.decisions.calibration import Calibration, Target
 from surefind.decisions.decider import LEAST, Learned, Queries, hashes
 from surefind.decisions.drift import Watch, WatchReport
 from surefind.errors import DegenerateError, InputError, StorageError
-from surefind.files import from_stored, to_stored
+from surefind.files import content_hashes, from_stored, to_stored
 from surefind.gallery.audit import Audit, audit_items
 from surefind.gallery.calibrating import (
     CALIBRATION,
@@ -74,6 +74,7 @@ AUTOMATIC = 2**52
 knows (2^53 - 1), leaves room for them."""
 
 Change = tuple[Literal["add", "remove"], Records]
+NOBODY = np.zeros(0, dtype=np.int64)
 
 
 class Gallery:
@@ -461,6 +462,7 @@ class Gallery:
         max_false_alarms: float | None = None,
         unknown_share: float | None = None,
         groups: Any = None,
+        trained: Any = None,
         seed: int | None = None,
     ) -> Calibration:
         """Find out when an answer may be called a match, and store that, and the queries, for renewals.
@@ -490,6 +492,8 @@ class Gallery:
             groups: A group for each query, for thresholds of their own. Where items play the queries, a
                 dict from ids to groups that are left out together; they are kept, in place of those given
                 to `add`.
+            trained: Ids of items that the network that embeds was trained on, which
+                `MetricLearner.trained_on` finds: they play no queries, now or in a renewal.
             seed: Splits the queries, and draws the items; by default 0.
 
         Returns:
@@ -528,11 +532,14 @@ class Gallery:
             if reviews is not None:
                 asked = self._with_reviews(asked, reviews, least=target.least_queries * again)
 
+        own = np.sort(_id_hashes(() if trained is None else trained))
+
         def make(records: Records, known: Learned | None) -> Learned:
-            return _calibrated(fitted(records, known, target.seed), asked, target, records)
+            known = fitted(records, None if len(own) else known, target.seed)
+            return _calibrated(known, asked, target, records, own)
 
         with self._fitting:
-            self._learn(make, asked)
+            self._learn(make, asked, own)
         return self.calibration  # type: ignore[return-value]
 
     def renew(self) -> Calibration | None:
@@ -552,7 +559,7 @@ class Gallery:
                 record = self._record
                 if record is None or not self._stale or not self._labelled():
                     return self.calibration
-                asked, before = self._asked(), record.calibration
+                asked, before, own = self._asked(), record.calibration, record.trained
 
             def make(records: Records, known: Learned | None) -> Learned:
                 counts = Counter(label for label in records.labels if label is not None)
@@ -560,10 +567,10 @@ class Gallery:
                 # What is left out is known right after a fit only; queries need it for new labels alone.
                 enough = asked is not None and known is not None and known.left_out is not None
                 if known is None or new or not enough or outdated(known, counts.total()):
-                    known = fitted(records, known, before.target.seed)
-                return _calibrated(known, asked, before.target, records, before)
+                    known = fitted(records, None if len(own) else known, before.target.seed)
+                return _calibrated(known, asked, before.target, records, own, before)
 
-            self._learn(make, asked)
+            self._learn(make, asked, own)
         return self.calibration
 
     def watch(self) -> WatchReport | None:
@@ -666,13 +673,17 @@ class Gallery:
         return max(1, self._target.least_queries - held_out)
 
     def _learn(
-        self, make: Callable[[Records, Learned | None], Learned], queries: Queries | None = None
+        self,
+        make: Callable[[Records, Learned | None], Learned],
+        queries: Queries | None = None,
+        trained: np.ndarray = NOBODY,
     ) -> None:
         """Make a label model, and perhaps a calibration, of a copy of the records, and install them.
 
         Args:
             make: Called without the lock, with the records and what is known of them.
             queries: Those of the calibration.
+            trained: Hashes of the ids of items that play none.
         """
         for last in (False, True):
             with self._lock:
@@ -692,13 +703,18 @@ class Gallery:
                 missed, self._missed = self._missed, None
                 same = self._version == version
                 if same or (last and self._engine is engine):
-                    self._install(learned, stored, content if same else "", queries)
+                    self._install(learned, stored, content if same else "", queries, trained)
                     for change in missed or ():
                         self._learned = _changed(self._learned, change)
                     return
 
     def _install(
-        self, learned: Learned, model: dict[str, Any], content: str, queries: Queries | None
+        self,
+        learned: Learned,
+        model: dict[str, Any],
+        content: str,
+        queries: Queries | None,
+        trained: np.ndarray,
     ) -> None:
         """Store what was learned of some content, in place of what there is."""
         values: dict[str, Any] = {MODEL: {"model": model, "content": content}}
@@ -707,7 +723,7 @@ class Gallery:
             with suppress(StorageError):  # it can be fitted again
                 store(self._engine, values)
         else:
-            record = Record(made, learned.own_novelty, self.model, content)
+            record = Record(made, learned.own_novelty, self.model, content, trained)
             watch = self._watch.next(made, learned.own_novelty)
             values |= {CALIBRATION: to_stored(Record, record), WATCH: to_stored(Watch, watch)}
             if not made.renewals:
@@ -936,9 +952,15 @@ def _calibrated(
     asked: Queries | None,
     target: Target,
     records: Records,
+    trained: np.ndarray,
     before: Calibration | None = None,
 ) -> Learned:
     """Calibrate for records."""
     items = () if asked is None else hashes(records.vectors)
     ids = () if asked is None or asked.ids is None else {*records.ids}
-    return known.calibrated(asked, target, items, ids, before=before)
+    own = np.isin(_id_hashes(records.ids), trained) if len(trained) else None
+    return known.calibrated(asked, target, items, ids, before=before, trained=own)
+
+
+def _id_hashes(ids: Any) -> np.ndarray:
+    return content_hashes(repr(x).encode() for x in id_values("ids", ids))
