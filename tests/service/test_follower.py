@@ -9,8 +9,11 @@ from service.world import copy
 from surefind.gallery.gallery import Gallery
 from surefind.service import state as follower
 
-NORTH = {"vectors": [[0.0, 0.0, 1.0]], "kappa": [20.0], "novelty": [0.5]}
-BODY = NORTH | {"k": 1, "keep": True}
+
+def body(world):
+    """A query that no digit is near to."""
+    north = np.eye(world.learner.embed(world.known[:1]).mean.shape[1])[-1].tolist()
+    return {"vectors": [north], "kappa": [20.0], "novelty": [0.5], "k": 1, "keep": True}
 
 
 @pytest.fixture
@@ -35,19 +38,20 @@ def test_a_reader_follows_items_calibration_and_pictures(pair, world):
     from service.world import png
 
     writer, reader = pair
-    new = {"items": [{"id": "north", "vector": [0.0, 0.0, 1.0], "label": 3}]}
+    query = body(world)
+    new = {"items": [{"id": "north", "vector": query["vectors"][0], "label": 3}]}
     writer.post("/v1/items", json=new).raise_for_status()
     files = {"file": ("x.png", png(world.known[0]))}
     writer.post("/v1/items/image", files=files, data={"id": "shown"}).raise_for_status()
     until(lambda: reader.get("/v1/items/shown").status_code == 200)
     until(lambda: reader.get("/v1/items/shown/image").status_code == 200)
-    found = reader.post("/v1/search/vector", json=BODY).json()["answers"][0]
+    found = reader.post("/v1/search/vector", json=query).json()["answers"][0]
     assert found["neighbours"][0]["id"] == "north"
     until(lambda: not writer.get("/v1/calibration").json()["stale"])
     made = writer.get("/v1/calibration").json()["made"]
     until(lambda: reader.get("/v1/calibration").json()["made"] == made)
     assert not reader.get("/v1/calibration").json()["stale"]
-    answers = [c.post("/v1/search/vector", json=BODY).json() for c in pair]
+    answers = [c.post("/v1/search/vector", json=query).json() for c in pair]
     for one in answers:
         one["answers"][0]["review"] = None
     assert answers[0] == answers[1]
@@ -113,6 +117,6 @@ def test_a_gallery_that_cannot_be_read_again_stays_as_it_was(world, tmp_path, se
     (place / "gallery.sqlite").rename(place / "away")
     (place / "lock").write_bytes((place / "lock").read_bytes() + b"\n")
     until(lambda: 'surefind_failures_total{kind="follow"} 1.0' in reader.get("/metrics").text)
-    assert reader.post("/v1/search/vector", json=BODY).status_code == 200
+    assert reader.post("/v1/search/vector", json=body(world)).status_code == 200
     (place / "away").rename(place / "gallery.sqlite")
     until(lambda: "surefind_follows_total 1.0" in reader.get("/metrics").text)
