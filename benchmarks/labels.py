@@ -126,11 +126,11 @@ def clinc150(vectors: Callable[[str], Any], name: str, asked: tuple[str, ...]) -
 
 TEST, BEFORE = ("test", "oos_test"), ("val", "oos_val", "oos_train")
 SETS: dict[str, tuple[list[Callable[[Any], Part]], tuple[float, ...]]] = {
-    "digits, pixels": ([partial(digits, seed=s) for s in range(3)], (0.1, 0.05)),
+    "digits, pixels": ([partial(digits, seed=s) for s in range(5)], (0.1, 0.05)),
     "LFW, 1 item a person": ([partial(lfw, items=1)], (0.1,)),
     "LFW, 3 items a person": ([partial(lfw, items=3)], (0.1,)),
-    "CUB200, frozen": ([partial(cub200, seed=s) for s in range(2)], (0.1,)),
-    "Cars196, frozen": ([partial(cars196, seed=s) for s in range(2)], (0.1,)),
+    "CUB200, frozen": ([partial(cub200, seed=s) for s in range(5)], (0.1,)),
+    "Cars196, frozen": ([partial(cars196, seed=s) for s in range(5)], (0.1,)),
     "CLINC150, TF-IDF": ([partial(clinc150, name="tfidf", asked=TEST)], (0.1,)),
     "CLINC150, MiniLM": ([partial(clinc150, name="clinc150", asked=TEST)], (0.1,)),
 }
