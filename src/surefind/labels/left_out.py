@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from surefind.files import Array
 from surefind.labels.gaussian import Centres, LabelSums, Space, fit_space
 from surefind.labels.posterior import LabelPosterior
 
@@ -80,6 +81,7 @@ class Settings:
         sharpness: T c: what the Gaussian's log-odds are worth.
         level: Evidence at which a known label and none are equally probable.
         items: Vectors that it was fitted to.
+        seed: Of the model.
         nats: Log loss of the labels of vectors that were left out; None if there were none.
     """
 
@@ -89,6 +91,7 @@ class Settings:
     sharpness: float = 1.0
     level: float = 0.0
     items: int = 0
+    seed: int = 0
     nats: float | None = None
 
 
@@ -133,12 +136,12 @@ class Learned:
         far: Rising d² of vectors that were left out, for p-values.
     """
 
-    names: np.ndarray
+    names: Array
     space: Space
     centres: Centres
     settings: Settings
-    correction: Any
-    far: np.ndarray
+    correction: Array | None
+    far: Array
 
     def logits(self, vectors: Float[np.ndarray, "q d"]) -> Float[np.ndarray, "q l"]:
         """Return the logit of each label."""

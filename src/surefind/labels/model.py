@@ -19,7 +19,6 @@ correction until the next fit. What was learned is a value that is replaced: ano
 meanwhile gets an answer by the old one or by the new one.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from jaxtyping import Float, Int
 
 from surefind.checks import as_directions, check_count, label_values
 from surefind.errors import DegenerateError, InputError
-from surefind.files import Array, from_stored, to_stored
+from surefind.files import from_stored, to_stored
 from surefind.labels.gaussian import Centres, LabelSums, Space, blocks, fit_space, principal
 from surefind.labels.left_out import (
     CHOOSING,
@@ -135,6 +134,7 @@ class LabelModel:
             **vars(best.settings),
             "sharpness": float(sharpness),
             "items": len(rows),
+            "seed": self.seed,
         })
         far = folds.far(folds.items)
         far = far[folds.enrolled] if folds.enrolled.any() else folds.far(folds.of_labels)
@@ -283,14 +283,14 @@ class LabelModel:
 
     def to_stored(self) -> dict[str, Any]:
         """Return what was learned as plain JSON values with a checksum; `from_stored` reads it."""
-        return to_stored(StoredModel, StoredModel.of(self.seed, self._now))
+        return to_stored(Learned, self._now)
 
     @classmethod
     def from_stored(cls, stored: Any) -> "LabelModel":
         """Read what `to_stored` returned."""
-        found: StoredModel = from_stored(StoredModel, stored, "the label model")
-        model = cls(seed=found.seed)
-        model._learned = found.learned
+        learned: Learned = from_stored(Learned, stored, "the label model")
+        model = cls(seed=learned.settings.seed)
+        model._learned = learned
         return model
 
     def _changed(self, vectors: Any, labels: Any, sign: int) -> "LabelModel":
@@ -334,44 +334,6 @@ class LabelModel:
 
     def _read(self, now: Learned, vectors: Any) -> Float[np.ndarray, "q d"]:
         return as_directions("vectors", vectors, dim=now.space.transform.shape[1], normalize=True)
-
-
-@dataclass(frozen=True, eq=False)
-class StoredModel:
-    """A label model as it is stored."""
-
-    seed: int
-    names: Array
-    mean: Array
-    transform: Array
-    spread: Array
-    owner: Array
-    counts: Array
-    totals: Array
-    correction: Array | None
-    far: Array
-    settings: Settings
-
-    @classmethod
-    def of(cls, seed: int, now: Learned) -> "StoredModel":
-        """Take the parts of what was learned."""
-        space, centres = now.space, now.centres
-        return cls(
-            seed,
-            now.names,
-            *(space.mean, space.transform, space.spread),
-            *(centres.owner, centres.counts, centres.totals),
-            now.correction,
-            now.far,
-            now.settings,
-        )
-
-    @property
-    def learned(self) -> Learned:
-        """Put the parts together."""
-        space = Space(self.mean, self.transform, self.spread, self.settings.normalize)
-        centres = Centres(self.owner, self.counts, self.totals, self.spread)
-        return Learned(self.names, space, centres, self.settings, self.correction, self.far)
 
 
 def _labelled(
