@@ -69,7 +69,7 @@ def test_a_run_is_measured_and_gets_an_uncertainty(surefind, run):
 
 
 def test_vectors_with_a_run_lead_to_a_gallery_that_answers(vectors):
-    assert follow("fit", *vectors, "--out", "a run", *WIDTH) == ["fit", "index", "search", "serve"]
+    assert follow("fit", *vectors, "--out", "a run", *WIDTH) == ["fit", "index"]
 
 
 def test_vectors_without_a_run_lead_there_too(vectors):

@@ -9,7 +9,7 @@ from surefind.data.sources import load_digits
 def test_npz_holds_what_the_library_gives(surefind, sure):
     code, out, err = surefind("embed", sure, "digits:test", "--out", "deep/test.npz")
     assert code == 0, err
-    assert "Wrote 599 embeddings of 8 dimensions" in out
+    assert "Wrote 599 embeddings of" in out
     stored = npz("deep/test.npz")
     test = load_digits().test
     expected = sf.load(sure).embed(test).numpy()

@@ -74,7 +74,7 @@ def test_encoders_have_names(kind, z):
     assert preprocessing is None
 
 
-@pytest.mark.parametrize(("kind", "side", "z"), [("small", 64, 8), ("cifar10", 32, 16)])
+@pytest.mark.parametrize(("kind", "side", "z"), [("small", 16, 8), ("cifar10", 32, 16)])
 def test_images_in_files_are_resized_to_what_a_network_by_name_takes(pets, kind, side, z):
     photos = read_source("pets")
     network, preprocessing = chosen_encoder(kind, photos, None, 0)
