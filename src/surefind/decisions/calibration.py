@@ -630,33 +630,26 @@ def _check(
 ) -> None:
     """Require enough queries, and some of each kind that the target is about."""
     length, passing, share = len(through), int(through.sum()), target.unknown_share
-    kinds = {"known": tested.any(), "unknown": share == 0 or not tested.all()}
-    lacks = " or ".join(kind for kind, there in kinds.items() if not there)
-    needed = {
-        "truth": (
-            length >= LEAST_QUERIES,
-            f"{length} calibration queries are too few: give at least {LEAST_QUERIES}, for this target at "
-            f"least {target.least_queries}.",
-        ),
-        "novelty": (
-            passing >= LEAST_QUERIES,
-            f"only {passing} of {length} calibration queries pass the gate, and at least {LEAST_QUERIES} "
-            "must: give queries like those to come, or fit novelty on other data like them.",
-        ),
-        "max_fpir": (
-            target.max_fpir is None or left_out or not known.all(),
-            "max_fpir is about queries whose label is not enrolled, and there are none: give some with the "
-            "label None, or leave max_fpir out.",
-        ),
-        "unknown_share": (
-            share is None or not lacks,
-            f"unknown_share = {share} needs known and unknown queries, and no {lacks} one tests it: give "
-            "some, or leave it out.",
-        ),
-    }
-    for field_, (met, message) in needed.items():
+
+    def require(met: Any, field_: str, message: str) -> None:
         if not met:
             raise DegenerateError(message, field=field_)
+
+    least = f"at least {LEAST_QUERIES}"
+    few = f"{length} calibration queries are too few: give {least}, for this target"
+    require(length >= LEAST_QUERIES, "truth", f"{few} at least {target.least_queries}.")
+    stopped = (
+        f"only {passing} of {length} calibration queries pass the gate, and {least} must: give"
+    )
+    advice = "queries like those to come, or fit novelty on other data like them."
+    require(passing >= LEAST_QUERIES, "novelty", f"{stopped} {advice}")
+    strange = "max_fpir is about queries whose label is not enrolled, and there are none: give some"
+    lacking = target.max_fpir is not None and known.all() and not left_out
+    require(not lacking, "max_fpir", f"{strange} with the label None, or leave max_fpir out.")
+    kinds = {"known": tested.any(), "unknown": share == 0 or not tested.all()}
+    lacks = " or ".join(kind for kind, there in kinds.items() if not there)
+    needed = f"unknown_share = {share} needs known and unknown queries, and no {lacks} one tests it: give"
+    require(share is None or not lacks, "unknown_share", f"{needed} some, or leave it out.")
 
 
 def _weights(known: Flags, share: float | None) -> Values:

@@ -502,17 +502,10 @@ def walk_thresholds(
             middle = (low + bound[i - 1]) / 2
             low, bound[i - 1] = (low, middle) if refused(middle, i - 1) else (middle, bound[i - 1])
     run = _run((kept & (bound <= max_wrong))[plan.first :])
-    names = (
-        "accepted",
-        "wrong",
-        "coverage",
-        "wrong_rate",
-        "upper_bound",
-        "false_positives",
-        "missed",
-    )
-    counts = accepted, wrong, coverage, rate, bound, matched, n - own + errors
-    columns: Any = dict(zip(names, (tuple(x.tolist()) for x in counts), strict=True))
+    counts = {"accepted": accepted, "wrong": wrong, "false_positives": matched}
+    rates = {"coverage": coverage, "wrong_rate": rate, "upper_bound": bound}
+    found = {**counts, **rates, "missed": n - own + errors}
+    columns: Any = {name: tuple(values.tolist()) for name, values in found.items()}
     return RiskCurve(
         thresholds=plan.thresholds,
         first=plan.first,
