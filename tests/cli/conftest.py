@@ -81,8 +81,9 @@ def sure(trained, tmp_path_factory):
     """The same model with a posterior, about as wide as tuning makes it; not to be changed."""
     folder = tmp_path_factory.mktemp("sure") / "sure"
     given = ("--set", "scale=1200.0", "--set", "prior_precision=2800.0")
-    code, _, err = command("fit", trained, "--out", folder, *given)
+    code, out, err = command("fit", trained, "--out", folder, *given)
     assert code == 0, err
+    assert out.endswith(f"Next: surefind evaluate {folder}")
     return folder
 
 
