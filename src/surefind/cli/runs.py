@@ -46,13 +46,9 @@ def as_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
     TOML has no null: an option that was left out is an empty text.
     """
-    settings = {k: v for k, v in given.items() if k not in ("out", "resume")}
-    for name, value in settings.items():
-        if value is None:
-            settings[name] = ""
-        elif isinstance(value, Path):
-            settings[name] = str(value)
-    return settings
+    kept = {name: value for name, value in given.items() if name not in ("out", "resume")}
+    plain = {name: str(value) for name, value in kept.items() if isinstance(value, Path)}
+    return kept | plain | {name: "" for name, value in kept.items() if value is None}
 
 
 @dataclass(frozen=True)
