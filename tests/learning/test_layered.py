@@ -268,7 +268,15 @@ def test_layers_find_what_the_last_one_does_not(of_layers):
     assert small_learners.recall_at_1(own, test.labels) < 0.9
     assert found.mean.shape[1] == learner.outputs
     strange = learner.embed(noise(200, 1, 8, 8))
-    assert sf.metrics.auroc(found.uncertainty.numpy(), strange.uncertainty.numpy()) > 0.95
+    assert sf.metrics.auroc(-found.novelty.numpy(), -strange.novelty.numpy()) > 0.95
+
+
+@pytest.mark.slow
+def test_kappa_of_the_head_tells_what_is_no_digit():
+    train, test = small_learners.digits(10)
+    learner = sf.MetricLearner(small_learners.encoder(), epochs=2, batch_size=32).fit(train)
+    known, strange = learner.embed(test), learner.embed(noise(200, 1, 8, 8))
+    assert sf.metrics.auroc(known.uncertainty.numpy(), strange.uncertainty.numpy()) > 0.95
 
 
 def test_the_posterior_over_the_head_is_exact_over_every_pair(of_layers):

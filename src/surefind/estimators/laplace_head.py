@@ -49,7 +49,7 @@ from surefind.curvature.dataset import check_informative
 from surefind.curvature.head import DISTANCES, STRUCTURES
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.learning.closed_form import fit_head
+from surefind.learning.closed_form import checked_rows, fit_head
 from surefind.learning.layered import sampled_rows
 from surefind.learning.methods.contract import prefixed, unprefixed
 from surefind.learning.seeds import seeded
@@ -164,7 +164,7 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
         head = fit_head(
             vectors,
             relation,
-            rows=self._rows(),
+            rows=checked_rows(self.embedding_dim, self.n_features_in_),
             # What the learner's methods draw, in the same precision.
             sample=lambda most: draw_sample(
                 len(vectors),
@@ -298,17 +298,6 @@ class LaplaceHead(base.ClassNamePrefixFeaturesOutMixin, base.TransformerMixin, b
     def _relation(self, y: Any, n: int) -> Relation:
         inner, outer = float(self.positive_radius), float(self.negative_radius)
         return relation_of_targets(y, n, positive_radius=inner, negative_radius=outer)
-
-    def _rows(self) -> int | None:
-        """Return how many outputs are asked for."""
-        rows, d = self.embedding_dim, self.n_features_in_
-        if rows is not None and rows > d:
-            raise InputError(
-                f"embedding_dim is {rows}, but X has {d} columns; a linear head cannot add any. Give at "
-                f"most {d}, or none.",
-                field="embedding_dim",
-            )
-        return None if rows is None else int(rows)
 
     def _fit_novelty(
         self, vectors: Vectors, relation: Relation, held_out: Vectors | None, seed: int

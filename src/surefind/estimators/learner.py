@@ -29,6 +29,7 @@ from surefind.data.dataset import Dataset, as_dataset, is_torch_data
 from surefind.data.inputs import FeatureViews, InputSpec, Preprocessing
 from surefind.embeddings import Embeddings
 from surefind.errors import InputError
+from surefind.learning.closed_form import checked_rows
 from surefind.learning.distributed import world
 from surefind.learning.frozen import (
     PREFIX,
@@ -222,6 +223,8 @@ class MetricLearner:
         self._resolve_encoder(dataset)
         if self.freezing is not None:
             FrozenBackbone.of(self.encoder, self.freezing)
+        elif not any(True for _ in self.encoder.backbone.parameters()):  # its layers are the input
+            checked_rows(self.embedding_dim, self.encoder.head.in_features)
 
     def features(
         self, dataset: Any, *, folder: str | Path | None = None, report: Report = silent

@@ -178,12 +178,13 @@ def principal(vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "r d"] | N
     return np.linalg.qr((directions @ rows).T)[0].T if few else np.asarray(directions)
 
 
-def fit_space(sums: LabelSums, *, normalize: bool) -> Space:
+def fit_space(sums: LabelSums, *, normalize: bool, shrinkage: float = SHRINKAGE) -> Space:
     """Estimate m, B and W, and the coordinates in which these are simple.
 
     Args:
         sums: Of labelled vectors; labels without any do not count.
         normalize: Whether coordinates are scaled to the expected length.
+        shrinkage: λ, at least.
 
     Returns:
         The coordinates.
@@ -198,7 +199,7 @@ def fit_space(sums: LabelSums, *, normalize: bool) -> Space:
     total = sums.second / n - np.outer(centre, centre)
     freedom = n - labels
     within = (sums.second - means.T @ totals + PSEUDO * total / 2) / (freedom + PSEUDO)
-    part = max(SHRINKAGE, PSEUDO / (PSEUDO + freedom))
+    part = max(shrinkage, PSEUDO / (PSEUDO + freedom))
     trace = max(float(np.trace(within)), 0.0)
     within = (1 - part) * within + (part * trace / d + FLOOR / d) * np.eye(d)
     trace = float(np.trace(within))

@@ -44,8 +44,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from surefind.curvature.pair_scan import scan_pairs
-from surefind.errors import DegenerateError
-from surefind.labels.gaussian import LabelSums, Space, fit_space
+from surefind.errors import DegenerateError, InputError
+from surefind.labels.gaussian import SHRINKAGE, LabelSums, Space, fit_space
 from surefind.learning.seeds import seeded
 from surefind.models.vectors import Vectors
 from surefind.neighbours import nearest_one
@@ -59,6 +59,9 @@ RIDGE = 3.0
 
 ROUNDING = 64
 """How many times the precision of their squared lengths equal features may seem to differ by."""
+
+OF_LAYERS = 0.1
+"""λ of the label model's W where features are those of all layers: with many of them κ is better so."""
 
 ROWS = 64, 128, 256, 512
 TOLERANCE = 0.01
@@ -74,7 +77,12 @@ TUNING = 64_000, 200
 
 
 def closed_form_head(
-    features: Float[Tensor, "n d"], relation: Relation, *, rows: int | None = None, field: str
+    features: Float[Tensor, "n d"],
+    relation: Relation,
+    *,
+    rows: int | None = None,
+    shrinkage: float = SHRINKAGE,
+    field: str,
 ) -> Float[Tensor, "z columns"]:
     """Compute a head from which examples belong together.
 
@@ -82,6 +90,7 @@ def closed_form_head(
         features: A row per example.
         relation: Which of them belong together.
         rows: How many rows it has; None for as many as features.
+        shrinkage: λ of the label model's W, at least.
         field: The argument that asked for it, for the error.
 
     Returns:
@@ -112,7 +121,7 @@ def closed_form_head(
             field=field,
         )
     if isinstance(relation, Classes):
-        space = fit_space(sums, normalize=False)
+        space = fit_space(sums, normalize=False, shrinkage=shrinkage)
         weights = np.sqrt(space.spread / (space.spread + 1))[:, None] * _fixed(space, rows or d)
         W = torch.from_numpy(weights[:rows])
     else:
@@ -140,7 +149,10 @@ def _fixed(space: Space, rows: int) -> Float[np.ndarray, "d d"]:
 
 
 def chosen_rows(
-    features: Float[Tensor, "n d"], relation: Relation, generator: torch.Generator
+    features: Float[Tensor, "n d"],
+    relation: Relation,
+    generator: torch.Generator,
+    shrinkage: float = SHRINKAGE,
 ) -> int | None:
     """Choose how many rows a head has, by examples left out.
 
@@ -148,6 +160,7 @@ def chosen_rows(
         features: A row per example.
         relation: Which of them belong together.
         generator: Divides them.
+        shrinkage: As for `closed_form_head`.
 
     Returns:
         The number of rows; None for the features as they are.
@@ -173,7 +186,9 @@ def chosen_rows(
     if len(sizes) == 1 or not bool(findable.any()):
         return sizes[0]
     try:
-        head = closed_form_head(features[known], Classes(labels[known]), field="y")
+        head = closed_form_head(
+            features[known], Classes(labels[known]), shrinkage=shrinkage, field="y"
+        )
     except DegenerateError:
         return sizes[0]
     z = h @ head[:, :-1].T.to(h) + head[:, -1].to(h)
@@ -183,6 +198,17 @@ def chosen_rows(
     found = {rows: nearest_one(x, x, exclude_self=True) for rows, x in tried.items()}
     recall = {rows: float((own[at] == own)[findable].double().mean()) for rows, at in found.items()}
     return next(rows for rows, r in recall.items() if r >= max(recall.values()) - TOLERANCE)
+
+
+def checked_rows(rows: int | None, d: int) -> int | None:
+    """Refuse more rows than there are features."""
+    if rows is not None and rows > d:
+        raise InputError(
+            f"embedding_dim is {rows}, but there are {d} features; a linear head cannot add any. Give at "
+            f"most {d}, or none.",
+            field="embedding_dim",
+        )
+    return None if rows is None else int(rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +257,9 @@ def fit_head(
         The head.
     """
     n, d = len(vectors), vectors.matrix.shape[1]
+    rows = checked_rows(rows, d)
     own, known = vectors, relation
+    shrinkage = SHRINKAGE if vectors.directions else OF_LAYERS
     if n > SAMPLE and isinstance(relation, Classes):
         some = torch.randperm(n, generator=seeded(seed, "head"))[:SAMPLE].sort().values
         own, known = (
@@ -240,11 +268,11 @@ def fit_head(
         )
     h = torch.cat([own.features(part)[:, :-1] for part in own.slices])
     if rows is None:
-        rows = chosen_rows(h, known, seeded(seed, "rows"))
+        rows = chosen_rows(h, known, seeded(seed, "rows"), shrinkage)
     if rows is None:
         head = torch.eye(d, d + 1, dtype=torch.float64)
     else:
-        head = closed_form_head(h, known, rows=rows, field="y")
+        head = closed_form_head(h, known, rows=rows, shrinkage=shrinkage, field="y")
     weights = head.to(vectors.dtype)
     most, least = TUNING
 

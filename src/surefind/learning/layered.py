@@ -255,7 +255,7 @@ def fit_layers(
     posterior = None
     if head is not None:
         posterior = fit_head(
-            Vectors(x.numpy(), directions=False),
+            Vectors(x.numpy(), directions=layers.names == (OUTPUT,)),
             relation(sample),
             rows=head.rows,
             sample=lambda most: _tuning(embedder, vector, x, sample, spec, seed, most),

@@ -9,8 +9,7 @@ taken is decided by a budget: the finest of
 
 with which all stages together have at most `MOST` numbers, and where even the means are more, those of
 evenly spaced channels. The output, which comes last, is beside this budget.
-Means and deviations are of at most `GRID` × `GRID` evenly spaced positions: what they cost beside the
-network stays small.
+All are of at most `GRID` × `GRID` evenly spaced positions: what they cost beside the network stays small.
 
 **Which stages.** A batch is passed through the backbone once, and its places say the shapes of their
 outputs. The places are blocks, that is, modules of a kind that comes several times (residual blocks, layers
@@ -122,10 +121,10 @@ class Layers:
             return x.float()
         pooled = []
         if x.ndim == 4:
+            x = x[:, :, :: _step(x.shape[2], GRID), :: _step(x.shape[3], GRID)]
             if _of_parts(tuple(x.shape[1:]), self.parts):
                 pooled = [adaptive_avg_pool2d(x.float(), self.parts).flatten(1)]
             # Positions before channels: the order in memory that the kernels prefer.
-            x = x[:, :, :: _step(x.shape[2], GRID), :: _step(x.shape[3], GRID)]
             x = x.permute(0, 2, 3, 1).flatten(1, 2)
         else:
             x = x[:, :: _step(x.shape[1], GRID * GRID)]
