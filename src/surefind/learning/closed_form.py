@@ -168,7 +168,7 @@ def chosen_rows(
     d = features.shape[1]
     sizes = [*(rows for rows in ROWS if rows < d), d]
     if not isinstance(relation, Classes):
-        return sizes[-1]
+        return min(d, ROWS[-1])
     labels = torch.unique(relation.labels, return_inverse=True)[1]
     count = int(labels.max()) + 1
     unseen = count >= MANY_CLASSES

@@ -106,7 +106,7 @@ class PointEstimate:
 
     Args:
         problem: The data.
-        learner: A fitted learner of the method "deterministic".
+        learner: A fitted learner of the method "deterministic", or of all layers.
     """
 
     def __init__(self, problem: Problem, learner: MetricLearner) -> None:
@@ -122,7 +122,9 @@ class PointEstimate:
         return self._outputs[id(part)]
 
     def unit(self, part: Dataset) -> Tensor:
-        """Return the unit vectors of a part."""
+        """Return the unit vectors of a part: of the network's own output, or of all layers."""
+        if self.learner.embedding == "layers":
+            return as_rows("embeddings", self.learner.embed(part).mean)
         return on_sphere(self.outputs(part))
 
     @property
@@ -349,7 +351,11 @@ def logistic_regression(vectors: np.ndarray, labels: np.ndarray) -> Answer:
     return answer
 
 
-CLASSIFIERS = {"label-model": label_model, "logistic-regression": logistic_regression}
+CLASSIFIERS = {
+    "label-model": label_model,
+    "layers-label-model": label_model,
+    "logistic-regression": logistic_regression,
+}
 
 
 def _classified(

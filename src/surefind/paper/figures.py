@@ -33,8 +33,8 @@ from surefind.paper.vocabulary import (
     metric_of,
 )
 
-METHOD_COLOURS = ("stone", "blue", "orange", "green", "purple", "ochre", "slate")
-CUSTOM_COLOURS = ("brown", "violet", "red", "olive")
+METHOD_COLOURS = ("stone", "blue", "orange", "green", "purple", "ochre", "slate", "red")
+CUSTOM_COLOURS = ("brown", "violet", "olive")
 MARKERS = "osD^vPX<>*ph"
 
 

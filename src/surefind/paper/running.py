@@ -49,9 +49,11 @@ from surefind.paper.frozen import with_features
 from surefind.paper.protocols import Problem, Protocol
 from surefind.paper.recipes import SampledEmbedder
 from surefind.paper.results import Result, read_result, result_file, write_result
-from surefind.paper.vocabulary import ABLATION, BASELINES, METHODS
+from surefind.paper.vocabulary import ABLATION, BASELINES, LAYERS, METHODS
 
-SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", *BASELINES)
+OF_LAYERS = (LAYERS, "layers-label-model")
+"""Rows of the head in closed form on all layers."""
+SHARED = ("deterministic", "laplace-posthoc", "pfe", "deep-ensemble", LAYERS, *BASELINES)
 """Methods whose first training stage is the point estimate."""
 DIFFERENT = {
     "protocol": "by another protocol",
@@ -99,6 +101,8 @@ def build_method(name: str, protocol: Protocol | None = None) -> Method:
         _, stage, *options = name.split("-")
         variant: Any = LaplacePosthoc if stage == "posthoc" else LaplaceOnline
         return cast(Method, variant(*options, **given.get(f"laplace-{stage}", {})))
+    if name in OF_LAYERS:
+        return LaplacePosthoc()
     kind: Any = METHOD_CLASSES["deterministic" if name in BASELINES else name]
     return cast(Method, kind(**given.get(name, {})))
 
@@ -107,7 +111,8 @@ def method_settings(name: str, protocol: Protocol | None = None) -> dict[str, An
     """Return the options of a method as JSON holds them."""
     method = build_method(name, protocol)
     options: dict[str, Any] = asdict(method) if is_dataclass(method) else {}
-    return {"method": type(method).__name__, **json.loads(json.dumps(options))}
+    own = {"embedding": LAYERS} if name in OF_LAYERS else {}
+    return {"method": type(method).__name__, **own, **json.loads(json.dumps(options))}
 
 
 def joint_samples(name: str, problem: Problem) -> int:
@@ -145,7 +150,7 @@ def train_method(
         examples_per_class=protocol.examples_per_class,
         preprocessing=problem.preprocessing,
         objective=protocol.objective,
-        embedding="head",
+        embedding="layers" if name in OF_LAYERS else "head",
         novelty=protocol.novelty,
         freeze_backbone=problem.freezing or False,
     )
@@ -206,7 +211,7 @@ def run_problem(
         problem = with_features(problem, work, report)
     versions = {package: version(package) for package in ("surefind", "torch", "numpy")}
     versions["python"] = platform.python_version()
-    points: dict[int, PointEstimate] = {}
+    points: dict[tuple[int, bool], PointEstimate] = {}
     for (seed, method), file in files.items():
         if file in kept:
             continue
@@ -215,12 +220,13 @@ def run_problem(
         train = partial(train_method, method, problem, seed, work / problem.name / f"seed{seed}")
         artifacts = work / problem.name / f"{method}-seed{seed}.npz"
         if method in BASELINES:
-            if seed not in points:
-                points = {seed: PointEstimate(problem, train(report))}
-            if method == "novelty" and not points[seed].has_novelty:
+            key = seed, method in OF_LAYERS
+            if key not in points:
+                points = {key: PointEstimate(problem, train(report))}
+            if method == "novelty" and not points[key].has_novelty:
                 say(f"novelty of seed {seed} is left out: the point estimate has none fitted.")
                 continue
-            measured = _measure_baseline(method, points[seed], seed, artifacts)
+            measured = _measure_baseline(method, points[key], seed, artifacts)
         else:
             measured = _measure_method(method, problem, train(report), seed, artifacts)
         result = Result(
@@ -317,7 +323,10 @@ def _measure_method(
     )
     measured = _measured(found) | {
         "ood": _ood_results(problem, found.values, found.more_ood),
-        "history": {stage: [asdict(e) for e in v] for stage, v in learner.history_.items()},
+        "history": {
+            stage: [{"loss": e.loss, "seconds": e.seconds} for e in v]
+            for stage, v in learner.history_.items()
+        },
     }
     if "ausc" in found.values:
         edges, counts = kappa_histogram(found.uncertainty)
@@ -332,10 +341,13 @@ def _measure_method(
     fitted = learner.embedder_for(problem.test)
     if isinstance(fitted, SampledEmbedder):
         fitted = fitted.embedder
-    if isinstance(fitted, HeadEmbedder):
-        precision = fitted.posterior.precision
+    posterior = fitted.posterior if isinstance(fitted, HeadEmbedder) else None
+    if learner.layers_ is not None and learner.layers_.posterior is not None:
+        posterior = learner.layers_.posterior
+    if posterior is not None:
+        precision = posterior.precision
         measured["posterior"] = {
-            "clipped": fitted.posterior.clipped,
+            "clipped": posterior.clipped,
             "least_precision": float(precision.min()),
             "median_precision": float(precision.median()),
             "largest_precision": float(precision.max()),

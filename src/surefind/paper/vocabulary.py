@@ -14,9 +14,10 @@
 | ece | expected calibration error |
 
 What a benchmark compares is called a method. It is of one of three kinds: a method of
-`surefind.learning`, a distance baseline (an uncertainty computed from the point estimate's embeddings and
-features at no further training), or a variant of the ablation, named posthoc/online × distance ×
-approximation. Nothing here imports PyTorch, so that shell completion can read it.
+`surefind.learning`, or the head in closed form on all layers of the point estimate; a distance baseline (an
+uncertainty computed from the point estimate's embeddings and features at no further training); or a variant
+of the ablation, named posthoc/online × distance × approximation. Nothing here imports PyTorch, so that
+shell completion can read it.
 """
 
 import re
@@ -61,7 +62,8 @@ VOCABULARY = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encodin
 METRICS = tuple(Metric(**fields) for fields in VOCABULARY["metrics"])
 """In the order of the columns."""
 
-METHODS = dict(METHOD_TITLES)
+LAYERS = "layers"
+METHODS = {**METHOD_TITLES, LAYERS: "Head of all layers"}
 DISTANCE_BASELINES: dict[str, str] = VOCABULARY["distance_baselines"]
 BASELINES = tuple(name for name in DISTANCE_BASELINES if name != "knn-vote")
 """Those that are measured: of a vote with fitted temperatures there are earlier results alone."""
