@@ -181,3 +181,12 @@ def test_two_processes_train_on_one_cache(frozen, tmp_path):
     (features,) = (tmp_path / "cache").glob("*/features.npy")
     assert (np.load(features).reshape(32, -1) != 0).any(1).all()
     assert sf.load(tmp_path / "run").layers_.novelty is not None
+
+
+def test_training_says_what_is_decided_about_held_out_examples(surefind):
+    code, out, err = surefind("train", "digits", "--out", "run", "--held-out", 0.3, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert "Guarantee: at most 5 % of matches are wrong" in found["decisions"]
+    assert "asked about what was held out" in err
+    assert found["stages"]["encoder"]["epochs"] < 20

@@ -51,6 +51,8 @@ LEARNER = {"margin", "decay", "examples_per_class", "workers"}
 FREEZING = {"trained_stages", "views", "cache", "head"}
 VECTORS = {"epochs", "embedding_dim"}
 """What ``--set`` takes beside the method's own: of the learner, of a frozen backbone, of vectors."""
+MAX_WRONG, MOST_ITEMS = 0.05, 10_000
+"""What is tried on held-out examples: a guarantee, and a gallery of so many at most."""
 HELD_OUT = 300
 """Known examples from which p-values reach down to 1 %."""
 
@@ -110,7 +112,9 @@ def train(
 
     from surefind.data.images import ImageFiles
     from surefind.data.sources import read_source
+    from surefind.decisions.calibration import LEAST_QUERIES
     from surefind.learning.methods import METHODS
+    from surefind.learning.seeds import seeded
     from surefind.pairs.losses import MARGIN, Contrastive
 
     own = {field.name for field in fields(METHODS[method])}  # type: ignore[arg-type]
@@ -154,6 +158,12 @@ def train(
         learner, trained, out, settings, held_out=known, resume=resume, speaks=speaks
     )
     leave_processes()
+    if speaks and known is not None and len(known) >= LEAST_QUERIES and not freezes:
+        some = torch.randperm(len(trained), generator=seeded(seed, "tried"))[:MOST_ITEMS]
+        result["decisions"] = held_out_decisions(learner, trained[some], known)
+        say(
+            f"A gallery of the training data, asked about what was held out:\n{result['decisions']}"
+        )
     return result if speaks else None
 
 
@@ -426,6 +436,16 @@ def fit_and_save(
         if found is None
         else {"examples": len(found.known), "least": float(found.least)},
     }
+
+
+def held_out_decisions(
+    learner: "sf.MetricLearner", trained: "sf.Dataset", known: "sf.Dataset"
+) -> str:
+    """Decide about held-out examples by a gallery of the others; return what was found, in sentences."""
+    gallery = sf.Gallery()
+    gallery.add(learner.embed(trained), labels=trained.labels.tolist())
+    queries = learner.embed(known)
+    return gallery.calibrate(queries, known.labels.tolist(), max_wrong=MAX_WRONG).summary
 
 
 def novelty_of(learner: "sf.MetricLearner") -> Any:
