@@ -18,7 +18,7 @@ With A the symmetric 0/1 matrix of positive pairs and D its row sums, S = Hᵀ (
 adds up without a list of its pairs. S has an error of 1 % where differences are 1e-7 of the features'
 spread; what rounding leaves of equal features, up to `ROUNDING` times the precision, counts as nothing.
 
-**How many rows** is chosen by examples left out (`chosen_rows`): W of half of the examples, and recall@1
+**How many rows** is chosen by examples left out (`chosen_rows`): W of half of the examples, and mAP@5
 among the others; the fewest rows within `TOLERANCE` of the best. From `MANY_CLASSES` classes on the halves
 are of whole classes, since a gallery will hold others; then the features as they are may win too. Frozen
 ImageNet features of CUB200 (EfficientNet-Lite0), fitted to half of the images of classes 1 to 100; recall@1
@@ -43,12 +43,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from surefind import metrics
 from surefind.curvature.pair_scan import scan_pairs
 from surefind.errors import DegenerateError, InputError
 from surefind.labels.gaussian import SHRINKAGE, LabelSums, Space, fit_space
 from surefind.learning.seeds import seeded
-from surefind.models.vectors import Vectors
-from surefind.neighbours import nearest_one
+from surefind.models.vectors import Vectors, unit_rows
+from surefind.neighbours import nearest
 from surefind.novelty import MANY_CLASSES
 from surefind.pairs.relations import Classes, Relation, row_blocks
 from surefind.posterior.fit import FittedPosterior, fit_posterior
@@ -67,6 +68,7 @@ ROWS = 64, 128, 256, 512
 TOLERANCE = 0.01
 SAMPLE = 20_000
 """Examples that a head is fitted to, at most."""
+DEPTH = 5
 JUDGED = 2000
 """Examples left out by which the number of rows is chosen, at most."""
 CLOSE = 1e-9
@@ -195,9 +197,15 @@ def chosen_rows(
     tried: dict[int | None, Tensor] = {rows: z[:, :rows] for rows in sizes}
     if unseen:
         tried[None] = h
-    found = {rows: nearest_one(x, x, exclude_self=True) for rows, x in tried.items()}
-    recall = {rows: float((own[at] == own)[findable].double().mean()) for rows, at in found.items()}
-    return next(rows for rows, r in recall.items() if r >= max(recall.values()) - TOLERANCE)
+
+    def precision(x: Tensor) -> float:
+        u, k = unit_rows(x), min(DEPTH, len(x) - 1)
+        found = nearest(u, u, k, exclude_self=True).indices
+        judged = metrics.relevance(found, own, own, self_in_gallery=True)
+        return float(metrics.average_precision_per_query(judged, k).mean())
+
+    values = {rows: precision(x) for rows, x in tried.items()}
+    return next(rows for rows, r in values.items() if r >= max(values.values()) - TOLERANCE)
 
 
 def checked_rows(rows: int | None, d: int) -> int | None:
