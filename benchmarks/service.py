@@ -65,7 +65,7 @@ def make_world(place: Path) -> None:
     rng = np.random.default_rng(SEED + 1)
     digits = load_digits(n_ood=10).train
     encoder = small_net(1, 8, DIM, generator=seeded(SEED, "encoder"))
-    sf.MetricLearner(encoder, epochs=1).fit(digits).save(place / "run")
+    sf.MetricLearner(encoder, epochs=1, embedding="head").fit(digits).save(place / "run")
     mean, labels = vectors(ITEMS, rng)
     asked, truth = vectors(2_000, rng)
     kappa = np.exp(rng.normal(6, 1, size=ITEMS))

@@ -54,7 +54,7 @@ def make_world(place: Path) -> list[bytes]:
 
     digits = load_digits(n_ood=10).train
     encoder = small_net(1, 8, DIM, generator=seeded(SEED, "encoder"))
-    sf.MetricLearner(encoder, epochs=1).fit(digits).save(place / "run")
+    sf.MetricLearner(encoder, epochs=1, embedding="head").fit(digits).save(place / "run")
 
     def drawn(name: str, n: int) -> tuple[np.ndarray, list[str]]:
         vectors = np.array([vector(f"{name}-{i}", 1) for i in range(n)], dtype=np.float32)
@@ -171,6 +171,54 @@ def send_poison(address: str, cases: int) -> Counter[int]:
     return statuses
 
 
+def until_ready(client: httpx.Client) -> None:
+    """Wait until the graph is built and the calibration renewed."""
+    while client.get("/readyz").json()["reasons"] or client.get("/v1/calibration").json()["stale"]:
+        time.sleep(0.1)
+
+
+def jobs(
+    other: httpx.Client, mean: np.ndarray, asked: np.ndarray
+) -> dict[str, Callable[[], object]]:
+    """Return what a service does for its upkeep, and what others may ask of it meanwhile."""
+
+    def renewed() -> None:
+        new = {"id": "new", "vector": mean[0].tolist(), "kappa": 400.0, "label": 0}
+        other.post("/v1/items", json={"items": [new]}).raise_for_status()
+        until_ready(other)
+        other.delete("/v1/items/new").raise_for_status()
+
+    def enrolled() -> None:
+        new = [
+            {"id": f"n{i}", "vector": v.tolist(), "kappa": 400.0, "label": f"new {i // 20}"}
+            for i, v in enumerate(mean[:500])
+        ]
+        for start in range(0, 500, 50):
+            other.post("/v1/items", json={"items": new[start : start + 50]}).raise_for_status()
+        until_ready(other)
+
+    def many() -> None:
+        body = {"vectors": asked[:256].tolist(), "kappa": [400.0] * 256, "watch": False}
+        for _ in range(20):
+            other.post("/v1/search/vector", json=body).raise_for_status()
+
+    def post(path: str, body: dict[str, Any] | None = None) -> None:
+        other.post(path, json=body).raise_for_status()
+
+    target = {"from_items": True, "max_wrong": 0.05}
+    return {
+        "while a graph is built (exact)": lambda: until_ready(other),
+        "alone": lambda: time.sleep(5),
+        "while it is renewed": renewed,
+        "while a snapshot is made": lambda: post("/v1/snapshot"),
+        "while it is calibrated": lambda: post("/v1/calibration", target),
+        "while it is audited": lambda: other.get("/v1/audit").raise_for_status(),
+        "while 500 items of 25 labels are enrolled": enrolled,
+        "while a client searches with 256 vectors": many,
+        "alone again": lambda: time.sleep(5),
+    }
+
+
 def waits(place: Path, items: int) -> dict[str, Any]:
     """Search without a pause while the service builds a graph, renews, copies and calibrates itself."""
     rng = np.random.default_rng(SEED)
@@ -193,7 +241,7 @@ def waits(place: Path, items: int) -> dict[str, Any]:
         ThreadPoolExecutor(1) as pool,
     ):
 
-        def search_during(upkeep: Callable[[], None]) -> dict[str, float]:
+        def search_during(upkeep: Callable[[], object]) -> dict[str, float]:
             times, spent, job = [], cpu_seconds(process.pid), pool.submit(upkeep)
             begun = time.perf_counter()
             while not job.done() or len(times) < 100:
@@ -212,29 +260,7 @@ def waits(place: Path, items: int) -> dict[str, Any]:
                 "longest_ms": round(float(milliseconds.max()), 2),
             }
 
-        def graph_built() -> None:
-            while any(x.startswith("graph") for x in other.get("/readyz").json()["reasons"]):
-                time.sleep(0.1)
-
-        def renewed() -> None:
-            new = {"id": "new", "vector": mean[0].tolist(), "kappa": 400.0, "label": 0}
-            other.post("/v1/items", json={"items": [new]}).raise_for_status()
-            while other.get("/v1/calibration").json()["stale"]:
-                time.sleep(0.1)
-            other.delete("/v1/items/new").raise_for_status()
-
-        def post(path: str, body: dict[str, Any] | None = None) -> None:
-            other.post(path, json=body).raise_for_status()
-
-        target = {"from_items": True, "max_wrong": 0.05}
-        for name, upkeep in (
-            ("while a graph is built (exact)", graph_built),
-            ("alone", lambda: time.sleep(5)),
-            ("while it is renewed", renewed),
-            ("while a snapshot is made", lambda: post("/v1/snapshot")),
-            ("while it is calibrated", lambda: post("/v1/calibration", target)),
-            ("alone again", lambda: time.sleep(5)),
-        ):
+        for name, upkeep in jobs(other, mean, asked).items():
             found[name] = search_during(upkeep)
     return found
 

@@ -52,7 +52,10 @@ def world(dim: int = 3) -> World:
     train, held, rest = slice(TRAIN), slice(TRAIN, TRAIN + HELD_OUT), slice(TRAIN + HELD_OUT, None)
     method = sf.methods.LaplaceOnline(tuning="trained")
     learner = sf.MetricLearner(
-        small_net(1, 8, dim, generator=seeded(0, "encoder")), method=method, epochs=EPOCHS
+        small_net(1, 8, dim, generator=seeded(0, "encoder")),
+        method=method,
+        epochs=EPOCHS,
+        embedding="head",
     ).fit(sf.Dataset(ours[train], named[train]), held_out=sf.Dataset(ours[held], named[held]))
     folder = Path(mkdtemp(prefix="surefind-world-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

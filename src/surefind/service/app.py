@@ -65,7 +65,8 @@ def create_app(gallery: Gallery, learner: Learner | None = None, *, settings: Se
         learner: A fitted `surefind.MetricLearner` that embeds images; None for vectors only.
         settings: Places, tokens and limits.
     """
-    log_event("start", version=version("surefind"), gallery=gallery.info["place"])
+    tokens = len(settings.keyring)  # read now, so that a file that cannot be used is told at once
+    log_event("start", version=version("surefind"), place=gallery.info["place"], tokens=tokens)
     state = AppState(gallery, learner, settings)
 
     @asynccontextmanager

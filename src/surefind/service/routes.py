@@ -25,9 +25,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from surefind.errors import SurefindError
 from surefind.service.problems import answer_to, described, invalid_sentence
-from surefind.service.settings import CALLER, NOTHING, WRITE, Caller, permission
+from surefind.service.settings import NOTHING, WRITE, Caller, permission
 from surefind.service.state import AppState
-from surefind.service.wire import Message, RefusedError
+from surefind.service.wire import CALLER, Message, RefusedError
 
 M = TypeVar("M", bound=Message)
 ITEMS = "/v1/items/"

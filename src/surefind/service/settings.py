@@ -24,10 +24,11 @@ import functools
 import hashlib
 import hmac
 import ipaddress
+import logging
 import os
 import secrets
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,6 +56,7 @@ from pydantic_settings import (
 from surefind.errors import InputError
 from surefind.files import write_atomically
 from surefind.service.problems import invalid_sentence
+from surefind.service.telemetry import log_event
 from surefind.service.wire import ANONYMOUS
 
 VARIABLE = "SUREFIND_"
@@ -96,19 +98,12 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8765, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     images: Path | None = Field(
-        None,
-        description="Where the paths of payloads begin; without it only images added here show.",
+        None, description="Where the paths of payloads begin, to show them."
     )
-    read_token: Secret | None = Field(
-        None, repr=False, description="Lets its bearer search and look."
-    )
-    write_token: Secret | None = Field(
-        None, repr=False, description="Lets its bearer change things too."
-    )
+    read_token: Secret | None = Field(None, repr=False, description="Lets its bearer look.")
+    write_token: Secret | None = Field(None, repr=False, description="Lets its bearer change, too.")
     tokens: Path | None = Field(None, description="File of tokens with names, which is followed.")
-    max_bytes: Count = Field(
-        10 * 2**20, description="Largest body of a request; of JSON 4 MiB in any case."
-    )
+    max_bytes: Count = Field(10 * 2**20, description="Largest body; of JSON 4 MiB in any case.")
     max_pixels: Count = Field(25_000_000, description="Largest image, width times height.")
     rate: Number = Field(
         200,
@@ -117,12 +112,9 @@ class Settings(BaseSettings):
     seconds: Annotated[Number, Field(gt=0)] = Field(
         10, description="Time for a request, and for its body to arrive."
     )
-    max_connections: Count = Field(
-        512, description="Most connections in all; an address may have half of them."
-    )
+    max_connections: Count = Field(512, description="Most connections.")
     trusted_proxies: Networks = Field(
-        (),
-        description="Addresses or networks of proxies, whose X-Forwarded-For names the client.",
+        (), description="Addresses or networks of proxies, whose X-Forwarded-For names the client."
     )
     max_reviews: Annotated[int, Field(ge=0)] = Field(
         1000,
@@ -149,16 +141,11 @@ class Settings(BaseSettings):
         return self
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+    def settings_customise_sources(  # type: ignore[override]
+        cls, settings_cls: type[BaseSettings], **sources: PydanticBaseSettingsSource
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return where settings come from, the first one first."""
-        return init_settings, env_settings, _Toml(settings_cls)
+        return sources["init_settings"], sources["env_settings"], _Toml(settings_cls)
 
     @property
     def has_token(self) -> bool:
@@ -271,8 +258,6 @@ class Keyring:
         self._fixed, self._file = tuple(fixed), file
         self._seen = None if file is None else _version(file)
         self._tokens = (*self._fixed, *(() if file is None else read_tokens(file)))
-        self.reloaded: Callable[[int], None] = lambda _count: None
-        self.failed: Callable[[Exception], None] = lambda _error: None
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -292,10 +277,11 @@ class Keyring:
         self._seen = now
         try:
             self._tokens = (*self._fixed, *(read_tokens(self._file) if now else ()))
-        except InputError as error:
-            self.failed(error)
+        except InputError as error:  # it names no token
+            kept = {"reason": str(error), "effect": "the tokens before stay in force"}
+            log_event("tokens not reloaded", logging.ERROR, **kept)
         else:
-            self.reloaded(len(self._tokens))
+            log_event("tokens reloaded", tokens=len(self._tokens))
 
 
 def _untaken(name: str) -> str:
@@ -304,11 +290,8 @@ def _untaken(name: str) -> str:
     return name
 
 
-TokenName = Annotated[
-    str,
-    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
-    AfterValidator(_untaken),
-]
+Letters = StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+TokenName = Annotated[str, Letters, AfterValidator(_untaken)]
 
 
 class TokenEntry(BaseModel, extra="forbid", hide_input_in_errors=True):
@@ -388,8 +371,6 @@ def _version(file: Path) -> tuple[int, ...]:
 
 
 NOTHING, READ, WRITE = 0, 1, 2
-CALLER = "surefind.caller"
-"""Where a request's scope keeps the name of who asks."""
 
 
 @dataclass(frozen=True)

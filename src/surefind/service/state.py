@@ -42,7 +42,7 @@ from surefind.service.guard import Buckets
 from surefind.service.images import THUMBNAIL, ImageEmbedder, Learner, Thumbnails, small_picture
 from surefind.service.review_store import FILE, Reviews
 from surefind.service.settings import Settings
-from surefind.service.telemetry import Metrics, tokens_failed, tokens_reloaded
+from surefind.service.telemetry import Metrics
 from surefind.service.wire import RefusedError
 
 R = TypeVar("R")
@@ -178,7 +178,6 @@ class AppState:
 
     def __init__(self, gallery: Gallery, learner: Learner | None, settings: Settings) -> None:
         self.gallery, self.settings, self.buckets = gallery, settings, Buckets(settings.rate)
-        settings.keyring.reloaded, settings.keyring.failed = tokens_reloaded, tokens_failed
         self.reviews = Reviews(settings.folder / FILE)
         self.draws = np.random.default_rng()  # for reviews, which must be independent of all else
         pictures = settings.folder / "thumbnails"

@@ -53,7 +53,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from surefind.gallery.gallery import Gallery
 from surefind.service.problems import problem
 from surefind.service.review_store import Reviews
-from surefind.service.settings import CALLER
+from surefind.service.wire import CALLER
 
 LOGGER = logging.getLogger("surefind.service")
 
@@ -79,25 +79,9 @@ def write_to_stderr() -> None:
     LOGGER.propagate = False
 
 
-def log_failure(event: str, error: Exception) -> None:
-    """Log that something in the background failed; its text may hold what a user sent."""
-    LOGGER.error(event, extra={"fields": {"defect": _where(error)}})
-
-
-def log_event(event: str, **fields: Any) -> None:
+def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
     """Log a moment in the service's life."""
-    LOGGER.info(event, extra={"fields": fields})
-
-
-def tokens_reloaded(count: int) -> None:
-    """Log that the file of tokens was read again."""
-    log_event("tokens reloaded", tokens=count)
-
-
-def tokens_failed(error: Exception) -> None:
-    """Log that the file of tokens cannot be used any more; what it says names no token."""
-    fields = {"reason": str(error), "effect": "the tokens before stay in force"}
-    LOGGER.error("tokens not reloaded", extra={"fields": fields})
+    LOGGER.log(level, event, extra={"fields": fields})
 
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -164,7 +148,8 @@ class Metrics:
     def failed(self, kind: str, error: Exception) -> None:
         """Count and log what failed and nobody waits for."""
         self._failures.labels(kind).inc()
-        log_failure(f"{kind} failed", error)
+        # Its text may hold what a user sent.
+        log_event(f"{kind} failed", logging.ERROR, defect=_where(error))
 
     def renewed(self, seconds: float) -> None:
         """Count a renewal of the calibration."""

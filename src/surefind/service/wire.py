@@ -23,6 +23,8 @@ LARGEST = 2**53 - 1
 """Up to here every program reads a JSON number as the same integer."""
 MOST_FOUND, MOST_PAYLOADS = 2560, 256
 """Neighbours that a search may return in all, and those with their payloads."""
+CALLER = "surefind.caller"
+"""Where a request's scope keeps the name of who asks."""
 ANONYMOUS = "anonymous"
 """Who asks a service that has no tokens."""
 
