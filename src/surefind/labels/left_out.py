@@ -482,6 +482,10 @@ def affordable(
     return rows if len(rows) >= FOR_CORRECTION * labels else None
 
 
+FARTHEST = 40.0
+"""Where the logarithm of the offsets' factor ends: a search for the best one may try what overflows."""
+
+
 def fit_correction(
     coordinates: Float[np.ndarray, "n r"],
     spread: Float[np.ndarray, " r"],
@@ -510,7 +514,7 @@ def fit_correction(
     own, unit = np.arange(n), np.sqrt(n)
 
     def loss(p: np.ndarray) -> tuple[float, np.ndarray]:
-        scaled = np.float32(np.exp(p[0] / unit)) * s
+        scaled = np.float32(np.exp(min(p[0] / unit, FARTHEST))) * s
         logits = scaled + z @ p[1:].reshape(labels, -1).astype(np.float32).T
         logits -= logits.max(axis=1, keepdims=True)
         right = logits[own, codes].sum(dtype=np.float64)
@@ -532,7 +536,7 @@ def fit_correction(
         method="L-BFGS-B",
         options={"maxiter": STEPS, "maxcor": 6, "ftol": 1e-5},
     ).x
-    return float(np.exp(found[0] / unit)), found[1:].reshape(labels, -1) * scale
+    return float(np.exp(min(found[0] / unit, FARTHEST))), found[1:].reshape(labels, -1) * scale
 
 
 def spread_over(
