@@ -1,14 +1,17 @@
 """Many callers in one batch: each gets what it would get alone, and errors stay with their callers."""
 
 import asyncio
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from surefind.embeddings import Embeddings
 from surefind.errors import DegenerateError, InputError
-from surefind.gallery.gallery import Gallery
+from surefind.gallery.gallery import Gallery, at_once
 from surefind.service import batching
 from surefind.service.batching import Batcher, Query, search_together
 from surefind.service.wire import RefusedError
@@ -164,15 +167,38 @@ def test_callers_that_were_answered_together_ask_together_again(monkeypatch):
     assert sizes.count(4) >= 3
 
 
-def test_a_lone_caller_waits_for_nobody(monkeypatch):
+def test_who_is_alone_is_answered_on_the_loop_while_that_is_quick_and_free(monkeypatch):
     monkeypatch.setattr(batching, "LINGER", 60.0)
+    here, slow, free = [], [], [True]
+
+    def run(items):
+        here.append(threading.current_thread() is threading.main_thread())
+        while slow and time.thread_time() < slow[0]:
+            pass
+        return items
 
     async def main():
-        batcher = Batcher(lambda items: items, most=64)
+        batcher = Batcher(run, prompt=lambda _: nullcontext(free[0]))
         async with asyncio.timeout(30):
-            return [await batcher.ask(i) for i in range(5)]
+            for step in range(6):
+                free[0] = step != 2
+                slow[:] = [time.thread_time() + 0.01] if step == 4 else []
+                assert await batcher.ask(step) == step
+        await batcher.close()
 
-    assert asyncio.run(main()) == [0, 1, 2, 3, 4]
+    asyncio.run(main())
+    # The first is measured, the third would wait, and after a slow one the way goes through the thread.
+    assert here == [False, True, False, True, True, False]
+
+
+def test_a_search_that_would_wait_is_not_done_at_once(gallery):
+    gallery.update(ids=["a"], labels=["x"])
+    with at_once(gallery) as free:
+        assert not free  # a label model has to be fitted first
+    gallery.search(np.eye(3)[:1])
+    with at_once(gallery) as free, ThreadPoolExecutor(1) as other:
+        assert free
+        assert not other.submit(lambda: at_once(gallery).__enter__()).result()
 
 
 @pytest.fixture(scope="module")

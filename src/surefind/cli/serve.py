@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 LAST, AFTER = 4.8, 0.5
 """Seconds after which the process ends when it is stopped, and when the gallery is closed: all that was
 acknowledged is on the disk long before."""
+SWITCH = 0.001
+"""Seconds that a thread may keep Python's lock while others want it."""
 BACKLOG = 1024
 """Connections that the system holds until they are taken in."""
 Index = Literal["exact", "hnsw", "auto"]
@@ -283,6 +285,9 @@ def run_until_stopped(config: Any, listening: socket.socket) -> None:
     # hold every request up, by 0.1 s of each second with 10,000 items.
     gc.collect()
     gc.freeze()
+    # Beside a thread that computes, each step of a search would wait for its turn five times as long.
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH)
     try:
         with threadpool_limits(threads, user_api="blas"):
             server.run(sockets=[listening])
@@ -290,5 +295,6 @@ def run_until_stopped(config: Any, listening: socket.socket) -> None:
         pass
     finally:
         gc.unfreeze()
+        sys.setswitchinterval(switch)
         signal.signal(signal.SIGTERM, before)
         listening.close()
