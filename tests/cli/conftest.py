@@ -63,7 +63,7 @@ def refused(surefind, monkeypatch):
 def trained(tmp_path_factory):
     """A deterministic run of one epoch on the digits; not to be changed."""
     folder = tmp_path_factory.mktemp("trained") / "plain"
-    options = ("--method", "deterministic", "--epochs", 1)
+    options = ("--method", "deterministic", "--epochs", 1, "--held-out", 0)
     code, out, err = command("train", "digits", "--out", folder, *options)
     assert code == 0, err
     assert out.endswith(f"Next: surefind evaluate {folder}")

@@ -35,7 +35,7 @@ def test_train_resume_and_refuse(surefind, refused, tmp_path):
 
 
 def test_what_was_measured_of_a_shorter_training_is_removed(surefind, run):
-    train = ("train", "digits", "--out", "plain", "--method", "deterministic")
+    train = ("train", "digits", "--out", "plain", "--method", "deterministic", "--held-out", 0)
     assert surefind("evaluate", "plain")[0] == 0
     measured = ("metrics.json", "plots/calibration.svg", "plots/sparsification.svg")
     there = [name for name in measured if (run / name).exists()]

@@ -53,8 +53,9 @@ VECTORS = {"epochs", "embedding_dim"}
 """What ``--set`` takes beside the method's own: of the learner, of a frozen backbone, of vectors."""
 MAX_WRONG, MOST_ITEMS = 0.05, 10_000
 """What is tried on held-out examples: a guarantee, and a gallery of so many at most."""
-HELD_OUT = 300
-"""Known examples from which p-values reach down to 1 %."""
+HELD_OUT, DIVIDED, OF_A_CLASS = 300, 100, 10
+"""Known examples from which p-values reach down to 1 %. With fewer than ten times as many, a fifth is held
+out, but only of so many examples, and of so many a class."""
 
 
 def train(
@@ -85,8 +86,8 @@ def train(
         Option(
             min=0,
             max=0.9,
-            help="Fraction of the examples not trained on, to calibrate novelty; 0.1 if that is 300 or "
-            "more.",
+            help="Fraction of the examples not trained on, for novelty and to know when to stop; by "
+            "default 0.1, or 0.2 of fewer than 3,000.",
         ),
     ] = None,
     train_backbone: Annotated[
@@ -112,7 +113,6 @@ def train(
 
     from surefind.data.images import ImageFiles
     from surefind.data.sources import read_source
-    from surefind.decisions.calibration import LEAST_QUERIES
     from surefind.learning.methods import METHODS
     from surefind.learning.seeds import seeded
     from surefind.pairs.losses import MARGIN, Contrastive
@@ -158,7 +158,7 @@ def train(
         learner, trained, out, settings, held_out=known, resume=resume, speaks=speaks
     )
     leave_processes()
-    if speaks and known is not None and len(known) >= LEAST_QUERIES and not freezes:
+    if speaks and known is not None and len(known) >= DIVIDED and not freezes:
         some = torch.randperm(len(trained), generator=seeded(seed, "tried"))[:MOST_ITEMS]
         result["decisions"] = held_out_decisions(learner, trained[some], known)
         say(
@@ -352,7 +352,7 @@ def without_held_out(
 
     Args:
         dataset: All of them.
-        share: Of each class; None for a tenth, or nothing where that is fewer than `HELD_OUT` examples.
+        share: Of each class; None for the rule of `HELD_OUT`.
         seed: Chooses them; the same for the same run.
 
     Returns:
@@ -361,9 +361,13 @@ def without_held_out(
     from surefind.data.dataset import validation_split
     from surefind.learning.seeds import seeded
 
+    if dataset.labels is None:
+        return dataset, None
     if share is None:
-        share = 0.1 if len(dataset) >= 10 * HELD_OUT else 0.0
-    if not share or dataset.labels is None:
+        n, classes = len(dataset), len(dataset.labels.unique())
+        few = 0.2 if n >= max(DIVIDED, OF_A_CLASS * classes) else 0.0
+        share = 0.1 if n >= 10 * HELD_OUT else few
+    if not share:
         return dataset, None
     parts = validation_split(dataset, seeded(seed, "held out"), share=share)
     return parts.train, parts["validation"]
