@@ -167,7 +167,7 @@ class MetricLearner:
             dataset: Images or features with labels or positions: a `Dataset`, or a map-style data set or
                 loader of PyTorch, which is read into memory (`surefind.data.dataset`).
             held_out: Known examples that are not in it, for the p-values of novelty. None takes the
-                training data themselves, cross-fitted (`surefind.novelty.model`): good enough for frozen
+                training data themselves, cross-fitted (`surefind.novelty`): good enough for frozen
                 networks, while a network that was trained on them may flag new ones too often.
             folder: Where checkpoints are written; the same call with the same folder resumes where an
                 earlier one was cut off. None writes nothing.
