@@ -65,7 +65,7 @@ OF_LAYERS = 0.1
 """λ of the label model's W where features are those of all layers: with many of them κ is better so."""
 
 ROWS = 64, 128, 256, 512
-TOLERANCE = 0.01
+TOLERANCE = 0.003
 SAMPLE = 20_000
 """Examples that a head is fitted to, at most."""
 DEPTH = 5
