@@ -29,7 +29,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +209,14 @@ def main() -> None:
 def results() -> dict[str, Any]:
     """Return what was measured before, with the environment of now."""
     table = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"sets": {}}
-    used = {name: version(name) for name in ("cleanlab", "scikit-learn", "scipy")}
-    return {"environment": environment() | used, "share": SHARE, "sets": table["sets"]}
+    used = {name: version(name) for name in ("scikit-learn", "scipy")}
+    with suppress(PackageNotFoundError):  # not needed for this library alone
+        used["cleanlab"] = version("cleanlab")
+    return {
+        "environment": table.get("environment", {}) | environment() | used,
+        "share": SHARE,
+        "sets": table["sets"],
+    }
 
 
 if __name__ == "__main__":
