@@ -25,7 +25,7 @@ for name, options in small_learners.SHARED.items():
     small_learners.learner(**options).fit(train, folder="kept " + name).save(name)
 layered.BATCH = 64
 for name in ("head", "layers"):
-    how = {"epochs": 0, "embedding": "layers" if name == "layers" else "head"}
+    how = {{"epochs": 0, "embedding": "layers" if name == "layers" else "head"}}
     learner = small_learners.learner(small_learners.GIVEN, **how)
     learner.fit(train, held_out=small_learners.digits()[1]).save(name)
 dist.barrier()
