@@ -29,7 +29,7 @@ Axes: ``q`` queries.
 import copy
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -70,7 +70,7 @@ class Record:
     own_novelty: bool
     model: str | None
     content: str
-    trained: Array
+    trained: Array = field(compare=False)
 
     def check_model(self, model: str | None) -> None:
         """Refuse to decide about what another model has embedded."""
