@@ -186,7 +186,8 @@ def test_a_match_says_what_it_is_worth_and_what_was_tested(page, world):
     said, found = text(page, ".worth"), page.request.get(f"{page.url}v1/calibration").json()
     assert "at most 10 % are wrong, with 95 % confidence" in said
     asked, matched = found["left_out_queries"], found["left_out_matched"]
-    assert f"Of {asked} queries of labels left out, {matched} were a match." in said
+    verb = "was" if matched == 1 else "were"
+    assert f"Of {asked} queries of labels left out, {matched} {verb} a match." in said
 
 
 def test_what_no_queue_can_take_is_told(serve, open_page, world):
