@@ -25,8 +25,8 @@ checkpoints were chosen on the test set, ours were not, and some definitions dif
 sets: `surefind report` does, from your own copy of the data.
 
 All of them are about the embedding that a network was trained to (`embedding="head"`). *Novelty* in them is
-a score of a network's stages that surefind no longer has. The present one, of all layers in one vector, sees
-less on CIFAR10.
+a score of a network's stages that surefind no longer has. The present one, of all layers in one vector,
+sees less on CIFAR10.
 
 Measured: {sets}.
 """
