@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from surefind import Decider, LabelModel
+from surefind.decisions.decider import hashes
 from surefind.errors import InputError
 
 NAMES = [f"bird {i}" for i in range(12)]
@@ -101,6 +102,13 @@ def test_items_are_no_queries(itself):
     more, theirs = queries(700)
     decider = fitted().calibrate(np.concatenate([more, vectors[:9]]), [*theirs, *labels[:9]])
     assert "9 of the queries are items" in decider.calibration.summary
+
+
+def test_items_that_were_rescaled_are_items_still():
+    vectors, _ = blobs(500, np.random.default_rng(2))
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert (hashes(units) == hashes(vectors)).mean() > 0.99
+    assert len(np.unique(hashes(vectors))) == 500
 
 
 def test_a_new_label_is_a_review_until_it_was_tested(calibrated):

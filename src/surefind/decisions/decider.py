@@ -576,5 +576,6 @@ class Decider:
 
 
 def hashes(vectors: np.ndarray) -> Int[np.ndarray, " n"]:
-    """Return a content hash of each vector, in float32."""
-    return content_hashes(x.tobytes() for x in np.ascontiguousarray(vectors, dtype=np.float32))
+    """Return a hash of each vector's direction to three decimals: rescaling rounds otherwise each time."""
+    lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+    return content_hashes(x.tobytes() for x in np.rint(1000 * (vectors / lengths)).astype(np.int16))
